@@ -1,0 +1,5 @@
+"""Typed configuration in Kafka's own keys: definitions, parsing, refusal by name."""
+
+from nilometer.config.definition import ConfigDefinition, ConfigKey, ConfigKind, ConfigProblem
+
+__all__ = ["ConfigDefinition", "ConfigKey", "ConfigKind", "ConfigProblem"]

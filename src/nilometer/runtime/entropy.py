@@ -1,0 +1,47 @@
+"""Chance: the only source of unpredictability, so that a simulation can seed it."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Entropy(Protocol):
+    def uuid(self) -> uuid.UUID:
+        """A random (version 4) UUID."""
+        ...
+
+    def below(self, bound: int) -> int:
+        """A whole number in ``[0, bound)``; ``bound`` must be positive."""
+        ...
+
+    def uniform(self, low: float, high: float) -> float:
+        """A number in ``[low, high]``: jitter for back-offs."""
+        ...
+
+    def choice(self, options: Sequence[T]) -> T:
+        """One of ``options``, which must not be empty."""
+        ...
+
+
+class SeededEntropy:
+    """Chance drawn from a ``random.Random``: the system's by default, a seeded one for replay."""
+
+    def __init__(self, source: random.Random | None = None) -> None:
+        self._random = source if source is not None else random.SystemRandom()
+
+    def uuid(self) -> uuid.UUID:
+        return uuid.UUID(int=self._random.getrandbits(128), version=4)
+
+    def below(self, bound: int) -> int:
+        return self._random.randrange(bound)
+
+    def uniform(self, low: float, high: float) -> float:
+        return self._random.uniform(low, high)
+
+    def choice(self, options: Sequence[T]) -> T:
+        return options[self._random.randrange(len(options))]

@@ -1,0 +1,66 @@
+"""Connections: asyncio's transports and protocols, reached through two verbs."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Protocol
+
+ProtocolFactory = Callable[[], asyncio.BaseProtocol]
+
+
+class Listener(Protocol):
+    """A listening endpoint."""
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on (the one chosen by the system when 0 was asked for)."""
+        ...
+
+    def close(self) -> None:
+        """Stop accepting. Connections already made live on."""
+        ...
+
+
+class Network(Protocol):
+    async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Listener:
+        """Accept connections, each served by a fresh protocol from ``factory``.
+
+        Raises OSError, with the reason, when the address cannot be had.
+        """
+        ...
+
+    async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.BaseProtocol:
+        """Connect and return the protocol, ``connection_made`` already called. Raises OSError."""
+        ...
+
+
+class SocketListener:
+    def __init__(self, server: asyncio.AbstractServer, port: int) -> None:
+        self._server = server
+        self._port = port
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    def close(self) -> None:
+        self._server.close()
+
+
+class SocketNetwork:
+    """TCP through the running event loop."""
+
+    async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Listener:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(factory, host, port, backlog=1024)
+        return SocketListener(server, server.sockets[0].getsockname()[1])
+
+    async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.BaseProtocol:
+        loop = asyncio.get_running_loop()
+        transport, protocol = await loop.create_connection(factory, host, port)
+        connection: socket.socket | None = transport.get_extra_info("socket")
+        if connection is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return protocol

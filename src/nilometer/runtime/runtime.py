@@ -1,0 +1,24 @@
+"""One value that carries the whole outside world."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nilometer.runtime.clock import Clock, SystemClock
+from nilometer.runtime.disk import Disk
+from nilometer.runtime.entropy import Entropy, SeededEntropy
+from nilometer.runtime.network import Network, SocketNetwork
+from nilometer.runtime.system_disk import SystemDisk
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    clock: Clock
+    disk: Disk
+    network: Network
+    entropy: Entropy
+
+    @classmethod
+    def system(cls) -> Runtime:
+        """The real world: system clocks, files, TCP, the system's randomness."""
+        return cls(SystemClock(), SystemDisk(), SocketNetwork(), SeededEntropy())

@@ -1,0 +1,207 @@
+"""The operating system's files, behind the :class:`~nilometer.runtime.disk.Disk` seam."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import shutil
+import struct
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from typing_extensions import Buffer
+
+from nilometer.runtime.disk import DiskLock, File, LockHeld
+
+T = TypeVar("T")
+
+OFFLOAD_THREADS_MAX = 4
+"""Threads for work that may stall; each one waits in the kernel, not for the interpreter."""
+
+_RWF_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
+_SYNC = getattr(os, "fdatasync", os.fsync)
+
+
+class SystemFile:
+    def __init__(self, path: str, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def read_at(self, position: int, length: int) -> bytes:
+        data = os.pread(self._descriptor, length, position)
+        if len(data) == length or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < length and (more := os.pread(self._descriptor, length - got, position + got)):
+            parts.append(more)
+            got += len(more)
+        return b"".join(parts)
+
+    def read_at_if_cached(self, position: int, length: int) -> bytes | None:
+        if _RWF_NOWAIT is None:
+            return self.read_at(position, length)
+        buffer = bytearray(length)
+        try:
+            got = os.preadv(self._descriptor, [buffer], position, _RWF_NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL):  # a file system without the flag
+                return self.read_at(position, length)
+            raise
+        if got < length and position + got < self.size():
+            return None  # the cached part ends inside what was asked for
+        del buffer[got:]
+        return buffer  # type: ignore[return-value]  # bytes-like, never changed again
+
+    def append(self, buffers: Sequence[Buffer]) -> int:
+        # O_APPEND is not used: Linux ignores the position of pwrite on such a descriptor.
+        os.lseek(self._descriptor, 0, os.SEEK_END)
+        expected = sum(memoryview(buffer).nbytes for buffer in buffers)
+        written = os.writev(self._descriptor, buffers)
+        if written < expected:  # a disk that fills up, or a signal
+            rest = memoryview(b"".join(bytes(buffer) for buffer in buffers))[written:]
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+        return expected
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        view = memoryview(data).cast("B")
+        while view:
+            count = os.pwrite(self._descriptor, view, position)
+            position += count
+            view = view[count:]
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def sync(self) -> None:
+        _SYNC(self._descriptor)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+_LOCK_QUERY = "hhqqi4x"  # struct flock on 64-bit Linux: type, whence, start, length, pid
+
+
+class SystemDiskLock:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)  # drops the lock
+            self._descriptor = -1
+
+
+class SystemDisk:
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(OFFLOAD_THREADS_MAX, thread_name_prefix="disk")
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return SystemFile(path, os.open(path, flags, 0o644))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def file_size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def list_directory(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def make_directories(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def link(self, source: str, target: str) -> None:
+        os.link(source, target)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_tree(self, path: str) -> None:
+        shutil.rmtree(path)
+
+    def read_file(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        aside = f"{path}.tmp"
+        with open(aside, "wb") as file:
+            file.write(data)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(aside, path)
+        if sync:
+            self.sync_directory(os.path.dirname(path) or ".")
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def free_bytes(self, path: str) -> int:
+        return shutil.disk_usage(path).free
+
+    def total_bytes(self, path: str) -> int:
+        return shutil.disk_usage(path).total
+
+    def lock(self, path: str) -> DiskLock:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = _lock_holder(descriptor)
+            os.close(descriptor)
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                raise LockHeld(path, holder) from None
+            raise
+        return SystemDiskLock(descriptor)
+
+    def is_locked(self, path: str) -> bool:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            return _lock_holder(descriptor) is not None
+        finally:
+            os.close(descriptor)
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def _lock_holder(descriptor: int) -> int | None:
+    """The process that holds a write lock on the file, or None (also where the holder is this process)."""
+    query = struct.pack(_LOCK_QUERY, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    kind, _, _, _, pid = struct.unpack(_LOCK_QUERY, fcntl.fcntl(descriptor, fcntl.F_GETLK, query))
+    return None if kind == fcntl.F_UNLCK else pid
