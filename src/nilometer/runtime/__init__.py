@@ -11,7 +11,7 @@ simulation replaces the event loop as a whole. Not to be used outside this folde
 """
 
 from nilometer.runtime.clock import Clock
-from nilometer.runtime.disk import Disk, DiskLock, File, LockHeld
+from nilometer.runtime.disk import Disk, DiskLock, DiskWatch, File, LockHeld
 from nilometer.runtime.entropy import Entropy
 from nilometer.runtime.network import Listener, Network
 from nilometer.runtime.runtime import Runtime
@@ -20,6 +20,7 @@ __all__ = [
     "Clock",
     "Disk",
     "DiskLock",
+    "DiskWatch",
     "Entropy",
     "File",
     "Listener",

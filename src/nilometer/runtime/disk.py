@@ -40,6 +40,20 @@ class DiskLock(Protocol):
     def release(self) -> None: ...
 
 
+class DiskWatch(Protocol):
+    """A signal that names or locks directly in some folders may have changed since the last wait."""
+
+    async def wait(self, timeout_ms: int) -> None:
+        """Return when something may have changed, after ``timeout_ms`` at the latest.
+
+        May return without cause; never misses a change made after the previous wait returned (or
+        after the watch was made).
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
 class File(Protocol):
     """An open file. Offsets and lengths are bytes."""
 
@@ -134,12 +148,23 @@ class Disk(Protocol):
         """Create ``path`` if need be and lock it exclusively. Raises LockHeld.
 
         The file must not be opened again by this process while the lock is held: closing any
-        descriptor of it would drop the lock (POSIX).
+        descriptor of it would drop the lock (POSIX). Locking it again is refused, holder or not.
         """
         ...
 
     def is_locked(self, path: str) -> bool:
-        """Whether *another* process holds the lock on ``path``. False where there is no such file."""
+        """Whether any process holds the lock on ``path``. False where there is no such file.
+
+        A lock of this very process is answered from memory: opening its file would drop it.
+        """
+        ...
+
+    def watch(self, folders: Sequence[str]) -> DiskWatch:
+        """Watch ``folders`` for names that come and go and for locks that are taken or dropped."""
+        ...
+
+    def file_system_type(self, path: str) -> str:
+        """What kind of file system holds ``path`` ("ext4", "nfs4", …); "" where the system does not tell."""
         ...
 
     async def offload(self, work: Callable[[], T]) -> T:

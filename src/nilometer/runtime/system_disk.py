@@ -14,12 +14,15 @@ from typing import TypeVar
 
 from typing_extensions import Buffer
 
-from nilometer.runtime.disk import DiskLock, File, LockHeld
+from nilometer.runtime.disk import DiskLock, DiskWatch, File, LockHeld
 
 T = TypeVar("T")
 
 OFFLOAD_THREADS_MAX = 4
 """Threads for work that may stall; each one waits in the kernel, not for the interpreter."""
+
+WATCH_POLL_MS = 15
+"""How often a watch looks. Polling, since no system tells another process that a lock was dropped."""
 
 _RWF_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 _SYNC = getattr(os, "fdatasync", os.fsync)
@@ -98,14 +101,30 @@ class SystemFile:
 _LOCK_QUERY = "hhqqi4x"  # struct flock on 64-bit Linux: type, whence, start, length, pid
 
 
+_locked_here: dict[tuple[int, int], int] = {}
+"""Device and inode of every file this process holds locked: closing any descriptor of one drops its lock."""
+
+
 class SystemDiskLock:
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, identity: tuple[int, int]) -> None:
         self._descriptor = descriptor
+        self._identity = identity
 
     def release(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)  # drops the lock
             self._descriptor = -1
+            _locked_here.pop(self._identity, None)
+
+
+class PollingWatch:
+    """Looks away for a moment: who waits must look again, whatever happened."""
+
+    async def wait(self, timeout_ms: int) -> None:
+        await asyncio.sleep(min(timeout_ms, WATCH_POLL_MS) / 1000)
+
+    def close(self) -> None:
+        pass
 
 
 class SystemDisk:
@@ -175,6 +194,8 @@ class SystemDisk:
         return shutil.disk_usage(path).total
 
     def lock(self, path: str) -> DiskLock:
+        if _is_locked_here(path):
+            raise LockHeld(path, os.getpid())
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -184,9 +205,14 @@ class SystemDisk:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 raise LockHeld(path, holder) from None
             raise
-        return SystemDiskLock(descriptor)
+        status = os.fstat(descriptor)
+        identity = (status.st_dev, status.st_ino)
+        _locked_here[identity] = descriptor
+        return SystemDiskLock(descriptor, identity)
 
     def is_locked(self, path: str) -> bool:
+        if _locked_here and _is_locked_here(path):
+            return True
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -195,6 +221,12 @@ class SystemDisk:
             return _lock_holder(descriptor) is not None
         finally:
             os.close(descriptor)
+
+    def watch(self, folders: Sequence[str]) -> DiskWatch:
+        return PollingWatch()
+
+    def file_system_type(self, path: str) -> str:
+        return _file_system_type(os.path.realpath(path))
 
     async def offload(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
@@ -205,3 +237,27 @@ def _lock_holder(descriptor: int) -> int | None:
     query = struct.pack(_LOCK_QUERY, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     kind, _, _, _, pid = struct.unpack(_LOCK_QUERY, fcntl.fcntl(descriptor, fcntl.F_GETLK, query))
     return None if kind == fcntl.F_UNLCK else pid
+
+
+def _is_locked_here(path: str) -> bool:
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return False
+    return (status.st_dev, status.st_ino) in _locked_here
+
+
+def _file_system_type(path: str) -> str:
+    """The type of the mount with the longest mount point above ``path``, where the system lists mounts."""
+    try:
+        with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as file:
+            mounts = [line.split() for line in file]
+    except FileNotFoundError:
+        return ""
+    found, found_type = "", ""
+    for _, raw_point, kind, *_ in mounts:
+        point = raw_point.replace("\\040", " ")
+        inside = point == "/" or path == point or path.startswith(point + "/")
+        if inside and len(point) >= len(found):  # of two mounts on one point, the later covers the earlier
+            found, found_type = point, kind
+    return found_type
