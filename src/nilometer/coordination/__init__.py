@@ -1,0 +1,70 @@
+"""How brokers agree: sessions, a sequence of entries, and a signal; opaque to what they mean.
+
+In brief (`store.py` has the rules by name)::
+
+    store = make_store("local", runtime, local_folder=f"{data}/coordination", session_timeout_ms=6000)
+    await store.open()                                   # StoreRefused / StoreUnavailable
+    store.cluster_id                                     # made by the first to open it
+    session = await store.register(broker_id, payload)   # BrokerIdInUse
+    session.name                                         # SessionName(broker_id, incarnation)
+    session.is_live()                                    # cheap; ask before leading or serving
+    session.lost, await session.wait_lost()              # fence yourself, then register anew
+
+    seen = -1
+    while True:
+        seen = await store.wait_changed(seen)            # returns at once the first time
+        for entry in await store.read(next_number, 100): # EntriesRetired -> read_snapshot()
+            ...                                          # fold entry.data; next_number = entry.number + 1
+        live = await store.sessions()                    # [SessionInfo(broker_id, incarnation, payload)]
+        if await store.controller() is None:
+            await store.claim_controller()
+
+    await store.append(next_number, data)                # True: it is next_number; False: it never will be
+    await store.write_snapshot(next_number, data)        # stands for all entries below next_number
+    await store.close()                                  # others see the session go at once
+
+All failures are CoordinationError; of an append: EntryTooLarge, SessionLost, StoreUnavailable (nothing
+happened) and OutcomeUnknown (read again, judge by the fold).
+"""
+
+from nilometer.coordination.factory import make_store
+from nilometer.coordination.local import LocalStore
+from nilometer.coordination.store import (
+    ENTRY_SIZE_MAX,
+    BrokerIdInUse,
+    CoordinationError,
+    CoordinationStore,
+    EntriesRetired,
+    Entry,
+    EntryTooLarge,
+    OutcomeUnknown,
+    Session,
+    SessionInfo,
+    SessionLost,
+    SessionName,
+    Snapshot,
+    StoreDamaged,
+    StoreRefused,
+    StoreUnavailable,
+)
+
+__all__ = [
+    "ENTRY_SIZE_MAX",
+    "BrokerIdInUse",
+    "CoordinationError",
+    "CoordinationStore",
+    "EntriesRetired",
+    "Entry",
+    "EntryTooLarge",
+    "LocalStore",
+    "OutcomeUnknown",
+    "Session",
+    "SessionInfo",
+    "SessionLost",
+    "SessionName",
+    "Snapshot",
+    "StoreDamaged",
+    "StoreRefused",
+    "StoreUnavailable",
+    "make_store",
+]

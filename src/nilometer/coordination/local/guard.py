@@ -1,0 +1,178 @@
+"""What is checked before a folder is used as a store, and how a new one is made.
+
+A folder becomes a store by one put-if-absent of its description; of several makers one wins, and the
+others find what it says.
+"""
+
+from __future__ import annotations
+
+import base64
+import posixpath
+
+import msgspec
+
+from nilometer.coordination.local import layout
+from nilometer.coordination.local.entries import Aside, unavailable
+from nilometer.coordination.local.layout import StoreDescription
+from nilometer.coordination.store import StoreDamaged, StoreRefused
+from nilometer.runtime import Disk, Entropy
+
+NETWORK_FILE_SYSTEMS = frozenset(
+    {
+        "9p",
+        "acfs",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "coda",
+        "davfs",
+        "fuse.davfs2",
+        "fuse.ceph",
+        "fuse.gcsfuse",
+        "fuse.glusterfs",
+        "fuse.juicefs",
+        "fuse.rclone",
+        "fuse.s3fs",
+        "fuse.sshfs",
+        "glusterfs",
+        "gfs2",
+        "gpfs",
+        "lustre",
+        "ncpfs",
+        "nfs",
+        "nfs4",
+        "ocfs2",
+        "orangefs",
+        "smb2",
+        "smb3",
+        "smbfs",
+        "vboxsf",
+        "virtiofs",
+    }
+)
+"""Several machines may see these, and locks and links do not mean there what they mean on one machine."""
+
+ASIDE_KEPT_MS = 3_600_000
+"""Unfinished files younger than this may belong to a living writer (whom their removal would not harm)."""
+
+
+def new_id(entropy: Entropy) -> str:
+    """22 characters, as Kafka's cluster ids are."""
+    return base64.urlsafe_b64encode(entropy.uuid().bytes).decode().rstrip("=")
+
+
+class FolderGuard:
+    def __init__(self, disk: Disk, root: str, aside: Aside) -> None:
+        self._disk = disk
+        self._root = root
+        self._aside = aside
+
+    def open(self, token: str, cluster_id: str | None, fresh_cluster_id: str) -> StoreDescription:
+        """May stall. Returns what the folder is, having made it a store if it was none."""
+        try:
+            self._refuse_network_mount()
+            self._make_folders()
+            description = self._describe()
+            if description is None:
+                self._create(token, cluster_id or fresh_cluster_id)
+                description = self._describe()
+        except OSError as error:
+            raise unavailable(f"opening the coordination store in {self._root}", error) from error
+        if description is None:
+            raise StoreDamaged(f"{self._root}/{layout.STORE} vanished while the store was opened")
+        if cluster_id is not None and description.cluster_id != cluster_id:
+            raise StoreRefused(
+                f"{self._root} belongs to cluster {description.cluster_id}, but this broker to cluster "
+                f"{cluster_id}; point it to its own cluster's folder"
+            )
+        return description
+
+    def sweep_aside(self, wall_ms: int) -> None:
+        """Remove what writers that died left unfinished."""
+        folder = posixpath.join(self._root, layout.ASIDE)
+        for name in self._disk.list_directory(folder):
+            path = posixpath.join(folder, name)
+            try:
+                old = wall_ms - self._disk.modified_ms(path) > ASIDE_KEPT_MS
+            except FileNotFoundError:
+                continue
+            if old:
+                self._aside.discard(path)
+
+    def _refuse_network_mount(self) -> None:
+        place = self._root
+        while not self._disk.exists(place) and posixpath.dirname(place) not in ("", place):
+            place = posixpath.dirname(place)
+        kind = self._disk.file_system_type(place)
+        if kind in NETWORK_FILE_SYSTEMS:
+            raise StoreRefused(
+                f"{self._root} lies on a network or shared file system ({kind}), whose locks cannot be "
+                "trusted; put it on a local disk, or use nilometer.coordination=zookeeper://… across machines"
+            )
+
+    def _make_folders(self) -> None:
+        folders = (layout.ASIDE, layout.SESSIONS, layout.PREPARING, layout.RETIRED, layout.ENTRIES)
+        for name in folders:
+            self._disk.make_directories(posixpath.join(self._root, name))
+
+    def _describe(self) -> StoreDescription | None:
+        path = posixpath.join(self._root, layout.STORE)
+        try:
+            kind, data = layout.unwrap(path, self._disk.read_file(path))
+        except FileNotFoundError:
+            return None
+        if kind != layout.KIND_STORE:
+            raise StoreRefused(f"{path} does not describe a coordination store")
+        try:
+            found = msgspec.json.decode(data)
+            if found["format"] > layout.FORMAT:
+                raise StoreRefused(
+                    f"{self._root} has format {found['format']}, but this version knows no format above "
+                    f"{layout.FORMAT}; start a newer nilometer"
+                )
+            description = msgspec.convert(found, StoreDescription)
+        except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError) as error:
+            raise StoreDamaged(f"{path} is not readable: {error}") from error
+        self._disk.sync_directory(self._root)  # whoever acts on a name makes it durable first
+        return description
+
+    def _create(self, token: str, cluster_id: str) -> None:
+        """The first entries folder bears its maker's token, so that a slow second maker cannot bring back
+        a first folder that was retired long ago."""
+        entries = posixpath.join(self._root, layout.ENTRIES)
+        first = layout.folder_name(0, token)
+        description = StoreDescription(format=layout.FORMAT, cluster_id=cluster_id, first_folder=first)
+        aside = self._aside.new_path()
+        self._aside.write(aside, layout.wrap(layout.KIND_STORE, msgspec.json.encode(description)))
+        self._disk.make_directories(posixpath.join(self._root, layout.PREPARING, first))
+        self._disk.sync_directory(posixpath.join(self._root, layout.PREPARING))
+        self._disk.sync_directory(self._root)
+        self._probe_links(aside)
+        try:
+            self._disk.link(aside, posixpath.join(self._root, layout.STORE))
+        except FileExistsError:
+            self._remove_if_there(posixpath.join(self._root, layout.PREPARING, first))
+        finally:
+            self._aside.discard(aside)
+        self._disk.sync_directory(entries)
+
+    def _remove_if_there(self, folder: str) -> None:
+        try:
+            self._disk.remove_tree(folder)
+        except FileNotFoundError:
+            pass  # the one that was faster swept it already
+
+    def _probe_links(self, file: str) -> None:
+        """A file system without hard links, or with links that replace, cannot hold a store."""
+        probe = self._aside.new_path()
+        try:
+            self._disk.link(file, probe)
+            self._disk.link(file, probe)
+        except FileExistsError:
+            return
+        except OSError as error:
+            raise StoreRefused(f"the file system of {self._root} has no hard links ({error})") from error
+        finally:
+            self._aside.discard(probe)
+        raise StoreRefused(f"the file system of {self._root} lets a link replace a file")

@@ -1,0 +1,159 @@
+"""Names and contents of the local store's files: pure, no disk.
+
+    store                             what this folder is: format, cluster, first entries folder
+    entries/<base>.<token>/           entries that build on the snapshot of number <base>
+        snapshot                      that snapshot (none in the first folder)
+        <number>                      one entry; or the seal, which says in which folder the sequence goes on
+    preparing/<base>.<token>/         an entries folder not yet in force
+    retired/<base>.<token>.<token>/   one being removed
+    aside/<token>.<n>                 files being written, before they are linked into place
+    sessions/<id>.lock                locked by the process that is (or was last) broker <id>; never unlinked
+    sessions/<id>.<incarnation>.session|heartbeat|expired
+    sessions/controller.<n>           a link to the session record of the n-th controller; empty: it resigned
+
+Each file starts with one line, ``kind checksum length``, then its content as it was given.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from nilometer.coordination.store import SessionName, StoreDamaged
+
+FORMAT = 1
+
+STORE = "store"
+ENTRIES = "entries"
+PREPARING = "preparing"
+RETIRED = "retired"
+ASIDE = "aside"
+SESSIONS = "sessions"
+SNAPSHOT = "snapshot"
+
+KIND_STORE = "store"
+KIND_ENTRY = "entry"
+KIND_SEAL = "seal"
+KIND_SNAPSHOT = "snapshot"
+KIND_SESSION = "session"
+
+
+class StoreDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of ``store``. Later formats may add fields; ``format`` is read first."""
+
+    format: int
+    cluster_id: str
+    first_folder: str
+
+
+class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of a session record: who, and the owner's payload."""
+
+    broker_id: int
+    incarnation: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FolderName:
+    base: int
+    text: str
+
+
+def wrap(kind: str, data: bytes) -> bytes:
+    return b"%s %08x %d\n" % (kind.encode(), zlib.crc32(data), len(data)) + data
+
+
+def unwrap(path: str, content: bytes) -> tuple[str, bytes]:
+    """The kind and the data of a file's content; raises StoreDamaged where they do not agree."""
+    line, found, data = content.partition(b"\n")
+    try:
+        kind, checksum, length = line.decode("ascii").split(" ")
+        sound = bool(found) and int(length) == len(data) and int(checksum, 16) == zlib.crc32(data)
+    except ValueError:
+        kind, sound = "", False
+    if not sound:
+        raise StoreDamaged(
+            f"{path} is damaged: its checksum does not fit its content; restore it from a copy"
+        )
+    return kind, data
+
+
+def entry_name(number: int) -> str:
+    return f"{number:020d}"
+
+
+def folder_name(base: int, token: str) -> str:
+    return f"{base:020d}.{token}"
+
+
+def parse_folder_name(text: str) -> FolderName | None:
+    base, dot, _ = text.partition(".")
+    return FolderName(int(base), text) if dot and base.isdigit() else None
+
+
+def newest_folder(names: Sequence[str]) -> FolderName | None:
+    folders = [folder for name in names if (folder := parse_folder_name(name)) is not None]
+    return max(folders, key=lambda folder: (folder.base, folder.text), default=None)
+
+
+def lock_name(broker_id: int) -> str:
+    return f"{broker_id}.lock"
+
+
+def session_name(session: SessionName) -> str:
+    return f"{session.broker_id}.{session.incarnation}.session"
+
+
+def heartbeat_name(session: SessionName) -> str:
+    return f"{session.broker_id}.{session.incarnation}.heartbeat"
+
+
+def expired_name(session: SessionName) -> str:
+    return f"{session.broker_id}.{session.incarnation}.expired"
+
+
+def controller_name(claim: int) -> str:
+    return f"controller.{claim:010d}"
+
+
+_SESSION_FILE = re.compile(r"(\d+)\.(\d+)\.(session|heartbeat|expired)")
+_CONTROLLER_FILE = re.compile(r"controller\.(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFiles:
+    """What the names in the sessions folder say."""
+
+    records: frozenset[SessionName]
+    expired: frozenset[SessionName]
+    seen: frozenset[SessionName]
+    claims: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, names: Iterable[str]) -> SessionFiles:
+        found: dict[str, set[SessionName]] = {"session": set(), "heartbeat": set(), "expired": set()}
+        claims: list[int] = []
+        for name in names:
+            if match := _SESSION_FILE.fullmatch(name):
+                found[match[3]].add(SessionName(int(match[1]), int(match[2])))
+            elif match := _CONTROLLER_FILE.fullmatch(name):
+                claims.append(int(match[1]))
+        seen = frozenset(found["session"] | found["heartbeat"] | found["expired"])
+        return cls(frozenset(found["session"]), frozenset(found["expired"]), seen, tuple(sorted(claims)))
+
+    def live(self) -> list[SessionName]:
+        """Registered and not ended, by id. The lock orders the lives of an id: only its last can be live."""
+        last = {session.broker_id: session for session in sorted(self.seen)}
+        return [s for s in sorted(last.values()) if s in self.records and s not in self.expired]
+
+    def next_incarnation(self, broker_id: int) -> int:
+        used = [session.incarnation for session in self.seen if session.broker_id == broker_id]
+        return max(used, default=0) + 1
+
+    def of(self, broker_id: int) -> list[SessionName]:
+        return sorted(session for session in self.seen if session.broker_id == broker_id)

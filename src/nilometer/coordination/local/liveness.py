@@ -1,0 +1,45 @@
+"""Is the owner of a session hung? Judged by its heartbeat counter and the watcher's own clock. Pure.
+
+Time counts only while the watcher itself was looking: a watcher that was stopped, or a machine that was
+suspended with all its brokers, adds at most one look's worth of silence.
+
+Invariant: a session is called silent only after ``timeout_ms`` of looking at an unchanged counter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nilometer.coordination.store import SessionName
+
+HEARTBEATS_PER_TIMEOUT = 5
+LOOKS_PER_TIMEOUT = 10
+DOUBT_FRACTION = 2
+"""An owner that has not moved its counter for timeout / 2 no longer takes its session for granted."""
+
+
+@dataclass(slots=True)
+class _Observation:
+    counter: bytes
+    looked_ms: int
+    silent_ms: int
+
+
+class LivenessWatch:
+    def __init__(self, timeout_ms: int) -> None:
+        self._timeout_ms = timeout_ms
+        self._look_ms_max = timeout_ms // HEARTBEATS_PER_TIMEOUT
+        self._observations: dict[SessionName, _Observation] = {}
+
+    def on_counter(self, session: SessionName, counter: bytes, now_ms: int) -> bool:
+        """Note what the counter reads now; True when the session is to be ended."""
+        seen = self._observations.get(session)
+        if seen is None or seen.counter != counter:
+            self._observations[session] = _Observation(counter, now_ms, 0)
+            return False
+        seen.silent_ms += min(now_ms - seen.looked_ms, self._look_ms_max)
+        seen.looked_ms = now_ms
+        return seen.silent_ms >= self._timeout_ms
+
+    def forget_all_but(self, sessions: list[SessionName]) -> None:
+        self._observations = {name: seen for name, seen in self._observations.items() if name in sessions}

@@ -1,0 +1,270 @@
+"""Sessions as files: a lock that dies with its process, a counter that stops with its event loop.
+
+A session is *live* while its record is there and its marker ``<id>.<incarnation>.expired`` is not. The
+marker is a put-if-absent like everything here, made by the owner that leaves, or by any watcher that finds
+the lock dropped or the counter still. It needs no space on the disk (a second name for an empty file), so
+a full disk cannot keep a dead broker alive.
+
+Knows the sessions folder only. Never opens the lock file of a session of its own twice.
+
+Invariants:
+
+- lock, then heartbeat, then record: a record without a held lock belongs to the dead;
+- a marker names one incarnation, and an incarnation is never used again (the newest files of an id stay);
+- names are synced before anybody acts on them.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+
+import msgspec
+
+from nilometer.coordination.local import layout
+from nilometer.coordination.local.entries import Aside, unavailable
+from nilometer.coordination.local.layout import SessionFiles, SessionRecord
+from nilometer.coordination.local.liveness import LOOKS_PER_TIMEOUT, LivenessWatch
+from nilometer.coordination.store import (
+    ENTRY_SIZE_MAX,
+    BrokerIdInUse,
+    EntryTooLarge,
+    SessionInfo,
+    SessionName,
+    StoreDamaged,
+)
+from nilometer.runtime import Disk, DiskLock, File, LockHeld
+
+logger = logging.getLogger(__name__)
+
+CLAIMS_KEPT = 8
+"""Records of former controllers that stay readable; older ones are removed by the next controller."""
+
+
+class OwnSession:
+    """What the owner holds: the lock file and the heartbeat file, each opened once."""
+
+    def __init__(self, name: SessionName, lock: DiskLock, heartbeat: File) -> None:
+        self.name = name
+        self.lock = lock
+        self._heartbeat = heartbeat
+        self._count = 0
+
+    def beat(self) -> None:
+        self._count += 1
+        self._heartbeat.write_at(0, self._count.to_bytes(8, "big"))
+
+    def close(self) -> None:
+        self._heartbeat.close()
+
+
+class SessionFolder:
+    def __init__(self, disk: Disk, root: str, aside: Aside, timeout_ms: int) -> None:
+        self._disk = disk
+        self.path = posixpath.join(root, layout.SESSIONS)
+        self._aside = aside
+        self._empty = ""
+        self._liveness = LivenessWatch(timeout_ms)
+        self._look_ms = timeout_ms // LOOKS_PER_TIMEOUT
+        self._looked_ms: int | None = None
+        self._names: list[str] = []
+        self._live: list[SessionName] = []
+        self._synced: list[str] = []
+        self._locks: dict[int, DiskLock] = {}
+
+    def open(self) -> None:
+        self._empty = self._aside.new_path()
+        self._aside.write(self._empty, b"", sync=False)
+
+    def close(self) -> None:
+        """Drops all locks; to be called after the sessions were ended."""
+        self._aside.discard(self._empty)
+        for _, lock in sorted(self._locks.items()):
+            lock.release()
+        self._locks.clear()
+
+    # ---- one's own session
+
+    async def register(self, broker_id: int, payload: bytes) -> OwnSession:
+        if len(payload) > ENTRY_SIZE_MAX:
+            raise EntryTooLarge(f"the session payload of broker {broker_id}", len(payload))
+        lock = self._lock(broker_id)
+        files = self._list()
+        for session in files.of(broker_id):
+            self.expire(session)
+        name = SessionName(broker_id, files.next_incarnation(broker_id))
+        try:
+            heartbeat = self._disk.open(self._path(layout.heartbeat_name(name)), create=True)
+        except OSError as error:
+            raise unavailable(f"registering broker {broker_id}", error) from error
+        own = OwnSession(name, lock, heartbeat)
+        try:
+            own.beat()
+            await self._put_record(own, payload)
+        except OSError as error:
+            own.close()
+            raise unavailable(f"registering broker {broker_id}", error) from error
+        return own
+
+    async def _put_record(self, own: OwnSession, payload: bytes) -> None:
+        name = own.name
+        record = SessionRecord(broker_id=name.broker_id, incarnation=name.incarnation, payload=payload)
+        content = layout.wrap(layout.KIND_SESSION, msgspec.json.encode(record))
+        aside = self._aside.new_path()
+        await self._disk.offload(lambda: self._aside.write(aside, content))
+        try:
+            own.beat()
+            self._disk.link(aside, self._path(layout.session_name(name)))
+        finally:
+            self._aside.discard(aside)
+        await self._disk.offload(lambda: self._disk.sync_directory(self.path))
+        for old in self._list().of(name.broker_id):
+            if old.incarnation < name.incarnation:
+                self._remove(old)
+
+    def _lock(self, broker_id: int) -> DiskLock:
+        if broker_id not in self._locks:
+            try:
+                self._locks[broker_id] = self._disk.lock(self._path(layout.lock_name(broker_id)))
+            except LockHeld as held:
+                holder = f"process {held.holder_pid}" if held.holder_pid else "another process"
+                raise BrokerIdInUse(broker_id, holder) from None
+            except OSError as error:
+                raise unavailable(f"locking the session of broker {broker_id}", error) from error
+        return self._locks[broker_id]
+
+    def is_expired(self, session: SessionName) -> bool:
+        """Cheap: has anybody ended this session? Its record gone counts too."""
+        return self._disk.exists(self._path(layout.expired_name(session))) or not self._disk.exists(
+            self._path(layout.session_name(session))
+        )
+
+    def expire(self, session: SessionName) -> None:
+        """End one incarnation, whoever does it and however often. Only names, no space on the disk."""
+        self._put_empty(layout.expired_name(session))
+
+    # ---- everybody's sessions
+
+    def look(self, own: SessionName | None, now_ms: int) -> bool:
+        """End the sessions of the dead and the hung; whether any name changed since the last look. Cheap."""
+        names = self._disk.list_directory(self.path)
+        changed = names != self._names
+        if changed:
+            self._names, self._live = names, SessionFiles.parse(names).live()
+        counters_due = self._looked_ms is None or now_ms - self._looked_ms >= self._look_ms
+        live = [session for session in self._live if session != own]
+        ended = False
+        for session in live:
+            if not self._disk.is_locked(self._path(layout.lock_name(session.broker_id))):
+                logger.info("Session %s ended: its process is gone.", session)
+            elif counters_due and self._liveness.on_counter(session, self._counter(session), now_ms):
+                logger.warning("Session %s ended: its process hangs.", session)
+            else:
+                continue
+            self.expire(session)
+            ended = True
+        if counters_due:
+            self._looked_ms = now_ms
+            self._liveness.forget_all_but(live)
+        return changed or ended
+
+    async def live(self, own: SessionName | None, now_ms: int) -> list[SessionInfo]:
+        self.look(own, now_ms)
+        await self._sync_names()
+        found: list[SessionInfo] = []
+        for name in SessionFiles.parse(self._synced).live():
+            record = self._read_record(self._path(layout.session_name(name)))
+            if record is not None:
+                found.append(SessionInfo(name.broker_id, name.incarnation, record.payload))
+        return found
+
+    async def _sync_names(self) -> None:
+        names = self._disk.list_directory(self.path)
+        if names != self._synced:
+            await self._disk.offload(lambda: self._disk.sync_directory(self.path))
+            self._synced = names
+
+    # ---- the controller
+
+    def controller(self) -> SessionName | None:
+        files = self._list()
+        holder = self._claimant(files.claims[-1]) if files.claims else None
+        return holder if holder is not None and holder in files.live() else None
+
+    def claim(self, own: SessionName) -> bool:
+        """Whether ``own`` holds /controller, having taken it if it was free."""
+        holder = self.controller()
+        if holder is None:
+            claims = self._list().claims
+            number = claims[-1] + 1 if claims else 1
+            try:
+                self._disk.link(
+                    self._path(layout.session_name(own)), self._path(layout.controller_name(number))
+                )
+            except FileExistsError:
+                pass  # another one was faster
+            except FileNotFoundError:
+                return False  # ended, and its record removed
+            holder = self.controller()  # a claim that came late, at an old number, is not the last
+        if holder == own:
+            self._remove_old_claims()
+        return holder == own
+
+    def resign(self, own: SessionName) -> None:
+        claims = self._list().claims
+        if claims and self._claimant(claims[-1]) == own:
+            self._put_empty(layout.controller_name(claims[-1] + 1))
+
+    def _claimant(self, claim: int) -> SessionName | None:
+        record = self._read_record(self._path(layout.controller_name(claim)))
+        return SessionName(record.broker_id, record.incarnation) if record is not None else None
+
+    def _remove_old_claims(self) -> None:
+        for claim in self._list().claims[:-CLAIMS_KEPT]:
+            self._discard(layout.controller_name(claim))
+
+    # ---- files
+
+    def _read_record(self, path: str) -> SessionRecord | None:
+        """None where the file is gone, or empty: nobody."""
+        try:
+            content = self._disk.read_file(path)
+        except FileNotFoundError:
+            return None
+        if not content:
+            return None
+        try:
+            return msgspec.json.decode(layout.unwrap(path, content)[1], type=SessionRecord)
+        except msgspec.DecodeError as error:
+            raise StoreDamaged(f"{path} is damaged: {error}") from error
+
+    def _counter(self, session: SessionName) -> bytes:
+        try:
+            return self._disk.read_file(self._path(layout.heartbeat_name(session)))
+        except FileNotFoundError:
+            return b""
+
+    def _remove(self, session: SessionName) -> None:
+        self._discard(layout.session_name(session))
+        self._discard(layout.heartbeat_name(session))
+        self._discard(layout.expired_name(session))
+
+    def _put_empty(self, name: str) -> None:
+        try:
+            self._disk.link(self._empty, self._path(name))
+        except FileExistsError:
+            pass  # somebody did
+        except FileNotFoundError:
+            if not self._disk.exists(self.path):
+                raise
+            self.open()  # the empty file was swept
+            self._put_empty(name)
+
+    def _discard(self, name: str) -> None:
+        self._aside.discard(self._path(name))
+
+    def _list(self) -> SessionFiles:
+        return SessionFiles.parse(self._disk.list_directory(self.path))
+
+    def _path(self, name: str) -> str:
+        return f"{self.path}/{name}"

@@ -1,0 +1,298 @@
+"""The embedded store: a folder that the brokers of one machine share, and no server.
+
+Joins entries, sessions and the signal. Two loops run while the store is open: one looks (the next number,
+the sessions folder, the locks), one moves the heartbeat of this process's own session. Both go through the
+runtime seam only, so the real store runs in simulation.
+
+Invariants:
+
+- every write first checks that its own session is live;
+- a loop that finds it was away for more than half the session timeout asks the disk about its session
+  before anything else is done;
+- a lost session stays lost; registering anew makes another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import posixpath
+from collections.abc import Callable
+
+from nilometer.coordination.local import layout
+from nilometer.coordination.local.entries import Aside, EntryFolders, unavailable
+from nilometer.coordination.local.guard import FolderGuard, new_id
+from nilometer.coordination.local.liveness import DOUBT_FRACTION, HEARTBEATS_PER_TIMEOUT, LOOKS_PER_TIMEOUT
+from nilometer.coordination.local.sessions import OwnSession, SessionFolder
+from nilometer.coordination.signal import ChangeSignal
+from nilometer.coordination.store import (
+    CoordinationError,
+    Entry,
+    SessionInfo,
+    SessionLost,
+    SessionName,
+    Snapshot,
+    StoreUnavailable,
+)
+from nilometer.runtime import Runtime
+
+logger = logging.getLogger(__name__)
+
+
+class LocalSession:
+    """The owner's view. ``is_live`` costs a clock reading, and two looks at names after an absence."""
+
+    def __init__(
+        self,
+        own: OwnSession,
+        folder: SessionFolder,
+        runtime: Runtime,
+        timeout_ms: int,
+        on_lost: Callable[[], None],
+    ) -> None:
+        self.own = own
+        self._folder = folder
+        self._clock = runtime.clock
+        self._doubt_ms = timeout_ms // DOUBT_FRACTION
+        self._beaten_ms = runtime.clock.monotonic_ms()
+        self._on_lost = on_lost
+        self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    @property
+    def name(self) -> SessionName:
+        return self.own.name
+
+    @property
+    def lost(self) -> bool:
+        return self._lost.done()
+
+    def is_live(self) -> bool:
+        if self._lost.done():
+            return False
+        if self._clock.monotonic_ms() - self._beaten_ms > self._doubt_ms:
+            return self.beat()
+        return True
+
+    async def wait_lost(self) -> str:
+        return await asyncio.shield(self._lost)
+
+    def beat(self) -> bool:
+        """Ask the disk whether the session stands, and if so, show that its owner lives."""
+        if self._lost.done():
+            return False
+        try:
+            if self._folder.is_expired(self.name):
+                self.lose(
+                    "another broker ended it: this process did not answer for longer than the session timeout"
+                )
+                return False
+            self.own.beat()
+        except OSError as error:
+            logger.error("The heartbeat of session %s failed: %s", self.name, error)
+            return False
+        self._beaten_ms = self._clock.monotonic_ms()
+        return True
+
+    def lose(self, reason: str) -> None:
+        if not self._lost.done():
+            self._lost.set_result(reason)
+            self.own.close()
+            self._on_lost()
+
+
+class LocalStore:
+    def __init__(
+        self, runtime: Runtime, folder: str, *, session_timeout_ms: int = 6000, cluster_id: str | None = None
+    ) -> None:
+        self._runtime = runtime
+        self._disk = runtime.disk
+        self._root = folder
+        self._timeout_ms = session_timeout_ms
+        self._cluster_id = cluster_id
+        self._token = new_id(runtime.entropy)
+        self._aside = Aside(runtime.disk, posixpath.join(folder, layout.ASIDE), self._token)
+        self._entries = EntryFolders(runtime.disk, folder, self._aside, self._token)
+        self._sessions = SessionFolder(runtime.disk, folder, self._aside, session_timeout_ms)
+        self._session: LocalSession | None = None
+        self._signal = ChangeSignal()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._trouble = ""
+        self._opened = False
+
+    @property
+    def cluster_id(self) -> str:
+        assert self._cluster_id is not None, "known once open"
+        return self._cluster_id
+
+    async def open(self) -> None:
+        guard = FolderGuard(self._disk, self._root, self._aside)
+        fresh = new_id(self._runtime.entropy)
+        description = await self._disk.offload(lambda: guard.open(self._token, self._cluster_id, fresh))
+        self._cluster_id = description.cluster_id
+        try:
+            await self._entries.open(description.first_folder)
+            guard.sweep_aside(self._runtime.clock.wall_ms())
+            self._sessions.open()
+        except OSError as error:
+            raise unavailable(f"opening the coordination store in {self._root}", error) from error
+        self._opened = True
+        await self._look()
+        self._tasks.append(asyncio.get_running_loop().create_task(self._watch_loop()))
+
+    async def close(self) -> None:
+        if not self._opened:
+            return
+        self._opened = False
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            try:
+                await task
+            except asyncio.CancelledError:
+                pass
+        self._tasks.clear()
+        try:
+            if self._session is not None and not self._session.lost:
+                self._session.lose("the store was closed")
+                self._sessions.expire(self._session.name)
+        except OSError as error:
+            logger.warning("Could not end this broker's session: %s. Others will.", error)
+        finally:
+            self._sessions.close()
+            self._signal.close()
+
+    # ---- entries
+
+    async def append(self, expected_next: int, entry: bytes) -> bool:
+        self._check_live()
+        done = await self._entries.append(expected_next, entry)
+        if done:
+            self._signal.notify()
+        return done
+
+    async def read(self, from_number: int, limit: int) -> list[Entry]:
+        self._check_open()
+        try:
+            return await self._entries.read(from_number, limit)
+        except OSError as error:
+            raise unavailable(f"reading entries from {from_number}", error) from error
+
+    async def read_snapshot(self) -> Snapshot | None:
+        self._check_open()
+        try:
+            return await self._entries.read_snapshot()
+        except OSError as error:
+            raise unavailable("reading the newest snapshot", error) from error
+
+    async def write_snapshot(self, number: int, data: bytes) -> bool:
+        self._check_live()
+        done = await self._entries.write_snapshot(number, data)
+        if done:
+            self._signal.notify()
+        return done
+
+    # ---- sessions
+
+    async def register(self, broker_id: int, payload: bytes) -> LocalSession:
+        self._check_open()
+        if self._session is not None and not self._session.lost:
+            raise ValueError(f"this store already has session {self._session.name}: one broker per process")
+        own = await self._sessions.register(broker_id, payload)
+        session = self._session = LocalSession(
+            own, self._sessions, self._runtime, self._timeout_ms, self._signal.notify
+        )
+        self._tasks = [task for task in self._tasks if not task.done()]
+        self._tasks.append(asyncio.get_running_loop().create_task(self._beat_loop(session)))
+        self._signal.notify()
+        return session
+
+    async def sessions(self) -> list[SessionInfo]:
+        self._check_open()
+        try:
+            return await self._sessions.live(self._own(), self._runtime.clock.monotonic_ms())
+        except OSError as error:
+            raise unavailable("reading the sessions", error) from error
+
+    async def claim_controller(self) -> bool:
+        session = self._check_live()
+        if session is None:
+            raise ValueError("only a registered broker can become the controller")
+        try:
+            return self._sessions.claim(session.name)
+        except OSError as error:
+            raise unavailable("claiming /controller", error) from error
+
+    async def resign_controller(self) -> None:
+        session = self._check_live()
+        if session is not None:
+            try:
+                self._sessions.resign(session.name)
+            except OSError as error:
+                raise unavailable("resigning as controller", error) from error
+
+    async def controller(self) -> SessionName | None:
+        self._check_open()
+        try:
+            return self._sessions.controller()
+        except OSError as error:
+            raise unavailable("reading /controller", error) from error
+
+    # ---- signal
+
+    async def wait_changed(self, seen: int) -> int:
+        return await self._signal.wait(seen)
+
+    # ---- loops
+
+    async def _watch_loop(self) -> None:
+        while True:
+            folder = self._entries.watched_folder
+            watch = self._disk.watch([self._sessions.path, folder])
+            try:
+                while folder == self._entries.watched_folder:
+                    await self._look()
+                    await watch.wait(self._timeout_ms // LOOKS_PER_TIMEOUT)
+            finally:
+                watch.close()
+
+    async def _look(self) -> None:
+        try:
+            changed = self._sessions.look(self._own(), self._runtime.clock.monotonic_ms())
+            if changed and self._session is not None:
+                self._session.beat()
+            if await self._entries.look() or changed:
+                self._signal.notify()
+            self._trouble = ""
+        except (OSError, CoordinationError) as error:
+            self._on_trouble(error)
+
+    def _on_trouble(self, error: Exception) -> None:
+        if self._trouble != str(error):  # once per kind, not 60 times a second
+            self._trouble = str(error)
+            logger.error("The coordination store in %s cannot be read: %s", self._root, error)
+        if self._session is not None and not self._disk.exists(self._sessions.path):
+            self._session.lose(f"the coordination store's folder {self._root} vanished")
+
+    async def _beat_loop(self, session: LocalSession) -> None:
+        while not session.lost:
+            await asyncio.sleep(self._timeout_ms / HEARTBEATS_PER_TIMEOUT / 1000)
+            session.beat()
+
+    # ---- checks
+
+    def _own(self) -> SessionName | None:
+        return self._session.name if self._session is not None and not self._session.lost else None
+
+    def _check_open(self) -> None:
+        if not self._opened:
+            raise StoreUnavailable("the coordination store is not open")
+
+    def _check_live(self) -> LocalSession | None:
+        """Every write asks the disk first; a store without a session (a tool's) may write too."""
+        self._check_open()
+        session = self._session
+        if session is None or session.beat():
+            return session
+        if session.lost:
+            raise SessionLost(f"session {session.name} is over; register anew")
+        raise StoreUnavailable(f"session {session.name} could not be verified; nothing was changed")
