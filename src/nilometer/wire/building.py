@@ -1,0 +1,117 @@
+"""Building messages once for all versions.
+
+``build`` takes the fields a handler knows of, drops those that the version at hand does not have, and gives
+those not named their implicit default as Kafka does (zero, empty, none). A name that *no* version has is a
+mistake and raises TypeError, so that a misspelt field cannot vanish.
+
+Durations and points in time, which kio has as ``timedelta`` and ``datetime``, may be given in milliseconds
+under their name in the protocol: ``throttle_time_ms=0``, ``log_append_time_ms=-1``.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from kio.schema.index import schema_name_map
+
+from nilometer.wire.errors import ErrorCode
+from nilometer.wire.schema import FieldShape, shape_of
+
+Message = Any
+"""An instance of one of kio's schema classes."""
+
+Convert = Callable[[Any], Any]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def milliseconds(duration: timedelta) -> int:
+    return duration.days * 86_400_000 + duration.seconds * 1000 + duration.microseconds // 1000
+
+
+def build(message_type: type[Any], /, **fields: object) -> Message:
+    """An instance of ``message_type`` from those of ``fields`` that it has."""
+    known, implicit = _plan(message_type)
+    values = implicit.copy()
+    for name, value in fields.items():
+        if (target := known.get(name)) is not None:
+            field_name, convert = target
+            values[field_name] = value if convert is None else convert(value)
+        elif name not in _names_in_any_version(message_type):
+            raise TypeError(f"{message_type.__name__} has no field {name} in any version")
+    return message_type(**values)
+
+
+@functools.cache
+def _plan(message_type: type[Any]) -> tuple[Mapping[str, tuple[str, Convert | None]], dict[str, Any]]:
+    known: dict[str, tuple[str, Convert | None]] = {}
+    implicit: dict[str, Any] = {}
+    for field in shape_of(message_type).fields:
+        known[field.name] = (field.name, None)
+        if (convert := _FROM_MILLISECONDS.get(field.kafka_type)) is not None:
+            known[field.name + "_ms"] = (field.name, convert)
+        if not field.has_default:
+            implicit[field.name] = _implicit_default(field)
+    return known, implicit
+
+
+@functools.cache
+def _names_in_any_version(message_type: type[Any]) -> frozenset[str]:
+    api_path, _, part = message_type.__module__.rsplit(".", 2)
+    api_name = api_path.rsplit(".", 1)[1]
+    names: set[str] = set()
+    for number in schema_name_map[api_name]:
+        module = importlib.import_module(f"{api_path}.v{number}.{part}")
+        other = getattr(module, message_type.__name__, None)
+        if other is not None:
+            names.update(_plan(other)[0])
+    return frozenset(names)
+
+
+def _implicit_default(field: FieldShape) -> Any:
+    if field.is_array:
+        return ()
+    if field.entity is not None:
+        return None if field.nullable else build(field.entity)
+    if field.kafka_type == "datetime_i64":
+        return None if field.nullable else _EPOCH
+    return _IMPLICIT[field.kafka_type]
+
+
+def _timedelta(value: int) -> timedelta:
+    return timedelta(milliseconds=value)
+
+
+def _datetime(value: int) -> datetime | None:
+    return None if value == -1 else _EPOCH + timedelta(milliseconds=value)
+
+
+_FROM_MILLISECONDS: Mapping[str, Convert] = {
+    "timedelta_i32": _timedelta,
+    "timedelta_i64": _timedelta,
+    "datetime_i64": _datetime,
+}
+
+_IMPLICIT: Mapping[str, Any] = {
+    "bool": False,
+    "int8": 0,
+    "uint8": 0,
+    "int16": 0,
+    "uint16": 0,
+    "int32": 0,
+    "uint32": 0,
+    "int64": 0,
+    "uint64": 0,
+    "float64": 0.0,
+    "error_code": ErrorCode.none,
+    "timedelta_i32": timedelta(0),
+    "timedelta_i64": timedelta(0),
+    "uuid": None,
+    "string": "",
+    "bytes": b"",
+    "records": None,
+}

@@ -1,0 +1,262 @@
+"""Requests and responses: kio's schemas behind one door.
+
+Knows for every (API key, version) the types, the header versions and how to read and write them. Frames
+come in and go out whole; nothing here knows what a message means.
+
+Invariant: whatever bytes a peer sends, decoding ends in a value or in a MalformedMessage, within memory
+proportional to the frame.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from kio.index import load_entity_module, load_request_schema, load_response_schema
+from kio.schema.index import api_key_map, schema_name_map
+from kio.serial import entity_reader, entity_writer
+from kio.static.constants import EntityType
+
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.building import Message, build, milliseconds
+from nilometer.wire.errors import (
+    ErrorCode,
+    MalformedMessage,
+    MalformedRequest,
+    MalformedResponse,
+    UnsupportedVersion,
+)
+from nilometer.wire.schema import nested_types
+from nilometer.wire.survey import skip_tagged_fields, survey
+
+__all__ = [
+    "Api",
+    "ApiKey",
+    "Message",
+    "RequestHeader",
+    "api",
+    "build",
+    "decode_correlation_id",
+    "decode_request",
+    "decode_request_header",
+    "decode_response",
+    "encode_request",
+    "encode_response",
+    "encode_unsupported_api_versions",
+    "milliseconds",
+    "request_header",
+    "response_header",
+    "supported_versions",
+]
+
+
+class RequestHeader(NamedTuple):
+    """What every request starts with, whatever its API and version."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    size: int
+    """Bytes up to the client id; the tagged fields of a flexible header are not counted."""
+
+
+def supported_versions(api_key: int) -> tuple[int, int]:
+    """Lowest and highest version that has a schema here. Raises UnsupportedVersion for an unknown key."""
+    try:
+        versions = schema_name_map[api_key_map[api_key]]
+    except KeyError:
+        raise UnsupportedVersion(api_key, 0) from None
+    return min(versions), max(versions)
+
+
+@functools.cache
+def api(api_key: int, version: int) -> Api:
+    """Raises UnsupportedVersion."""
+    if version not in schema_name_map.get(api_key_map.get(api_key, ""), {}):
+        raise UnsupportedVersion(api_key, version)
+    return Api(api_key, version)
+
+
+class Api:
+    """One version of one API. Get it from ``api``, which keeps one of each."""
+
+    def __init__(self, key: int, version: int) -> None:
+        self.key = ApiKey(key)
+        self.version = version
+        self.request_type: type[Any] = load_request_schema(key, version)
+        self.response_type: type[Any] = load_response_schema(key, version)
+        self.flexible: bool = self.request_type.__flexible__
+        self.flexible_response_header: bool = self.response_type.__header_schema__.__version__ > 0
+        name = api_key_map[key]
+        self._request_types = nested_types(vars(load_entity_module(name, version, EntityType.request)))
+        self._response_types = nested_types(vars(load_entity_module(name, version, EntityType.response)))
+        self._read_request = entity_reader(self.request_type)
+        self._read_response = entity_reader(self.response_type)
+        self._write_request = entity_writer(self.request_type)
+        self._write_response = entity_writer(self.response_type)
+
+    def __repr__(self) -> str:
+        return f"Api({self.key.name}, {self.version})"
+
+    def has(self, name: str) -> bool:
+        """Whether the response of this version knows the nested type ``name``."""
+        return name in self._response_types
+
+    def response(self, **fields: object) -> Message:
+        return build(self.response_type, **fields)
+
+    def make(self, name: str, /, **fields: object) -> Message:
+        """A part of the response, by its type's name (``make("PartitionProduceResponse", index=0, ...)``)."""
+        return build(self._response_types[name], **fields)
+
+    def request(self, **fields: object) -> Message:
+        return build(self.request_type, **fields)
+
+    def make_request(self, name: str, /, **fields: object) -> Message:
+        """A part of the request, by its type's name."""
+        return build(self._request_types[name], **fields)
+
+    def read_request(self, body: bytes, position: int = 0) -> Message:
+        return _read(MalformedRequest, self.request_type, self._read_request, body, position)
+
+    def read_response(self, body: bytes, position: int = 0) -> Message:
+        return _read(MalformedResponse, self.response_type, self._read_response, body, position)
+
+    def write_request(self, request: Message) -> bytes:
+        buffer = io.BytesIO()
+        self._write_request(buffer, request)
+        return buffer.getvalue()
+
+    def write_response(self, response: Message) -> bytes:
+        buffer = io.BytesIO()
+        self._write_response(buffer, response)
+        return buffer.getvalue()
+
+
+def decode_request_header(frame: bytes) -> RequestHeader:
+    """Only the header, which every version of every API starts with. Raises MalformedRequest."""
+    if len(frame) < 8:
+        raise MalformedRequest(f"request of {len(frame)} bytes")
+    api_key = int.from_bytes(frame[0:2], "big", signed=True)
+    version = int.from_bytes(frame[2:4], "big", signed=True)
+    correlation_id = int.from_bytes(frame[4:8], "big", signed=True)
+    if api_key == _CONTROLLED_SHUTDOWN and version == 0:
+        return RequestHeader(api_key, version, correlation_id, None, 8)
+    length = int.from_bytes(frame[8:10], "big", signed=True)
+    size = 10 + max(length, 0)
+    if len(frame) < size or length < -1:
+        raise MalformedRequest(f"client id of {length} bytes in a request of {len(frame)}")
+    try:
+        client_id = None if length < 0 else str(frame[10:size], "utf-8")
+    except UnicodeDecodeError:
+        raise MalformedRequest("client id is not UTF-8") from None
+    return RequestHeader(api_key, version, correlation_id, client_id, size)
+
+
+def decode_request(frame: bytes) -> tuple[RequestHeader, Message]:
+    """A request without its length. Raises MalformedRequest, or UnsupportedVersion (then the header can be
+    read alone)."""
+    header = decode_request_header(frame)
+    codec = api(header.api_key, header.api_version)
+    position = header.size
+    if codec.flexible:
+        position = _after_tagged_fields(MalformedRequest, frame, position)
+    return header, codec.read_request(frame, position)
+
+
+def encode_request(correlation_id: int, client_id: str | None, request: Message) -> bytes:
+    """With the 4-byte length. API key and version are those of the request's type."""
+    codec = api(request.__api_key__, request.__version__)
+    header = request_header(codec, correlation_id, client_id)
+    body = codec.write_request(request)
+    return b"".join(((len(header) + len(body)).to_bytes(4, "big"), header, body))
+
+
+def request_header(codec: Api, correlation_id: int, client_id: str | None) -> bytes:
+    name = (
+        b"\xff\xff" if client_id is None else len(encoded := client_id.encode()).to_bytes(2, "big") + encoded
+    )
+    return b"".join(
+        (
+            codec.key.to_bytes(2, "big"),
+            codec.version.to_bytes(2, "big"),
+            correlation_id.to_bytes(4, "big", signed=True),
+            name,
+            b"\x00" if codec.flexible else b"",
+        )
+    )
+
+
+def encode_response(correlation_id: int, api_key: int, version: int, response: Message) -> bytes:
+    """With the 4-byte length."""
+    codec = api(api_key, version)
+    header = response_header(codec, correlation_id)
+    body = codec.write_response(response)
+    return b"".join(((len(header) + len(body)).to_bytes(4, "big"), header, body))
+
+
+def response_header(codec: Api, correlation_id: int) -> bytes:
+    return correlation_id.to_bytes(4, "big", signed=True) + (
+        b"\x00" if codec.flexible_response_header else b""
+    )
+
+
+def decode_response(api_key: int, version: int, frame: bytes) -> tuple[int, Message]:
+    """Correlation id and response of a frame without its length. Raises MalformedResponse."""
+    codec = api(api_key, version)
+    correlation_id = decode_correlation_id(frame)
+    position = 4
+    if codec.flexible_response_header:
+        position = _after_tagged_fields(MalformedResponse, frame, position)
+    return correlation_id, codec.read_response(frame, position)
+
+
+def decode_correlation_id(frame: bytes) -> int:
+    """Of a response, before it is known what it answers."""
+    if len(frame) < 4:
+        raise MalformedResponse(f"response of {len(frame)} bytes")
+    return int.from_bytes(frame[:4], "big", signed=True)
+
+
+def encode_unsupported_api_versions(correlation_id: int, ranges: Mapping[int, tuple[int, int]]) -> bytes:
+    """The answer to an ApiVersions request of a version not known: always in version 0 (KIP-511), with
+    ``ranges`` (API key to lowest and highest version) so that the client can choose."""
+    codec = api(ApiKey.API_VERSIONS, 0)
+    keys = tuple(
+        codec.make("ApiVersion", api_key=key, min_version=low, max_version=high)
+        for key, (low, high) in sorted(ranges.items())
+    )
+    response = codec.response(error_code=ErrorCode.unsupported_version, api_keys=keys)
+    return encode_response(correlation_id, ApiKey.API_VERSIONS, 0, response)
+
+
+def _read(
+    failure: type[MalformedMessage],
+    message_type: type[Any],
+    read: Callable[[bytes, int], tuple[Any, int]],
+    body: bytes,
+    position: int,
+) -> Message:
+    try:
+        if (cleaned := survey(message_type, body, position)) is not None:
+            body, position = cleaned, 0
+        return read(body, position)[0]
+    except MalformedMessage as problem:
+        raise failure(problem.message) from None
+    except Exception as problem:
+        raise failure(f"{message_type.__name__}: {problem}") from problem
+
+
+def _after_tagged_fields(failure: type[MalformedMessage], frame: bytes, position: int) -> int:
+    """Where the header ends; it has no tagged field that anything here would want."""
+    try:
+        return skip_tagged_fields(frame, position, len(frame))
+    except (MalformedMessage, IndexError) as problem:
+        raise failure(f"header: {problem}") from None
+
+
+_CONTROLLED_SHUTDOWN = 7
+"""Version 0 of this one API has a header without a client id."""

@@ -1,0 +1,271 @@
+"""Record batches of magic 2, as views on bytes.
+
+Knows the 61-byte header and the CRC. Never decodes records, and never copies a batch: everything works
+on a buffer and a position in it.
+
+Invariants: the CRC covers everything from the attributes on, so base offset and partition leader epoch
+can be patched without touching it; ``last_offset`` is true even for a batch that compaction has thinned.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from nilometer.wire.compression import Bytes, Codec
+from nilometer.wire.errors import CorruptBatch, InvalidRecord, UnsupportedMagic
+
+__all__ = [
+    "HEADER_BYTES",
+    "LOG_OVERHEAD",
+    "MAGIC",
+    "NO_PARTITION_LEADER_EPOCH",
+    "NO_PRODUCER_EPOCH",
+    "NO_PRODUCER_ID",
+    "NO_SEQUENCE",
+    "NO_TIMESTAMP",
+    "BatchHeader",
+    "CorruptBatch",
+    "InvalidRecord",
+    "UnsupportedMagic",
+    "batches",
+    "check_batch",
+    "check_produced_batch",
+    "patched_header",
+    "read_header",
+]
+
+MAGIC = 2
+HEADER_BYTES = 61
+LOG_OVERHEAD = 12
+"""Base offset and batch length: what ``batch_length`` does not count."""
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+NO_TIMESTAMP = -1
+NO_PARTITION_LEADER_EPOCH = -1
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_CRC_START = 21
+_MAGIC_POSITION = 16
+_LENGTH_MIN = HEADER_BYTES - LOG_OVERHEAD
+
+_CODEC_MASK = 0x07
+_LOG_APPEND_TIME = 0x08
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+_DELETE_HORIZON = 0x40
+_CODEC_LAST = max(Codec)
+_SEQUENCES = 1 << 31
+
+
+class BatchHeader(NamedTuple):
+    """The fields in the order of the bytes."""
+
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    records_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return self.batch_length + LOG_OVERHEAD
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def codec(self) -> Codec:
+        """Raises CorruptBatch for a number that no codec has."""
+        number = self.attributes & _CODEC_MASK
+        if number > _CODEC_LAST:
+            raise CorruptBatch(f"unknown compression codec {number}")
+        return Codec(number)
+
+    @property
+    def is_compressed(self) -> bool:
+        return self.attributes & _CODEC_MASK != 0
+
+    @property
+    def is_log_append_time(self) -> bool:
+        """Whether every record's timestamp is ``max_timestamp``, set by the broker."""
+        return self.attributes & _LOG_APPEND_TIME != 0
+
+    @property
+    def timestamp_type(self) -> int:
+        """0 = CreateTime, 1 = LogAppendTime."""
+        return (self.attributes & _LOG_APPEND_TIME) >> 3
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.attributes & _TRANSACTIONAL != 0
+
+    @property
+    def is_control(self) -> bool:
+        return self.attributes & _CONTROL != 0
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        """Whether ``base_timestamp`` is the time from which compaction may drop tombstones (KIP-534)."""
+        return self.attributes & _DELETE_HORIZON != 0
+
+    @property
+    def has_producer_id(self) -> bool:
+        return self.producer_id > NO_PRODUCER_ID
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record; sequences wrap round after 2^31 - 1."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return (self.base_sequence + self.last_offset_delta) % _SEQUENCES
+
+
+def read_header(buffer: Bytes, position: int = 0) -> BatchHeader:
+    """The header at ``position``. Raises UnsupportedMagic, CorruptBatch if none fits."""
+    try:
+        header = BatchHeader._make(_HEADER.unpack_from(buffer, position))
+    except struct.error:
+        _refuse_old_magic(buffer, position)
+        raise CorruptBatch(f"{len(buffer) - position} bytes are too few for a batch header") from None
+    if header.magic != MAGIC:
+        raise UnsupportedMagic(header.magic)
+    if header.batch_length < _LENGTH_MIN:
+        raise CorruptBatch(f"batch length {header.batch_length} is less than {_LENGTH_MIN}")
+    return header
+
+
+def batches(buffer: Bytes, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    """Every whole batch from ``position`` on with its position; an incomplete last one is left out."""
+    end = len(buffer)
+    while end - position >= HEADER_BYTES:
+        header = read_header(buffer, position)
+        following = position + header.batch_length + LOG_OVERHEAD
+        if following > end:
+            return
+        yield position, header
+        position = following
+    if end - position > _MAGIC_POSITION:
+        _refuse_old_magic(buffer, position)
+
+
+def check_batch(buffer: Bytes, position: int, header: BatchHeader) -> None:
+    """That the batch is whole and undamaged. Raises CorruptBatch or UnsupportedMagic.
+
+    Holds for every batch at rest or in flight; what only a producer must obey is ``check_produced_batch``.
+    """
+    if header.magic != MAGIC:
+        raise UnsupportedMagic(header.magic)
+    end = position + header.batch_length + LOG_OVERHEAD
+    if header.batch_length < _LENGTH_MIN or end > len(buffer):
+        raise CorruptBatch(f"batch of {header.size} bytes in {len(buffer) - position} remaining")
+    with memoryview(buffer) as view:
+        crc = crc32c(view[position + _CRC_START : end])
+    if crc != header.crc:
+        raise CorruptBatch(f"CRC is {crc:#010x}, the batch says {header.crc:#010x}")
+    if header.last_offset_delta < 0 or not 0 <= header.records_count <= header.last_offset_delta + 1:
+        raise CorruptBatch(
+            f"{header.records_count} records cannot have a last offset delta of {header.last_offset_delta}"
+        )
+    if header.attributes & _CODEC_MASK > _CODEC_LAST:
+        raise CorruptBatch(f"unknown compression codec {header.attributes & _CODEC_MASK}")
+
+
+def check_produced_batch(header: BatchHeader) -> None:
+    """That a producer may send this: offsets without gaps, no control records. Raises InvalidRecord."""
+    if header.records_count < 1 or header.records_count != header.last_offset_delta + 1:
+        raise InvalidRecord(
+            f"{header.records_count} records with a last offset delta of {header.last_offset_delta}"
+        )
+    if header.is_control:
+        raise InvalidRecord("clients may not write control records")
+    if header.has_producer_id and (header.base_sequence < 0 or header.producer_epoch < 0):
+        raise InvalidRecord(
+            f"producer {header.producer_id}, epoch {header.producer_epoch}, sequence {header.base_sequence}"
+        )
+    if header.is_transactional and not header.has_producer_id:
+        raise InvalidRecord("a transactional batch needs a producer id")
+
+
+def patched_header(
+    buffer: Bytes,
+    position: int,
+    *,
+    base_offset: int,
+    leader_epoch: int,
+    max_timestamp: int | None = None,
+    log_append_time: bool = False,
+) -> bytes:
+    """The first 61 bytes of the batch, with offset and epoch assigned by the leader.
+
+    With ``max_timestamp`` (and ``log_append_time``, which makes it every record's timestamp) the CRC is
+    computed anew; the records behind the header stay as they are in either case.
+    """
+    header = bytearray(memoryview(buffer)[position : position + HEADER_BYTES])
+    struct.pack_into(">q", header, 0, base_offset)
+    struct.pack_into(">i", header, 12, leader_epoch)
+    if max_timestamp is not None:
+        _set_max_timestamp(header, max_timestamp, log_append_time)
+        (batch_length,) = struct.unpack_from(">i", header, 8)
+        with memoryview(buffer) as view:
+            records = view[position + HEADER_BYTES : position + LOG_OVERHEAD + batch_length]
+            crc = crc32c(records, crc32c(header[_CRC_START:]))
+        struct.pack_into(">I", header, 17, crc)
+    return bytes(header)
+
+
+def pack_batch(header: BatchHeader, records: Bytes) -> bytes:
+    """A whole batch of a header and its (compressed) records; ``batch_length`` and ``crc`` are computed."""
+    length = _LENGTH_MIN + len(records)
+    packed = bytearray(_HEADER.pack(*header._replace(batch_length=length, magic=MAGIC, crc=0)))
+    struct.pack_into(">I", packed, 17, crc32c(records, crc32c(packed[_CRC_START:])))
+    packed += records
+    return bytes(packed)
+
+
+def batch_attributes(
+    codec: Codec = Codec.NONE,
+    *,
+    log_append_time: bool = False,
+    transactional: bool = False,
+    control: bool = False,
+    delete_horizon: bool = False,
+) -> int:
+    return (
+        codec
+        | (_LOG_APPEND_TIME if log_append_time else 0)
+        | (_TRANSACTIONAL if transactional else 0)
+        | (_CONTROL if control else 0)
+        | (_DELETE_HORIZON if delete_horizon else 0)
+    )
+
+
+def _set_max_timestamp(header: bytearray, max_timestamp: int, log_append_time: bool) -> None:
+    (attributes,) = struct.unpack_from(">h", header, 21)
+    attributes = attributes | _LOG_APPEND_TIME if log_append_time else attributes & ~_LOG_APPEND_TIME
+    struct.pack_into(">h", header, 21, attributes)
+    struct.pack_into(">q", header, 35, max_timestamp)
+
+
+def _refuse_old_magic(buffer: Bytes, position: int) -> None:
+    """Messages of magic 0 and 1 may be shorter than a header; they have their magic at the same place."""
+    if len(buffer) - position > _MAGIC_POSITION and (magic := buffer[position + _MAGIC_POSITION]) < MAGIC:
+        raise UnsupportedMagic(magic)

@@ -1,0 +1,244 @@
+"""The records inside a batch: reading them, and building batches of them.
+
+Knows the encoding of one record and the way a batch is put together; compression is ``compression``'s,
+the header ``record_batch``'s. Never asks for the time: every timestamp is an argument.
+
+Invariant: what ``BatchBuilder`` builds passes ``check_batch`` and ``check_produced_batch``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from nilometer.wire.compression import DECOMPRESSED_BYTES_MAX, Bytes, Codec, compress, decompress
+from nilometer.wire.errors import CorruptBatch
+from nilometer.wire.record_batch import (
+    HEADER_BYTES,
+    LOG_OVERHEAD,
+    MAGIC,
+    NO_PARTITION_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    BatchHeader,
+    batch_attributes,
+    pack_batch,
+)
+from nilometer.wire.varint import (
+    VARLONG_BYTES_MAX,
+    ZIGZAG_TABLE,
+    ZIGZAG_TABLE_SIZE,
+    decode_zigzag,
+    encode_zigzag,
+)
+
+Header = tuple[str, bytes | None]
+
+RECORD_OVERHEAD_MAX = 21
+"""Bytes that a record without headers adds to its key and value at most: length 5, attributes 1,
+timestamp 10, offset 5, of which few are ever used; the two lengths are counted with their values."""
+
+
+class Record(NamedTuple):
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
+
+
+def decode_records(
+    buffer: Bytes, position: int, header: BatchHeader, limit: int = DECOMPRESSED_BYTES_MAX
+) -> list[Record]:
+    """The records of the batch at ``position``, with absolute offsets and timestamps. Raises CorruptBatch.
+
+    ``limit`` bounds the decompressed size.
+    """
+    data = records_data(buffer, position, header, limit)
+    try:
+        return _decode_all(data, header)
+    except (IndexError, UnicodeDecodeError) as problem:
+        raise CorruptBatch(f"record cannot be read: {problem}") from problem
+
+
+def records_data(
+    buffer: Bytes, position: int, header: BatchHeader, limit: int = DECOMPRESSED_BYTES_MAX
+) -> bytes:
+    """The bytes of the records of a batch, decompressed."""
+    with memoryview(buffer) as view:
+        return decompress(header.codec, view[position + HEADER_BYTES : position + header.size], limit)
+
+
+def _decode_all(data: bytes, header: BatchHeader) -> list[Record]:
+    records: list[Record] = []
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
+    fixed_timestamp = header.max_timestamp if header.is_log_append_time else None
+    position, data_end = 0, len(data)
+    for _ in range(header.records_count):
+        length, position = decode_zigzag(data, position)
+        end = position + length
+        if length < 0 or end > data_end:
+            raise CorruptBatch(f"record of {length} bytes in {data_end - position} remaining")
+        delta, position = decode_zigzag(data, position + 1, VARLONG_BYTES_MAX)
+        timestamp = base_timestamp + delta if fixed_timestamp is None else fixed_timestamp
+        delta, position = decode_zigzag(data, position)
+        key, position = _decode_bytes(data, position, end)
+        value, position = _decode_bytes(data, position, end)
+        headers: tuple[Header, ...] = ()
+        if position < end and data[position] == 0:
+            position += 1
+        else:
+            headers, position = _decode_headers(data, position, end)
+        if position != end:
+            raise CorruptBatch(f"record ends at {position}, its length says {end}")
+        records.append(Record(base_offset + delta, timestamp, key, value, headers))
+    if position != data_end:
+        raise CorruptBatch(f"{data_end - position} bytes behind the last record")
+    return records
+
+
+def _decode_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    length, position = decode_zigzag(data, position)
+    if length < 0:
+        if length != -1:
+            raise CorruptBatch(f"length {length}")
+        return None, position
+    following = position + length
+    if following > end:
+        raise CorruptBatch(f"{length} bytes in {end - position} remaining of the record")
+    return data[position:following], following
+
+
+def _decode_headers(data: bytes, position: int, end: int) -> tuple[tuple[Header, ...], int]:
+    count, position = decode_zigzag(data, position)
+    if not 0 <= count <= end - position:
+        raise CorruptBatch(f"{count} headers in {end - position} bytes")
+    headers: list[Header] = []
+    for _ in range(count):
+        name, position = _decode_bytes(data, position, end)
+        if name is None:
+            raise CorruptBatch("header without a name")
+        value, position = _decode_bytes(data, position, end)
+        headers.append((name.decode(), value))
+    return tuple(headers), position
+
+
+class BatchBuilder:
+    """Collects records of one partition until the batch is full.
+
+    Invariants: offsets are 0, 1, 2, ... relative to the base; ``estimated_size`` never falls, and is exact
+    for a batch that is not compressed.
+    """
+
+    __slots__ = (
+        "_base_timestamp",
+        "_codec",
+        "_level",
+        "_max_timestamp",
+        "_parts",
+        "_records_count",
+        "_size",
+        "_size_max",
+    )
+
+    def __init__(self, codec: Codec = Codec.NONE, size_max: int = 1 << 30, level: int | None = None) -> None:
+        """``size_max``: the size above which no record is added, except to an empty batch."""
+        self._codec = codec
+        self._level = level
+        self._size_max = size_max
+        self._parts: list[bytes] = []
+        self._size = HEADER_BYTES
+        self._records_count = 0
+        self._base_timestamp = 0
+        self._max_timestamp = 0
+
+    @property
+    def records_count(self) -> int:
+        return self._records_count
+
+    @property
+    def estimated_size(self) -> int:
+        """Bytes of the batch before compression."""
+        return self._size
+
+    @property
+    def max_timestamp(self) -> int:
+        return self._max_timestamp
+
+    def append(
+        self, timestamp: int, key: bytes | None, value: bytes | None, headers: Sequence[Header] = ()
+    ) -> bool:
+        """Add a record; False (and nothing added) if the batch would grow above ``size_max``."""
+        count = self._records_count
+        if count == 0:
+            self._base_timestamp = self._max_timestamp = timestamp
+        delta = timestamp - self._base_timestamp
+        body = b"".join(
+            (
+                b"\x00",
+                ZIGZAG_TABLE[delta] if 0 <= delta < ZIGZAG_TABLE_SIZE else encode_zigzag(delta),
+                ZIGZAG_TABLE[count] if count < ZIGZAG_TABLE_SIZE else encode_zigzag(count),
+                _NULL if key is None else encode_zigzag(len(key)) + key,
+                _NULL if value is None else encode_zigzag(len(value)),
+                value or b"",
+                _encode_headers(headers) if headers else b"\x00",
+            )
+        )
+        length = len(body)
+        prefix = ZIGZAG_TABLE[length] if length < ZIGZAG_TABLE_SIZE else encode_zigzag(length)
+        size = self._size + len(prefix) + length
+        if size > self._size_max and count:
+            return False
+        if timestamp > self._max_timestamp:
+            self._max_timestamp = timestamp
+        self._parts += (prefix, body)
+        self._size = size
+        self._records_count = count + 1
+        return True
+
+    def build(
+        self,
+        base_offset: int = 0,
+        producer_id: int = NO_PRODUCER_ID,
+        producer_epoch: int = NO_PRODUCER_EPOCH,
+        base_sequence: int = NO_SEQUENCE,
+        *,
+        transactional: bool = False,
+        control: bool = False,
+        partition_leader_epoch: int = NO_PARTITION_LEADER_EPOCH,
+    ) -> bytes:
+        """The batch. May be called again, with another producer or sequence."""
+        if not self._records_count:
+            raise ValueError("a batch needs a record")
+        records = b"".join(self._parts)
+        if self._codec is not Codec.NONE:
+            records = compress(self._codec, records, self._level)
+        header = BatchHeader(
+            base_offset=base_offset,
+            batch_length=HEADER_BYTES - LOG_OVERHEAD + len(records),
+            partition_leader_epoch=partition_leader_epoch,
+            magic=MAGIC,
+            crc=0,
+            attributes=batch_attributes(self._codec, transactional=transactional, control=control),
+            last_offset_delta=self._records_count - 1,
+            base_timestamp=self._base_timestamp,
+            max_timestamp=self._max_timestamp,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            records_count=self._records_count,
+        )
+        return pack_batch(header, records)
+
+
+_NULL = encode_zigzag(-1)
+
+
+def _encode_headers(headers: Sequence[Header]) -> bytes:
+    parts = [encode_zigzag(len(headers))]
+    for name, value in headers:
+        encoded = name.encode()
+        parts += (encode_zigzag(len(encoded)), encoded)
+        parts += (_NULL,) if value is None else (encode_zigzag(len(value)), value)
+    return b"".join(parts)

@@ -1,0 +1,260 @@
+"""Looking over a message's bytes before anything is allocated for it.
+
+A surveyor walks the bytes by the shape of the schema and makes sure that every length and every count fits
+into what is left of the frame. Needed because kio's reader trusts counts: five bytes that announce four
+billion elements make it reserve 32 GB and abort the process. Knows lengths and counts only, never values.
+
+What else it does: kio refuses tagged fields it does not know, which the protocol says to ignore (KIP-482), so
+a surveyor can also *cut them out*.
+
+Invariant: for a message that passes, memory for its arrays is bounded by the size of the frame.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from nilometer.wire.errors import MalformedMessage
+from nilometer.wire.schema import FIXED_SIZES, EntityShape, FieldShape, shape_of
+from nilometer.wire.varint import encode_unsigned
+
+Cut = tuple[int, int, bytes]
+"""(start, stop, replacement)"""
+
+Survey = Callable[[bytes, int, int, list[Cut]], int]
+"""(buffer, position, end, cuts) -> position behind it. Raises MalformedMessage, or IndexError at the buffer's
+end; a position beyond ``end`` is for the caller to notice."""
+
+_VARINT_BYTES_MAX = 5
+
+
+def survey(entity: type[Any], buffer: bytes, position: int) -> bytes | None:
+    """Make sure that ``entity`` may be read from ``buffer``. Raises MalformedMessage.
+
+    Returns None if the buffer can be read as it is, else the bytes from ``position`` on without the tagged
+    fields that the schema does not know.
+    """
+    end = len(buffer)
+    cuts: list[Cut] = []
+    try:
+        stop = surveyor(entity)(buffer, position, end, cuts)
+    except IndexError:
+        stop = end + 1
+    if stop > end:
+        raise MalformedMessage(f"{entity.__name__} reaches beyond its {end - position} bytes")
+    return _apply(buffer, position, stop, cuts) if cuts else None
+
+
+def decode_unsigned(buffer: bytes, position: int) -> tuple[int, int]:
+    """A plain varint of at most five bytes, and the position behind it."""
+    value, shift = 0, 0
+    for at in range(position, position + _VARINT_BYTES_MAX):
+        byte = buffer[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at + 1
+        shift += 7
+    raise MalformedMessage(f"variable-length integer of more than {_VARINT_BYTES_MAX} bytes")
+
+
+def skip_tagged_fields(buffer: bytes, position: int, end: int) -> int:
+    """Where a section of tagged fields ends of which none is wanted."""
+    return _survey_tags({}, buffer, position, end, [])
+
+
+@functools.cache
+def surveyor(entity: type[Any]) -> Survey:
+    return _entity_surveyor(shape_of(entity))
+
+
+def _entity_surveyor(shape: EntityShape) -> Survey:
+    steps = _steps(shape)
+    tagged = {
+        field.tag: _field_surveyor(field, flexible=True) for field in shape.tagged if field.tag is not None
+    }
+
+    def survey_entity(buffer: bytes, position: int, end: int, cuts: list[Cut]) -> int:
+        for step in steps:
+            position = step(buffer, position, end, cuts)
+        return position
+
+    def survey_flexible(buffer: bytes, position: int, end: int, cuts: list[Cut]) -> int:
+        for step in steps:
+            position = step(buffer, position, end, cuts)
+        if buffer[position] == 0:
+            return position + 1
+        return _survey_tags(tagged, buffer, position, end, cuts)
+
+    return survey_flexible if shape.flexible else survey_entity
+
+
+def _steps(shape: EntityShape) -> tuple[Survey, ...]:
+    """One per run of fixed-size fields, one per other field."""
+    steps: list[Survey] = []
+    run = 0
+    for field in shape.plain:
+        if (size := _fixed_size(field)) is not None:
+            run += size
+            continue
+        if run:
+            steps.append(_skip(run))
+            run = 0
+        steps.append(_field_surveyor(field, flexible=shape.flexible))
+    if run:
+        steps.append(_skip(run))
+    return tuple(steps)
+
+
+def _fixed_size(field: FieldShape) -> int | None:
+    return None if field.is_array or field.entity is not None else FIXED_SIZES.get(field.kafka_type)
+
+
+def _skip(size: int) -> Survey:
+    def skip(buffer: bytes, position: int, end: int, cuts: list[Cut]) -> int:
+        return position + size
+
+    return skip
+
+
+def _field_surveyor(field: FieldShape, *, flexible: bool) -> Survey:
+    if field.is_array:
+        return _array_surveyor(field, flexible=flexible)
+    if field.entity is not None:
+        inner = surveyor(field.entity)
+        return _nullable_surveyor(inner) if field.nullable and field.tag is None else inner
+    if (size := FIXED_SIZES.get(field.kafka_type)) is not None:
+        return _skip(size)
+    if flexible:
+        return _survey_compact_bytes
+    return _survey_string if field.kafka_type == "string" else _survey_bytes
+
+
+def _array_surveyor(field: FieldShape, *, flexible: bool) -> Survey:
+    read_count = _compact_count if flexible else _count
+    item_min = _size_min(field, flexible=flexible)
+    if field.entity is not None:
+        shape = shape_of(field.entity)
+        item = surveyor(field.entity)
+        fixed = not shape.flexible and all(_fixed_size(inner) is not None for inner in shape.fields)
+    else:
+        fixed = field.kafka_type in FIXED_SIZES
+        item = _survey_compact_bytes if flexible else _survey_string
+
+    def survey_array(buffer: bytes, position: int, end: int, cuts: list[Cut]) -> int:
+        count, position = read_count(buffer, position)
+        if count * item_min > end - position:
+            if count <= 0:
+                return position
+            raise MalformedMessage(f"{count} elements of {field.name} in {end - position} bytes")
+        if fixed:
+            return position + max(count, 0) * item_min
+        for _ in range(count):
+            position = item(buffer, position, end, cuts)
+        return position
+
+    return survey_array
+
+
+def _size_min(field: FieldShape, *, flexible: bool) -> int:
+    """Of one element of an array."""
+    if field.entity is None:
+        return FIXED_SIZES.get(field.kafka_type, 1 if flexible else 2)
+    return _entity_size_min(shape_of(field.entity))
+
+
+def _entity_size_min(shape: EntityShape) -> int:
+    size = 1 if shape.flexible else 0
+    for field in shape.plain:
+        if field.is_array:
+            size += 1 if shape.flexible else 4
+        elif field.entity is not None:
+            size += 1 if field.nullable else _entity_size_min(shape_of(field.entity))
+        elif (fixed := FIXED_SIZES.get(field.kafka_type)) is not None:
+            size += fixed
+        else:
+            size += 1 if shape.flexible else 2 if field.kafka_type == "string" else 4
+    return size
+
+
+def _count(buffer: bytes, position: int) -> tuple[int, int]:
+    count = int.from_bytes(buffer[position : position + 4], "big", signed=True)
+    if count < -1:
+        raise MalformedMessage(f"array of {count} elements")
+    return count, position + 4
+
+
+def _compact_count(buffer: bytes, position: int) -> tuple[int, int]:
+    count, position = decode_unsigned(buffer, position)
+    return count - 1, position
+
+
+def _survey_compact_bytes(buffer: bytes, position: int, end: int, cuts: list[Cut]) -> int:
+    size = buffer[position]
+    if size < 0x80:
+        return position + size + (not size)
+    size, position = decode_unsigned(buffer, position)
+    return position + size - 1
+
+
+def _survey_string(buffer: bytes, position: int, end: int, cuts: list[Cut]) -> int:
+    size = int.from_bytes(buffer[position : position + 2], "big", signed=True)
+    if size < -1:
+        raise MalformedMessage(f"string of {size} bytes")
+    return position + 2 + max(size, 0)
+
+
+def _survey_bytes(buffer: bytes, position: int, end: int, cuts: list[Cut]) -> int:
+    size = int.from_bytes(buffer[position : position + 4], "big", signed=True)
+    if size < -1:
+        raise MalformedMessage(f"bytes of length {size}")
+    return position + 4 + max(size, 0)
+
+
+def _nullable_surveyor(inner: Survey) -> Survey:
+    def survey_nullable(buffer: bytes, position: int, end: int, cuts: list[Cut]) -> int:
+        if buffer[position] == _NULL_ENTITY:
+            return position + 1
+        return inner(buffer, position + 1, end, cuts)
+
+    return survey_nullable
+
+
+_NULL_ENTITY = 0xFF
+
+
+def _survey_tags(tagged: dict[int, Survey], buffer: bytes, position: int, end: int, cuts: list[Cut]) -> int:
+    """A section of tagged fields. Unknown ones, at this level or inside a known one, make it a cut."""
+    start = position
+    count, position = decode_unsigned(buffer, position)
+    kept: list[bytes] = []
+    changed = False
+    for _ in range(count):
+        tag, position = decode_unsigned(buffer, position)
+        size, position = decode_unsigned(buffer, position)
+        stop = position + size
+        if stop > end:
+            raise MalformedMessage(f"tagged field {tag} of {size} bytes in {end - position}")
+        if tag not in tagged:
+            changed = True
+        else:
+            inner: list[Cut] = []
+            if tagged[tag](buffer, position, stop, inner) != stop:
+                raise MalformedMessage(f"tagged field {tag} does not fill its {size} bytes")
+            changed = changed or bool(inner)
+            value = _apply(buffer, position, stop, inner)
+            kept.append(encode_unsigned(tag) + encode_unsigned(len(value)) + value)
+        position = stop
+    if changed:
+        cuts.append((start, position, encode_unsigned(len(kept)) + b"".join(kept)))
+    return position
+
+
+def _apply(buffer: bytes, position: int, stop: int, cuts: list[Cut]) -> bytes:
+    parts: list[bytes] = []
+    for cut_start, cut_stop, replacement in cuts:
+        parts += (buffer[position:cut_start], replacement)
+        position = cut_stop
+    parts.append(buffer[position:stop])
+    return b"".join(parts)

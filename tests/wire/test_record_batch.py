@@ -1,0 +1,87 @@
+"""Batches: built, read, checked, patched."""
+
+from __future__ import annotations
+
+import pytest
+
+from nilometer.wire.compression import Codec
+from nilometer.wire.errors import CorruptBatch, UnsupportedMagic
+from nilometer.wire.record_batch import (
+    HEADER_BYTES,
+    batches,
+    check_batch,
+    check_produced_batch,
+    patched_header,
+    read_header,
+)
+from nilometer.wire.records import BatchBuilder, Record, decode_records
+
+
+def a_batch(codec: Codec = Codec.NONE, count: int = 3) -> bytes:
+    builder = BatchBuilder(codec)
+    for number in range(count):
+        assert builder.append(1000 + number, b"k%d" % number, b"value", [("h", b"x"), ("n", None)])
+    return builder.build(base_offset=5, producer_id=9, producer_epoch=1, base_sequence=3)
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_what_is_built_passes_the_checks_and_reads_back(codec: Codec) -> None:
+    batch = a_batch(codec)
+    ((position, header),) = batches(batch)
+    check_batch(batch, position, header)
+    check_produced_batch(header)
+    assert header.codec is codec
+    assert (header.size, header.last_offset, header.next_offset, header.last_sequence) == (
+        len(batch),
+        7,
+        8,
+        5,
+    )
+    headers = (("h", b"x"), ("n", None))
+    assert decode_records(batch, 0, header) == [
+        Record(5 + n, 1000 + n, b"k%d" % n, b"value", headers) for n in range(3)
+    ]
+
+
+def test_an_incomplete_last_batch_is_left_out() -> None:
+    two = a_batch() + a_batch()
+    for cut in range(1, len(two) // 2):
+        assert [position for position, _ in batches(two[:-cut])] == [0]
+
+
+def test_any_flipped_bit_under_the_crc_is_noticed() -> None:
+    batch = a_batch()
+    for position in range(17, len(batch)):
+        damaged = bytearray(batch)
+        damaged[position] ^= 0x10
+        with pytest.raises(CorruptBatch):
+            check_batch(damaged, 0, read_header(damaged))
+
+
+@pytest.mark.parametrize("magic", [0, 1, 3])
+def test_other_magics_are_refused(magic: int) -> None:
+    batch = bytearray(a_batch())
+    batch[16] = magic
+    with pytest.raises(UnsupportedMagic):
+        list(batches(batch))
+    if magic < 2:
+        with pytest.raises(UnsupportedMagic):
+            list(batches(bytes(batch[:30])))
+
+
+def test_offset_and_epoch_are_patched_without_a_new_crc() -> None:
+    batch = a_batch()
+    patched = patched_header(batch, 0, base_offset=77, leader_epoch=4) + batch[HEADER_BYTES:]
+    header = read_header(patched)
+    check_batch(patched, 0, header)
+    assert (header.base_offset, header.partition_leader_epoch, header.crc) == (77, 4, read_header(batch).crc)
+
+
+def test_log_append_time_becomes_every_records_timestamp() -> None:
+    batch = a_batch()
+    start = patched_header(batch, 0, base_offset=77, leader_epoch=4, max_timestamp=9999, log_append_time=True)
+    patched = start + batch[HEADER_BYTES:]
+    header = read_header(patched)
+    check_batch(patched, 0, header)
+    assert header.timestamp_type == 1
+    assert [record.timestamp for record in decode_records(patched, 0, header)] == [9999] * 3
