@@ -1,0 +1,271 @@
+"""Machine code for the records of a batch: two passes over the decompressed bytes.
+
+Imported only by ``arrow_decode`` and only when the first batch is decoded, since numba takes a third of a
+second to import. Knows the varints and the layout of one record; never touches batch headers or Arrow.
+
+Invariants: ``measure`` trusts nothing: it reads no byte outside ``data`` whatever these say, and ends in a
+problem number or in sizes that are exact. ``fill`` trusts all: it may run only on bytes that ``measure`` has
+passed, into arrays of at least the sizes that it gave. Every array of bytes is read-only ``uint8``.
+"""
+
+# pyright: basic, reportUntypedFunctionDecorator=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+
+OK = 0
+PAST_THE_END = 1
+VARINT_TOO_LONG = 2
+RECORD_LENGTH = 3
+FIELD_LENGTH = 4
+HEADER_COUNT = 5
+HEADER_KEY = 6
+BYTES_LEFT = 7
+OFFSET_DELTA = 8
+
+PROBLEMS = {
+    PAST_THE_END: "a record goes on beyond the end of the batch",
+    VARINT_TOO_LONG: "a varint has too many bytes",
+    RECORD_LENGTH: "a record's length does not fit its fields",
+    FIELD_LENGTH: "a key or value has an impossible length",
+    HEADER_COUNT: "a record has an impossible number of headers",
+    HEADER_KEY: "a header has no key",
+    BYTES_LEFT: "bytes are left over behind the last record",
+    OFFSET_DELTA: "a record's offset lies outside its batch",
+}
+
+# Where each number stands in the array of sizes that ``measure`` fills and ``fill`` counts on.
+ROWS = 0
+KEY_BYTES = 1
+VALUE_BYTES = 2
+HEADERS = 3
+HEADER_KEY_BYTES = 4
+HEADER_VALUE_BYTES = 5
+NULL_KEYS = 6
+NULL_VALUES = 7
+NULL_HEADER_VALUES = 8
+SIZES = 9
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    """``function`` as machine code, kept on disk between processes where there is a place for it.
+
+    numba keeps its cache beside this file or else in the user's own cache folder. There may be neither, as
+    for a package shipped as an archive to a worker without a home: then each process compiles for itself.
+    """
+    try:
+        return numba.njit(cache=True, nogil=True)(function)
+    except RuntimeError:
+        return numba.njit(nogil=True)(function)
+
+
+@compiled
+def _varint(data, position, end):
+    """A zigzag varint: (value, next position). The next position is negative when it is cut or too long."""
+    raw = np.uint64(0)
+    shift = np.uint64(0)
+    for _ in range(10):
+        if position >= end:
+            return np.int64(0), np.int64(-PAST_THE_END)
+        byte = np.uint64(data[position])
+        position += 1
+        raw |= (byte & np.uint64(0x7F)) << shift
+        if byte < np.uint64(0x80):
+            value = np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1))
+            return value, np.int64(position)
+        shift += np.uint64(7)
+    return np.int64(0), np.int64(-VARINT_TOO_LONG)
+
+
+@compiled
+def _measure_headers(data, position, end, sizes):
+    """Count what the headers of one record hold: (problem, next position)."""
+    count, position = _varint(data, position, end)
+    if position < 0:
+        return -position, position
+    if count < 0 or count > end - position:
+        return HEADER_COUNT, position
+    for _ in range(count):
+        length, position = _varint(data, position, end)
+        if position < 0:
+            return -position, position
+        if length < 0:
+            return HEADER_KEY, position
+        if length > end - position:
+            return FIELD_LENGTH, position
+        position += length
+        sizes[HEADER_KEY_BYTES] += length
+        length, position = _varint(data, position, end)
+        if position < 0:
+            return -position, position
+        if length < -1 or length > end - position:
+            return FIELD_LENGTH, position
+        if length >= 0:
+            position += length
+            sizes[HEADER_VALUE_BYTES] += length
+        else:
+            sizes[NULL_HEADER_VALUES] += 1
+    sizes[HEADERS] += count
+    return OK, position
+
+
+@compiled
+def measure(data, records_count, last_offset_delta, first_delta, until_delta, with_headers, sizes):
+    """Check every record and add up the sizes of those with an offset delta in [first_delta, until_delta).
+
+    Returns a problem number; ``sizes`` is of use only when that is OK.
+    """
+    position = np.int64(0)
+    size = np.int64(len(data))
+    scratch = np.zeros(SIZES, np.int64)
+    for _ in range(records_count):
+        length, position = _varint(data, position, size)
+        if position < 0:
+            return -position
+        if length < 0 or length > size - position:
+            return PAST_THE_END
+        end = position + length
+        if length < 1:
+            return RECORD_LENGTH
+        position += 1  # attributes: none are defined
+        _, position = _varint(data, position, end)
+        if position < 0:
+            return -position
+        delta, position = _varint(data, position, end)
+        if position < 0:
+            return -position
+        if delta < 0 or delta > last_offset_delta:
+            return OFFSET_DELTA
+        key, position = _varint(data, position, end)
+        if position < 0:
+            return -position
+        if key < -1 or key > end - position:
+            return FIELD_LENGTH
+        position += max(key, 0)
+        value, position = _varint(data, position, end)
+        if position < 0:
+            return -position
+        if value < -1 or value > end - position:
+            return FIELD_LENGTH
+        position += max(value, 0)
+        wanted = first_delta <= delta < until_delta
+        problem, position = _measure_headers(
+            data, position, end, sizes if wanted and with_headers else scratch
+        )
+        if problem != OK:
+            return problem
+        if position != end:
+            return RECORD_LENGTH
+        if wanted:
+            sizes[ROWS] += 1
+            sizes[KEY_BYTES] += max(key, 0)
+            sizes[VALUE_BYTES] += max(value, 0)
+            sizes[NULL_KEYS] += key < 0
+            sizes[NULL_VALUES] += value < 0
+    if position != size:
+        return BYTES_LEFT
+    return OK
+
+
+@compiled
+def _copy(source, start, length, target, at):
+    # Unsigned: numba then leaves out the look at negative indexes, and the loop becomes a block copy.
+    source_at, target_at = np.uint64(start), np.uint64(at)
+    for i in range(np.uint64(length)):
+        target[target_at + i] = source[source_at + i]
+
+
+@compiled
+def _set_bit(bits, index):
+    bits[index >> 3] |= np.uint8(1 << (index & 7))
+
+
+@compiled
+def _fill_headers(data, position, end, at, arrays):
+    """The headers of one record behind those already there; ``at`` counts headers and their bytes."""
+    key_offsets, key_data, value_offsets, value_data, value_valid = arrays
+    count, position = _varint(data, position, end)
+    for _ in range(count):
+        length, position = _varint(data, position, end)
+        _copy(data, position, length, key_data, at[HEADER_KEY_BYTES])
+        position += length
+        at[HEADER_KEY_BYTES] += length
+        length, position = _varint(data, position, end)
+        if length >= 0:
+            _copy(data, position, length, value_data, at[HEADER_VALUE_BYTES])
+            _set_bit(value_valid, at[HEADERS])
+            position += length
+            at[HEADER_VALUE_BYTES] += length
+        at[HEADERS] += 1
+        key_offsets[at[HEADERS]] = at[HEADER_KEY_BYTES]
+        value_offsets[at[HEADERS]] = at[HEADER_VALUE_BYTES]
+    return count
+
+
+@compiled
+def fill(
+    data,
+    records_count,
+    base_offset,
+    first_delta,
+    until_delta,
+    base_timestamp,
+    max_timestamp,
+    log_append_time,
+    with_headers,
+    at,
+    offsets,
+    timestamps,
+    types,
+    key_arrays,
+    value_arrays,
+    header_lists,
+    header_arrays,
+):
+    """Append the wanted records to the columns; ``at`` says how far these are filled and moves on.
+
+    Timestamps become microseconds; with ``log_append_time`` every record has ``max_timestamp``.
+    """
+    key_offsets, key_data, key_valid = key_arrays
+    value_offsets, value_data, value_valid = value_arrays
+    list_offsets, list_valid = header_lists
+    position = np.int64(0)
+    size = np.int64(len(data))
+    for _ in range(records_count):
+        length, position = _varint(data, position, size)
+        end = position + length
+        timestamp_delta, position = _varint(data, position + 1, end)
+        delta, position = _varint(data, position, end)
+        if delta < first_delta or delta >= until_delta:
+            position = end
+            continue
+        row = at[ROWS]
+        offsets[row] = base_offset + delta
+        timestamp = max_timestamp if log_append_time else base_timestamp + timestamp_delta
+        timestamps[row] = timestamp * 1000
+        types[row] = log_append_time
+        key, position = _varint(data, position, end)
+        if key >= 0:
+            _copy(data, position, key, key_data, at[KEY_BYTES])
+            _set_bit(key_valid, row)
+            position += key
+            at[KEY_BYTES] += key
+        key_offsets[row + 1] = at[KEY_BYTES]
+        value, position = _varint(data, position, end)
+        if value >= 0:
+            _copy(data, position, value, value_data, at[VALUE_BYTES])
+            _set_bit(value_valid, row)
+            position += value
+            at[VALUE_BYTES] += value
+        value_offsets[row + 1] = at[VALUE_BYTES]
+        if with_headers:
+            if _fill_headers(data, position, end, at, header_arrays) > 0:
+                _set_bit(list_valid, row)
+            list_offsets[row + 1] = at[HEADERS]
+        at[ROWS] += 1
+        position = end
