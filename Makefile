@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: help setup lint test clean
+.PHONY: help setup java lint test soak clean
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -18,14 +18,20 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[spark,test]'
 	@rm -f $(VENV)/.stamp-*; touch $@
 
+java:  ## Apache Kafka, its clients and tools, Spark's Kafka connector, for tests and benchmarks
+	@KAFKA_VERSION=$(KAFKA_VERSION) tests/java/build.sh
+
 lint: setup  ## style, import layers, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/pyright
 
-test: setup  ## all tests but the long campaigns
+test: setup java  ## all tests but the long campaigns
 	$(BIN)/pytest -m "not soak"
 
+soak: setup java  ## the long campaigns
+	$(BIN)/pytest -m soak --timeout 7200
+
 clean:  ## remove everything that was built
-	rm -rf $(VENV) build .nilometer
+	rm -rf $(VENV) build .nilometer tests/java/target
