@@ -1,0 +1,120 @@
+"""How the cluster agrees: the metadata log's records, the image they fold into, and the controller.
+
+Everybody reads the same entries and folds them::
+
+    image = ClusterImage()                                  # or from_snapshot(decode_snapshot(bytes))
+    delta = image.apply_entry(number, decode_entry(bytes))  # what changed; empty if it did not count
+
+The holder of ``/controller`` turns requests and events into records, and acts only on what the fold says::
+
+    entry = office_entry(image, broker_id, incarnation, chance)      # append, fold: in office if it counted
+    decision = decide_create_topics(image, topics, ...)              # pure; the image is untouched
+    for entry in entries_of(decision.units, image.office): ...       # append each, fold each
+    decision.reply                                                   # to be sent once all were accepted
+
+``records`` says what can happen, ``image`` what has happened, ``controller`` what shall happen. Pure: no
+clock, no chance but the one passed in, no I/O. Where entries are kept is the coordination store's business.
+"""
+
+from nilometer.cluster.broker import Broker
+from nilometer.cluster.delta import BrokerTransition, ConfigResource, ImageDelta, PartitionTransition
+from nilometer.cluster.entries import (
+    ENTRY_BYTES_MAX,
+    ENTRY_BYTES_TARGET,
+    BadEntry,
+    Entry,
+    EntryFromTheFuture,
+    Office,
+    Unit,
+    UnitTooLarge,
+    decode_entry,
+    encode_entry,
+    entries_of,
+)
+from nilometer.cluster.identifiers import (
+    NO_BROKER_EPOCH,
+    NO_LEADER,
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    EntryNumber,
+    Incarnation,
+    LeaderEpoch,
+    PartitionEpoch,
+    TopicId,
+    TopicIdPartition,
+    topic_id_of,
+    uuid_from_text,
+    uuid_to_text,
+)
+from nilometer.cluster.image import NO_OFFICE, ClusterImage
+from nilometer.cluster.partition import BrokenInvariant, PartitionState
+from nilometer.cluster.records import (
+    FORMAT_VERSION,
+    ConfigResourceType,
+    Election,
+    Endpoint,
+    Record,
+    RecoveryState,
+    Replicas,
+)
+from nilometer.cluster.snapshot import ImageSnapshot, decode_snapshot, encode_snapshot
+from nilometer.cluster.topic import (
+    GROUP_METADATA_TOPIC,
+    INTERNAL_TOPICS,
+    TRANSACTION_STATE_TOPIC,
+    Topic,
+    why_invalid_name,
+)
+
+__all__ = [
+    "ENTRY_BYTES_MAX",
+    "ENTRY_BYTES_TARGET",
+    "FORMAT_VERSION",
+    "GROUP_METADATA_TOPIC",
+    "INTERNAL_TOPICS",
+    "NO_BROKER_EPOCH",
+    "NO_LEADER",
+    "NO_OFFICE",
+    "TRANSACTION_STATE_TOPIC",
+    "BadEntry",
+    "BrokenInvariant",
+    "Broker",
+    "BrokerEpoch",
+    "BrokerId",
+    "BrokerTransition",
+    "ClusterImage",
+    "ConfigResource",
+    "ConfigResourceType",
+    "ControllerEpoch",
+    "Election",
+    "Endpoint",
+    "Entry",
+    "EntryFromTheFuture",
+    "EntryNumber",
+    "ImageDelta",
+    "ImageSnapshot",
+    "Incarnation",
+    "LeaderEpoch",
+    "Office",
+    "PartitionEpoch",
+    "PartitionState",
+    "PartitionTransition",
+    "Record",
+    "RecoveryState",
+    "Replicas",
+    "Topic",
+    "TopicId",
+    "TopicIdPartition",
+    "Unit",
+    "UnitTooLarge",
+    "decode_entry",
+    "decode_snapshot",
+    "encode_entry",
+    "encode_snapshot",
+    "entries_of",
+    "topic_id_of",
+    "uuid_from_text",
+    "uuid_to_text",
+    "why_invalid_name",
+]

@@ -1,0 +1,32 @@
+"""Requests from a broker's earlier life are refused (KIP-380)."""
+
+from __future__ import annotations
+
+from nilometer.cluster.controller.decision import Refusal
+from nilometer.cluster.identifiers import BrokerEpoch, BrokerId
+from nilometer.cluster.image import ClusterImage
+from nilometer.wire.errors import ErrorCode
+
+
+def check_broker_epoch(image: ClusterImage, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> None:
+    """Raises Refusal: STALE_BROKER_EPOCH for an earlier life, NOT_CONTROLLER for one not heard of yet.
+
+    A broker that knows of a registration this image lacks has read further in the metadata log: it is this
+    controller that is out of date, and the broker must look for the one in office (KAFKA-9839).
+    """
+    broker = image.broker(broker_id)
+    if broker is None:
+        raise Refusal(
+            ErrorCode.broker_id_not_registered, f"Broker ID {broker_id} is not currently registered"
+        )
+    if broker_epoch > broker.epoch:
+        raise Refusal(
+            ErrorCode.not_controller,
+            f"Broker {broker_id} is registered with epoch {broker.epoch} here, not yet with {broker_epoch}",
+        )
+    if broker_epoch < broker.epoch or broker.fenced:
+        raise Refusal(
+            ErrorCode.stale_broker_epoch,
+            f"Expected broker epoch {broker.epoch} of broker {broker_id}, but got {broker_epoch}"
+            + (" of a fenced life" if broker.fenced else ""),
+        )

@@ -1,0 +1,203 @@
+"""Brokers come, go, and come again.
+
+Each decision's records are in an order that may be interrupted anywhere: a controller that finds the work
+half done does the rest (:func:`nilometer.cluster.controller.office.decide_repair`), since
+
+- *down*: the broker is fenced first, so nobody can bring it back into an ISR while its partitions change;
+- *up*: what an unclean restart forfeits is written **before** the registration, so that it cannot be
+  forgotten: as long as the broker is not registered, the same decision is made again;
+- *unregister*: the registration goes last.
+
+A broker that bounced is two events, down and up, each decided on the image as it then is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from nilometer.cluster.broker import Broker
+from nilometer.cluster.controller.broker_epoch import check_broker_epoch
+from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
+from nilometer.cluster.controller.partition_change import Wanted
+from nilometer.cluster.controller.partition_draft import PartitionDraft
+from nilometer.cluster.entries import Unit
+from nilometer.cluster.identifiers import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, Incarnation
+from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.records import (
+    BrokerFenced,
+    BrokerInControlledShutdown,
+    BrokerRegistered,
+    BrokerUnregistered,
+    Endpoint,
+)
+from nilometer.wire.errors import ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRegistration:
+    """What a broker's session says of it."""
+
+    broker_id: BrokerId
+    incarnation: Incarnation
+    endpoints: tuple[Endpoint, ...]
+    cluster_id: str | None = None
+    """Of the data folders; None where they are new."""
+    rack: str | None = None
+    log_dirs: tuple[str, ...] = ()
+    previous_broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
+    """The broker epoch of a life whose end is known to have lost nothing; -1 where that is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShutdownProgress:
+    outcome: Outcome
+    leaderships: int = 0
+    """Partitions the broker led when it asked."""
+
+
+def check_registration(image: ClusterImage, registration: BrokerRegistration) -> Outcome:
+    """Whether this broker may join: asked by the broker itself before it opens its session, too."""
+    if registration.cluster_id is not None and image.cluster_id not in (None, registration.cluster_id):
+        return Outcome(
+            ErrorCode.inconsistent_cluster_id,
+            f"The data of broker {registration.broker_id} belong to cluster {registration.cluster_id}, "
+            f"but this is cluster {image.cluster_id}",
+        )
+    if len(set(registration.log_dirs)) != len(registration.log_dirs):
+        return Outcome(ErrorCode.invalid_registration, "Duplicate directory ID in registration")
+    for broker in image.brokers():
+        if broker.id == registration.broker_id:
+            if not broker.fenced and broker.incarnation != registration.incarnation:
+                return Outcome(
+                    ErrorCode.duplicate_broker_registration,
+                    f"Another broker is registered with id {broker.id}",
+                )
+        elif shared := set(broker.log_dirs) & set(registration.log_dirs):
+            return Outcome(
+                ErrorCode.invalid_registration,
+                f"Broker {broker.id} is already registered with directory {min(shared)}",
+            )
+    return OK
+
+
+def decide_broker_up(image: ClusterImage, registration: BrokerRegistration) -> Decision[Outcome]:
+    """A session has appeared. Nothing to do where this life is registered already."""
+    outcome = check_registration(image, registration)
+    known = image.broker(registration.broker_id)
+    if not outcome.ok or (known is not None and _is_same_life(known, registration)):
+        return Decision((), outcome)
+    broker_id = registration.broker_id
+    draft = PartitionDraft(image)
+    if known is not None:
+        _forfeit(draft, known, registration)
+    record = BrokerRegistered(
+        broker_id=broker_id,
+        incarnation=registration.incarnation,
+        endpoints=registration.endpoints,
+        rack=registration.rack,
+        log_dirs=registration.log_dirs,
+        previous_broker_epoch=registration.previous_broker_epoch,
+    )
+    before = draft.take_units()
+    for key, state in draft.leaderless_partitions():
+        if broker_id in state.replicas:
+            draft.change(
+                key,
+                draft.with_election_policy(key, Wanted()),
+                may_lead=lambda r: r == broker_id or image.is_active(r),
+            )
+    return Decision((*before, (record,), *draft.take_units()), OK)
+
+
+def decide_brokers_down(image: ClusterImage, broker_ids: Collection[BrokerId]) -> Decision[None]:
+    """Sessions have ended. Those that ended together are taken together: none of them is elected on the
+    way, and where a whole ISR is gone its leader is remembered as the last."""
+    gone = [
+        broker for b in sorted(broker_ids) if (broker := image.broker(b)) is not None and not broker.fenced
+    ]
+    fenced: Unit = tuple(BrokerFenced(broker_id=b.id, broker_epoch=b.epoch) for b in gone)
+    if not fenced:
+        return Decision((), None)
+    return Decision((fenced, *_without(image, [broker.id for broker in gone])), None)
+
+
+def decide_controlled_shutdown(
+    image: ClusterImage, broker_id: BrokerId, broker_epoch: BrokerEpoch
+) -> Decision[ShutdownProgress]:
+    """The broker wants to stop: its leaderships move at once, and it leaves every ISR.
+
+    It may stop as soon as it has folded the entries of this decision; asked again, nothing is left to do.
+    """
+    try:
+        check_broker_epoch(image, broker_id, broker_epoch)
+    except Refusal as refusal:
+        return Decision((), ShutdownProgress(outcome=refusal.outcome))
+    known = image.broker(broker_id)
+    announced: list[Unit] = []
+    if known is not None and not known.in_controlled_shutdown:
+        announced.append((BrokerInControlledShutdown(broker_id=broker_id, broker_epoch=broker_epoch),))
+    led = sum(state.leader == broker_id for _, state in image.partitions_on(broker_id))
+    units = (*announced, *_without(image, [broker_id]))
+    return Decision(units, ShutdownProgress(outcome=OK, leaderships=led))
+
+
+def decide_unregister_broker(image: ClusterImage, broker_id: BrokerId) -> Decision[Outcome]:
+    """The broker will never return: nobody waits for its log any more."""
+    known = image.broker(broker_id)
+    if known is None:
+        return Decision(
+            (),
+            Outcome(ErrorCode.broker_id_not_registered, f"Broker ID {broker_id} is not currently registered"),
+        )
+    units: list[Unit] = []
+    if not known.fenced:
+        units.append((BrokerFenced(broker_id=broker_id, broker_epoch=known.epoch),))
+    draft = PartitionDraft(image)
+    for key, _ in image.partitions_on(broker_id):
+        wanted = draft.with_election_policy(key, Wanted(lost=(broker_id,)))
+        draft.change(key, wanted, may_lead=lambda r: r != broker_id and image.is_active(r))
+    units.extend(draft.take_units())
+    units.append((BrokerUnregistered(broker_id=broker_id, broker_epoch=known.epoch),))
+    return Decision(tuple(units), OK)
+
+
+def _is_same_life(known: Broker, registration: BrokerRegistration) -> bool:
+    return not known.fenced and known.incarnation == registration.incarnation
+
+
+def _forfeit(draft: PartitionDraft, known: Broker, registration: BrokerRegistration) -> None:
+    """Takes back what the broker's earlier life was trusted with, unless it is known to have lost nothing."""
+    disk_lost = not set(known.log_dirs) <= set(registration.log_dirs)
+    if registration.previous_broker_epoch == known.epoch and not disk_lost:
+        return
+    which = (registration.broker_id,)
+    wanted = Wanted(lost=which) if disk_lost else Wanted(forfeited=which)
+    for key, state in draft.image.partitions_on(registration.broker_id):
+        trusted = (*state.isr, *state.elr, state.last_known_leader)
+        if registration.broker_id in trusted:
+            draft.change(
+                key,
+                draft.with_election_policy(key, wanted),
+                may_lead=lambda r: r != registration.broker_id and draft.image.is_active(r),
+            )
+
+
+def _without(image: ClusterImage, broker_ids: Sequence[BrokerId]) -> tuple[Unit, ...]:
+    """Takes the brokers out of every ISR and every leadership."""
+    draft = PartitionDraft(image)
+    seen: set[object] = set()
+    for broker_id in broker_ids:
+        for key, state in image.partitions_on(broker_id):
+            if key in seen or broker_id not in state.isr:
+                continue
+            seen.add(key)
+            isr = tuple(r for r in state.isr if r not in broker_ids)
+            if not state.has_leader and not isr:
+                continue  # the last member stays, and there is nobody to move
+            draft.change(
+                key,
+                draft.with_election_policy(key, Wanted(isr=isr)),
+                may_lead=lambda r: r not in broker_ids and image.is_active(r),
+            )
+    return draft.take_units()

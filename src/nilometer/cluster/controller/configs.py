@@ -1,0 +1,227 @@
+"""Settings of topics and brokers: SET, DELETE, APPEND and SUBTRACT (KIP-339), checked before they are kept.
+
+A resource changes altogether or not at all. Lowering ``min.insync.replicas`` lets leaders commit with fewer
+replicas, so whoever was safe only because the high watermark was held is so no longer: the affected
+eligible leader replicas are dropped *before* the new value is in force.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
+from nilometer.cluster.controller.partition_change import Wanted, change_partition
+from nilometer.cluster.delta import ConfigResource
+from nilometer.cluster.entries import Unit
+from nilometer.cluster.identifiers import TopicIdPartition
+from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.records import ConfigChanged, ConfigResourceType
+from nilometer.cluster.topic import Topic
+from nilometer.config import ConfigDefinition, ConfigKind, ConfigProblem
+from nilometer.wire.errors import ErrorCode
+
+MIN_INSYNC_REPLICAS = "min.insync.replicas"
+
+
+class ConfigOperation(enum.IntEnum):
+    """With the numbers IncrementalAlterConfigs gives them."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigAlteration:
+    key: str
+    operation: ConfigOperation
+    value: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AlterResource:
+    resource: ConfigResource
+    alterations: Sequence[ConfigAlteration]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigDefinitions:
+    topic: ConfigDefinition
+    broker: ConfigDefinition
+
+
+def check_configs(definition: ConfigDefinition, configs: Mapping[str, str | None]) -> dict[str, str]:
+    """The settings of a new topic. Raises Refusal."""
+    absent = sorted(key for key, value in configs.items() if value is None)
+    if absent:
+        raise Refusal(
+            ErrorCode.invalid_config, f"Null value not supported for topic configs: {','.join(absent)}"
+        )
+    given = {key: value for key, value in configs.items() if value is not None}
+    try:
+        definition.parse(given)
+    except ConfigProblem as problem:
+        raise Refusal(ErrorCode.invalid_config, str(problem)) from problem
+    return given
+
+
+def decide_alter_configs(
+    image: ClusterImage,
+    requests: Sequence[AlterResource],
+    *,
+    definitions: ConfigDefinitions,
+    validate_only: bool = False,
+) -> Decision[tuple[tuple[ConfigResource, Outcome], ...]]:
+    units: list[Unit] = []
+    reply: list[tuple[ConfigResource, Outcome]] = []
+    resources = Counter(request.resource for request in requests)
+    for request in requests:
+        try:
+            if resources[request.resource] > 1:
+                raise Refusal(ErrorCode.invalid_request, "Each resource must appear at most once.")
+            changes = _changes(image, request, definitions)
+        except Refusal as refusal:
+            reply.append((request.resource, refusal.outcome))
+            continue
+        units.extend(config_units(image, request.resource, changes))
+        reply.append((request.resource, OK))
+    return Decision(() if validate_only else tuple(units), tuple(reply))
+
+
+def config_units(
+    image: ClusterImage, resource: ConfigResource, changes: Mapping[str, str | None]
+) -> list[Unit]:
+    """The records that bring ``changes`` into force, in an order that may be interrupted anywhere."""
+    units: list[Unit] = []
+    if MIN_INSYNC_REPLICAS in changes:
+        units.extend(_forget_eligible_replicas(image, resource, changes[MIN_INSYNC_REPLICAS]))
+    records = tuple(
+        ConfigChanged(resource_type=resource.type, resource_name=resource.name, key=key, value=value)
+        for key, value in changes.items()
+    )
+    return [*units, records] if records else units
+
+
+def _forget_eligible_replicas(image: ClusterImage, resource: ConfigResource, value: str | None) -> list[Unit]:
+    units: list[Unit] = []
+    for topic in _affected_topics(image, resource):
+        after = _min_insync_replicas_after(image, topic.name, resource, value)
+        for index, state in enumerate(topic.partitions):
+            if not state.elr:
+                continue
+            change = change_partition(
+                TopicIdPartition(topic.id, index),
+                state,
+                Wanted(),
+                may_lead=image.is_active,
+                min_insync_replicas=after,
+            )
+            if change is not None:
+                units.append((change,))
+    return units
+
+
+def _affected_topics(image: ClusterImage, resource: ConfigResource) -> Sequence[Topic]:
+    match resource.type:
+        case ConfigResourceType.TOPIC:
+            topic = image.topic(resource.name)
+            return [] if topic is None else [topic]
+        case ConfigResourceType.BROKER | ConfigResourceType.CLUSTER:
+            return image.topics() if resource.name == "" else []
+
+
+def _min_insync_replicas_after(
+    image: ClusterImage, topic: str, resource: ConfigResource, value: str | None
+) -> int:
+    """min.insync.replicas of ``topic`` once ``resource`` says ``value``."""
+    for source in (
+        ConfigResource(ConfigResourceType.TOPIC, topic),
+        ConfigResource(ConfigResourceType.BROKER, ""),
+        ConfigResource(ConfigResourceType.CLUSTER, ""),
+    ):
+        found = value if source == resource else image.config(*source).get(MIN_INSYNC_REPLICAS)
+        if found is not None:
+            return int(found)
+    return 1
+
+
+def _changes(
+    image: ClusterImage, request: AlterResource, definitions: ConfigDefinitions
+) -> dict[str, str | None]:
+    resource = request.resource
+    definition = _definition(image, resource, definitions)
+    keys = Counter(alteration.key for alteration in request.alterations)
+    present = image.config(*resource)
+    changes: dict[str, str | None] = {}
+    for alteration in request.alterations:
+        if keys[alteration.key] > 1:
+            raise Refusal(ErrorCode.invalid_request, "Error due to duplicate config keys")
+        new = _altered(definition, alteration, present.get(alteration.key))
+        if resource.type is ConfigResourceType.BROKER:
+            _refuse_static(definition, alteration)
+        # Brokers take an unchanged value too: it makes them reload what stands behind it (KAFKA-14136).
+        if new != present.get(alteration.key) or resource.type is ConfigResourceType.BROKER:
+            changes[alteration.key] = new
+    return changes
+
+
+def _definition(
+    image: ClusterImage, resource: ConfigResource, definitions: ConfigDefinitions
+) -> ConfigDefinition:
+    match resource.type:
+        case ConfigResourceType.TOPIC:
+            if image.topic(resource.name) is None:
+                raise Refusal(
+                    ErrorCode.unknown_topic_or_partition, f"The topic '{resource.name}' does not exist."
+                )
+            return definitions.topic
+        case ConfigResourceType.BROKER:
+            if resource.name and not _is_registered(image, resource.name):
+                raise Refusal(ErrorCode.invalid_request, f"No broker with id {resource.name} is registered.")
+            return definitions.broker
+        case ConfigResourceType.CLUSTER:
+            raise Refusal(ErrorCode.invalid_request, "The controller's own settings come from its file.")
+
+
+def _is_registered(image: ClusterImage, name: str) -> bool:
+    return any(str(broker.id) == name for broker in image.brokers())
+
+
+def _refuse_static(definition: ConfigDefinition, alteration: ConfigAlteration) -> None:
+    if not definition.keys[alteration.key].dynamic:
+        raise Refusal(ErrorCode.invalid_request, f"Cannot update these configs dynamically: {alteration.key}")
+
+
+def _altered(definition: ConfigDefinition, alteration: ConfigAlteration, present: str | None) -> str | None:
+    """The key's new text, checked; None takes it back."""
+    try:
+        key = definition.key(alteration.key)
+        if alteration.operation is ConfigOperation.DELETE:
+            return None
+        if alteration.value is None:
+            raise Refusal(ErrorCode.invalid_request, f"Null value not supported for : {alteration.key}")
+        new = alteration.value
+        if alteration.operation is not ConfigOperation.SET:
+            if key.kind is not ConfigKind.LIST:
+                raise Refusal(
+                    ErrorCode.invalid_config,
+                    f"Can't {alteration.operation.name} to key {key.name} because its type is not LIST.",
+                )
+            inherited = "" if key.default is None else key.format(key.default)
+            new = _combined(alteration, inherited if present is None else present)
+        key.parse(new)
+    except ConfigProblem as problem:
+        raise Refusal(ErrorCode.invalid_config, str(problem)) from problem
+    return new
+
+
+def _combined(alteration: ConfigAlteration, present: str) -> str:
+    parts = [part for part in present.split(",") if part]
+    named = [part for part in (alteration.value or "").split(",") if part]
+    if alteration.operation is ConfigOperation.APPEND:
+        return ",".join([*parts, *(part for part in named if part not in parts)])
+    return ",".join(part for part in parts if part not in named)

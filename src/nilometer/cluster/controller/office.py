@@ -1,0 +1,121 @@
+"""Taking office, and what a new controller finds.
+
+Four stages (K-1): the session store names a new holder of ``/controller``; it reads the metadata log to its
+end; it appends the entry of :func:`office_entry` and folds it, if it counts; it brings the image in line with
+the sessions there are (:func:`broker_events`, each decided in turn) and finishes what its predecessor left
+half done (:func:`decide_repair`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from nilometer.cluster.controller.brokers import BrokerRegistration
+from nilometer.cluster.controller.configs import config_units
+from nilometer.cluster.controller.decision import Decision
+from nilometer.cluster.controller.partition_change import Wanted
+from nilometer.cluster.controller.partition_draft import PartitionDraft
+from nilometer.cluster.delta import ConfigResource
+from nilometer.cluster.entries import Entry, Office, Unit
+from nilometer.cluster.identifiers import (
+    BrokerId,
+    ControllerEpoch,
+    Incarnation,
+    TopicIdPartition,
+    uuid_to_text,
+)
+from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.partition import PartitionState
+from nilometer.cluster.records import ClusterCreated, ConfigResourceType, Record, TakeOffice
+from nilometer.runtime import Entropy
+
+
+@dataclass(frozen=True, slots=True)
+class BrokersDown:
+    broker_ids: tuple[BrokerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerUp:
+    registration: BrokerRegistration
+
+
+BrokerEvent = BrokersDown | BrokerUp
+
+
+def office_entry(
+    image: ClusterImage, controller_id: BrokerId, incarnation: Incarnation, chance: Entropy
+) -> Entry:
+    """The entry with which the next term begins; the first of all founds the cluster."""
+    office = Office(controller_id, incarnation, ControllerEpoch(image.controller_epoch + 1))
+    records: list[Record] = [
+        TakeOffice(
+            controller_id=controller_id, incarnation=incarnation, controller_epoch=office.controller_epoch
+        )
+    ]
+    if image.cluster_id is None:
+        records.append(ClusterCreated(cluster_id=uuid_to_text(chance.uuid())))
+    return Entry(
+        controller_id=controller_id,
+        controller_incarnation=incarnation,
+        controller_epoch=office.controller_epoch,
+        records=tuple(records),
+    )
+
+
+def broker_events(image: ClusterImage, sessions: Iterable[BrokerRegistration]) -> tuple[BrokerEvent, ...]:
+    """What must happen for the image to agree with the sessions there are: all that ended, then all that
+    began. A broker that bounced is in both."""
+    living = {session.broker_id: session for session in sessions}
+    down = tuple(
+        broker.id
+        for broker in image.live_brokers()
+        if broker.id not in living or living[broker.id].incarnation != broker.incarnation
+    )
+    up = [
+        BrokerUp(session)
+        for broker_id, session in sorted(living.items())
+        if broker_id in down or _is_new(image, session)
+    ]
+    return (*((BrokersDown(down),) if down else ()), *up)
+
+
+def _is_new(image: ClusterImage, session: BrokerRegistration) -> bool:
+    broker = image.broker(session.broker_id)
+    return broker is None or broker.fenced
+
+
+def decide_cluster_defaults(image: ClusterImage, defaults: Mapping[str, str]) -> Decision[None]:
+    """Makes the controller's own values of settings that all brokers must agree on those of the cluster."""
+    resource = ConfigResource(ConfigResourceType.CLUSTER, "")
+    present = image.config(*resource)
+    changes: dict[str, str | None] = {
+        key: defaults.get(key)
+        for key in sorted({*present, *defaults})
+        if present.get(key) != defaults.get(key)
+    }
+    return Decision(tuple(config_units(image, resource, changes)), None)
+
+
+def decide_repair(image: ClusterImage) -> Decision[None]:
+    """Finishes what an interrupted controller began: no leader and no in-sync replica that may not be one,
+    no partition without a leader that could have one. Decides nothing where all is well."""
+    draft = PartitionDraft(image)
+    for key, state in _doubtful_partitions(image):
+        active = tuple(r for r in state.isr if image.is_active(r))
+        wanted = Wanted(isr=active) if state.has_leader else Wanted()
+        draft.change(key, draft.with_election_policy(key, wanted), may_lead=image.is_active)
+    units: tuple[Unit, ...] = draft.take_units()
+    return Decision(units, None)
+
+
+def _doubtful_partitions(image: ClusterImage) -> Collection[tuple[TopicIdPartition, PartitionState]]:
+    found: dict[TopicIdPartition, PartitionState] = {}
+    for broker in image.brokers():
+        if not broker.is_active:
+            found.update(
+                (key, state) for key, state in image.partitions_on(broker.id) if broker.id in state.isr
+            )
+    found.update(image.leaderless_partitions())
+    return list(found.items())

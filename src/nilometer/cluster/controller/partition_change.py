@@ -1,0 +1,227 @@
+"""How one partition answers to a change: who leads, who is in sync, who else could lead.
+
+Every change of a partition goes through :func:`change_partition`: it is told what is wanted (a new ISR, a
+new assignment, brokers that lost their place) and who may lead now, and returns the record, or None where
+nothing changes. Pure; looks at one partition at a time.
+
+**Safe** is a replica that certainly holds every acknowledged record: a member of the ISR, or an eligible
+leader replica (KIP-966: it was in the ISR when that shrank below min.insync.replicas, and since then the
+leader could not advance its high watermark). A restart without a clean shutdown ends that certainty: the
+replica is *forfeited*.
+
+Who leads, in this order, each by assignment order:
+
+1. the leader in office, if it is still in sync and may lead (a preferred election asks the first replica
+   first);
+2. a member of the ISR;
+3. an eligible leader replica, which becomes the whole ISR;
+4. if no replica is safe any more: the last known leader, or a crash of all would be for ever;
+5. if unclean elections are allowed: any replica.
+
+Otherwise there is no leader. The ISR is never empty even so: its last member stays; if that one is
+forfeited, an eligible leader replica takes its place; if none is left, the last known leader does, and the
+partition is marked RECOVERING, so that its ISR counts as a promise no longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from nilometer.cluster.identifiers import (
+    NO_LEADER,
+    BrokerId,
+    LeaderEpoch,
+    PartitionEpoch,
+    TopicIdPartition,
+)
+from nilometer.cluster.partition import PartitionState
+from nilometer.cluster.records import Election, PartitionChanged, RecoveryState, Replicas
+
+MayLead = Callable[[BrokerId], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a change asks for; None leaves a field as it is."""
+
+    isr: Replicas | None = None
+    replicas: Replicas | None = None
+    adding: Replicas | None = None
+    removing: Replicas | None = None
+    forfeited: Collection[BrokerId] = ()
+    """Restarted without a clean shutdown: neither in sync nor eligible any more."""
+    lost: Collection[BrokerId] = ()
+    """Came back without their log: not even good as last known leader."""
+    recovered: bool = False
+    """The leader has confirmed its log after an election that was not certain."""
+    prefer_first: bool = False
+    allow_unclean: bool = False
+
+
+class _Assignment(NamedTuple):
+    replicas: Replicas
+    isr: Replicas
+    adding: Replicas
+    removing: Replicas
+
+
+class _Standing(NamedTuple):
+    """The outcome of an election."""
+
+    leader: BrokerId
+    isr: Replicas
+    elr: Replicas
+    last_known_leader: BrokerId
+    recovery_state: RecoveryState
+    election: Election | None
+
+
+def change_partition(
+    key: TopicIdPartition,
+    state: PartitionState,
+    wanted: Wanted,
+    *,
+    may_lead: MayLead,
+    min_insync_replicas: int,
+) -> PartitionChanged | None:
+    assignment = _completed(_wanted_assignment(state, wanted))
+    min_isr = min(min_insync_replicas, len(assignment.replicas))
+    standing = _elect(state, assignment, wanted, may_lead, min_isr)
+    return _record(key, state, assignment, standing)
+
+
+def _wanted_assignment(state: PartitionState, wanted: Wanted) -> _Assignment:
+    replicas = state.replicas if wanted.replicas is None else wanted.replicas
+    isr = state.isr if wanted.isr is None else wanted.isr
+    return _Assignment(
+        replicas,
+        tuple(r for r in isr if r in replicas and r not in wanted.forfeited and r not in wanted.lost),
+        state.adding if wanted.adding is None else wanted.adding,
+        state.removing if wanted.removing is None else wanted.removing,
+    )
+
+
+def _completed(assignment: _Assignment) -> _Assignment:
+    """A reassignment is complete once every replica it is to end with is in sync."""
+    if not assignment.adding and not assignment.removing:
+        return assignment
+    replicas = tuple(r for r in assignment.replicas if r not in assignment.removing)
+    isr = tuple(r for r in assignment.isr if r not in assignment.removing)
+    if replicas and all(r in isr for r in replicas):
+        return _Assignment(replicas, isr, (), ())
+    return assignment
+
+
+def _elect(
+    state: PartitionState, assignment: _Assignment, wanted: Wanted, may_lead: MayLead, min_isr: int
+) -> _Standing:
+    order = assignment.replicas
+    isr = () if state.is_suspect else assignment.isr
+    safe = _safe(state, order, wanted)
+    last_known = _last_known_leader(state, order, wanted)
+
+    def led_by(leader: BrokerId, isr: Replicas, election: Election) -> _Standing:
+        certain = election in (Election.IN_SYNC, Election.ELIGIBLE)
+        held_back = certain and len(isr) < min_isr
+        return _Standing(
+            leader,
+            isr,
+            tuple(r for r in safe if r not in isr) if held_back else (),
+            NO_LEADER,
+            _recovery_state(state, wanted) if certain else RecoveryState.RECOVERING,
+            election,
+        )
+
+    if wanted.prefer_first and order[0] in isr and may_lead(order[0]):
+        return led_by(order[0], isr, Election.IN_SYNC)
+    if state.leader in isr and may_lead(state.leader):
+        return led_by(state.leader, isr, Election.IN_SYNC)
+    for replica in order:
+        if replica in isr and may_lead(replica):
+            return led_by(replica, isr, Election.IN_SYNC)
+    for replica in safe:
+        if may_lead(replica):
+            return led_by(replica, (replica,), Election.ELIGIBLE)
+    if not safe and last_known != NO_LEADER and may_lead(last_known):
+        return led_by(last_known, (last_known,), Election.LAST_KNOWN)
+    if wanted.allow_unclean:
+        for replica in order:
+            if may_lead(replica):
+                return led_by(replica, (replica,), Election.UNCLEAN)
+    return _leaderless(state, assignment, safe, last_known)
+
+
+def _safe(state: PartitionState, order: Replicas, wanted: Wanted) -> Replicas:
+    if state.is_suspect:
+        return ()
+    members = (*state.isr, *state.elr)
+    return tuple(r for r in order if r in members and r not in wanted.forfeited and r not in wanted.lost)
+
+
+def _last_known_leader(state: PartitionState, order: Replicas, wanted: Wanted) -> BrokerId:
+    found = state.leader if state.has_leader else state.last_known_leader
+    return NO_LEADER if found in wanted.lost or found not in order else found
+
+
+def _recovery_state(state: PartitionState, wanted: Wanted) -> RecoveryState:
+    return RecoveryState.RECOVERED if wanted.recovered else state.recovery_state
+
+
+def _leaderless(
+    state: PartitionState, assignment: _Assignment, safe: Replicas, last_known: BrokerId
+) -> _Standing:
+    isr, recovery = assignment.isr, state.recovery_state
+    if state.is_suspect or not (isr or safe):
+        recovery = RecoveryState.RECOVERING
+        stand_in = last_known if last_known != NO_LEADER else _first_of(state.isr, assignment.replicas)
+        isr, safe = (stand_in,), ()
+    elif not isr:
+        isr = (last_known if last_known in safe else _first_of((*state.isr, *state.elr), safe),)
+    elr = tuple(r for r in safe if r not in isr)
+    return _Standing(NO_LEADER, isr, elr, last_known, recovery, None)
+
+
+def _first_of(candidates: Replicas, within: Replicas) -> BrokerId:
+    return next((r for r in candidates if r in within), within[0])
+
+
+def _record(
+    key: TopicIdPartition, state: PartitionState, assignment: _Assignment, standing: _Standing
+) -> PartitionChanged | None:
+    new_leader = standing.leader != state.leader
+    # A replica taken out of the assignment must not be counted, nor fetch, under the epoch it knows.
+    new_epoch = new_leader or any(r not in assignment.replicas for r in state.replicas)
+    change = PartitionChanged(
+        topic_id=key.topic_id,
+        partition=key.partition,
+        partition_epoch=PartitionEpoch(state.partition_epoch + 1),
+        leader=standing.leader if new_leader else None,
+        leader_epoch=LeaderEpoch(state.leader_epoch + 1) if new_epoch else None,
+        isr=_unless_equal(standing.isr, state.isr),
+        elr=_unless_equal(standing.elr, state.elr),
+        last_known_leader=(
+            standing.last_known_leader if standing.last_known_leader != state.last_known_leader else None
+        ),
+        replicas=_unless_equal(assignment.replicas, state.replicas),
+        adding=_unless_equal(assignment.adding, state.adding),
+        removing=_unless_equal(assignment.removing, state.removing),
+        recovery_state=(
+            standing.recovery_state if standing.recovery_state is not state.recovery_state else None
+        ),
+        election=standing.election if new_leader and standing.leader != NO_LEADER else None,
+    )
+    return None if change == _nothing(key, state) else change
+
+
+def _unless_equal(wanted: Replicas, present: Replicas) -> Replicas | None:
+    return None if wanted == present else wanted
+
+
+def _nothing(key: TopicIdPartition, state: PartitionState) -> PartitionChanged:
+    return PartitionChanged(
+        topic_id=key.topic_id,
+        partition=key.partition,
+        partition_epoch=PartitionEpoch(state.partition_epoch + 1),
+    )

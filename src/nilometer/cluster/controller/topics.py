@@ -1,0 +1,337 @@
+"""Topics come and go: create (from counts or from a manual assignment), add partitions, delete.
+
+Each topic of a request succeeds or fails by itself, and its records are one unit: nobody ever sees a topic
+with some of its partitions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from nilometer.cluster.controller.assignments import check_assignment, first_isr, usable_brokers
+from nilometer.cluster.controller.configs import check_configs
+from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
+from nilometer.cluster.entries import Unit, fits_one_entry
+from nilometer.cluster.identifiers import BrokerId, TopicId, topic_id_of
+from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.placement import CannotPlace, place_replicas
+from nilometer.cluster.records import (
+    ConfigChanged,
+    ConfigResourceType,
+    PartitionCreated,
+    Record,
+    Replicas,
+    TopicCreated,
+    TopicDeleted,
+)
+from nilometer.cluster.topic import Topic, collision_key, why_invalid_name
+from nilometer.config import ConfigDefinition
+from nilometer.runtime import Entropy
+from nilometer.wire.errors import ErrorCode
+
+PARTITIONS_PER_REQUEST_MAX = 10_000
+"""Refused before they are placed; what an entry can hold is the narrower limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDefaults:
+    """What a controller fills in for -1."""
+
+    num_partitions: int = 1
+    replication_factor: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    name: str
+    num_partitions: int = -1
+    replication_factor: int = -1
+    assignments: Sequence[tuple[int, Sequence[int]]] = ()
+    """(partition, brokers) pairs as they came; with them, both counts must be -1."""
+    configs: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatedTopic:
+    name: str
+    outcome: Outcome
+    topic_id: TopicId | None = None
+    num_partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What was set for the topic itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MorePartitions:
+    name: str
+    count: int
+    """How many there are to be altogether."""
+    assignments: Sequence[Sequence[int]] | None = None
+    """Brokers of each additional partition."""
+
+
+def decide_create_topics(
+    image: ClusterImage,
+    topics: Sequence[NewTopic],
+    *,
+    config_definition: ConfigDefinition,
+    chance: Entropy,
+    defaults: TopicDefaults,
+    validate_only: bool = False,
+) -> Decision[tuple[CreatedTopic, ...]]:
+    units: list[Unit] = []
+    reply: list[CreatedTopic] = []
+    names = Counter(topic.name for topic in topics)
+    taken: dict[str, str] = {}
+    for topic in topics:
+        try:
+            if names[topic.name] > 1:
+                raise Refusal(ErrorCode.invalid_request, "Duplicate topic name.")
+            _check_name(image, topic.name, taken)
+            configs = check_configs(config_definition, topic.configs)
+            assignments = _assignments(image, topic, defaults, chance)
+            created, unit = _create(image, topic.name, assignments, configs, chance)
+        except Refusal as refusal:
+            reply.append(CreatedTopic(name=topic.name, outcome=refusal.outcome))
+            continue
+        taken[collision_key(topic.name)] = topic.name
+        units.append(unit)
+        reply.append(created)
+    return Decision(() if validate_only else tuple(units), tuple(reply))
+
+
+def decide_delete_topics(
+    image: ClusterImage, topic_ids: Sequence[TopicId]
+) -> Decision[tuple[tuple[TopicId, Outcome], ...]]:
+    units: list[Unit] = []
+    reply: list[tuple[TopicId, Outcome]] = []
+    times = Counter(topic_ids)
+    for topic_id in topic_ids:
+        if image.topic_by_id(topic_id) is None:
+            unknown = Outcome(ErrorCode.unknown_topic_id, "This server does not host this topic ID.")
+            reply.append((topic_id, unknown))
+            continue
+        if times[topic_id] > 1:
+            reply.append((topic_id, Outcome(ErrorCode.invalid_request, "Duplicate topic ID.")))
+            continue
+        units.append((TopicDeleted(topic_id=topic_id),))
+        reply.append((topic_id, OK))
+    return Decision(tuple(units), tuple(reply))
+
+
+def decide_create_partitions(
+    image: ClusterImage,
+    requests: Sequence[MorePartitions],
+    *,
+    chance: Entropy,
+    validate_only: bool = False,
+) -> Decision[tuple[tuple[str, Outcome], ...]]:
+    units: list[Unit] = []
+    reply: list[tuple[str, Outcome]] = []
+    names = Counter(request.name for request in requests)
+    for request in requests:
+        try:
+            if names[request.name] > 1:
+                raise Refusal(ErrorCode.invalid_request, "Duplicate topic in request.")
+            unit = _add_partitions(image, request, chance)
+        except Refusal as refusal:
+            reply.append((request.name, refusal.outcome))
+            continue
+        units.append(unit)
+        reply.append((request.name, OK))
+    return Decision(() if validate_only else tuple(units), tuple(reply))
+
+
+def _check_name(image: ClusterImage, name: str, taken: Mapping[str, str]) -> None:
+    if (problem := why_invalid_name(name)) is not None:
+        raise Refusal(ErrorCode.invalid_topic_exception, f"Topic name is invalid: {problem}")
+    if image.topic(name) is not None:
+        raise Refusal(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
+    collides = image.colliding_topic(name) or taken.get(collision_key(name))
+    if collides is not None:
+        raise Refusal(
+            ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {collides}"
+        )
+
+
+def _create(
+    image: ClusterImage,
+    name: str,
+    assignments: Sequence[Replicas],
+    configs: Mapping[str, str],
+    chance: Entropy,
+) -> tuple[CreatedTopic, Unit]:
+    topic_id = topic_id_of(chance.uuid())
+    records: list[Record] = [TopicCreated(name=name, topic_id=topic_id)]
+    records.extend(
+        ConfigChanged(resource_type=ConfigResourceType.TOPIC, resource_name=name, key=key, value=value)
+        for key, value in sorted(configs.items())
+    )
+    records.extend(_new_partitions(image, topic_id, 0, assignments))
+    created = CreatedTopic(
+        name=name,
+        outcome=OK,
+        topic_id=topic_id,
+        num_partitions=len(assignments),
+        replication_factor=len(assignments[0]),
+        configs=dict(configs),
+    )
+    return created, _bounded(records)
+
+
+def _bounded(records: Sequence[Record]) -> Unit:
+    if not fits_one_entry(records):
+        raise Refusal(
+            ErrorCode.policy_violation,
+            "Excessively large number of partitions per request. Create the topic with fewer and add more.",
+        )
+    return tuple(records)
+
+
+def _assignments(
+    image: ClusterImage, topic: NewTopic, defaults: TopicDefaults, chance: Entropy
+) -> Sequence[Replicas]:
+    if topic.assignments:
+        return _manual(image, topic)
+    if topic.replication_factor < -1 or topic.replication_factor == 0:
+        raise Refusal(
+            ErrorCode.invalid_replication_factor,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        )
+    if topic.num_partitions < -1 or topic.num_partitions == 0:
+        raise Refusal(
+            ErrorCode.invalid_partitions, "Number of partitions was set to an invalid non-positive value."
+        )
+    factor = defaults.replication_factor if topic.replication_factor == -1 else topic.replication_factor
+    count = defaults.num_partitions if topic.num_partitions == -1 else topic.num_partitions
+    return _placed(image, count, factor, chance)
+
+
+def _manual(image: ClusterImage, topic: NewTopic) -> Sequence[Replicas]:
+    for what, given in (
+        ("replication factor", topic.replication_factor),
+        ("numPartitions", topic.num_partitions),
+    ):
+        if given != -1:
+            raise Refusal(
+                ErrorCode.invalid_request,
+                f"A manual partition assignment was specified, but {what} was not set to -1.",
+            )
+    found: dict[int, Replicas] = {}
+    factor: int | None = None
+    for partition, brokers in topic.assignments:
+        if partition in found:
+            raise Refusal(
+                ErrorCode.invalid_replica_assignment,
+                f"Found multiple manual partition assignments for partition {partition}",
+            )
+        replicas = tuple(BrokerId(broker) for broker in brokers)
+        check_assignment(image, replicas, factor)
+        factor = len(replicas)
+        found[partition] = replicas
+    if sorted(found) != list(range(len(found))):
+        raise Refusal(
+            ErrorCode.invalid_replica_assignment,
+            "partitions should be a consecutive 0-based integer sequence",
+        )
+    for partition, replicas in sorted(found.items()):
+        _refuse_nobody_active(image, partition, replicas)
+    return [found[partition] for partition in range(len(found))]
+
+
+def _refuse_nobody_active(image: ClusterImage, partition: int, replicas: Replicas) -> None:
+    if not first_isr(image, replicas):
+        raise Refusal(
+            ErrorCode.invalid_replica_assignment,
+            f"All brokers specified in the manual partition assignment for partition {partition} are fenced "
+            "or in controlled shutdown.",
+        )
+
+
+def _placed(
+    image: ClusterImage,
+    count: int,
+    factor: int,
+    chance: Entropy,
+    *,
+    first_partition: int = 0,
+) -> Sequence[Replicas]:
+    if count > PARTITIONS_PER_REQUEST_MAX:
+        raise Refusal(ErrorCode.policy_violation, "Excessively large number of partitions per request.")
+    brokers = usable_brokers(image)
+    circle = max(1, len(brokers))
+    start = chance.below(circle)
+    try:
+        return place_replicas(
+            brokers,
+            partitions=count,
+            replication_factor=factor,
+            start=start,
+            shift=chance.below(circle),
+            first_partition=first_partition,
+        )
+    except CannotPlace as problem:
+        raise Refusal(
+            ErrorCode.invalid_replication_factor,
+            f"Unable to replicate the partition {factor} time(s): {problem}",
+        ) from problem
+
+
+def _new_partitions(
+    image: ClusterImage, topic_id: TopicId, first: int, assignments: Sequence[Replicas]
+) -> Sequence[Record]:
+    records: list[Record] = []
+    for index, replicas in enumerate(assignments, start=first):
+        isr = first_isr(image, replicas)
+        records.append(
+            PartitionCreated(
+                topic_id=topic_id,
+                partition=index,
+                replicas=replicas,
+                isr=None if isr == replicas else isr,
+            )
+        )
+    return records
+
+
+def _add_partitions(image: ClusterImage, request: MorePartitions, chance: Entropy) -> Unit:
+    topic = image.topic(request.name)
+    if topic is None:
+        raise Refusal(ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition.")
+    present = len(topic.partitions)
+    if request.count == present:
+        raise Refusal(ErrorCode.invalid_partitions, f"Topic already has {present} partition(s).")
+    if request.count < present:
+        raise Refusal(
+            ErrorCode.invalid_partitions,
+            f"The topic {request.name} currently has {present} partition(s); {request.count} would not be an "
+            "increase.",
+        )
+    assignments = _additional(image, topic, request, chance)
+    return _bounded(_new_partitions(image, topic.id, present, assignments))
+
+
+def _additional(
+    image: ClusterImage, topic: Topic, request: MorePartitions, chance: Entropy
+) -> Sequence[Replicas]:
+    present = len(topic.partitions)
+    additional = request.count - present
+    factor = len(topic.partitions[0].target_replicas)
+    if request.assignments is None:
+        return _placed(image, additional, factor, chance, first_partition=present)
+    if len(request.assignments) != additional:
+        raise Refusal(
+            ErrorCode.invalid_replica_assignment,
+            f"Attempted to add {additional} additional partition(s), but only {len(request.assignments)} "
+            "assignment(s) were specified.",
+        )
+    found: list[Replicas] = []
+    for index, brokers in enumerate(request.assignments, start=present):
+        replicas = tuple(BrokerId(broker) for broker in brokers)
+        check_assignment(image, replicas, factor)
+        _refuse_nobody_active(image, index, replicas)
+        found.append(replicas)
+    return found

@@ -1,0 +1,83 @@
+"""What one entry changed: all that a broker must act on after folding it.
+
+A delta names things as they were and as they are; the order of its dictionaries is that of the records.
+An entry of a deposed controller has a delta too: not accepted, and empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from nilometer.cluster.broker import Broker
+from nilometer.cluster.identifiers import BrokerId, EntryNumber, TopicId, TopicIdPartition
+from nilometer.cluster.partition import PartitionState
+from nilometer.cluster.records import ConfigResourceType, ProducerIdsAllocated
+from nilometer.cluster.topic import Topic
+
+
+class ConfigResource(NamedTuple):
+    type: ConfigResourceType
+    name: str
+
+
+class BrokerTransition(NamedTuple):
+    before: Broker | None
+    after: Broker | None
+
+
+class PartitionTransition(NamedTuple):
+    before: PartitionState | None
+    after: PartitionState | None
+
+    @property
+    def leader_epoch_changed(self) -> bool:
+        return (
+            self.before is None or self.after is None or self.before.leader_epoch != self.after.leader_epoch
+        )
+
+    def concerns(self, broker: BrokerId) -> bool:
+        """Whether ``broker`` hosts, or hosted, a replica."""
+        return any(state is not None and broker in state.replicas for state in self)
+
+
+@dataclass(slots=True)
+class ImageDelta:
+    number: EntryNumber
+    accepted: bool = True
+    took_office: bool = False
+    brokers: dict[BrokerId, BrokerTransition] = field(default_factory=dict[BrokerId, BrokerTransition])
+    topics_created: dict[TopicId, Topic] = field(default_factory=dict[TopicId, Topic])
+    topics_deleted: dict[TopicId, Topic] = field(default_factory=dict[TopicId, Topic])
+    """As they were last; their partitions also appear below, with nothing after."""
+    partitions: dict[TopicIdPartition, PartitionTransition] = field(
+        default_factory=dict[TopicIdPartition, PartitionTransition]
+    )
+    configs: dict[ConfigResource, dict[str, str | None]] = field(
+        default_factory=dict[ConfigResource, dict[str, str | None]]
+    )
+    producer_ids: list[ProducerIdsAllocated] = field(default_factory=list[ProducerIdsAllocated])
+
+    def __bool__(self) -> bool:
+        """Whether anything changed."""
+        return bool(
+            self.took_office or self.brokers or self.topics_created or self.topics_deleted
+            or self.partitions or self.configs or self.producer_ids
+        )  # fmt: skip
+
+    def partitions_on(self, broker: BrokerId) -> Iterator[tuple[TopicIdPartition, PartitionTransition]]:
+        """The changed partitions that ``broker`` hosts or hosted."""
+        for key, transition in self.partitions.items():
+            if transition.concerns(broker):
+                yield key, transition
+
+    def note_broker(self, broker: BrokerId, before: Broker | None, after: Broker | None) -> None:
+        known = self.brokers.get(broker)
+        self.brokers[broker] = BrokerTransition(known.before if known else before, after)
+
+    def note_partition(
+        self, key: TopicIdPartition, before: PartitionState | None, after: PartitionState | None
+    ) -> None:
+        known = self.partitions.get(key)
+        self.partitions[key] = PartitionTransition(known.before if known else before, after)

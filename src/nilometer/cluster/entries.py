@@ -1,0 +1,127 @@
+"""Entries of the metadata log: records signed by a controller, as JSON bytes.
+
+An entry carries the controller epoch and incarnation of the one who decided it. The fold ignores an entry
+of any other term than the current one, so a deposed controller may win a number and still changes nothing.
+
+Records come in *units*: those of one unit stand or fall together and so share an entry; units are packed
+in order into entries of about :data:`ENTRY_BYTES_TARGET`. The coordination stores' own limit is 1 MB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from nilometer.cluster.identifiers import BrokerId, ControllerEpoch, Incarnation
+from nilometer.cluster.records import FORMAT_VERSION, Record
+
+ENTRY_BYTES_TARGET = 256 * 1024
+ENTRY_BYTES_MAX = 900_000
+"""No unit may be larger; below ZooKeeper's limit of 1 MB for a node."""
+_ENVELOPE_BYTES = 512
+
+Unit = tuple[Record, ...]
+
+
+class BadEntry(Exception):
+    """Bytes that are no entry this code can read. Nothing of it may be applied."""
+
+
+class EntryFromTheFuture(BadEntry):
+    """An entry of a newer format: this broker must be upgraded before it can take part."""
+
+
+class UnitTooLarge(ValueError):
+    """Records that must stand together do not fit into one entry."""
+
+
+class Office(NamedTuple):
+    """A controller's term: what it signs its entries with."""
+
+    controller_id: BrokerId
+    incarnation: Incarnation
+    controller_epoch: ControllerEpoch
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    version: int = FORMAT_VERSION
+    controller_id: BrokerId
+    controller_incarnation: Incarnation
+    controller_epoch: ControllerEpoch
+    records: tuple[Record, ...]
+
+    @property
+    def office(self) -> Office:
+        return Office(self.controller_id, self.controller_incarnation, self.controller_epoch)
+
+
+class _Envelope(msgspec.Struct):
+    version: int
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Entry)
+_envelope_decoder = msgspec.json.Decoder(_Envelope)
+
+
+def encode_entry(entry: Entry) -> bytes:
+    return _encoder.encode(entry)
+
+
+def decode_entry(data: bytes | memoryview) -> Entry:
+    """Raises EntryFromTheFuture for a newer format, BadEntry for whatever else cannot be read."""
+    try:
+        version = _envelope_decoder.decode(data).version
+        if version > FORMAT_VERSION:
+            raise EntryFromTheFuture(
+                f"Metadata entry of format version {version}, but this broker reads versions up to "
+                f"{FORMAT_VERSION}: upgrade this broker"
+            )
+        return _decoder.decode(data)
+    except msgspec.MsgspecError as problem:
+        raise BadEntry(f"Metadata entry cannot be read: {problem}") from problem
+    except UnicodeDecodeError as problem:
+        raise BadEntry(f"Metadata entry is not UTF-8: {problem}") from problem
+
+
+def record_bytes(records: Iterable[Record]) -> int:
+    """How much room ``records`` take in an entry."""
+    return sum(len(_encoder.encode(record)) + 1 for record in records)
+
+
+def fits_one_entry(unit: Sequence[Record]) -> bool:
+    return record_bytes(unit) + _ENVELOPE_BYTES <= ENTRY_BYTES_MAX
+
+
+def entries_of(units: Iterable[Unit], office: Office, target: int = ENTRY_BYTES_TARGET) -> Iterator[Entry]:
+    """Packs units, in order, into as few entries as ``target`` bytes allow; none for no records.
+
+    Raises UnitTooLarge where a unit exceeds :data:`ENTRY_BYTES_MAX` by itself.
+    """
+    gathered: list[Record] = []
+    size = _ENVELOPE_BYTES
+    for unit in units:
+        unit_size = record_bytes(unit)
+        if unit_size + _ENVELOPE_BYTES > ENTRY_BYTES_MAX:
+            raise UnitTooLarge(
+                f"{len(unit)} records that belong together take {unit_size} bytes; "
+                f"an entry holds {ENTRY_BYTES_MAX - _ENVELOPE_BYTES}"
+            )
+        if gathered and size + unit_size > target:
+            yield _signed(gathered, office)
+            gathered, size = [], _ENVELOPE_BYTES
+        gathered.extend(unit)
+        size += unit_size
+    if gathered:
+        yield _signed(gathered, office)
+
+
+def _signed(records: Iterable[Record], office: Office) -> Entry:
+    return Entry(
+        controller_id=office.controller_id,
+        controller_incarnation=office.incarnation,
+        controller_epoch=office.controller_epoch,
+        records=tuple(records),
+    )

@@ -1,0 +1,58 @@
+"""Names for the numbers that must not be mixed up, and the text form of Kafka's UUIDs.
+
+A broker id, a leader epoch and a partition epoch are all whole numbers; handing one where another is
+meant is the kind of slip that loses data. ``NewType`` makes the type checker see it and costs nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import uuid
+from typing import NamedTuple, NewType
+
+BrokerId = NewType("BrokerId", int)
+ControllerEpoch = NewType("ControllerEpoch", int)
+"""Raised by every entry with which a controller takes office."""
+BrokerEpoch = NewType("BrokerEpoch", int)
+"""The number of the entry that registered this life of the broker."""
+LeaderEpoch = NewType("LeaderEpoch", int)
+"""Raised with every change of a partition's leadership."""
+PartitionEpoch = NewType("PartitionEpoch", int)
+"""Raised with every change of a partition's state."""
+EntryNumber = NewType("EntryNumber", int)
+"""The place of an entry in the metadata log; the first is 0."""
+Incarnation = NewType("Incarnation", str)
+"""One life of a broker process; unique, opaque."""
+TopicId = NewType("TopicId", str)
+"""A topic's UUID in Kafka's text form."""
+
+NO_LEADER = BrokerId(-1)
+NO_BROKER_EPOCH = BrokerEpoch(-1)
+
+
+class TopicIdPartition(NamedTuple):
+    """One partition, named so that a topic deleted and created anew is another."""
+
+    topic_id: TopicId
+    partition: int
+
+
+def uuid_to_text(value: uuid.UUID) -> str:
+    """Kafka's form: the 16 bytes in URL-safe base64 without padding, 22 characters."""
+    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode("ascii")
+
+
+def uuid_from_text(text: str) -> uuid.UUID:
+    """The inverse of :func:`uuid_to_text`. Raises ValueError for anything that is not 16 bytes."""
+    try:
+        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except binascii.Error as problem:
+        raise ValueError(f"{text!r} is not a UUID in Kafka's text form: {problem}") from problem
+    if len(raw) != 16:
+        raise ValueError(f"{text!r} is not a UUID in Kafka's text form: {len(raw)} bytes instead of 16")
+    return uuid.UUID(bytes=raw)
+
+
+def topic_id_of(value: uuid.UUID) -> TopicId:
+    return TopicId(uuid_to_text(value))

@@ -1,0 +1,417 @@
+"""The cluster's metadata: a fold over the entries of the metadata log.
+
+Every broker, the controller included, holds one :class:`ClusterImage` and folds the same entries in the
+same order, so all images at one entry number are equal. ``apply_entry`` is the way in; ``_apply`` below it
+is the only place where state changes, live and after a restart alike.
+
+Invariants:
+- *one term at a time*: an entry counts only if it is signed by the controller in office, or takes the next
+  office; every other entry is a no-op for all;
+- *number*: the number of the last entry folded only rises, by one;
+- lookups hand out no copies, and what is asked for often is indexed: a change costs the same however many
+  partitions there are.
+
+An exception out of ``apply_entry`` (BrokenInvariant) means that log and code disagree: the image is then
+half-way and its process must stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import assert_never
+from uuid import UUID
+
+from nilometer.cluster.broker import Broker
+from nilometer.cluster.delta import ConfigResource, ImageDelta
+from nilometer.cluster.entries import Entry, Office
+from nilometer.cluster.identifiers import (
+    NO_LEADER,
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    EntryNumber,
+    Incarnation,
+    TopicId,
+    TopicIdPartition,
+)
+from nilometer.cluster.partition import BrokenInvariant, PartitionState, partition_of
+from nilometer.cluster.records import (
+    BrokerFenced,
+    BrokerInControlledShutdown,
+    BrokerRegistered,
+    BrokerUnregistered,
+    ClusterCreated,
+    ConfigChanged,
+    ConfigResourceType,
+    Election,
+    PartitionChanged,
+    PartitionCreated,
+    ProducerIdsAllocated,
+    Record,
+    TakeOffice,
+    TopicCreated,
+    TopicDeleted,
+)
+from nilometer.cluster.replica_index import ReplicaIndex
+from nilometer.cluster.snapshot import ConfigSnapshot, ImageSnapshot, TopicSnapshot
+from nilometer.cluster.topic import Topic, collision_key
+
+NO_OFFICE = Office(NO_LEADER, Incarnation(""), ControllerEpoch(0))
+_EMPTY: Mapping[str, str] = {}
+
+
+class ClusterImage:
+    """Mutable, changed by folding only. One per process, owned by its event loop."""
+
+    def __init__(self) -> None:
+        self.number = EntryNumber(-1)
+        """The last entry folded: the metadata version."""
+        self.cluster_id: str | None = None
+        self.office = NO_OFFICE
+        """The controller's term."""
+        self.next_producer_id = 0
+        self.unclean_elections = 0
+        """How often a leader was elected that may lack acknowledged records, since the cluster began."""
+        self.last_known_elections = 0
+        """How often the last known leader had to do, since the cluster began."""
+        self._brokers: dict[BrokerId, Broker] = {}
+        self._topics: dict[str, Topic] = {}
+        self._topics_by_id: dict[TopicId, Topic] = {}
+        self._topics_by_uuid: dict[UUID, Topic] = {}
+        self._names_by_collision_key: dict[str, str] = {}
+        self._configs: dict[ConfigResource, dict[str, str]] = {}
+        self._index = ReplicaIndex()
+
+    # -- lookups ---------------------------------------------------------------------------------------
+
+    @property
+    def controller_id(self) -> BrokerId:
+        """-1 before anybody took office."""
+        return self.office.controller_id
+
+    @property
+    def controller_epoch(self) -> ControllerEpoch:
+        return self.office.controller_epoch
+
+    def broker(self, broker_id: BrokerId) -> Broker | None:
+        return self._brokers.get(broker_id)
+
+    def brokers(self) -> list[Broker]:
+        """All that are registered, by id."""
+        return [self._brokers[broker_id] for broker_id in sorted(self._brokers)]
+
+    def live_brokers(self) -> list[Broker]:
+        """Those that clients may be sent to: not fenced. By id."""
+        return [broker for broker in self.brokers() if not broker.fenced]
+
+    def is_active(self, broker_id: BrokerId) -> bool:
+        """Whether the broker may lead and be in sync."""
+        broker = self._brokers.get(broker_id)
+        return broker is not None and broker.is_active
+
+    def broker_epoch(self, broker_id: BrokerId) -> BrokerEpoch | None:
+        broker = self._brokers.get(broker_id)
+        return None if broker is None else broker.epoch
+
+    def topic(self, name: str) -> Topic | None:
+        return self._topics.get(name)
+
+    def topic_by_id(self, topic_id: TopicId) -> Topic | None:
+        return self._topics_by_id.get(topic_id)
+
+    def topic_by_uuid(self, value: UUID) -> Topic | None:
+        return self._topics_by_uuid.get(value)
+
+    def topics(self) -> list[Topic]:
+        """By name."""
+        return [self._topics[name] for name in sorted(self._topics)]
+
+    def colliding_topic(self, name: str) -> str | None:
+        """The existing topic whose metrics a topic of this name would share."""
+        return self._names_by_collision_key.get(collision_key(name))
+
+    def partition(self, topic: str, partition: int) -> PartitionState | None:
+        found = self._topics.get(topic)
+        return None if found is None else found.partition(partition)
+
+    def partition_by_id(self, topic_id: TopicId, partition: int) -> PartitionState | None:
+        found = self._topics_by_id.get(topic_id)
+        return None if found is None else found.partition(partition)
+
+    def partitions(self) -> Iterator[tuple[TopicIdPartition, PartitionState]]:
+        """All, by topic name and number."""
+        for topic in self.topics():
+            for index, state in enumerate(topic.partitions):
+                yield TopicIdPartition(topic.id, index), state
+
+    def partitions_on(self, broker_id: BrokerId) -> list[tuple[TopicIdPartition, PartitionState]]:
+        """Those with a replica on the broker, by topic name and number."""
+        return self._in_order(self._index.hosted_by(broker_id))
+
+    def leaderless_partitions(self) -> list[tuple[TopicIdPartition, PartitionState]]:
+        return self._in_order(self._index.leaderless())
+
+    def reassigning_partitions(self) -> list[tuple[TopicIdPartition, PartitionState]]:
+        return self._in_order(self._index.reassigning())
+
+    @property
+    def partitions_count(self) -> int:
+        return self._index.partitions_count
+
+    def config(self, resource_type: ConfigResourceType, name: str) -> Mapping[str, str]:
+        """What was set for the resource itself; nothing inherited."""
+        return self._configs.get(ConfigResource(resource_type, name), _EMPTY)
+
+    def config_resources(self) -> list[ConfigResource]:
+        return sorted(self._configs, key=lambda resource: (resource.type.value, resource.name))
+
+    def topic_setting(self, topic: str, key: str) -> str | None:
+        """The value in force for a topic: its own, else the one for all brokers, else the controller's."""
+        for resource in (
+            ConfigResource(ConfigResourceType.TOPIC, topic),
+            ConfigResource(ConfigResourceType.BROKER, ""),
+            ConfigResource(ConfigResourceType.CLUSTER, ""),
+        ):
+            value = self._configs.get(resource, _EMPTY).get(key)
+            if value is not None:
+                return value
+        return None
+
+    def min_insync_replicas(self, topic: str) -> int:
+        """min.insync.replicas as every broker must understand it; bounded by the replicas elsewhere."""
+        value = self.topic_setting(topic, "min.insync.replicas")
+        return 1 if value is None else int(value)
+
+    def unclean_leader_election_enabled(self, topic: str) -> bool:
+        value = self.topic_setting(topic, "unclean.leader.election.enable")
+        return value is not None and value.strip().lower() == "true"
+
+    # -- the fold --------------------------------------------------------------------------------------
+
+    def apply_entry(self, number: EntryNumber, entry: Entry) -> ImageDelta:
+        """Folds the entry that follows the last one. Raises BrokenInvariant."""
+        if number != self.number + 1:
+            raise BrokenInvariant(f"entry {number} cannot follow entry {self.number}")
+        self.number = number
+        delta = ImageDelta(number)
+        if not self._counts(entry):
+            delta.accepted = False
+            return delta
+        for record in entry.records:
+            self._apply(record, delta)
+        return delta
+
+    def _counts(self, entry: Entry) -> bool:
+        first = entry.records[0] if entry.records else None
+        if isinstance(first, TakeOffice):
+            return first.controller_epoch == self.office.controller_epoch + 1 and entry.office == _office(
+                first
+            )
+        return entry.office == self.office
+
+    def _apply(self, record: Record, delta: ImageDelta) -> None:
+        match record:
+            case PartitionChanged():
+                self._change_partition(record, delta)
+            case PartitionCreated():
+                self._create_partition(record, delta)
+            case BrokerRegistered() | BrokerFenced() | BrokerInControlledShutdown() | BrokerUnregistered():
+                self._change_broker(record, delta)
+            case TopicCreated():
+                self._create_topic(record, delta)
+            case TopicDeleted():
+                self._delete_topic(record, delta)
+            case ConfigChanged():
+                self._change_config(record, delta)
+            case ProducerIdsAllocated():
+                self.next_producer_id = record.next_producer_id
+                delta.producer_ids.append(record)
+            case TakeOffice():
+                self.office = _office(record)
+                delta.took_office = True
+            case ClusterCreated():
+                self.cluster_id = record.cluster_id
+            case _:
+                assert_never(record)
+
+    def _change_broker(
+        self,
+        record: BrokerRegistered | BrokerFenced | BrokerInControlledShutdown | BrokerUnregistered,
+        delta: ImageDelta,
+    ) -> None:
+        before = self._brokers.get(record.broker_id)
+        after: Broker | None
+        if isinstance(record, BrokerRegistered):
+            after = Broker(
+                id=record.broker_id,
+                incarnation=record.incarnation,
+                epoch=BrokerEpoch(self.number),
+                endpoints=record.endpoints,
+                rack=record.rack,
+                log_dirs=record.log_dirs,
+            )
+        elif before is None or before.epoch != record.broker_epoch:
+            raise BrokenInvariant(f"{record} does not fit {before}")
+        elif isinstance(record, BrokerFenced):
+            after = _with(before, fenced=True, in_controlled_shutdown=before.in_controlled_shutdown)
+        elif isinstance(record, BrokerInControlledShutdown):
+            after = _with(before, fenced=before.fenced, in_controlled_shutdown=True)
+        else:
+            after = None
+        if after is None:
+            del self._brokers[record.broker_id]
+        else:
+            self._brokers[record.broker_id] = after
+        delta.note_broker(record.broker_id, before, after)
+
+    def _create_topic(self, record: TopicCreated, delta: ImageDelta) -> None:
+        if record.name in self._topics or record.topic_id in self._topics_by_id:
+            raise BrokenInvariant(f"{record} although the name or the id is taken")
+        topic = Topic(record.name, record.topic_id)
+        self._add_topic(topic)
+        delta.topics_created[topic.id] = topic
+
+    def _add_topic(self, topic: Topic) -> None:
+        self._topics[topic.name] = topic
+        self._topics_by_id[topic.id] = topic
+        self._topics_by_uuid[topic.uuid] = topic
+        self._names_by_collision_key[collision_key(topic.name)] = topic.name
+
+    def _delete_topic(self, record: TopicDeleted, delta: ImageDelta) -> None:
+        topic = self._topic_of(record.topic_id, record)
+        del self._topics[topic.name]
+        del self._topics_by_id[topic.id]
+        del self._topics_by_uuid[topic.uuid]
+        del self._names_by_collision_key[collision_key(topic.name)]
+        self._configs.pop(ConfigResource(ConfigResourceType.TOPIC, topic.name), None)
+        for index, state in enumerate(topic.partitions):
+            key = TopicIdPartition(topic.id, index)
+            self._index.update(key, state, None)
+            delta.note_partition(key, state, None)
+        delta.topics_deleted[topic.id] = topic
+
+    def _create_partition(self, record: PartitionCreated, delta: ImageDelta) -> None:
+        topic = self._topic_of(record.topic_id, record)
+        if record.partition != len(topic.partitions):
+            raise BrokenInvariant(f"{record} although the next partition is {len(topic.partitions)}")
+        state = partition_of(record)
+        topic.partitions.append(state)
+        self._note_partition(TopicIdPartition(topic.id, record.partition), None, state, delta)
+
+    def _change_partition(self, record: PartitionChanged, delta: ImageDelta) -> None:
+        topic = self._topic_of(record.topic_id, record)
+        before = topic.partition(record.partition)
+        if before is None:
+            raise BrokenInvariant(f"{record} although there is no such partition")
+        after = before.after(record)
+        topic.partitions[record.partition] = after
+        if record.election is Election.UNCLEAN:
+            self.unclean_elections += 1
+        elif record.election is Election.LAST_KNOWN:
+            self.last_known_elections += 1
+        self._note_partition(TopicIdPartition(topic.id, record.partition), before, after, delta)
+
+    def _note_partition(
+        self,
+        key: TopicIdPartition,
+        before: PartitionState | None,
+        after: PartitionState,
+        delta: ImageDelta,
+    ) -> None:
+        self._index.update(key, before, after)
+        delta.note_partition(key, before, after)
+
+    def _change_config(self, record: ConfigChanged, delta: ImageDelta) -> None:
+        resource = ConfigResource(record.resource_type, record.resource_name)
+        values = self._configs.setdefault(resource, {})
+        if record.value is None:
+            values.pop(record.key, None)
+            if not values:
+                del self._configs[resource]
+        else:
+            values[record.key] = record.value
+        delta.configs.setdefault(resource, {})[record.key] = record.value
+
+    def _topic_of(self, topic_id: TopicId, record: Record) -> Topic:
+        try:
+            return self._topics_by_id[topic_id]
+        except KeyError:
+            raise BrokenInvariant(f"{record} although there is no such topic") from None
+
+    def _in_order(self, keys: list[TopicIdPartition]) -> list[tuple[TopicIdPartition, PartitionState]]:
+        topics = self._topics_by_id
+        keys.sort(key=lambda key: (topics[key.topic_id].name, key.partition))
+        return [(key, topics[key.topic_id].partitions[key.partition]) for key in keys]
+
+    # -- snapshots -------------------------------------------------------------------------------------
+
+    def snapshot(self) -> ImageSnapshot:
+        """The whole image as a value: equal for all who folded the same entries."""
+        return ImageSnapshot(
+            number=self.number,
+            cluster_id=self.cluster_id,
+            controller_id=self.office.controller_id,
+            controller_incarnation=self.office.incarnation,
+            controller_epoch=self.office.controller_epoch,
+            next_producer_id=self.next_producer_id,
+            unclean_elections=self.unclean_elections,
+            last_known_elections=self.last_known_elections,
+            brokers=tuple(self.brokers()),
+            topics=tuple(
+                TopicSnapshot(topic.name, topic.id, tuple(topic.partitions)) for topic in self.topics()
+            ),
+            configs=tuple(
+                ConfigSnapshot(resource.type, resource.name, dict(sorted(self._configs[resource].items())))
+                for resource in self.config_resources()
+            ),
+        )
+
+    @classmethod
+    def from_snapshot(cls, snapshot: ImageSnapshot) -> ClusterImage:
+        image = cls()
+        image.number = snapshot.number
+        image.cluster_id = snapshot.cluster_id
+        image.office = Office(
+            snapshot.controller_id, snapshot.controller_incarnation, snapshot.controller_epoch
+        )
+        image.next_producer_id = snapshot.next_producer_id
+        image.unclean_elections = snapshot.unclean_elections
+        image.last_known_elections = snapshot.last_known_elections
+        image._brokers = {broker.id: broker for broker in snapshot.brokers}
+        for found in snapshot.topics:
+            topic = Topic(found.name, found.id, list(found.partitions))
+            image._add_topic(topic)
+            for index, state in enumerate(topic.partitions):
+                state.check()
+                image._index.update(TopicIdPartition(topic.id, index), None, state)
+        for config in snapshot.configs:
+            image._configs[ConfigResource(config.resource_type, config.resource_name)] = dict(config.values)
+        return image
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ClusterImage) and self.snapshot() == other.snapshot()
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def __repr__(self) -> str:
+        return (
+            f"ClusterImage(number={self.number}, controller={self.controller_id}, "
+            f"brokers={len(self._brokers)}, topics={len(self._topics)})"
+        )
+
+
+def _office(record: TakeOffice) -> Office:
+    return Office(record.controller_id, record.incarnation, record.controller_epoch)
+
+
+def _with(broker: Broker, *, fenced: bool, in_controlled_shutdown: bool) -> Broker:
+    return Broker(
+        broker.id,
+        broker.incarnation,
+        broker.epoch,
+        broker.endpoints,
+        broker.rack,
+        broker.log_dirs,
+        fenced,
+        in_controlled_shutdown,
+    )

@@ -1,0 +1,122 @@
+"""The state of one partition as the cluster agrees on it.
+
+Invariants (checked wherever a state comes into being):
+- *leader in ISR*: a partition without a leader keeps its last in-sync members, but a leader is one of them;
+- *ISR never empty, within the assignment*; eligible leader replicas likewise within it, apart from the ISR;
+- both epochs only rise, and the leader epoch with every change of leadership.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from nilometer.cluster.identifiers import NO_LEADER, BrokerId, LeaderEpoch, PartitionEpoch
+from nilometer.cluster.records import PartitionChanged, PartitionCreated, RecoveryState, Replicas
+
+
+class BrokenInvariant(AssertionError):
+    """A fact that must hold does not: the log or this code is wrong, and going on would spread it."""
+
+
+class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    replicas: Replicas
+    """The assignment (AR) in order of preference, replicas being added or removed included."""
+    isr: Replicas
+    leader: BrokerId
+    leader_epoch: LeaderEpoch = LeaderEpoch(0)
+    partition_epoch: PartitionEpoch = PartitionEpoch(0)
+    elr: Replicas = ()
+    """Eligible leader replicas (KIP-966): outside the ISR, yet certain to hold all that was acknowledged."""
+    last_known_leader: BrokerId = NO_LEADER
+    """While there is no leader: who led last."""
+    adding: Replicas = ()
+    removing: Replicas = ()
+    recovery_state: RecoveryState = RecoveryState.RECOVERED
+
+    @property
+    def has_leader(self) -> bool:
+        return self.leader != NO_LEADER
+
+    @property
+    def is_reassigning(self) -> bool:
+        return bool(self.adding or self.removing)
+
+    @property
+    def has_preferred_leader(self) -> bool:
+        return self.leader == self.replicas[0]
+
+    @property
+    def target_replicas(self) -> Replicas:
+        """The assignment that a reassignment is to end with."""
+        return tuple(r for r in self.replicas if r not in self.removing)
+
+    @property
+    def original_replicas(self) -> Replicas:
+        """The assignment from before a reassignment."""
+        return tuple(r for r in self.replicas if r not in self.adding)
+
+    @property
+    def is_suspect(self) -> bool:
+        """Leaderless with nobody left who certainly holds everything; see :class:`RecoveryState`."""
+        return self.leader == NO_LEADER and self.recovery_state is RecoveryState.RECOVERING
+
+    def after(self, change: PartitionChanged) -> PartitionState:
+        """The state with ``change`` made. Raises BrokenInvariant."""
+        state = PartitionState(
+            self.replicas if change.replicas is None else change.replicas,
+            self.isr if change.isr is None else change.isr,
+            self.leader if change.leader is None else change.leader,
+            self.leader_epoch if change.leader_epoch is None else change.leader_epoch,
+            change.partition_epoch,
+            self.elr if change.elr is None else change.elr,
+            self.last_known_leader if change.last_known_leader is None else change.last_known_leader,
+            self.adding if change.adding is None else change.adding,
+            self.removing if change.removing is None else change.removing,
+            self.recovery_state if change.recovery_state is None else change.recovery_state,
+        )
+        state.check()
+        if change.partition_epoch != self.partition_epoch + 1:
+            raise BrokenInvariant(f"partition epoch {self.partition_epoch} followed by {change}")
+        if state.leader_epoch not in (self.leader_epoch, self.leader_epoch + 1):
+            raise BrokenInvariant(f"leader epoch {self.leader_epoch} followed by {change}")
+        if state.leader != self.leader and state.leader_epoch == self.leader_epoch:
+            raise BrokenInvariant(f"one leader per epoch: leader {self.leader} followed by {change}")
+        return state
+
+    def check(self) -> None:
+        """Raises BrokenInvariant."""
+        if not self.isr:
+            raise BrokenInvariant(f"the ISR is empty: {self}")
+        if self.leader != NO_LEADER and self.leader not in self.isr:
+            raise BrokenInvariant(f"the leader is not in the ISR: {self}")
+        for member in self.isr:
+            if member not in self.replicas:
+                raise BrokenInvariant(f"the ISR is not within the assignment: {self}")
+        for member in self.elr:
+            if member in self.isr or member not in self.replicas:
+                raise BrokenInvariant(f"eligible leader replicas inside the ISR or unassigned: {self}")
+
+
+def partition_of(record: PartitionCreated) -> PartitionState:
+    """The first state of a partition. Raises BrokenInvariant."""
+    isr = record.replicas if record.isr is None else record.isr
+    state = PartitionState(
+        record.replicas,
+        isr,
+        isr[0]
+        if record.leader is None and isr
+        else record.leader
+        if record.leader is not None
+        else NO_LEADER,
+        record.leader_epoch,
+        record.partition_epoch,
+        record.elr,
+        record.last_known_leader,
+        record.adding,
+        record.removing,
+        record.recovery_state,
+    )
+    state.check()
+    if len(set(state.replicas)) != len(state.replicas):
+        raise BrokenInvariant(f"a broker is assigned twice: {state}")
+    return state

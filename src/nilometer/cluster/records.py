@@ -1,0 +1,202 @@
+"""What the metadata log can say: one struct per kind of change.
+
+A record is a fact that has been decided, never a request: folding it cannot fail for reasons of policy.
+Records are written as JSON objects with their name in ``type`` and with fields at their default left
+out, so that the log can be read with any text tool. Who may decide what is the controller's business
+(:mod:`nilometer.cluster.controller`); what a record does to the state is the image's
+(:mod:`nilometer.cluster.image`); how records are packed into entries is :mod:`nilometer.cluster.entries`.
+
+Invariant: a field is never given a new meaning. A record or field that older brokers do not know comes
+with a higher ``FORMAT_VERSION``.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from nilometer.cluster.identifiers import (
+    NO_BROKER_EPOCH,
+    NO_LEADER,
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    Incarnation,
+    LeaderEpoch,
+    PartitionEpoch,
+    TopicId,
+)
+
+FORMAT_VERSION = 1
+"""The newest format this code writes, and the newest it can read."""
+
+Replicas = tuple[BrokerId, ...]
+
+
+class RecoveryState(enum.IntEnum):
+    """LeaderRecoveryState: whether the in-sync replicas hold all that was acknowledged.
+
+    RECOVERING together with no leader says: nobody who certainly has everything is left, and only the last
+    known leader may lead again. RECOVERING together with a leader says: it was elected without that
+    certainty and has not yet confirmed its log as the truth.
+    """
+
+    RECOVERED = 0
+    RECOVERING = 1
+
+
+class Election(enum.Enum):
+    """How the leader of a :class:`PartitionChanged` was found."""
+
+    IN_SYNC = "in-sync"
+    ELIGIBLE = "eligible-leader-replica"
+    LAST_KNOWN = "last-known-leader"
+    UNCLEAN = "unclean"
+
+
+class ConfigResourceType(enum.Enum):
+    TOPIC = "topic"
+    BROKER = "broker"
+    """A broker id as name, or the empty name for all brokers."""
+    CLUSTER = "cluster"
+    """The controller's own settings, as far as all brokers must agree on them; the name is empty."""
+
+
+class Endpoint(msgspec.Struct, frozen=True, gc=False):
+    """One listener of a broker as clients reach it."""
+
+    listener: str
+    host: str
+    port: int
+    security_protocol: str = "PLAINTEXT"
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, tag=True):
+    pass
+
+
+class ClusterCreated(_Record, frozen=True):
+    cluster_id: str
+    format_version: int = FORMAT_VERSION
+
+
+class TakeOffice(_Record, frozen=True):
+    """The first record of the entry that begins a controller's term."""
+
+    controller_id: BrokerId
+    incarnation: Incarnation
+    controller_epoch: ControllerEpoch
+
+
+class BrokerRegistered(_Record, frozen=True):
+    """A life of a broker begins. Its broker epoch is the number of the entry that holds this record."""
+
+    broker_id: BrokerId
+    incarnation: Incarnation
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None = None
+    log_dirs: tuple[str, ...] = ()
+    previous_broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
+    """From the marker of a clean shutdown; -1 where there was none."""
+
+
+class BrokerFenced(_Record, frozen=True):
+    """The broker's session ended: it may neither lead nor be in sync until it registers again."""
+
+    broker_id: BrokerId
+    broker_epoch: BrokerEpoch
+
+
+class BrokerInControlledShutdown(_Record, frozen=True):
+    """The broker announced its end: it hands over and may not become leader or join an ISR."""
+
+    broker_id: BrokerId
+    broker_epoch: BrokerEpoch
+
+
+class BrokerUnregistered(_Record, frozen=True):
+    """The broker is gone for good; nothing is known of it any more."""
+
+    broker_id: BrokerId
+    broker_epoch: BrokerEpoch
+
+
+class TopicCreated(_Record, frozen=True):
+    name: str
+    topic_id: TopicId
+
+
+class PartitionCreated(_Record, frozen=True):
+    """A partition begins. ``isr`` and ``leader`` default to all replicas and the first in sync."""
+
+    topic_id: TopicId
+    partition: int
+    replicas: Replicas
+    isr: Replicas | None = None
+    leader: BrokerId | None = None
+    leader_epoch: LeaderEpoch = LeaderEpoch(0)
+    partition_epoch: PartitionEpoch = PartitionEpoch(0)
+    elr: Replicas = ()
+    last_known_leader: BrokerId = NO_LEADER
+    adding: Replicas = ()
+    removing: Replicas = ()
+    recovery_state: RecoveryState = RecoveryState.RECOVERED
+
+
+class PartitionChanged(_Record, frozen=True):
+    """What changes in a partition; a field that is None stays as it is.
+
+    Invariant: ``partition_epoch`` is one more than the partition's; ``leader_epoch``, where given, likewise.
+    """
+
+    topic_id: TopicId
+    partition: int
+    partition_epoch: PartitionEpoch
+    leader: BrokerId | None = None
+    leader_epoch: LeaderEpoch | None = None
+    isr: Replicas | None = None
+    elr: Replicas | None = None
+    last_known_leader: BrokerId | None = None
+    replicas: Replicas | None = None
+    adding: Replicas | None = None
+    removing: Replicas | None = None
+    recovery_state: RecoveryState | None = None
+    election: Election | None = None
+
+
+class TopicDeleted(_Record, frozen=True):
+    topic_id: TopicId
+
+
+class ConfigChanged(_Record, frozen=True):
+    """One key of one resource; a value of None takes the key back."""
+
+    resource_type: ConfigResourceType
+    resource_name: str
+    key: str
+    value: str | None = None
+
+
+class ProducerIdsAllocated(_Record, frozen=True):
+    """Producer ids below ``next_producer_id`` are given away, the last block of them to this broker."""
+
+    broker_id: BrokerId
+    broker_epoch: BrokerEpoch
+    next_producer_id: int
+
+
+Record = (
+    ClusterCreated
+    | TakeOffice
+    | BrokerRegistered
+    | BrokerFenced
+    | BrokerInControlledShutdown
+    | BrokerUnregistered
+    | TopicCreated
+    | PartitionCreated
+    | PartitionChanged
+    | TopicDeleted
+    | ConfigChanged
+    | ProducerIdsAllocated
+)

@@ -1,0 +1,67 @@
+"""A snapshot: the whole image as one readable JSON document, equal to the fold of all entries up to it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from nilometer.cluster.broker import Broker
+from nilometer.cluster.entries import BadEntry, EntryFromTheFuture
+from nilometer.cluster.identifiers import BrokerId, ControllerEpoch, EntryNumber, Incarnation, TopicId
+from nilometer.cluster.partition import PartitionState
+from nilometer.cluster.records import FORMAT_VERSION, ConfigResourceType
+
+
+class TopicSnapshot(msgspec.Struct, frozen=True):
+    name: str
+    id: TopicId
+    partitions: tuple[PartitionState, ...]
+
+
+class ConfigSnapshot(msgspec.Struct, frozen=True):
+    resource_type: ConfigResourceType
+    resource_name: str
+    values: dict[str, str]
+
+
+class ImageSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    version: int = FORMAT_VERSION
+    number: EntryNumber
+    cluster_id: str | None
+    controller_id: BrokerId
+    controller_incarnation: Incarnation
+    controller_epoch: ControllerEpoch
+    next_producer_id: int
+    unclean_elections: int
+    last_known_elections: int
+    brokers: tuple[Broker, ...]
+    topics: tuple[TopicSnapshot, ...]
+    configs: tuple[ConfigSnapshot, ...]
+
+
+class _Envelope(msgspec.Struct):
+    version: int
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(ImageSnapshot)
+_envelope_decoder = msgspec.json.Decoder(_Envelope)
+
+
+def encode_snapshot(snapshot: ImageSnapshot) -> bytes:
+    return _encoder.encode(snapshot)
+
+
+def decode_snapshot(data: bytes | memoryview) -> ImageSnapshot:
+    """Raises EntryFromTheFuture for a newer format, BadEntry for whatever else cannot be read."""
+    try:
+        version = _envelope_decoder.decode(data).version
+        if version > FORMAT_VERSION:
+            raise EntryFromTheFuture(
+                f"Metadata snapshot of format version {version}, but this broker reads versions up to "
+                f"{FORMAT_VERSION}: upgrade this broker"
+            )
+        return _decoder.decode(data)
+    except msgspec.MsgspecError as problem:
+        raise BadEntry(f"Metadata snapshot cannot be read: {problem}") from problem
+    except UnicodeDecodeError as problem:
+        raise BadEntry(f"Metadata snapshot is not UTF-8: {problem}") from problem

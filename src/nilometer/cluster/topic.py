@@ -1,0 +1,60 @@
+"""A topic: its name, its id, its partitions; and which names are allowed.
+
+Names end up as folder names (``<topic>-<partition>``) and as parts of metric names, in which ``.`` and
+``_`` are one character: two topics that differ only there would share their metrics and are refused.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass, field
+
+from nilometer.cluster.identifiers import TopicId, uuid_from_text
+from nilometer.cluster.partition import PartitionState
+
+NAME_LENGTH_MAX = 249
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+\Z")
+
+GROUP_METADATA_TOPIC = "__consumer_offsets"
+TRANSACTION_STATE_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC)
+
+
+@dataclass(slots=True)
+class Topic:
+    """Changed by the image alone; to everybody else a view that moves with the metadata log."""
+
+    name: str
+    id: TopicId
+    partitions: list[PartitionState] = field(default_factory=list[PartitionState])
+    """By partition number, without gaps."""
+    uuid: uuid.UUID = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.uuid = uuid_from_text(self.id)
+
+    @property
+    def is_internal(self) -> bool:
+        return self.name in INTERNAL_TOPICS
+
+    def partition(self, index: int) -> PartitionState | None:
+        return self.partitions[index] if 0 <= index < len(self.partitions) else None
+
+
+def why_invalid_name(name: str) -> str | None:
+    """What is wrong with a topic name, or None."""
+    if not name:
+        return "the empty string is not allowed"
+    if name in (".", ".."):
+        return f"'{name}' is not allowed"
+    if len(name) > NAME_LENGTH_MAX:
+        return f"the length of '{name}' is longer than the max allowed length {NAME_LENGTH_MAX}"
+    if not _LEGAL_NAME.match(name):
+        return f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+    return None
+
+
+def collision_key(name: str) -> str:
+    """Equal for names that would collide."""
+    return name.replace(".", "_")
