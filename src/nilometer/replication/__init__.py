@@ -1,0 +1,127 @@
+"""The replicated partition: leader and follower roles, ISR, high watermark, truncation. Pure.
+
+Events in, effects out; time is an argument; the log is known through a read-only view. The shell (the
+broker's partition, the model check, the scenarios) owns the log, the clock and the connections, and carries
+out effects from first to last.
+
+How a shell uses it::
+
+    replica = Replica(log_view, broker_id=1, broker_epoch=7, checkpointed_high_watermark=42,
+                      min_insync_replicas=2)
+    effects = replica.on_metadata(registration, eligible_brokers, now_ms)   # gives it a role
+
+    match replica.role:
+        case LeaderRole() as leader:
+            leader.admit_acks_all()                      # before an append: none or NOT_ENOUGH_REPLICAS
+            effects = leader.on_appended(log_end_offset, now_ms)
+            leader.acks_all_outcome(log_end_offset)      # REQUEST_TIMED_OUT means: not yet, so
+            leader.hold_produce(ticket, log_end_offset)  # ... a ReleaseProduce effect will name the ticket
+            verdict, effects = leader.on_follower_fetch(...)
+            effects = leader.on_tick(now_ms)             # while leader.needs_tick(now_ms)
+        case FollowerRole() as follower:
+            fetch = follower.next_fetch()
+            effects = replica.on_fetch_answer(fetch, answer)
+        case NoRole():
+            ...                                          # NOT_LEADER_OR_FOLLOWER
+
+A partition with one replica needs no tickets: its high watermark is its log end offset when ``on_appended``
+returns. :class:`LeaderRole` can also be used by itself, without :class:`Replica`.
+
+Where to read on: :mod:`~nilometer.replication.leader` and :mod:`~nilometer.replication.follower` hold the
+rules, :mod:`~nilometer.replication.isr` the dealings with the controller,
+:mod:`~nilometer.replication.epochs` fencing and truncation points, :mod:`~nilometer.replication.effects`
+what a shell must be able to do.
+"""
+
+from nilometer.replication.effects import (
+    AdvanceHighWatermark,
+    AdvanceLogStart,
+    AppendBatches,
+    BackOff,
+    Effect,
+    Effects,
+    HighWatermarkAdvanced,
+    ReleaseProduce,
+    SendAlterPartition,
+    StartEpoch,
+    TruncateFully,
+    TruncateTo,
+)
+from nilometer.replication.epochs import IN_AGREEMENT, EpochEnd, ReplicaLog, fence
+from nilometer.replication.follower import (
+    FetchAnswer,
+    FollowerFetch,
+    FollowerRole,
+    NoFetch,
+    TruncationRule,
+)
+from nilometer.replication.high_watermark import (
+    HighWatermarkHold,
+    NotHeld,
+    UnderMinIsr,
+    WaitingFor,
+    WaitingForFlush,
+    clamped_high_watermark,
+)
+from nilometer.replication.invariants import InvariantBroken, check
+from nilometer.replication.isr import AlterPartition, AlterPartitionAnswer
+from nilometer.replication.leader import LeaderRole
+from nilometer.replication.partition import (
+    NO_EPOCH,
+    NO_LEADER,
+    UNKNOWN_OFFSET,
+    EligibleBrokers,
+    PartitionRegistration,
+    Registration,
+)
+from nilometer.replication.remote_replica import RemoteReplica
+from nilometer.replication.replica import NoRole, Replica
+from nilometer.replication.verdicts import DivergingFetch, FetchVerdict, RefuseFetch, ServeFetch
+
+__all__ = [
+    "IN_AGREEMENT",
+    "NO_EPOCH",
+    "NO_LEADER",
+    "UNKNOWN_OFFSET",
+    "AdvanceHighWatermark",
+    "AdvanceLogStart",
+    "AlterPartition",
+    "AlterPartitionAnswer",
+    "AppendBatches",
+    "BackOff",
+    "DivergingFetch",
+    "Effect",
+    "Effects",
+    "EligibleBrokers",
+    "EpochEnd",
+    "FetchAnswer",
+    "FetchVerdict",
+    "FollowerFetch",
+    "FollowerRole",
+    "HighWatermarkAdvanced",
+    "HighWatermarkHold",
+    "InvariantBroken",
+    "LeaderRole",
+    "NoFetch",
+    "NoRole",
+    "NotHeld",
+    "PartitionRegistration",
+    "RefuseFetch",
+    "Registration",
+    "ReleaseProduce",
+    "RemoteReplica",
+    "Replica",
+    "ReplicaLog",
+    "SendAlterPartition",
+    "ServeFetch",
+    "StartEpoch",
+    "TruncateFully",
+    "TruncateTo",
+    "TruncationRule",
+    "UnderMinIsr",
+    "WaitingFor",
+    "WaitingForFlush",
+    "check",
+    "clamped_high_watermark",
+    "fence",
+]

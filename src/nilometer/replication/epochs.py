@@ -1,0 +1,93 @@
+"""Leader epochs: who may speak, and where two logs part.
+
+Knows the rules of fencing (KIP-320) and of truncation by leader epoch (KIP-101, KIP-279, KIP-595). Never
+touches a log: it asks a :class:`ReplicaLog`, a read-only view of a few numbers and of the epoch chain.
+
+The *epoch chain* lists (leader epoch, offset of the first record written in it), both rising. An epoch is
+entered on becoming leader, even if nothing is ever written in it (KAFKA-7415).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from nilometer.replication.invariants import check
+from nilometer.replication.partition import NO_EPOCH, UNKNOWN_OFFSET, LeaderEpoch, Offset
+from nilometer.wire.errors import ErrorCode
+
+
+class ReplicaLog(Protocol):
+    """What the roles may know of the local log."""
+
+    @property
+    def log_start_offset(self) -> Offset: ...
+    @property
+    def log_end_offset(self) -> Offset:
+        """The offset of the next record that will be written."""
+        ...
+
+    @property
+    def latest_epoch(self) -> LeaderEpoch:
+        """The last epoch of the chain, or NO_EPOCH for an empty chain."""
+        ...
+
+    def end_offset_for_epoch(self, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
+        """The largest epoch of the chain that is not above ``epoch``, and the offset at which it ends.
+
+        The latest epoch ends at the log end offset. For an epoch below the whole chain: that epoch itself
+        with the chain's first start offset. For one above the whole chain: (NO_EPOCH, UNKNOWN_OFFSET).
+        """
+        ...
+
+
+class EpochEnd(NamedTuple):
+    """An epoch and the offset at which it ends in somebody's log."""
+
+    epoch: LeaderEpoch
+    end_offset: Offset
+
+
+IN_AGREEMENT = EpochEnd(NO_EPOCH, UNKNOWN_OFFSET)
+"""Two logs do not part, as far as one fetch can tell. Compared by identity."""
+
+
+def fence(asked: LeaderEpoch, current: LeaderEpoch) -> ErrorCode:
+    """Whether a request made under epoch ``asked`` may be served under ``current`` (KIP-320)."""
+    if asked == current:
+        return ErrorCode.none
+    return ErrorCode.fenced_leader_epoch if asked < current else ErrorCode.unknown_leader_epoch
+
+
+def diverging_epoch(leader: ReplicaLog, fetch_offset: Offset, last_fetched_epoch: LeaderEpoch) -> EpochEnd:
+    """Where the log of a follower that stands at ``fetch_offset`` parts from the leader's.
+
+    Returns IN_AGREEMENT itself if they do not part. A follower without records (NO_EPOCH) agrees with
+    everybody. What the follower has of its last epoch must be in the leader's log in full; if not, the
+    answer names the largest epoch not above it and where that ends in the leader's log.
+    """
+    if last_fetched_epoch == NO_EPOCH:
+        return IN_AGREEMENT
+    epoch, end_offset = leader.end_offset_for_epoch(last_fetched_epoch)
+    check(
+        epoch != NO_EPOCH,
+        "a leader's epoch chain reaches its own epoch",
+        leader.latest_epoch,
+        last_fetched_epoch,
+    )
+    if epoch == last_fetched_epoch and fetch_offset <= end_offset:
+        return IN_AGREEMENT
+    return EpochEnd(epoch, end_offset)
+
+
+def truncation_offset(follower: ReplicaLog, diverging: EpochEnd) -> Offset:
+    """How much the follower keeps: all of its log that can still agree with the leader's.
+
+    If the follower knows the epoch the leader named, it keeps what both have of it. If not, it steps down
+    to the end of its own largest epoch below that and will be told again (KIP-279).
+    """
+    epoch, end_offset = follower.end_offset_for_epoch(diverging.epoch)
+    if epoch == diverging.epoch:
+        return min(end_offset, diverging.end_offset)
+    if epoch == NO_EPOCH:  # its own chain lies below the epoch named: all of it may still agree
+        return min(follower.log_end_offset, diverging.end_offset)
+    return min(end_offset, follower.log_end_offset)

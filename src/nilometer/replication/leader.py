@@ -1,0 +1,503 @@
+"""The leader of a partition: its high watermark, its ISR, and who may be served.
+
+Knows numbers: its own log end offset, each follower's, what is committed of the ISR and what it has asked
+for. Never touches a log, a clock or a connection; ``now_ms`` is an argument. Every ``on_*`` method takes
+one event and returns the effects it has (:mod:`nilometer.replication.effects`), usually none.
+
+The high watermark is
+
+    max(HW, min(LEO of the leader and of every replica that is in the committed ISR, is being added to it,
+                or is caught up and eligible))
+
+and is *held* while the committed ISR is smaller than min(``min.insync.replicas``, replication factor).
+
+Invariants:
+- *the high watermark never falls* while a leader reigns, and never passes the log end offset that counts (the
+  flushed one where the topic asks for it);
+- *one AlterPartition in flight*; until its outcome is known, the maximal ISR must have a record before it
+  counts;
+- *nobody joins the ISR below the high watermark or below the start of the leader's epoch* (KAFKA-7128), nor
+  on the word of another life of its broker (KIP-903);
+- *the leader never removes itself*, so an ISR never becomes empty.
+
+A role lives for one leader epoch: every epoch change makes a new one (:mod:`nilometer.replication.replica`).
+"""
+
+from __future__ import annotations
+
+from nilometer.replication.effects import (
+    ADVANCED,
+    NOTHING,
+    Effects,
+    ReleaseProduce,
+    SendAlterPartition,
+    StartEpoch,
+)
+from nilometer.replication.epochs import IN_AGREEMENT, EpochEnd, ReplicaLog, diverging_epoch, fence
+from nilometer.replication.high_watermark import (
+    NOT_HELD,
+    WAITING_FOR_FLUSH,
+    HighWatermarkHold,
+    UnderMinIsr,
+    WaitingFor,
+    clamped_high_watermark,
+)
+from nilometer.replication.invariants import check
+from nilometer.replication.isr import (
+    AlterPartition,
+    AlterPartitionAnswer,
+    CommittedIsr,
+    IsrNegotiation,
+    IsrState,
+    PendingExpandIsr,
+    Ruling,
+)
+from nilometer.replication.partition import (
+    BrokerEpoch,
+    BrokerId,
+    EligibleBrokers,
+    LeaderEpoch,
+    Offset,
+    PartitionEpoch,
+    PartitionRegistration,
+)
+from nilometer.replication.produce_tickets import ProduceTickets
+from nilometer.replication.remote_replica import NEVER_MS, NO_BROKER_EPOCH, RemoteReplica
+from nilometer.replication.verdicts import DivergingFetch, FetchVerdict, RefuseFetch, ServeFetch
+from nilometer.wire.errors import ErrorCode
+
+
+class LeaderRole:
+    """See the module. Fields are for reading; only the methods change them."""
+
+    __slots__ = (
+        "_eligible",
+        "_is_alone",
+        "_isr",
+        "_log",
+        "_remotes",
+        "_tickets",
+        "broker_epoch",
+        "broker_id",
+        "counts_flushed",
+        "epoch_start_offset",
+        "flushed_end_offset",
+        "high_watermark",
+        "leader_epoch",
+        "log_end_offset",
+        "min_insync_replicas",
+        "replica_lag_time_max_ms",
+        "replicas",
+    )
+
+    def __init__(
+        self,
+        registration: PartitionRegistration,
+        log: ReplicaLog,
+        *,
+        broker_id: BrokerId,
+        broker_epoch: BrokerEpoch,
+        high_watermark: Offset,
+        eligible: EligibleBrokers,
+        now_ms: int,
+        min_insync_replicas: int = 1,
+        replica_lag_time_max_ms: int = 10_000,
+        counts_flushed: bool = False,
+        flushed_end_offset: Offset = 0,
+    ) -> None:
+        """Take office under ``registration``. Carry out :meth:`start` before anything is appended."""
+        check(
+            registration.leader == broker_id, "a leader is named by the registration", registration, broker_id
+        )
+        check(broker_id in registration.isr, "a leader is in the ISR", registration)
+        self.broker_id = broker_id
+        self.broker_epoch = broker_epoch
+        self.leader_epoch: LeaderEpoch = registration.leader_epoch
+        self.replicas = registration.replicas
+        self._isr = IsrNegotiation(
+            CommittedIsr.of(registration.isr, registration.partition_epoch),
+            leader=broker_id,
+            broker_epoch=broker_epoch,
+            leader_epoch=registration.leader_epoch,
+        )
+        self.min_insync_replicas = min_insync_replicas
+        self.replica_lag_time_max_ms = replica_lag_time_max_ms
+        self._log = log
+        self.log_end_offset: Offset = log.log_end_offset
+        self.epoch_start_offset: Offset = log.log_end_offset
+        """Assigned on taking office, even if nothing is ever written in this epoch (KAFKA-7415)."""
+        self.counts_flushed = counts_flushed
+        """Whether only flushed records count for the high watermark (``flush.messages``)."""
+        self.flushed_end_offset = flushed_end_offset
+        self.high_watermark: Offset = clamped_high_watermark(
+            high_watermark, log.log_start_offset, log.log_end_offset
+        )
+        self._eligible = eligible
+        self._tickets = ProduceTickets()
+        self._remotes: dict[BrokerId, RemoteReplica] = {}
+        self._is_alone = False
+        self._track_replicas(now_ms)
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────
+    @property
+    def isr_state(self) -> IsrState:
+        return self._isr.state
+
+    @property
+    def isr(self) -> tuple[BrokerId, ...]:
+        """The committed ISR."""
+        return self._isr.state.committed.isr
+
+    @property
+    def partition_epoch(self) -> PartitionEpoch:
+        return self._isr.partition_epoch
+
+    @property
+    def remote_replicas(self) -> tuple[RemoteReplica, ...]:
+        return tuple(self._remotes.values())
+
+    @property
+    def needed_in_sync(self) -> int:
+        """Below this many in sync, nothing is committed. A topic with one replica must not freeze."""
+        return min(self.min_insync_replicas, len(self.replicas))
+
+    @property
+    def is_under_min_isr(self) -> bool:
+        return len(self._isr.state.committed.isr) < self.needed_in_sync
+
+    @property
+    def is_latest_offset_available(self) -> bool:
+        """Until this holds, a look-up of "latest" is answered OFFSET_NOT_AVAILABLE, or it would go back
+        (KIP-207)."""
+        return self.high_watermark >= self.epoch_start_offset
+
+    @property
+    def low_watermark(self) -> Offset:
+        """The log start offset of the whole partition: DeleteRecords is done when this has reached it."""
+        start = self._log.log_start_offset
+        for remote in self._remotes.values():
+            if remote.broker_id in self._eligible:
+                start = min(start, remote.log_start_offset)
+        return start
+
+    def needs_tick(self, now_ms: int) -> bool:
+        """Whether time alone may change something. An idle partition whose followers have all needs no
+        ticks."""
+        end = self.log_end_offset
+        return self._isr.is_retry_due or any(
+            remote.log_end_offset != end and self._counts(remote, now_ms) for remote in self._remotes.values()
+        )
+
+    def high_watermark_hold(self, now_ms: int) -> HighWatermarkHold:
+        """Why the high watermark is not further, for people."""
+        if self.high_watermark >= self.log_end_offset:
+            return NOT_HELD
+        if self.is_under_min_isr:
+            return UnderMinIsr(len(self.isr), self.needed_in_sync)
+        behind = tuple(
+            remote.broker_id
+            for remote in self._remotes.values()
+            if remote.log_end_offset <= self.high_watermark and self._counts(remote, now_ms)
+        )
+        return WaitingFor(behind) if behind else WAITING_FOR_FLUSH
+
+    def end_offset_for_leader_epoch(
+        self, current_leader_epoch: LeaderEpoch, epoch: LeaderEpoch
+    ) -> tuple[ErrorCode, EpochEnd]:
+        """OffsetForLeaderEpoch. A client that gives no current epoch (-1) is not fenced."""
+        if current_leader_epoch >= 0 and (error := fence(current_leader_epoch, self.leader_epoch)):
+            return error, IN_AGREEMENT
+        return ErrorCode.none, EpochEnd(*self._log.end_offset_for_epoch(epoch))
+
+    # ── office ──────────────────────────────────────────────────────────────────────────────────
+    def start(self, now_ms: int) -> Effects:
+        """The first effects of this role."""
+        begin = StartEpoch(self.leader_epoch, self.epoch_start_offset)
+        return (begin, *self._maybe_advance(now_ms))
+
+    def inherit_tickets(self, previous: LeaderRole) -> None:
+        """Led before, leads on: what waits is still in the log and will be committed under the new epoch."""
+        self._tickets, previous._tickets = previous._tickets, self._tickets
+
+    def resign(self) -> Effects:
+        """Office ends. Whether what waits will be committed is for the next leader to say."""
+        return tuple(
+            ReleaseProduce(ticket, ErrorCode.not_leader_or_follower) for ticket in self._tickets.take_all()
+        )
+
+    # ── produce ─────────────────────────────────────────────────────────────────────────────────
+    def admit_acks_all(self) -> ErrorCode:
+        """Asked before an append with acks=all."""
+        return ErrorCode.not_enough_replicas if self.is_under_min_isr else ErrorCode.none
+
+    def on_appended(self, log_end_offset: Offset, now_ms: int) -> Effects:
+        """Records were written; the log now ends at ``log_end_offset``."""
+        before = self.log_end_offset
+        check(log_end_offset >= before, "a leader's log only grows", before, log_end_offset)
+        self.log_end_offset = log_end_offset
+        if self._is_alone and not self.counts_flushed:
+            if log_end_offset == before:
+                return NOTHING
+            self.high_watermark = log_end_offset
+            return self._released() if len(self._tickets) else ADVANCED
+        for remote in self._remotes.values():
+            if remote.log_end_offset == before and remote.last_caught_up_ms < now_ms:
+                remote.last_caught_up_ms = now_ms  # it had everything until this very append
+        return self._maybe_advance(now_ms)
+
+    def on_flushed(self, flushed_end_offset: Offset, now_ms: int) -> Effects:
+        """Records below ``flushed_end_offset`` survive the machine."""
+        self.flushed_end_offset = max(self.flushed_end_offset, flushed_end_offset)
+        check(
+            self.flushed_end_offset <= self.log_end_offset,
+            "only what was written is flushed",
+            flushed_end_offset,
+        )
+        return self._maybe_advance(now_ms) if self.counts_flushed else NOTHING
+
+    def acks_all_outcome(self, required_offset: Offset) -> ErrorCode:
+        """Whether everything below ``required_offset`` is acknowledged by all in sync.
+
+        REQUEST_TIMED_OUT stands for *not yet*: what the producer is told if it stays so until its time is
+        over.
+        """
+        if self.high_watermark < required_offset:
+            return ErrorCode.request_timed_out
+        return ErrorCode.not_enough_replicas_after_append if self.is_under_min_isr else ErrorCode.none
+
+    def hold_produce(self, ticket: int, required_offset: Offset) -> None:
+        """``ticket`` is released when the high watermark reaches ``required_offset``."""
+        check(
+            required_offset <= self.log_end_offset, "a produce waits for what was appended", required_offset
+        )
+        self._tickets.add(ticket, required_offset)
+
+    def abandon_produce(self, ticket: int) -> None:
+        """Its time is over, or its client has gone."""
+        self._tickets.discard(ticket)
+
+    # ── followers ───────────────────────────────────────────────────────────────────────────────
+    def on_follower_fetch(
+        self,
+        replica: BrokerId,
+        broker_epoch: BrokerEpoch,
+        leader_epoch: LeaderEpoch,
+        fetch_offset: Offset,
+        last_fetched_epoch: LeaderEpoch,
+        log_start_offset: Offset,
+        now_ms: int,
+    ) -> tuple[FetchVerdict, Effects]:
+        """A follower asks for records from ``fetch_offset`` on, and thereby says that it has all below."""
+        remote = self._remotes.get(replica)
+        if refusal := self._refuse_fetch(remote, broker_epoch, leader_epoch, last_fetched_epoch):
+            return RefuseFetch(refusal, f"fetch of {replica} in leader epoch {leader_epoch}"), NOTHING
+        diverging = diverging_epoch(self._log, fetch_offset, last_fetched_epoch)
+        if diverging is not IN_AGREEMENT:
+            return DivergingFetch(diverging), NOTHING
+        if not self._log.log_start_offset <= fetch_offset <= self.log_end_offset:
+            return RefuseFetch(
+                ErrorCode.offset_out_of_range, f"fetch of {replica} at {fetch_offset}"
+            ), NOTHING
+        assert remote is not None
+        remote.on_fetch(broker_epoch, fetch_offset, log_start_offset, self.log_end_offset, now_ms)
+        high_watermark = self.high_watermark
+        effects = self._maybe_expand() + self._maybe_advance(now_ms)
+        has_records = fetch_offset < self.log_end_offset
+        if has_records:
+            remote.told_high_watermark = high_watermark
+        has_news = has_records or self.high_watermark > remote.told_high_watermark
+        return ServeFetch(self.log_end_offset, high_watermark, self._log.log_start_offset, has_news), effects
+
+    def tell_high_watermark(self, replica: BrokerId) -> Offset:
+        """The high watermark for an answer to ``replica`` that carries no records."""
+        if (remote := self._remotes.get(replica)) is not None:
+            remote.told_high_watermark = self.high_watermark
+        return self.high_watermark
+
+    # ── the ISR ─────────────────────────────────────────────────────────────────────────────────
+    def on_tick(self, now_ms: int) -> Effects:
+        """Time has passed: lagging members leave the ISR, an unanswered request is sent again."""
+        lagging = [
+            remote.broker_id
+            for remote in self._remotes.values()
+            if not remote.is_caught_up(self.log_end_offset, now_ms, self.replica_lag_time_max_ms)
+        ]
+        return self._maybe_retry() + self._maybe_shrink(lagging) + self._maybe_advance(now_ms)
+
+    def on_lag_expired(self, replica: BrokerId, now_ms: int) -> Effects:
+        """``replica`` has not been caught up for its lag time: what :meth:`on_tick` finds, as an event of
+        its own."""
+        if (remote := self._remotes.get(replica)) is None or remote.log_end_offset == self.log_end_offset:
+            return NOTHING
+        remote.lose_touch()
+        return self._maybe_shrink([replica]) + self._maybe_advance(now_ms)
+
+    def on_alter_partition_answer(
+        self, request: AlterPartition, answer: AlterPartitionAnswer, now_ms: int
+    ) -> Effects:
+        """The controller answered, or nothing came (REQUEST_TIMED_OUT, NETWORK_EXCEPTION: the outcome is
+        unknown)."""
+        match self._isr.on_answer(request, answer):
+            case Ruling.COMMITTED:
+                return self._on_settled(now_ms)
+            case Ruling.REFUSED:
+                for broker_id, broker_epoch in request.new_isr:
+                    if broker_id != self.broker_id:
+                        self._remotes[broker_id].refused_broker_epoch = broker_epoch
+                return self._maybe_expand() + self._maybe_advance(now_ms)
+            case Ruling.STALE | Ruling.UNDECIDED:
+                return NOTHING
+
+    def on_partition_changed(self, registration: PartitionRegistration, now_ms: int) -> Effects:
+        """The metadata log has a newer state of this partition, under the same leader epoch.
+
+        The state may already be known from the answer to an AlterPartition, which does not carry the
+        assignment.
+        """
+        check(
+            registration.leader_epoch == self.leader_epoch, "a role lives for one leader epoch", registration
+        )
+        if registration.partition_epoch < self.partition_epoch:
+            return NOTHING
+        if registration.partition_epoch == self.partition_epoch and registration.replicas == self.replicas:
+            return NOTHING
+        self.replicas = registration.replicas
+        self._isr.settle(registration.isr, registration.partition_epoch)
+        return self._on_settled(now_ms)
+
+    def on_eligible_brokers(self, eligible: EligibleBrokers, now_ms: int) -> Effects:
+        """Brokers were fenced, came back or announced their end.
+
+        Comes after :meth:`on_partition_changed` for everything that precedes it in the metadata log. So if
+        a replica that was being added has dropped out, the controller has not committed that request and
+        never will.
+        """
+        self._eligible = eligible
+        for remote in self._remotes.values():
+            remote.refused_broker_epoch = NO_BROKER_EPOCH
+        state = self._isr.state
+        if isinstance(state, PendingExpandIsr) and any(
+            eligible.get(broker_id) != broker_epoch
+            for broker_id, broker_epoch in state.request.new_isr
+            if broker_id in state.added
+        ):
+            self._isr.withdraw()
+        return self._maybe_expand() + self._maybe_advance(now_ms)
+
+    def on_min_isr_changed(self, min_insync_replicas: int, now_ms: int) -> Effects:
+        self.min_insync_replicas = min_insync_replicas
+        return self._maybe_advance(now_ms)
+
+    # ── below: how ──────────────────────────────────────────────────────────────────────────────
+    def _refuse_fetch(
+        self,
+        remote: RemoteReplica | None,
+        broker_epoch: BrokerEpoch,
+        leader_epoch: LeaderEpoch,
+        last_fetched_epoch: LeaderEpoch,
+    ) -> ErrorCode:
+        if (error := fence(leader_epoch, self.leader_epoch)) is not ErrorCode.none:
+            return error
+        if remote is None:
+            return ErrorCode.not_leader_or_follower  # assigned, perhaps, by an entry not yet folded here
+        known = max(remote.broker_epoch, self._eligible.get(remote.broker_id, NO_BROKER_EPOCH))
+        if broker_epoch < known:
+            return ErrorCode.stale_broker_epoch
+        if last_fetched_epoch > self.leader_epoch:
+            return ErrorCode.unknown_leader_epoch
+        return ErrorCode.none
+
+    def _track_replicas(self, now_ms: int) -> None:
+        """Follow every assigned replica and every member of the ISR, assigned or not (KAFKA-9672)."""
+        known, members = self._remotes, self._isr.state.maximal
+        self._remotes = {}
+        for broker_id in (*self.replicas, *sorted(members.difference(self.replicas))):
+            if broker_id != self.broker_id:
+                remote = known.get(broker_id) or RemoteReplica(
+                    broker_id, assigned=True, last_caught_up_ms=now_ms if broker_id in members else NEVER_MS
+                )
+                remote.assigned = broker_id in self.replicas
+                self._remotes[broker_id] = remote
+        self._is_alone = not self._remotes
+
+    def _is_eligible(self, remote: RemoteReplica) -> bool:
+        return self._eligible.get(remote.broker_id, NO_BROKER_EPOCH) == remote.broker_epoch != NO_BROKER_EPOCH
+
+    def _counts(self, remote: RemoteReplica, now_ms: int) -> bool:
+        """Whether the high watermark waits for ``remote``."""
+        return remote.broker_id in self._isr.state.maximal or (
+            remote.assigned
+            and self._is_eligible(remote)
+            and remote.is_caught_up(self.log_end_offset, now_ms, self.replica_lag_time_max_ms)
+        )
+
+    def _committable_offset(self, now_ms: int) -> Offset:
+        end = self.flushed_end_offset if self.counts_flushed else self.log_end_offset
+        for remote in self._remotes.values():
+            if remote.log_end_offset < end and self._counts(remote, now_ms):
+                end = remote.log_end_offset
+        return end
+
+    def _maybe_advance(self, now_ms: int) -> Effects:
+        if self.high_watermark >= self.log_end_offset or self.is_under_min_isr:
+            return NOTHING
+        offset = self._committable_offset(now_ms)
+        if offset <= self.high_watermark:
+            return NOTHING
+        check(offset <= self.log_end_offset, "high watermark <= log end offset", offset, self.log_end_offset)
+        self.high_watermark = offset
+        return self._released() if len(self._tickets) else ADVANCED
+
+    def _released(self) -> Effects:
+        """The high watermark has moved: it, and what waited for it."""
+        outcome = self.acks_all_outcome(self.high_watermark)
+        released = self._tickets.released_by(self.high_watermark)
+        return (*ADVANCED, *(ReleaseProduce(ticket, outcome) for ticket in released))
+
+    def _may_join(self, remote: RemoteReplica) -> bool:
+        return (
+            remote.assigned
+            and remote.broker_id not in self._isr.state.maximal
+            and remote.log_end_offset >= self.high_watermark
+            and remote.log_end_offset >= self.epoch_start_offset
+            and self._is_eligible(remote)
+            and remote.broker_epoch != remote.refused_broker_epoch
+        )
+
+    def _maybe_expand(self) -> Effects:
+        state = self._isr.state
+        if not isinstance(state, CommittedIsr) or len(state.isr) > len(self._remotes):
+            return NOTHING
+        joining = [remote.broker_id for remote in self._remotes.values() if self._may_join(remote)]
+        if not joining:
+            return NOTHING
+        return (SendAlterPartition(self._isr.propose_expand(self._lives_of((*state.isr, *joining)))),)
+
+    def _maybe_shrink(self, lagging: list[BrokerId]) -> Effects:
+        state = self._isr.state
+        if not isinstance(state, CommittedIsr) or state.maximal.isdisjoint(lagging):
+            return NOTHING
+        staying = tuple(member for member in state.isr if member not in lagging)
+        return (SendAlterPartition(self._isr.propose_shrink(self._lives_of(staying))),)
+
+    def _lives_of(self, members: tuple[BrokerId, ...]) -> dict[BrokerId, BrokerEpoch]:
+        """The life of each member that is meant: the one that fetched, or else the one that is registered."""
+        lives: dict[BrokerId, BrokerEpoch] = {}
+        for member in members:
+            if member == self.broker_id:
+                lives[member] = self.broker_epoch
+            elif (fetched := self._remotes[member].broker_epoch) != NO_BROKER_EPOCH:
+                lives[member] = fetched
+            else:
+                lives[member] = self._eligible.get(member, NO_BROKER_EPOCH)
+        return lives
+
+    def _maybe_retry(self) -> Effects:
+        request = self._isr.take_retry()
+        return NOTHING if request is None else (SendAlterPartition(request),)
+
+    def _on_settled(self, now_ms: int) -> Effects:
+        """A newer state is committed: the high watermark may be free to move, and acks=all with it
+        (KAFKA-13091)."""
+        self._track_replicas(now_ms)
+        return self._maybe_expand() + self._maybe_advance(now_ms)

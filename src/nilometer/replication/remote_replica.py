@@ -1,0 +1,83 @@
+"""What a leader knows of one follower: where its log ends, and when it last had everything.
+
+The follower's log end offset is the offset it fetches from; nothing is known of it until it has fetched under
+the leader's own epoch. A follower's high watermark is not kept (R-3), only the one it was last told.
+"""
+
+from __future__ import annotations
+
+from nilometer.replication.partition import UNKNOWN_OFFSET, BrokerEpoch, BrokerId, Offset
+
+NEVER_MS = -(1 << 62)
+"""Before any time: of a replica that has not been caught up since the leader took office."""
+NO_BROKER_EPOCH: BrokerEpoch = -1
+
+
+class RemoteReplica:
+    """Invariant: ``last_caught_up_ms`` never moves back, except by :meth:`lose_touch`."""
+
+    __slots__ = (
+        "assigned",
+        "broker_epoch",
+        "broker_id",
+        "last_caught_up_ms",
+        "last_fetch_leader_end_offset",
+        "last_fetch_ms",
+        "log_end_offset",
+        "log_start_offset",
+        "refused_broker_epoch",
+        "told_high_watermark",
+    )
+
+    def __init__(self, broker_id: BrokerId, *, assigned: bool, last_caught_up_ms: int) -> None:
+        self.broker_id = broker_id
+        self.assigned = assigned
+        """Whether it is in AR. One that is not may still be in the ISR, but is never added again."""
+        self.broker_epoch = NO_BROKER_EPOCH
+        """The life of the broker that fetched last."""
+        self.refused_broker_epoch = NO_BROKER_EPOCH
+        """The life that the controller has called ineligible."""
+        self.log_start_offset = UNKNOWN_OFFSET
+        self.log_end_offset = UNKNOWN_OFFSET
+        self.last_caught_up_ms = last_caught_up_ms
+        self.last_fetch_ms = NEVER_MS
+        self.last_fetch_leader_end_offset = UNKNOWN_OFFSET
+        self.told_high_watermark = UNKNOWN_OFFSET
+
+    def on_fetch(
+        self,
+        broker_epoch: BrokerEpoch,
+        fetch_offset: Offset,
+        log_start_offset: Offset,
+        leader_end_offset: Offset,
+        now_ms: int,
+    ) -> None:
+        """It has everything below ``fetch_offset``.
+
+        It was caught up now if it has all the leader has; or at its last fetch, if it now has all that the
+        leader had then.
+        """
+        if fetch_offset >= leader_end_offset:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
+        elif (
+            self.last_fetch_leader_end_offset != UNKNOWN_OFFSET
+            and fetch_offset >= self.last_fetch_leader_end_offset
+        ):
+            self.last_caught_up_ms = max(self.last_caught_up_ms, self.last_fetch_ms)
+        if broker_epoch != self.broker_epoch:
+            self.broker_epoch = broker_epoch
+            self.told_high_watermark = UNKNOWN_OFFSET
+        self.log_end_offset = fetch_offset
+        self.log_start_offset = log_start_offset
+        self.last_fetch_leader_end_offset = leader_end_offset
+        self.last_fetch_ms = now_ms
+
+    def is_caught_up(self, leader_end_offset: Offset, now_ms: int, lag_time_max_ms: int) -> bool:
+        return self.log_end_offset == leader_end_offset or now_ms - self.last_caught_up_ms <= lag_time_max_ms
+
+    def lose_touch(self) -> None:
+        """Its lag time is over."""
+        self.last_caught_up_ms = self.last_fetch_ms = NEVER_MS
+
+    def __repr__(self) -> str:
+        return f"RemoteReplica({self.broker_id}, log_end_offset={self.log_end_offset})"

@@ -1,0 +1,176 @@
+"""One broker's replica of a partition, and the role it has at the moment.
+
+Knows which role a registration gives it, and that a role lives for one leader epoch: every epoch change
+makes a new one, also when the leader stays the same (KAFKA-7164). Answers that come back from other brokers
+go through here, so that one which is late finds the role it was meant for gone (KAFKA-13207).
+
+    NoRole ──registration──▶ FollowerRole ◀──epoch──▶ LeaderRole
+       ▲                          │                       │
+       └──── not assigned ────────┴───────────────────────┘
+
+Invariants:
+- *registrations are taken in order*: one with an older partition epoch changes nothing;
+- *the high watermark survives the role*: a new leader starts from what it knew as a follower.
+"""
+
+from __future__ import annotations
+
+from nilometer.replication.effects import NOTHING, Effects
+from nilometer.replication.epochs import ReplicaLog
+from nilometer.replication.follower import FetchAnswer, FollowerFetch, FollowerRole, TruncationRule
+from nilometer.replication.high_watermark import clamped_high_watermark
+from nilometer.replication.isr import AlterPartition, AlterPartitionAnswer
+from nilometer.replication.leader import LeaderRole
+from nilometer.replication.partition import (
+    BrokerEpoch,
+    BrokerId,
+    EligibleBrokers,
+    LeaderEpoch,
+    Offset,
+    PartitionEpoch,
+    PartitionRegistration,
+)
+
+
+class NoRole:
+    """The broker has not been told of a role since it started, or is not assigned."""
+
+    __slots__ = ("high_watermark",)
+
+    def __init__(self, high_watermark: Offset) -> None:
+        self.high_watermark = high_watermark
+
+
+class Replica:
+    __slots__ = (
+        "_log",
+        "_partition_epoch",
+        "broker_epoch",
+        "broker_id",
+        "counts_flushed",
+        "flushed_end_offset",
+        "min_insync_replicas",
+        "replica_lag_time_max_ms",
+        "role",
+        "rule",
+    )
+
+    def __init__(
+        self,
+        log: ReplicaLog,
+        *,
+        broker_id: BrokerId,
+        broker_epoch: BrokerEpoch,
+        checkpointed_high_watermark: Offset = 0,
+        min_insync_replicas: int = 1,
+        replica_lag_time_max_ms: int = 10_000,
+        counts_flushed: bool = False,
+        rule: TruncationRule = TruncationRule.BY_LEADER_EPOCH,
+    ) -> None:
+        self._log = log
+        self.broker_id = broker_id
+        self.broker_epoch = broker_epoch
+        self.min_insync_replicas = min_insync_replicas
+        self.replica_lag_time_max_ms = replica_lag_time_max_ms
+        self.counts_flushed = counts_flushed
+        self.flushed_end_offset: Offset = 0
+        self.rule = rule
+        self._partition_epoch: PartitionEpoch = -1
+        high_watermark = clamped_high_watermark(
+            checkpointed_high_watermark, log.log_start_offset, log.log_end_offset
+        )
+        self.role: NoRole | FollowerRole | LeaderRole = NoRole(high_watermark)
+
+    @property
+    def high_watermark(self) -> Offset:
+        return self.role.high_watermark
+
+    @property
+    def leader_epoch(self) -> LeaderEpoch:
+        return -1 if isinstance(self.role, NoRole) else self.role.leader_epoch
+
+    def on_metadata(
+        self, registration: PartitionRegistration, eligible: EligibleBrokers, now_ms: int
+    ) -> Effects:
+        """The newest folded state: of this partition, and of which brokers may be in sync."""
+        if registration.partition_epoch < self._partition_epoch:
+            return NOTHING
+        self._partition_epoch = registration.partition_epoch
+        if self.broker_id not in registration.replicas and self.broker_id not in registration.isr:
+            return self._become_nothing()
+        if isinstance(self.role, NoRole) or registration.leader_epoch != self.role.leader_epoch:
+            if registration.leader == self.broker_id:
+                return self._become_leader(registration, eligible, now_ms)
+            return self._become_follower(registration)
+        if isinstance(self.role, LeaderRole):
+            effects = self.role.on_partition_changed(registration, now_ms)
+            return effects + self.role.on_eligible_brokers(eligible, now_ms)
+        return NOTHING
+
+    def on_flushed(self, flushed_end_offset: Offset, now_ms: int) -> Effects:
+        self.flushed_end_offset = flushed_end_offset
+        match self.role:
+            case LeaderRole() as leader:
+                return leader.on_flushed(flushed_end_offset, now_ms)
+            case FollowerRole() as follower:
+                follower.on_flushed(flushed_end_offset)
+                return NOTHING
+            case NoRole():
+                return NOTHING
+
+    def on_fetch_answer(self, fetch: FollowerFetch, answer: FetchAnswer) -> Effects:
+        return self.role.on_fetch_answer(fetch, answer) if isinstance(self.role, FollowerRole) else NOTHING
+
+    def on_alter_partition_answer(
+        self, request: AlterPartition, answer: AlterPartitionAnswer, now_ms: int
+    ) -> Effects:
+        if not isinstance(self.role, LeaderRole) or request.leader_epoch != self.role.leader_epoch:
+            return NOTHING
+        return self.role.on_alter_partition_answer(request, answer, now_ms)
+
+    def resign(self) -> Effects:
+        """The broker's session is lost, or its disk has failed: no longer lead or follow until told anew."""
+        return self._become_nothing()
+
+    # ── below: how ──────────────────────────────────────────────────────────────────────────────
+    def _become_leader(
+        self, registration: PartitionRegistration, eligible: EligibleBrokers, now_ms: int
+    ) -> Effects:
+        before = self.role
+        leader = LeaderRole(
+            registration,
+            self._log,
+            broker_id=self.broker_id,
+            broker_epoch=self.broker_epoch,
+            high_watermark=before.high_watermark,
+            eligible=eligible,
+            now_ms=now_ms,
+            min_insync_replicas=self.min_insync_replicas,
+            replica_lag_time_max_ms=self.replica_lag_time_max_ms,
+            counts_flushed=self.counts_flushed,
+            flushed_end_offset=min(self.flushed_end_offset, self._log.log_end_offset),
+        )
+        if isinstance(before, LeaderRole):
+            leader.inherit_tickets(before)
+        self.role = leader
+        return leader.start(now_ms)
+
+    def _become_follower(self, registration: PartitionRegistration) -> Effects:
+        before = self.role
+        follower = FollowerRole(
+            registration,
+            self._log,
+            broker_id=self.broker_id,
+            broker_epoch=self.broker_epoch,
+            high_watermark=before.high_watermark,
+            counts_flushed=self.counts_flushed,
+            flushed_end_offset=min(self.flushed_end_offset, self._log.log_end_offset),
+            rule=self.rule,
+        )
+        self.role = follower
+        return (before.resign() if isinstance(before, LeaderRole) else NOTHING) + follower.start()
+
+    def _become_nothing(self) -> Effects:
+        before = self.role
+        self.role = NoRole(before.high_watermark)
+        return before.resign() if isinstance(before, LeaderRole) else NOTHING

@@ -1,0 +1,42 @@
+"""A leader's verdict on one follower fetch, for one partition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from nilometer.replication.epochs import EpochEnd
+from nilometer.replication.partition import Offset
+from nilometer.wire.errors import ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class ServeFetch:
+    """Answer with records from the fetch offset up to ``end_offset`` (the leader's LEO, for a follower).
+
+    ``high_watermark`` is the one from before this fetch was counted: the follower learns what it has itself
+    moved one fetch later (R-13). Where there is nothing to send, the fetch may wait; it need not if
+    ``has_news``, and then carries :meth:`LeaderRole.tell_high_watermark`.
+    """
+
+    end_offset: Offset
+    high_watermark: Offset
+    log_start_offset: Offset
+    has_news: bool
+    """There are records to send, or the high watermark is above what this follower was last told."""
+
+
+@dataclass(frozen=True, slots=True)
+class DivergingFetch:
+    """Answer with the diverging epoch and no records. The fetch told nothing of the follower's progress."""
+
+    diverging: EpochEnd
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseFetch:
+    error: ErrorCode
+    reason: str
+
+
+FetchVerdict: TypeAlias = ServeFetch | DivergingFetch | RefuseFetch
