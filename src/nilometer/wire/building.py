@@ -33,9 +33,15 @@ def milliseconds(duration: timedelta) -> int:
     return duration.days * 86_400_000 + duration.seconds * 1000 + duration.microseconds // 1000
 
 
+def milliseconds_since_epoch(time: datetime) -> int:
+    return milliseconds(time - _EPOCH)
+
+
 def build(message_type: type[Any], /, **fields: object) -> Message:
     """An instance of ``message_type`` from those of ``fields`` that it has."""
-    known, implicit = _plan(message_type)
+    known, direct, implicit = _plan(message_type)
+    if fields.keys() <= direct:
+        return message_type(**(implicit | fields))
     values = implicit.copy()
     for name, value in fields.items():
         if (target := known.get(name)) is not None:
@@ -47,7 +53,10 @@ def build(message_type: type[Any], /, **fields: object) -> Message:
 
 
 @functools.cache
-def _plan(message_type: type[Any]) -> tuple[Mapping[str, tuple[str, Convert | None]], dict[str, Any]]:
+def _plan(
+    message_type: type[Any],
+) -> tuple[Mapping[str, tuple[str, Convert | None]], frozenset[str], dict[str, Any]]:
+    """Every name with the field it sets and how; the names that need nothing done; the implicit defaults."""
     known: dict[str, tuple[str, Convert | None]] = {}
     implicit: dict[str, Any] = {}
     for field in shape_of(message_type).fields:
@@ -55,8 +64,9 @@ def _plan(message_type: type[Any]) -> tuple[Mapping[str, tuple[str, Convert | No
         if (convert := _FROM_MILLISECONDS.get(field.kafka_type)) is not None:
             known[field.name + "_ms"] = (field.name, convert)
         if not field.has_default:
-            implicit[field.name] = _implicit_default(field)
-    return known, implicit
+            implicit[field.name] = implicit_default(field)
+    direct = frozenset(field.name for field in shape_of(message_type).fields)
+    return known, direct, implicit
 
 
 @functools.cache
@@ -72,7 +82,8 @@ def _names_in_any_version(message_type: type[Any]) -> frozenset[str]:
     return frozenset(names)
 
 
-def _implicit_default(field: FieldShape) -> Any:
+def implicit_default(field: FieldShape) -> Any:
+    """What a field without a default of its own is when nobody gives it."""
     if field.is_array:
         return ()
     if field.entity is not None:

@@ -10,17 +10,18 @@ proportional to the frame.
 from __future__ import annotations
 
 import functools
-import io
+import struct
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from kio.index import load_entity_module, load_request_schema, load_response_schema
 from kio.schema.index import api_key_map, schema_name_map
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_reader
 from kio.static.constants import EntityType
 
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message, build, milliseconds
+from nilometer.wire.encoder import writer
 from nilometer.wire.errors import (
     ErrorCode,
     MalformedMessage,
@@ -95,8 +96,8 @@ class Api:
         self._response_types = nested_types(vars(load_entity_module(name, version, EntityType.response)))
         self._read_request = entity_reader(self.request_type)
         self._read_response = entity_reader(self.response_type)
-        self._write_request = entity_writer(self.request_type)
-        self._write_response = entity_writer(self.response_type)
+        self._write_request = writer(self.request_type)
+        self._write_response = writer(self.response_type)
 
     def __repr__(self) -> str:
         return f"Api({self.key.name}, {self.version})"
@@ -126,26 +127,21 @@ class Api:
         return _read(MalformedResponse, self.response_type, self._read_response, body, position)
 
     def write_request(self, request: Message) -> bytes:
-        buffer = io.BytesIO()
-        self._write_request(buffer, request)
-        return buffer.getvalue()
+        pieces: list[bytes] = []
+        self._write_request(pieces, request)
+        return b"".join(pieces)
 
     def write_response(self, response: Message) -> bytes:
-        buffer = io.BytesIO()
-        self._write_response(buffer, response)
-        return buffer.getvalue()
+        pieces: list[bytes] = []
+        self._write_response(pieces, response)
+        return b"".join(pieces)
 
 
 def decode_request_header(frame: bytes) -> RequestHeader:
     """Only the header, which every version of every API starts with. Raises MalformedRequest."""
-    if len(frame) < 8:
+    if len(frame) < 10:
         raise MalformedRequest(f"request of {len(frame)} bytes")
-    api_key = int.from_bytes(frame[0:2], "big", signed=True)
-    version = int.from_bytes(frame[2:4], "big", signed=True)
-    correlation_id = int.from_bytes(frame[4:8], "big", signed=True)
-    if api_key == _CONTROLLED_SHUTDOWN and version == 0:
-        return RequestHeader(api_key, version, correlation_id, None, 8)
-    length = int.from_bytes(frame[8:10], "big", signed=True)
+    api_key, version, correlation_id, length = _REQUEST_START.unpack_from(frame)
     size = 10 + max(length, 0)
     if len(frame) < size or length < -1:
         raise MalformedRequest(f"client id of {length} bytes in a request of {len(frame)}")
@@ -248,6 +244,10 @@ def _read(
         raise failure(problem.message) from None
     except Exception as problem:
         raise failure(f"{message_type.__name__}: {problem}") from problem
+    except BaseException as problem:
+        if type(problem).__name__ != _PANIC:
+            raise
+        raise failure(f"{message_type.__name__}: the reader panicked, {problem}") from problem
 
 
 def _after_tagged_fields(failure: type[MalformedMessage], frame: bytes, position: int) -> int:
@@ -258,5 +258,7 @@ def _after_tagged_fields(failure: type[MalformedMessage], frame: bytes, position
         raise failure(f"header: {problem}") from None
 
 
-_CONTROLLED_SHUTDOWN = 7
-"""Version 0 of this one API has a header without a client id."""
+_PANIC = "PanicException"
+"""How a panic of compiled Rust code shows; it is no ``Exception``, and its class has no importable home."""
+_REQUEST_START = struct.Struct(">hhih")
+"""API key, version, correlation id, length of the client id."""

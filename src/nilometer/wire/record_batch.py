@@ -237,8 +237,7 @@ def pack_batch(header: BatchHeader, records: Bytes) -> bytes:
     length = _LENGTH_MIN + len(records)
     packed = bytearray(_HEADER.pack(*header._replace(batch_length=length, magic=MAGIC, crc=0)))
     struct.pack_into(">I", packed, 17, crc32c(records, crc32c(packed[_CRC_START:])))
-    packed += records
-    return bytes(packed)
+    return b"".join((packed, records))
 
 
 def batch_attributes(

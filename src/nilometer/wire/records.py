@@ -133,22 +133,20 @@ class BatchBuilder:
 
     __slots__ = (
         "_base_timestamp",
+        "_buffer",
         "_codec",
         "_level",
         "_max_timestamp",
-        "_parts",
         "_records_count",
-        "_size",
-        "_size_max",
+        "_room",
     )
 
     def __init__(self, codec: Codec = Codec.NONE, size_max: int = 1 << 30, level: int | None = None) -> None:
         """``size_max``: the size above which no record is added, except to an empty batch."""
         self._codec = codec
         self._level = level
-        self._size_max = size_max
-        self._parts: list[bytes] = []
-        self._size = HEADER_BYTES
+        self._room = size_max - HEADER_BYTES
+        self._buffer = bytearray()
         self._records_count = 0
         self._base_timestamp = 0
         self._max_timestamp = 0
@@ -160,7 +158,7 @@ class BatchBuilder:
     @property
     def estimated_size(self) -> int:
         """Bytes of the batch before compression."""
-        return self._size
+        return HEADER_BYTES + len(self._buffer)
 
     @property
     def max_timestamp(self) -> int:
@@ -187,13 +185,13 @@ class BatchBuilder:
         )
         length = len(body)
         prefix = ZIGZAG_TABLE[length] if length < ZIGZAG_TABLE_SIZE else encode_zigzag(length)
-        size = self._size + len(prefix) + length
-        if size > self._size_max and count:
+        buffer = self._buffer
+        if count and len(buffer) + len(prefix) + length > self._room:
             return False
         if timestamp > self._max_timestamp:
             self._max_timestamp = timestamp
-        self._parts += (prefix, body)
-        self._size = size
+        buffer += prefix
+        buffer += body
         self._records_count = count + 1
         return True
 
@@ -211,9 +209,9 @@ class BatchBuilder:
         """The batch. May be called again, with another producer or sequence."""
         if not self._records_count:
             raise ValueError("a batch needs a record")
-        records = b"".join(self._parts)
-        if self._codec is not Codec.NONE:
-            records = compress(self._codec, records, self._level)
+        records = (
+            self._buffer if self._codec is Codec.NONE else compress(self._codec, self._buffer, self._level)
+        )
         header = BatchHeader(
             base_offset=base_offset,
             batch_length=HEADER_BYTES - LOG_OVERHEAD + len(records),

@@ -27,6 +27,9 @@ Survey = Callable[[bytes, int, int, list[Cut]], int]
 """(buffer, position, end, cuts) -> position behind it. Raises MalformedMessage, or IndexError at the buffer's
 end; a position beyond ``end`` is for the caller to notice."""
 
+SurveyItems = Callable[[bytes, int, int, list[Cut], int], int]
+"""The same for a number of elements: (buffer, position, end, cuts, count) -> position behind them."""
+
 _VARINT_BYTES_MAX = 5
 
 
@@ -71,9 +74,7 @@ def surveyor(entity: type[Any]) -> Survey:
 
 def _entity_surveyor(shape: EntityShape) -> Survey:
     steps = _steps(shape)
-    tagged = {
-        field.tag: _field_surveyor(field, flexible=True) for field in shape.tagged if field.tag is not None
-    }
+    tagged = _tag_surveyors(shape)
 
     def survey_entity(buffer: bytes, position: int, end: int, cuts: list[Cut]) -> int:
         for step in steps:
@@ -134,27 +135,61 @@ def _field_surveyor(field: FieldShape, *, flexible: bool) -> Survey:
 def _array_surveyor(field: FieldShape, *, flexible: bool) -> Survey:
     read_count = _compact_count if flexible else _count
     item_min = _size_min(field, flexible=flexible)
-    if field.entity is not None:
-        shape = shape_of(field.entity)
-        item = surveyor(field.entity)
-        fixed = not shape.flexible and all(_fixed_size(inner) is not None for inner in shape.fields)
-    else:
-        fixed = field.kafka_type in FIXED_SIZES
-        item = _survey_compact_bytes if flexible else _survey_string
+    survey_items = _items_surveyor(field, item_min, flexible=flexible)
 
     def survey_array(buffer: bytes, position: int, end: int, cuts: list[Cut]) -> int:
         count, position = read_count(buffer, position)
+        if count <= 0:
+            return position
         if count * item_min > end - position:
-            if count <= 0:
-                return position
             raise MalformedMessage(f"{count} elements of {field.name} in {end - position} bytes")
-        if fixed:
-            return position + max(count, 0) * item_min
+        return survey_items(buffer, position, end, cuts, count)
+
+    return survey_array
+
+
+def _items_surveyor(field: FieldShape, item_min: int, *, flexible: bool) -> SurveyItems:
+    if field.entity is None:
+        if field.kafka_type in FIXED_SIZES:
+            return lambda buffer, position, end, cuts, count: position + count * item_min
+        item = _survey_compact_bytes if flexible else _survey_string
+    else:
+        shape = shape_of(field.entity)
+        if all(_fixed_size(inner) is not None for inner in shape.plain):
+            return _fixed_items_surveyor(shape, item_min)
+        item = surveyor(field.entity)
+
+    def survey_items(buffer: bytes, position: int, end: int, cuts: list[Cut], count: int) -> int:
         for _ in range(count):
             position = item(buffer, position, end, cuts)
         return position
 
-    return survey_array
+    return survey_items
+
+
+def _fixed_items_surveyor(shape: EntityShape, item_min: int) -> SurveyItems:
+    """For entities of fixed size, but for the tagged fields of flexible ones."""
+    if not shape.flexible:
+        return lambda buffer, position, end, cuts, count: position + count * item_min
+    tagged = _tag_surveyors(shape)
+    size = item_min - 1
+
+    def survey_fixed_items(buffer: bytes, position: int, end: int, cuts: list[Cut], count: int) -> int:
+        for _ in range(count):
+            position += size
+            if buffer[position]:
+                position = _survey_tags(tagged, buffer, position, end, cuts)
+            else:
+                position += 1
+        return position
+
+    return survey_fixed_items
+
+
+def _tag_surveyors(shape: EntityShape) -> dict[int, Survey]:
+    return {
+        field.tag: _field_surveyor(field, flexible=True) for field in shape.tagged if field.tag is not None
+    }
 
 
 def _size_min(field: FieldShape, *, flexible: bool) -> int:
@@ -186,6 +221,9 @@ def _count(buffer: bytes, position: int) -> tuple[int, int]:
 
 
 def _compact_count(buffer: bytes, position: int) -> tuple[int, int]:
+    count = buffer[position]
+    if count < 0x80:
+        return count - 1, position + 1
     count, position = decode_unsigned(buffer, position)
     return count - 1, position
 
@@ -195,7 +233,7 @@ def _survey_compact_bytes(buffer: bytes, position: int, end: int, cuts: list[Cut
     if size < 0x80:
         return position + size + (not size)
     size, position = decode_unsigned(buffer, position)
-    return position + size - 1
+    return position + max(size - 1, 0)
 
 
 def _survey_string(buffer: bytes, position: int, end: int, cuts: list[Cut]) -> int:
