@@ -1,0 +1,312 @@
+"""Topics and the cluster, looked at and changed: what `nilometer topic` and programs use.
+
+Knows which broker an operation must go to (controller, each broker for itself, any) and what may be tried
+again. An operation on many topics returns one outcome per topic: None, or the KafkaError that says why
+not; the others are done all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from nilometer.client.client import Client
+from nilometer.client.cluster_metadata import BrokerNode, TopicMetadata, TopicPartition
+from nilometer.client.config_keys import ADMIN_CONFIG_DEFINITION
+from nilometer.client.descriptions import (
+    BROKER_DEFAULT,
+    ClusterDescription,
+    ConfigChange,
+    ConfigEntry,
+    ConfigSource,
+    LogDirDescription,
+    NewTopic,
+    ReplicaSize,
+    ResourceType,
+)
+from nilometer.client.metadata_exchange import metadata_request, read_metadata
+from nilometer.client.offset_queries import READ_UNCOMMITTED, ListedOffset, list_offsets
+from nilometer.client.settings import ClientSettings, GivenConfig
+from nilometer.runtime import Runtime
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.messages import Api, Message
+
+Outcomes = dict[str, KafkaError | None]
+
+
+class Admin:
+    """Use as ``async with Admin(runtime, {"bootstrap.servers": …}) as admin``."""
+
+    def __init__(self, runtime: Runtime, config: GivenConfig) -> None:
+        settings = ClientSettings(ADMIN_CONFIG_DEFINITION, config)
+        self.client = Client(runtime, settings)
+        self._timeout_ms = settings.integer("default.api.timeout.ms")
+
+    async def __aenter__(self) -> Admin:
+        await self.client.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.client.close()
+
+    # --- topics
+
+    async def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> Outcomes:
+        def make(api: Api, names: Sequence[str]) -> Message:
+            wanted = [topic for topic in topics if topic.name in names]
+            return api.request(
+                topics=tuple(_creatable(api, topic) for topic in wanted),
+                timeout_ms=self._timeout_ms,
+                validate_only=validate_only,
+            )
+
+        names = [topic.name for topic in topics]
+        return await self._change(ApiKey.CREATE_TOPICS, names, make, lambda response: response.topics)
+
+    async def create_topic(self, topic: NewTopic) -> None:
+        """Raises KafkaError when it cannot be created."""
+        _raise_first(await self.create_topics([topic]))
+
+    async def delete_topics(self, names: Sequence[str]) -> Outcomes:
+        def make(api: Api, left: Sequence[str]) -> Message:
+            states: tuple[Message, ...] = ()
+            if api.version >= 6:
+                states = tuple(
+                    api.make_request("DeleteTopicState", name=name, topic_id=None) for name in left
+                )
+            return api.request(topic_names=tuple(left), topics=states, timeout_ms=self._timeout_ms)
+
+        return await self._change(ApiKey.DELETE_TOPICS, names, make, lambda response: response.responses)
+
+    async def create_partitions(
+        self, counts: Mapping[str, int], assignments: Mapping[str, Sequence[Sequence[int]]] | None = None
+    ) -> Outcomes:
+        """Raise numbers of partitions to ``counts``; ``assignments``: the replicas of the new partitions."""
+        given = assignments or {}
+
+        def make(api: Api, left: Sequence[str]) -> Message:
+            return api.request(
+                topics=tuple(
+                    api.make_request(
+                        "CreatePartitionsTopic",
+                        name=name,
+                        count=counts[name],
+                        assignments=_new_assignments(api, given.get(name)),
+                    )
+                    for name in left
+                ),
+                timeout_ms=self._timeout_ms,
+                validate_only=False,
+            )
+
+        return await self._change(
+            ApiKey.CREATE_PARTITIONS, list(counts), make, lambda response: response.results
+        )
+
+    async def list_topics(self) -> dict[str, TopicMetadata]:
+        """All topics, by name."""
+        answer = read_metadata(await self._any(ApiKey.METADATA, lambda api: metadata_request(api, None)))
+        return dict(sorted(answer.metadata.topics.items()))
+
+    async def describe_topics(self, names: Sequence[str]) -> dict[str, TopicMetadata | KafkaError]:
+        """Each topic's partitions and where they are, or why it cannot be described."""
+        response = await self._any(ApiKey.METADATA, lambda api: metadata_request(api, names))
+        answer = read_metadata(response)
+        found: dict[str, TopicMetadata | KafkaError] = {}
+        for name in names:
+            topic = answer.metadata.topics.get(name)
+            code = answer.errors.get(name, ErrorCode.unknown_topic_or_partition)
+            found[name] = topic if topic is not None else KafkaError(code, f"topic {name}")
+        return found
+
+    async def list_offsets(
+        self, timestamps: Mapping[TopicPartition, int], *, isolation_level: int = READ_UNCOMMITTED
+    ) -> dict[TopicPartition, ListedOffset]:
+        """The first offset at or after a timestamp, or at one of the constants of ``offset_queries``."""
+        return await list_offsets(self.client, timestamps, isolation_level, self._timeout_ms)
+
+    # --- cluster and configuration
+
+    async def describe_cluster(self) -> ClusterDescription:
+        async def ask() -> ClusterDescription:
+            response = await self.client.send_to_any(
+                ApiKey.DESCRIBE_CLUSTER, lambda api: api.request(endpoint_type=1)
+            )
+            _raise(response.error_code, response.error_message)
+            nodes = [BrokerNode(node.broker_id, node.host, node.port, node.rack) for node in response.brokers]
+            return ClusterDescription(
+                response.cluster_id,
+                response.controller_id,
+                tuple(sorted(nodes, key=lambda node: node.node_id)),
+            )
+
+        return await self.client.retry(ask, self._timeout_ms)
+
+    async def describe_configs(self, resource_type: ResourceType, name: str) -> dict[str, ConfigEntry]:
+        """The settings of a topic, or of a broker (``name`` is its id). Raises KafkaError."""
+
+        def make(api: Api) -> Message:
+            resource = api.make_request(
+                "DescribeConfigsResource",
+                resource_type=resource_type,
+                resource_name=name,
+                configuration_keys=None,
+            )
+            return api.request(resources=(resource,), include_documentation=False)
+
+        async def ask() -> dict[str, ConfigEntry]:
+            if resource_type is ResourceType.BROKER:
+                response = await self.client.send_to(int(name), ApiKey.DESCRIBE_CONFIGS, make)
+            else:
+                response = await self.client.send_to_any(ApiKey.DESCRIBE_CONFIGS, make)
+            (result,) = response.results
+            _raise(result.error_code, result.error_message)
+            return {entry.name: _config_entry(entry) for entry in result.configs}
+
+        return await self.client.retry(ask, self._timeout_ms)
+
+    async def incremental_alter_configs(
+        self, resource_type: ResourceType, name: str, changes: Sequence[ConfigChange]
+    ) -> None:
+        """Change some settings and leave the others. Raises KafkaError; then none is changed."""
+
+        def make(api: Api) -> Message:
+            configs = tuple(
+                api.make_request(
+                    "AlterableConfig", name=change.name, config_operation=change.operation, value=change.value
+                )
+                for change in changes
+            )
+            resource = api.make_request(
+                "AlterConfigsResource", resource_type=resource_type, resource_name=name, configs=configs
+            )
+            return api.request(resources=(resource,), validate_only=False)
+
+        async def ask() -> None:
+            if resource_type is ResourceType.BROKER and name:
+                response = await self.client.send_to(int(name), ApiKey.INCREMENTAL_ALTER_CONFIGS, make)
+            else:
+                response = await self.client.send_to_controller(ApiKey.INCREMENTAL_ALTER_CONFIGS, make)
+            for result in response.responses:
+                _raise(result.error_code, result.error_message)
+
+        await self.client.retry(ask, self._timeout_ms)
+
+    async def describe_log_dirs(self, broker_ids: Sequence[int] | None = None) -> list[LogDirDescription]:
+        """The log folders of brokers (of all by default) and the size of each replica. Raises KafkaError."""
+
+        async def ask(broker_id: int) -> list[LogDirDescription]:
+            response = await self.client.send_to(
+                broker_id, ApiKey.DESCRIBE_LOG_DIRS, lambda api: api.request(topics=None)
+            )
+            _raise(getattr(response, "error_code", ErrorCode.none), None)
+            return [_log_dir(broker_id, result) for result in response.results]
+
+        async def ask_all() -> list[LogDirDescription]:
+            wanted = sorted(self.client.metadata.brokers) if broker_ids is None else broker_ids
+            found = await asyncio.gather(*(ask(broker_id) for broker_id in wanted))
+            return [one for several in found for one in several]
+
+        return await self.client.retry(ask_all, self._timeout_ms)
+
+    # --- helpers
+
+    async def _any(self, api_key: int, make: Callable[[Api], Message]) -> Message:
+        return await self.client.retry(lambda: self.client.send_to_any(api_key, make), self._timeout_ms)
+
+    async def _change(
+        self,
+        api_key: int,
+        names: Sequence[str],
+        make: Callable[[Api, Sequence[str]], Message],
+        results: Callable[[Message], Sequence[Any]],
+    ) -> Outcomes:
+        """Have the controller change topics; those that failed for a passing reason are asked for again."""
+        outcomes: Outcomes = {}
+
+        async def ask() -> Outcomes:
+            left = [name for name in names if name not in outcomes]
+            response = await self.client.send_to_controller(api_key, lambda api: make(api, left))
+            passing: KafkaError | None = None
+            for result in results(response):
+                problem = _problem(result.error_code, getattr(result, "error_message", None), result.name)
+                if problem is not None and problem.code == ErrorCode.not_controller:
+                    passing = problem
+                else:
+                    outcomes[result.name] = problem
+            if passing is not None:
+                raise passing
+            return outcomes
+
+        return await self.client.retry(ask, self._timeout_ms) if names else outcomes
+
+
+def _creatable(api: Api, topic: NewTopic) -> Message:
+    return api.make_request(
+        "CreatableTopic",
+        name=topic.name,
+        num_partitions=topic.partitions if not topic.assignments else BROKER_DEFAULT,
+        replication_factor=topic.replication_factor if not topic.assignments else BROKER_DEFAULT,
+        assignments=tuple(
+            api.make_request("CreatableReplicaAssignment", partition_index=index, broker_ids=tuple(brokers))
+            for index, brokers in sorted(topic.assignments.items())
+        ),
+        configs=tuple(
+            api.make_request("CreatableTopicConfig", name=name, value=value)
+            for name, value in sorted(topic.configs.items())
+        ),
+    )
+
+
+def _new_assignments(api: Api, replicas: Sequence[Sequence[int]] | None) -> tuple[Message, ...] | None:
+    if replicas is None:
+        return None
+    return tuple(api.make_request("CreatePartitionsAssignment", broker_ids=tuple(each)) for each in replicas)
+
+
+def _config_entry(entry: Message) -> ConfigEntry:
+    return ConfigEntry(
+        name=entry.name,
+        value=entry.value,
+        source=ConfigSource(max(getattr(entry, "config_source", 0), 0)),
+        read_only=entry.read_only,
+        sensitive=entry.is_sensitive,
+        documentation=getattr(entry, "documentation", None),
+    )
+
+
+def _log_dir(broker_id: int, result: Message) -> LogDirDescription:
+    return LogDirDescription(
+        broker_id=broker_id,
+        path=result.log_dir,
+        error=result.error_code,
+        replicas=tuple(
+            ReplicaSize(
+                TopicPartition(topic.name, part.partition_index),
+                part.partition_size,
+                part.offset_lag,
+                part.is_future_key,
+            )
+            for topic in result.topics
+            for part in topic.partitions
+        ),
+        total_bytes=getattr(result, "total_bytes", -1),
+        usable_bytes=getattr(result, "usable_bytes", -1),
+    )
+
+
+def _problem(code: ErrorCode, message: str | None, subject: str) -> KafkaError | None:
+    return None if code == ErrorCode.none else KafkaError(code, message or subject)
+
+
+def _raise(code: ErrorCode, message: str | None) -> None:
+    if code != ErrorCode.none:
+        raise KafkaError(code, message or "")
+
+
+def _raise_first(outcomes: Outcomes) -> None:
+    for problem in outcomes.values():
+        if problem is not None:
+            raise problem

@@ -1,0 +1,353 @@
+"""One connection to one broker: requests out, responses matched to them by correlation id.
+
+Knows frames, correlation ids, the versions that the broker speaks, and time-outs. What a request means,
+retries and other brokers are for its users: the client's pool, replica fetchers, forwarding to the
+controller.
+
+Invariants:
+
+- Every future handed out is resolved exactly once: by its response, by its time-out, or by
+  :class:`ConnectionLost` when the connection ends. None is left waiting.
+- A request that times out ends the connection. The broker may still be working on it, and what is asked
+  next must not wait behind it.
+- The bytes of a response are received once and copied at most once more, by the decoder: a frame that did
+  not come in one piece is received into a buffer of exactly its size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import cast
+
+from nilometer.runtime import Runtime
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode, KafkaError, MalformedResponse, UnsupportedVersion
+from nilometer.wire.messages import (
+    Api,
+    Message,
+    api,
+    decode_correlation_id,
+    decode_response,
+    encode_request,
+    supported_versions,
+)
+
+MakeRequest = Callable[[Api], Message]
+"""Makes the request in whatever version the broker and this client both speak."""
+
+Versions = Mapping[int, tuple[int, int]]
+
+DEFAULT_CLIENT_ID = "nilometer"
+REQUEST_TIMEOUT_MS = 30_000
+CONNECTION_SETUP_TIMEOUT_MS = 10_000
+RECEIVE_BYTES = 64 * 1024
+RESPONSE_BYTES_MAX = 1 << 30
+WRITE_BUFFER_BYTES = 1024 * 1024
+"""More than this waiting in the transport, and :meth:`Connection.wait_writable` waits."""
+LENGTH_BYTES = 4
+SOFTWARE_NAME = "nilometer"
+_UNSUPPORTED_VERSION = ErrorCode.unsupported_version.to_bytes(2, "big")
+
+
+class ConnectionLost(KafkaError):
+    """The connection ended, or never came to be. Whether the broker acted on the request is not known."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.network_exception, message)
+
+
+class RequestTimedOut(KafkaError):
+    """No response in time. Whether the broker acted on the request is not known."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.request_timed_out, message)
+
+
+class _InFlight:
+    __slots__ = ("api_key", "future", "timer", "version")
+
+    def __init__(
+        self, api_key: int, version: int, future: asyncio.Future[Message], timer: asyncio.TimerHandle | None
+    ) -> None:
+        self.api_key = api_key
+        self.version = version
+        self.future = future
+        self.timer = timer
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Get one from :meth:`open`."""
+
+    def __init__(self, host: str, port: int, client_id: str, request_timeout_ms: int) -> None:
+        self.host = host
+        self.port = port
+        self.versions: Versions = MappingProxyType({})
+        """What the broker serves: API key to lowest and highest version."""
+        self.on_lost: Callable[[Connection], None] | None = None
+        self.last_used = 0.0
+        """The event loop's time of the last request."""
+        self._client_id = client_id
+        self._request_timeout_ms = request_timeout_ms
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._lost: ConnectionLost | None = None
+        self._next_correlation_id = 0
+        self._in_flight: dict[int, _InFlight] = {}
+        self._writable: asyncio.Future[None] | None = None
+        self._received = bytearray(RECEIVE_BYTES)
+        self._received_view = memoryview(self._received)
+        self._filled = 0
+        self._frame: memoryview | None = None
+        self._frame_filled = 0
+
+    @classmethod
+    async def open(
+        cls,
+        runtime: Runtime,
+        host: str,
+        port: int,
+        *,
+        client_id: str = DEFAULT_CLIENT_ID,
+        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
+        setup_timeout_ms: int = CONNECTION_SETUP_TIMEOUT_MS,
+    ) -> Connection:
+        """Connect and ask for the broker's versions. Raises ConnectionLost, or what the broker refused."""
+        connection: Connection | None = None
+
+        def make() -> Connection:
+            nonlocal connection
+            connection = cls(host, port, client_id, request_timeout_ms)
+            return connection
+
+        try:
+            async with asyncio.timeout(setup_timeout_ms / 1000):
+                await runtime.network.connect(make, host, port)
+                assert connection is not None
+                await connection._negotiate()
+        except TimeoutError:
+            if connection is not None:
+                connection.close()
+            raise ConnectionLost(f"no connection to {host}:{port} within {setup_timeout_ms} ms") from None
+        except OSError as problem:
+            raise ConnectionLost(f"cannot connect to {host}:{port}: {_reason(problem)}") from problem
+        except BaseException:
+            if connection is not None:
+                connection.close()
+            raise
+        return connection
+
+    # --- requests
+
+    @property
+    def closed(self) -> bool:
+        return self._lost is not None
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._in_flight)
+
+    def api(self, api_key: int, at_most: int | None = None) -> Api:
+        """The newest version that both sides speak. Raises UnsupportedVersion."""
+        try:
+            low, high = self.versions[api_key]
+        except KeyError:
+            raise UnsupportedVersion(api_key, 0) from None
+        own_low, own_high = supported_versions(api_key)
+        version = min(high, own_high if at_most is None else min(own_high, at_most))
+        if version < low or version < own_low:
+            raise UnsupportedVersion(api_key, version)
+        return api(api_key, version)
+
+    async def request(
+        self, api_key: int, make: MakeRequest, *, at_most: int | None = None, timeout_ms: int | None = None
+    ) -> Message:
+        """Send what ``make`` makes and wait for the response. Raises KafkaError."""
+        return await self.send(make(self.api(api_key, at_most)), timeout_ms=timeout_ms)
+
+    def send(self, request: Message, *, timeout_ms: int | None = None) -> asyncio.Future[Message]:
+        """Send at once; the future is the response. Raises ConnectionLost when the connection has ended."""
+        transport, correlation_id = self._begin()
+        frame = encode_request(correlation_id, self._client_id, request)
+        future: asyncio.Future[Message] = self._loop.create_future()
+        timeout = (self._request_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        self._in_flight[correlation_id] = _InFlight(
+            request.__api_key__,
+            request.__version__,
+            future,
+            self._loop.call_later(timeout, self._on_timeout, correlation_id),
+        )
+        transport.write(frame)
+        return future
+
+    def send_without_response(self, request: Message) -> None:
+        """For a Produce request with acks=0, which the broker does not answer. Raises ConnectionLost."""
+        transport, correlation_id = self._begin()
+        transport.write(encode_request(correlation_id, self._client_id, request))
+
+    async def wait_writable(self) -> None:
+        """Return once the transport's buffer has room. Raises ConnectionLost."""
+        while self._writable is not None:
+            await asyncio.shield(self._writable)
+        if self._lost is not None:
+            raise self._lost
+
+    def close(self, reason: str = "closed by this side") -> None:
+        """End the connection; requests without a response fail with ConnectionLost. May be called again."""
+        transport = self._transport
+        self._fail(ConnectionLost(f"{self.host}:{self.port}: {reason}"))
+        if transport is not None:
+            transport.close()
+
+    def _begin(self) -> tuple[asyncio.Transport, int]:
+        if self._lost is not None:
+            raise ConnectionLost(self._lost.message)
+        assert self._transport is not None
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = (correlation_id + 1) & 0x7FFF_FFFF
+        self.last_used = self._loop.time()
+        return self._transport, correlation_id
+
+    async def _negotiate(self) -> None:
+        """Learn the broker's versions, falling back to version 0 for a broker that is older (KIP-511)."""
+        _, newest = supported_versions(ApiKey.API_VERSIONS)
+        response = await self.send(self._api_versions_request(newest))
+        if response.error_code == ErrorCode.unsupported_version:
+            theirs = {key.api_key: key.max_version for key in response.api_keys}
+            response = await self.send(
+                self._api_versions_request(min(newest, theirs.get(ApiKey.API_VERSIONS, 0)))
+            )
+        if response.error_code != ErrorCode.none:
+            raise KafkaError(response.error_code, f"{self.host}:{self.port} refused ApiVersions")
+        self.versions = MappingProxyType(
+            {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
+        )
+
+    def _api_versions_request(self, version: int) -> Message:
+        from nilometer import __version__
+
+        codec = api(ApiKey.API_VERSIONS, version)
+        return codec.request(client_software_name=SOFTWARE_NAME, client_software_version=__version__)
+
+    # --- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        reason = _reason(exc) if isinstance(exc, OSError) else "closed by the broker"
+        self._fail(ConnectionLost(f"{self.host}:{self.port}: {reason}"))
+
+    def pause_writing(self) -> None:
+        if self._writable is None:
+            self._writable = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        if self._writable is not None:
+            self._writable.set_result(None)
+            self._writable = None
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._frame is not None:
+            return self._frame[self._frame_filled :]
+        return self._received_view[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            if self._frame is None:
+                self._filled += nbytes
+                self._split()
+                return
+            self._frame_filled += nbytes
+            if self._frame_filled == len(self._frame):
+                frame, self._frame = self._frame, None
+                self._on_frame(frame)
+        except MalformedResponse as problem:
+            self.close(f"the broker's answer cannot be read: {problem.message}")
+
+    def eof_received(self) -> bool:
+        return False
+
+    # --- bytes to responses
+
+    def _split(self) -> None:
+        """Take every whole frame out of what was received; give an unfinished one a buffer of its own."""
+        view, position, end = self._received_view, 0, self._filled
+        while end - position >= LENGTH_BYTES:
+            size = int.from_bytes(view[position : position + LENGTH_BYTES], "big", signed=True)
+            if not 0 <= size <= RESPONSE_BYTES_MAX:
+                raise MalformedResponse(f"a response of {size} bytes was announced")
+            position += LENGTH_BYTES
+            if end - position < size:
+                frame = memoryview(bytearray(size))
+                self._frame_filled = end - position
+                frame[: self._frame_filled] = view[position:end]
+                self._frame = frame
+                position = end
+                break
+            self._on_frame(view[position : position + size])
+            position += size
+        rest = end - position
+        if rest:
+            self._received[:rest] = self._received[position:end]
+        self._filled = rest
+
+    def _on_frame(self, received: memoryview) -> None:
+        frame = cast(bytes, received.toreadonly())  # read like bytes; the decoder takes nothing writable
+        correlation_id = decode_correlation_id(frame)
+        waiting = self._in_flight.pop(correlation_id, None)
+        if waiting is None:
+            if self._lost is None:
+                raise MalformedResponse(
+                    f"a response to request {correlation_id}, which is not waiting for one"
+                )
+            return
+        if waiting.timer is not None:
+            waiting.timer.cancel()
+        version = waiting.version
+        if waiting.api_key == ApiKey.API_VERSIONS and frame[4:6] == _UNSUPPORTED_VERSION:
+            version = 0  # what a broker answers in that does not know the version asked for (KIP-511)
+        try:
+            _, response = decode_response(waiting.api_key, version, frame)
+        except MalformedResponse as problem:
+            _reject(waiting.future, problem)
+            raise
+        if not waiting.future.done():
+            waiting.future.set_result(response)
+
+    def _on_timeout(self, correlation_id: int) -> None:
+        waiting = self._in_flight.pop(correlation_id, None)
+        if waiting is None:
+            return
+        name = ApiKey(waiting.api_key).name
+        _reject(waiting.future, RequestTimedOut(f"{self.host}:{self.port} did not answer {name} in time"))
+        self.close(f"{name} was not answered in time")
+
+    def _fail(self, problem: ConnectionLost) -> None:
+        if self._lost is not None:
+            return
+        self._lost = problem
+        in_flight, self._in_flight = self._in_flight, {}
+        for waiting in in_flight.values():
+            if waiting.timer is not None:
+                waiting.timer.cancel()
+            _reject(waiting.future, ConnectionLost(problem.message))
+        self.resume_writing()
+        if self.on_lost is not None:
+            self.on_lost(self)
+
+
+def _reason(problem: OSError) -> str:
+    """The system's words: asyncio puts its own in their place."""
+    if problem.errno is not None and problem.errno > 0:
+        return os.strerror(problem.errno)
+    return problem.strerror or str(problem) or type(problem).__name__
+
+
+def _reject(future: asyncio.Future[Message], problem: KafkaError) -> None:
+    if not future.done():
+        future.set_exception(problem)

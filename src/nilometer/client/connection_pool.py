@@ -1,0 +1,147 @@
+"""Connections to the brokers of one cluster, made when first needed and again when lost.
+
+Knows addresses (asked for anew each time, since brokers move) and the pauses between attempts. Which
+broker to talk to is the caller's choice.
+
+Invariants:
+
+- At most one connection per broker and channel, and at most one attempt at a time to make it; all who
+  wait for it share the attempt, and none of them can cancel it for the others.
+- A broker that could not be reached is tried again no sooner than ``reconnect.backoff.ms`` later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from nilometer.client.backoff import Backoff
+from nilometer.client.cluster_metadata import BrokerNode
+from nilometer.client.connection import Connection, ConnectionLost
+from nilometer.client.settings import ClientSettings
+from nilometer.runtime import Runtime
+from nilometer.wire.errors import KafkaError
+
+MAIN_CHANNEL = "main"
+FETCH_CHANNEL = "fetch"
+"""Fetches wait at the broker, and what is sent behind them would wait too: they have their own connection."""
+
+_Key = tuple[int, str]
+
+
+@dataclass(slots=True)
+class _Reconnect:
+    """Failures in a row to reach one broker, and when (by the loop's time) to try next."""
+
+    failures: int = 0
+    not_before: float = 0.0
+
+
+class ConnectionPool:
+    def __init__(
+        self, runtime: Runtime, settings: ClientSettings, brokers: Callable[[], Mapping[int, BrokerNode]]
+    ) -> None:
+        self._runtime = runtime
+        self._brokers = brokers
+        self._client_id = settings.string("client.id")
+        self._request_timeout_ms = settings.integer("request.timeout.ms")
+        self._setup_timeout_ms = settings.integer("socket.connection.setup.timeout.ms")
+        self._backoff = Backoff(
+            settings.integer("reconnect.backoff.ms"), settings.integer("reconnect.backoff.max.ms")
+        )
+        self._open: dict[_Key, Connection] = {}
+        self._connecting: dict[_Key, asyncio.Task[Connection]] = {}
+        self._reconnects: dict[int, _Reconnect] = {}
+        self._closed = False
+
+    async def get(self, node_id: int, channel: str = MAIN_CHANNEL) -> Connection:
+        """An open connection to a broker of the cluster, made if need be. Raises KafkaError."""
+        connection = self.existing(node_id, channel)
+        if connection is not None:
+            return connection
+        if self._closed:
+            raise ConnectionLost("the client is closed")
+        key = (node_id, channel)
+        task = self._connecting.get(key)
+        if task is None:
+            task = asyncio.create_task(self._connect(key), name=f"connect-{node_id}-{channel}")
+            self._connecting[key] = task
+            task.add_done_callback(lambda done: self._on_attempt_ended(key, done))
+        return await asyncio.shield(task)
+
+    def existing(self, node_id: int, channel: str = MAIN_CHANNEL) -> Connection | None:
+        """The connection to a broker if there is one that is open and leads to where the broker is now."""
+        connection = self._open.get((node_id, channel))
+        if connection is None or connection.closed:
+            return None
+        node = self._brokers().get(node_id)
+        if node is not None and (node.host, node.port) != (connection.host, connection.port):
+            connection.close("the broker has moved")
+            return None
+        return connection
+
+    async def open(self, host: str, port: int) -> Connection:
+        """A connection of the caller's own, to an address. Raises KafkaError."""
+        return await Connection.open(
+            self._runtime,
+            host,
+            port,
+            client_id=self._client_id,
+            request_timeout_ms=self._request_timeout_ms,
+            setup_timeout_ms=self._setup_timeout_ms,
+        )
+
+    def by_nearness(self) -> list[int]:
+        """All known brokers: connected ones, the least busy first; then by how seldom they failed lately."""
+        connected: list[tuple[int, int]] = []
+        others: list[tuple[int, int, int]] = []
+        for node_id in sorted(self._brokers()):
+            connection = self.existing(node_id)
+            if connection is not None:
+                connected.append((connection.in_flight, node_id))
+            else:
+                state = self._reconnects.get(node_id)
+                chance = self._runtime.entropy.below(1 << 16)
+                others.append((state.failures if state is not None else 0, chance, node_id))
+        return [node_id for _, node_id in sorted(connected)] + [node_id for *_, node_id in sorted(others)]
+
+    async def close(self) -> None:
+        self._closed = True
+        for task in list(self._connecting.values()):
+            task.cancel()
+            with suppress(asyncio.CancelledError, KafkaError):
+                await task
+        for connection in list(self._open.values()):
+            connection.close()
+
+    async def _connect(self, key: _Key) -> Connection:
+        node_id, _ = key
+        state = self._reconnects.setdefault(node_id, _Reconnect())
+        loop = asyncio.get_running_loop()
+        if (wait := state.not_before - loop.time()) > 0:
+            await asyncio.sleep(wait)
+        node = self._brokers().get(node_id)
+        if node is None:
+            raise ConnectionLost(f"no broker {node_id} is known")
+        try:
+            connection = await self.open(node.host, node.port)
+        except KafkaError:
+            state.failures += 1
+            delay_ms = self._backoff.delay_ms(state.failures, self._runtime.entropy)
+            state.not_before = loop.time() + delay_ms / 1000
+            raise
+        state.failures, state.not_before = 0, 0.0
+        self._open[key] = connection
+        connection.on_lost = lambda lost: self._on_lost(key, lost)
+        return connection
+
+    def _on_attempt_ended(self, key: _Key, task: asyncio.Task[Connection]) -> None:
+        del self._connecting[key]
+        if not task.cancelled():
+            task.exception()  # every waiter was told; with none left there is nobody to tell
+
+    def _on_lost(self, key: _Key, lost: Connection) -> None:
+        if self._open.get(key) is lost:
+            del self._open[key]

@@ -1,0 +1,92 @@
+"""What an admin asks with and is answered with: topics to be, settings, brokers, log folders. Values only."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from nilometer.client.cluster_metadata import BrokerNode, TopicPartition
+from nilometer.wire.errors import ErrorCode
+
+BROKER_DEFAULT = -1
+"""For a number of partitions or replicas: what the broker is configured with."""
+
+
+class ResourceType(enum.IntEnum):
+    TOPIC = 2
+    BROKER = 4
+
+
+class ConfigSource(enum.IntEnum):
+    """Where a value in force comes from, in the numbers of DescribeConfigs."""
+
+    UNKNOWN = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    DYNAMIC_CLIENT_METRICS_CONFIG = 7
+    DYNAMIC_GROUP_CONFIG = 8
+
+
+class AlterOperation(enum.IntEnum):
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    name: str
+    partitions: int = BROKER_DEFAULT
+    replication_factor: int = BROKER_DEFAULT
+    configs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    assignments: Mapping[int, Sequence[int]] = field(default_factory=lambda: MappingProxyType({}))
+    """Partition to its replicas; where it is given, the two numbers above are not."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    name: str
+    value: str | None
+    operation: AlterOperation = AlterOperation.SET
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    name: str
+    value: str | None
+    source: ConfigSource
+    read_only: bool
+    sensitive: bool
+    documentation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    cluster_id: str | None
+    controller_id: int
+    brokers: tuple[BrokerNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSize:
+    partition: TopicPartition
+    size_bytes: int
+    offset_lag: int
+    is_future: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirDescription:
+    broker_id: int
+    path: str
+    error: ErrorCode
+    replicas: tuple[ReplicaSize, ...]
+    total_bytes: int
+    usable_bytes: int

@@ -1,0 +1,192 @@
+"""Questions about offsets that the leaders of partitions answer: ListOffsets and OffsetForLeaderEpoch.
+
+A question about many partitions is cut by leader, asked in parallel, and asked again of those partitions
+whose leader had moved. Used by consumer and admin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeVar
+
+from nilometer.client.client import Client
+from nilometer.client.cluster_metadata import NO_EPOCH, TopicPartition
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.messages import Api, Message
+
+LATEST_TIMESTAMP = -1
+EARLIEST_TIMESTAMP = -2
+MAX_TIMESTAMP = -3
+"""Stand for the end of the log, its start, and the record with the highest timestamp (KIP-734)."""
+
+CONSUMER_REPLICA_ID = -1
+READ_UNCOMMITTED = 0
+READ_COMMITTED = 1
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+class ListedOffset(NamedTuple):
+    offset: int
+    """-1 where no record is as late as was asked for."""
+    timestamp: int
+    leader_epoch: int
+
+
+class EpochEnd(NamedTuple):
+    """The largest epoch not above the one asked for, and the offset behind its last record."""
+
+    leader_epoch: int
+    end_offset: int
+
+
+async def list_offsets(
+    client: Client, timestamps: Mapping[TopicPartition, int], isolation_level: int, timeout_ms: int
+) -> dict[TopicPartition, ListedOffset]:
+    """The first offset at or after a timestamp (or one of the constants), by partition. Raises KafkaError."""
+
+    def make(api: Api, asked: Mapping[TopicPartition, int]) -> Message:
+        topics = _by_topic(asked)
+        if api.version < _version_needed(asked):
+            raise KafkaError(ErrorCode.unsupported_version, "the broker cannot look up the highest timestamp")
+        return api.request(
+            replica_id=CONSUMER_REPLICA_ID,
+            isolation_level=isolation_level,
+            timeout_ms=timeout_ms,
+            topics=tuple(
+                api.make_request(
+                    "ListOffsetsTopic",
+                    name=topic,
+                    partitions=tuple(
+                        api.make_request(
+                            "ListOffsetsPartition",
+                            partition_index=partition,
+                            current_leader_epoch=client.metadata.leader_epoch(
+                                TopicPartition(topic, partition)
+                            ),
+                            timestamp=timestamp,
+                        )
+                        for partition, timestamp in partitions
+                    ),
+                )
+                for topic, partitions in topics.items()
+            ),
+        )
+
+    def read(response: Message) -> list[tuple[TopicPartition, ErrorCode, ListedOffset]]:
+        return [
+            (
+                TopicPartition(topic.name, part.partition_index),
+                part.error_code,
+                ListedOffset(
+                    part.offset, _milliseconds(part.timestamp), getattr(part, "leader_epoch", NO_EPOCH)
+                ),
+            )
+            for topic in response.topics
+            for part in topic.partitions
+        ]
+
+    return await _ask_leaders(client, ApiKey.LIST_OFFSETS, timestamps, make, read, timeout_ms)
+
+
+async def epoch_ends(
+    client: Client, epochs: Mapping[TopicPartition, int], timeout_ms: int
+) -> dict[TopicPartition, EpochEnd]:
+    """Where a leader epoch ended, by the present leader (KIP-320). Raises KafkaError."""
+
+    def make(api: Api, asked: Mapping[TopicPartition, int]) -> Message:
+        return api.request(
+            replica_id=CONSUMER_REPLICA_ID,
+            topics=tuple(
+                api.make_request(
+                    "OffsetForLeaderTopic",
+                    topic=topic,
+                    partitions=tuple(
+                        api.make_request(
+                            "OffsetForLeaderPartition",
+                            partition=partition,
+                            current_leader_epoch=client.metadata.leader_epoch(
+                                TopicPartition(topic, partition)
+                            ),
+                            leader_epoch=epoch,
+                        )
+                        for partition, epoch in partitions
+                    ),
+                )
+                for topic, partitions in _by_topic(asked).items()
+            ),
+        )
+
+    def read(response: Message) -> list[tuple[TopicPartition, ErrorCode, EpochEnd]]:
+        return [
+            (
+                TopicPartition(topic.topic, part.partition),
+                part.error_code,
+                EpochEnd(part.leader_epoch, part.end_offset),
+            )
+            for topic in response.topics
+            for part in topic.partitions
+        ]
+
+    return await _ask_leaders(client, ApiKey.OFFSET_FOR_LEADER_EPOCH, epochs, make, read, timeout_ms)
+
+
+async def _ask_leaders(
+    client: Client,
+    api_key: int,
+    questions: Mapping[TopicPartition, Q],
+    make: Callable[[Api, Mapping[TopicPartition, Q]], Message],
+    read: Callable[[Message], list[tuple[TopicPartition, ErrorCode, A]]],
+    timeout_ms: int,
+) -> dict[TopicPartition, A]:
+    answers: dict[TopicPartition, A] = {}
+    client.watch_topics(sorted({partition.topic for partition in questions}))
+
+    async def ask(node_id: int, asked: Mapping[TopicPartition, Q]) -> KafkaError | None:
+        """Takes the answers of one leader; the first problem that remains."""
+        problem: KafkaError | None = None
+        try:
+            response = await client.send_to(node_id, api_key, lambda api: make(api, asked))
+        except KafkaError as failure:
+            return failure
+        for partition, code, answer in read(response):
+            if code == ErrorCode.none:
+                answers[partition] = answer
+            elif problem is None:
+                problem = KafkaError(code, str(partition))
+        return problem
+
+    async def round_of_questions() -> dict[TopicPartition, A]:
+        by_leader: dict[int, dict[TopicPartition, Q]] = {}
+        for partition in sorted(questions.keys() - answers.keys()):
+            leader = client.metadata.leader(partition)
+            if leader is None:
+                code = client.topic_errors.get(partition.topic, ErrorCode.leader_not_available)
+                raise KafkaError(code, f"no leader of {partition} is known")
+            by_leader.setdefault(leader.node_id, {})[partition] = questions[partition]
+        problems = await asyncio.gather(*(ask(node_id, asked) for node_id, asked in by_leader.items()))
+        for problem in problems:
+            if problem is not None:
+                raise problem
+        return answers
+
+    await client.retry(round_of_questions, timeout_ms)
+    return answers
+
+
+def _by_topic(asked: Mapping[TopicPartition, Q]) -> dict[str, list[tuple[int, Q]]]:
+    topics: dict[str, list[tuple[int, Q]]] = {}
+    for partition, question in asked.items():
+        topics.setdefault(partition.topic, []).append((partition.partition, question))
+    return topics
+
+
+def _version_needed(asked: Mapping[TopicPartition, int]) -> int:
+    return 7 if MAX_TIMESTAMP in asked.values() else 1
+
+
+def _milliseconds(timestamp: object) -> int:
+    return timestamp if isinstance(timestamp, int) else -1
