@@ -45,9 +45,16 @@ BrokerEvent = BrokersDown | BrokerUp
 
 
 def office_entry(
-    image: ClusterImage, controller_id: BrokerId, incarnation: Incarnation, chance: Entropy
+    image: ClusterImage,
+    controller_id: BrokerId,
+    incarnation: Incarnation,
+    chance: Entropy,
+    cluster_id: str | None = None,
 ) -> Entry:
-    """The entry with which the next term begins; the first of all founds the cluster."""
+    """The entry with which the next term begins; the first of all founds the cluster.
+
+    ``cluster_id`` is the id it is founded with, where the store has one already.
+    """
     office = Office(controller_id, incarnation, ControllerEpoch(image.controller_epoch + 1))
     records: list[Record] = [
         TakeOffice(
@@ -55,7 +62,7 @@ def office_entry(
         )
     ]
     if image.cluster_id is None:
-        records.append(ClusterCreated(cluster_id=uuid_to_text(chance.uuid())))
+        records.append(ClusterCreated(cluster_id=cluster_id or uuid_to_text(chance.uuid())))
     return Entry(
         controller_id=controller_id,
         controller_incarnation=incarnation,
