@@ -18,6 +18,7 @@ from typing import Any
 from uuid import UUID
 
 from nilometer.wire.building import implicit_default, milliseconds, milliseconds_since_epoch
+from nilometer.wire.primitives import NULL_UUID, unsigned
 from nilometer.wire.schema import EntityShape, FieldShape, shape_of
 from nilometer.wire.varint import encode_unsigned
 
@@ -41,9 +42,6 @@ _FORMATS = {
 _PADDING = "x"
 """A zero byte: the section of tagged fields of a type that has none."""
 
-_UNSIGNED = tuple(encode_unsigned(value) for value in range(4096))
-_NULL_UUID = bytes(16)
-
 
 @functools.cache
 def writer(entity: type[Any]) -> Write:
@@ -57,20 +55,6 @@ def writer(entity: type[Any]) -> Write:
             step(pieces, value)
 
     return write_entity
-
-
-def unsigned(value: int) -> bytes:
-    return _UNSIGNED[value] if value < 4096 else encode_unsigned(value)
-
-
-def compact_string(value: str) -> bytes:
-    encoded = value.encode()
-    return unsigned(len(encoded) + 1) + encoded
-
-
-def string(value: str) -> bytes:
-    encoded = value.encode()
-    return len(encoded).to_bytes(2, "big") + encoded
 
 
 def _steps(shape: EntityShape) -> tuple[Write, ...]:
@@ -132,8 +116,7 @@ def _blob_writer(is_string: bool, *, flexible: bool, nullable: bool) -> Write:
             pieces.append(b"\x00")
             return
         data: bytes = value.encode() if is_string else value
-        size = len(data) + 1
-        pieces.append(_UNSIGNED[size] if size < 4096 else encode_unsigned(size))
+        pieces.append(unsigned(len(data) + 1))
         pieces.append(data)
 
     size_bytes = 2 if is_string else 4
@@ -237,7 +220,7 @@ def _tags_writer(tagged: Sequence[FieldShape]) -> Write:
 
 
 def _write_uuid(pieces: Pieces, value: UUID | None) -> None:
-    pieces.append(_NULL_UUID if value is None else value.bytes)
+    pieces.append(NULL_UUID if value is None else value.bytes)
 
 
 def _write_duration_32(pieces: Pieces, value: timedelta) -> None:

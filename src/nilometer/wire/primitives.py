@@ -1,0 +1,84 @@
+"""Encodings that the hand-written messages share with the general writer.
+
+Two forms of each: legacy, and compact for flexible versions (KIP-482). Sizes of compact values are one more
+than they are, since zero means null.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from nilometer.wire.varint import encode_unsigned
+
+NULL_UUID = bytes(16)
+_TABLE_SIZE = 4096
+_UNSIGNED = tuple(encode_unsigned(value) for value in range(_TABLE_SIZE))
+_INT32 = struct.Struct(">i").pack
+
+
+class NodeEndpoint(NamedTuple):
+    """Where a leader is that a client did not know of (KIP-951)."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+class LeaderIdAndEpoch(NamedTuple):
+    leader_id: int
+    leader_epoch: int
+
+
+def unsigned(value: int) -> bytes:
+    return _UNSIGNED[value] if value < _TABLE_SIZE else encode_unsigned(value)
+
+
+def string(value: str | None, flexible: bool) -> bytes:
+    """A nullable string."""
+    if value is None:
+        return b"\x00" if flexible else b"\xff\xff"
+    encoded = value.encode()
+    return (unsigned(len(encoded) + 1) if flexible else len(encoded).to_bytes(2, "big")) + encoded
+
+
+def array_size(count: int, flexible: bool) -> bytes:
+    return unsigned(count + 1) if flexible else _INT32(count)
+
+
+def null_array(flexible: bool) -> bytes:
+    return b"\x00" if flexible else b"\xff\xff\xff\xff"
+
+
+def bytes_size(size: int, flexible: bool) -> bytes:
+    return unsigned(size + 1) if flexible else _INT32(size)
+
+
+def topic(name: str | UUID, flexible: bool) -> bytes:
+    """A topic by name, or by id in the versions that have ids."""
+    return string(name, flexible) if isinstance(name, str) else name.bytes
+
+
+def tagged_fields(fields: Sequence[tuple[int, bytes]]) -> bytes:
+    """A section of tagged fields: (tag, encoding), in the order of the tags."""
+    parts = [unsigned(len(fields))]
+    for tag, encoded in fields:
+        parts += (unsigned(tag), unsigned(len(encoded)), encoded)
+    return b"".join(parts)
+
+
+def node_endpoints(endpoints: Sequence[NodeEndpoint]) -> bytes:
+    """As the value of a tagged field."""
+    parts = [unsigned(len(endpoints) + 1)]
+    for endpoint in endpoints:
+        parts += (
+            _INT32(endpoint.node_id),
+            string(endpoint.host, True),
+            _INT32(endpoint.port),
+            string(endpoint.rack, True),
+            b"\x00",
+        )
+    return b"".join(parts)
