@@ -1,0 +1,307 @@
+"""The cluster as a Spark process sees it: blocking calls over a client that runs in a thread of its own.
+
+Knows metadata, offsets by timestamp, and fetching a range of a partition with the next fetch under way
+while the last is decoded. Never decodes records and knows nothing of Spark.
+
+Invariants: a process has one client per set of settings, made when first used and kept, so that a micro-
+batch costs no new connections; a fetch carries the topic's id, so records of another life of the topic are
+never taken for this one's; a range ends at its end or with an error that says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from uuid import UUID
+
+from nilometer.client.client import Client
+from nilometer.client.cluster_metadata import TopicMetadata, TopicPartition
+from nilometer.client.config_keys import CONSUMER_CONFIG_DEFINITION
+from nilometer.client.connection_pool import FETCH_CHANNEL
+from nilometer.client.metadata_exchange import metadata_request, read_metadata
+from nilometer.client.settings import ClientSettings
+from nilometer.pipeline.errors import DataLoss, SourceProblem
+from nilometer.pipeline.offsets import OffsetRange, Part
+from nilometer.pipeline.source_options import LATEST, Selection
+from nilometer.runtime import Runtime
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.messages import Api, Message
+from nilometer.wire.record_batch import batches
+
+T = TypeVar("T")
+
+TOPIC_WAIT_MS = 5_000
+"""How long a topic may be missing from the metadata before it counts as gone (brokers learn at different times)."""
+GAP_ANSWERS = 2
+"""Empty answers below the high watermark, one after another, before these offsets count as compacted away."""
+
+_shared: dict[tuple[tuple[str, str], ...], ClusterReader] = {}
+_shared_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    records: bytes | memoryview
+    next_offset: int
+
+
+class ClusterReader:
+    """Get one from :meth:`shared`."""
+
+    def __init__(self, consumer: Iterable[tuple[str, str]]) -> None:
+        self._settings = ClientSettings(CONSUMER_CONFIG_DEFINITION, dict(consumer))
+        self._timeout_ms = self._settings.integer("default.api.timeout.ms")
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="nilometer-client", daemon=True)
+        self._thread.start()
+        self._client: Client | None = None
+
+    @classmethod
+    def shared(cls, consumer: tuple[tuple[str, str], ...]) -> ClusterReader:
+        """The process's own reader for these settings."""
+        with _shared_lock:
+            reader = _shared.get(consumer)
+            if reader is None:
+                reader = _shared[consumer] = cls(consumer)
+            return reader
+
+    def close(self) -> None:
+        with _shared_lock:
+            for key, reader in list(_shared.items()):
+                if reader is self:
+                    del _shared[key]
+        if self._client is not None:
+            self._submit(self._client.close()).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    # --- blocking calls
+
+    def topics(self, selection: Selection) -> dict[str, TopicMetadata]:
+        """The selected topics that there are. Those named and missing are waited for a little, then left out."""
+        return self._run(self._topics(selection), "metadata")
+
+    def offsets(self, wanted: Mapping[Part, int]) -> dict[Part, int]:
+        """The offset for each partition's timestamp, or EARLIEST or LATEST."""
+        return self._run(self._offsets(wanted), "offsets") if wanted else {}
+
+    def fetch(self, wanted: OffsetRange, *, fail_on_data_loss: bool) -> Iterator[bytes | memoryview]:
+        """The record sets of a range, in order. The next one is being fetched while the last is in use."""
+        fetcher = _RangeFetcher(self._settings, wanted, fail_on_data_loss)
+        under_way = self._submit(self._with_client(fetcher.fetch))
+        try:
+            while True:
+                fetched = self._result(under_way, str(wanted.part))
+                if fetched.next_offset < wanted.end:
+                    under_way = self._submit(self._with_client(fetcher.fetch))
+                yield fetched.records
+                if fetched.next_offset >= wanted.end:
+                    return
+        finally:
+            under_way.cancel()
+
+    # --- in the client's thread
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _run(self, work: Coroutine[Any, Any, T], what: str) -> T:
+        return self._result(self._submit(work), what)
+
+    def _result(self, future: Future[T], what: str) -> T:
+        try:
+            return future.result()
+        except KafkaError as problem:
+            servers = ",".join(self._settings.strings("bootstrap.servers"))
+            raise SourceProblem(f"{what} from {servers}: {problem}") from problem
+
+    async def _started(self) -> Client:
+        if self._client is None:
+            client = Client(Runtime.system(), self._settings)
+            await client.start()
+            self._client = client
+        return self._client
+
+    async def _with_client(self, work: Callable[[Client], Awaitable[T]]) -> T:
+        return await work(await self._started())
+
+    async def _topics(self, selection: Selection) -> dict[str, TopicMetadata]:
+        client = await self._started()
+        names = selection.names
+        if names is None:
+            response = await client.send_to_any(ApiKey.METADATA, lambda api: metadata_request(api, None))
+            topics = read_metadata(response).metadata.topics
+            matching = [name for name in sorted(topics) if not topics[name].is_internal]
+            names = tuple(name for name in matching if selection.matches(name))
+        client.watch_topics(names)
+        await client.refresh()
+        found: dict[str, TopicMetadata] = {}
+        for name in names:
+            try:
+                found[name] = await client.topic(name, TOPIC_WAIT_MS)
+            except KafkaError as problem:
+                if problem.code is not ErrorCode.unknown_topic_or_partition:
+                    raise
+        return found
+
+    async def _offsets(self, wanted: Mapping[Part, int]) -> dict[Part, int]:
+        client = await self._started()
+        client.watch_topics(sorted({part.topic for part in wanted}))
+        return await client.retry(lambda: _list_offsets(client, wanted), self._timeout_ms)
+
+
+async def _list_offsets(client: Client, wanted: Mapping[Part, int]) -> dict[Part, int]:
+    by_leader: dict[int, list[Part]] = {}
+    for part in sorted(wanted):
+        leader = client.metadata.leader(TopicPartition(*part))
+        if leader is None:
+            raise KafkaError(ErrorCode.leader_not_available, f"no leader of {part} is known")
+        by_leader.setdefault(leader.node_id, []).append(part)
+    found: dict[Part, int] = {}
+    for node_id, parts in sorted(by_leader.items()):
+        response = await client.send_to(
+            node_id, ApiKey.LIST_OFFSETS, lambda api, parts=parts: _offsets_request(api, parts, wanted)
+        )
+        for topic in response.topics:
+            for answer in topic.partitions:
+                part = Part(topic.name, answer.partition_index)
+                if answer.error_code != ErrorCode.none:
+                    raise KafkaError(answer.error_code, f"offsets of {part}")
+                found[part] = answer.offset
+    return found
+
+
+def _offsets_request(api: Api, parts: list[Part], wanted: Mapping[Part, int]) -> Message:
+    def partition(part: Part) -> Message:
+        return api.make_request(
+            "ListOffsetsPartition",
+            partition_index=part.partition,
+            current_leader_epoch=-1,
+            timestamp=wanted[part],
+        )
+
+    names = sorted({part.topic for part in parts})
+    topics = tuple(
+        api.make_request(
+            "ListOffsetsTopic",
+            name=name,
+            partitions=tuple(partition(part) for part in parts if part.topic == name),
+        )
+        for name in names
+    )
+    return api.request(replica_id=-1, isolation_level=0, topics=topics)
+
+
+class _RangeFetcher:
+    """Fetches one range, piece by piece: its position, and what to make of the brokers' answers."""
+
+    def __init__(self, settings: ClientSettings, wanted: OffsetRange, fail_on_data_loss: bool) -> None:
+        self._settings = settings
+        self._wanted = wanted
+        self._partition = TopicPartition(wanted.topic, wanted.partition)
+        self._fail_on_data_loss = fail_on_data_loss
+        self._offset = wanted.start
+        self._empty_answers = 0
+
+    async def fetch(self, client: Client) -> Fetched:
+        """The next record set. Moves on past what is not there any more, if data may be lost."""
+        client.watch_topics([self._wanted.topic])
+        fetched = await client.retry(
+            lambda: self._attempt(client), self._settings.integer("default.api.timeout.ms")
+        )
+        self._offset = fetched.next_offset
+        return fetched
+
+    async def _attempt(self, client: Client) -> Fetched:
+        topic = client.metadata.topics.get(self._wanted.topic)
+        if topic is None:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"topic {self._wanted.topic}")
+        if self._wanted.topic_id and str(topic.topic_id) != self._wanted.topic_id:
+            return self._lost(f"topic {self._wanted.topic} was deleted and created again", self._wanted.end)
+        leader = client.metadata.leader(self._partition)
+        if leader is None:
+            raise KafkaError(ErrorCode.leader_not_available, f"no leader of {self._partition} is known")
+        connection = await client.connections.get(leader.node_id, FETCH_CHANNEL)
+        response = await connection.request(ApiKey.FETCH, lambda api: self._request(api, topic.topic_id))
+        if response.error_code != ErrorCode.none:
+            raise KafkaError(response.error_code, f"fetch from {self._partition}")
+        (answer,) = response.responses[0].partitions
+        if answer.error_code == ErrorCode.offset_out_of_range:
+            return await self._out_of_range(client)
+        if answer.error_code != ErrorCode.none:
+            raise KafkaError(answer.error_code, f"fetch from {self._partition}")
+        return self._judge(answer)
+
+    def _judge(self, answer: Message) -> Fetched:
+        records = answer.records or b""
+        next_offset = self._offset
+        for _, header in batches(records):
+            next_offset = max(next_offset, header.next_offset)
+        if next_offset > self._offset:
+            self._empty_answers = 0
+            return Fetched(records, next_offset)
+        if records:
+            raise KafkaError(
+                ErrorCode.corrupt_message, f"no whole batch from {self._partition} at {self._offset}"
+            )
+        if answer.high_watermark < self._wanted.end:
+            # A new leader that has not yet learnt how far its predecessor had come.
+            raise KafkaError(
+                ErrorCode.offset_not_available,
+                f"high watermark {answer.high_watermark} of {self._partition} is below {self._wanted.end}",
+            )
+        self._empty_answers += 1
+        return Fetched(b"", self._wanted.end if self._empty_answers >= GAP_ANSWERS else self._offset)
+
+    async def _out_of_range(self, client: Client) -> Fetched:
+        part = self._wanted.part
+        earliest = (await _list_offsets(client, {part: -2}))[part]
+        if earliest > self._offset:
+            until = min(earliest, self._wanted.end)
+            return self._lost(
+                f"offsets {self._offset} to {until - 1} of {part} are gone: its log starts at {earliest}",
+                until,
+            )
+        latest = (await _list_offsets(client, {part: LATEST}))[part]
+        return self._lost(
+            f"offsets {self._offset} to {self._wanted.end - 1} of {part} are gone: its log ends at {latest}",
+            self._wanted.end,
+        )
+
+    def _lost(self, what: str, next_offset: int) -> Fetched:
+        if self._fail_on_data_loss:
+            raise DataLoss(what)
+        return Fetched(b"", next_offset)
+
+    def _request(self, api: Api, topic_id: UUID | None) -> Message:
+        partition = api.make_request(
+            "FetchPartition",
+            partition=self._partition.partition,
+            current_leader_epoch=-1,
+            fetch_offset=self._offset,
+            last_fetched_epoch=-1,
+            log_start_offset=-1,
+            partition_max_bytes=self._settings.integer("max.partition.fetch.bytes"),
+        )
+        topic = api.make_request(
+            "FetchTopic", topic=self._partition.topic, topic_id=topic_id, partitions=(partition,)
+        )
+        replica: dict[str, Any] = {"replica_id": -1}
+        if api.version >= 15:
+            replica = {"replica_state": api.make_request("ReplicaState", replica_id=-1, replica_epoch=-1)}
+        return api.request(
+            **replica,
+            max_wait_ms=self._settings.integer("fetch.max.wait.ms"),
+            min_bytes=self._settings.integer("fetch.min.bytes"),
+            max_bytes=self._settings.integer("fetch.max.bytes"),
+            isolation_level=0,
+            session_id=0,
+            session_epoch=-1,
+            topics=(topic,),
+        )

@@ -1,0 +1,115 @@
+"""Positions in topics, and what to read between two of them. Pure.
+
+A position is Spark's own form, ``{"topic": {"0": 23}}``, with one addition: under ``#topic-ids`` (no topic
+can be named so) stand the ids of the topics, by which a topic deleted and created again is told from the
+one that was read so far.
+
+Invariants: the JSON of a position is always in the same order, since Spark compares positions as text; a
+range is half open and never empty; the ranges of a batch follow from its two positions alone, so that a
+batch that is run again reads the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+TOPIC_IDS = "#topic-ids"
+
+
+class Part(NamedTuple):
+    """One partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """What one task reads."""
+
+    topic: str
+    topic_id: str
+    """Empty where the brokers know no ids."""
+    partition: int
+    start: int
+    end: int
+
+    @property
+    def part(self) -> Part:
+        return Part(self.topic, self.partition)
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    offsets: Mapping[Part, int]
+    topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Position:
+        offsets = {
+            Part(topic, int(number)): offset
+            for topic, numbers in value.items()
+            if topic != TOPIC_IDS
+            for number, offset in numbers.items()
+        }
+        return cls(offsets, dict(value.get(TOPIC_IDS, {})))
+
+    def to_json(self) -> dict[str, Any]:
+        value: dict[str, Any] = {TOPIC_IDS: dict(sorted(self.topic_ids.items()))} if self.topic_ids else {}
+        for part, offset in sorted(self.offsets.items()):
+            value.setdefault(part.topic, {})[str(part.partition)] = offset
+        return value
+
+    def is_same_topic(self, topic: str, other: Position) -> bool:
+        """Whether both mean the same life of the topic, as far as ids are known."""
+        mine, theirs = self.topic_ids.get(topic), other.topic_ids.get(topic)
+        return mine is None or theirs is None or mine == theirs
+
+    def begin_of(self, part: Part, end: Position) -> int:
+        """Where to begin reading towards ``end``: new partitions, and new lives of topics, at their start."""
+        known = self.offsets.get(part)
+        return known if known is not None and self.is_same_topic(part.topic, end) else 0
+
+
+def ranges(start: Position, end: Position) -> list[OffsetRange]:
+    """What lies between two positions, by partition."""
+    found: list[OffsetRange] = []
+    for part, until in sorted(end.offsets.items()):
+        begin = start.begin_of(part, end)
+        if begin < until:
+            found.append(
+                OffsetRange(part.topic, end.topic_ids.get(part.topic, ""), part.partition, begin, until)
+            )
+    return found
+
+
+def limited(start: Position, end: Position, rows_max: int) -> Position:
+    """As far towards ``end`` as ``rows_max`` records go, each partition in proportion to what it has."""
+    pending = ranges(start, end)
+    total = sum(map(len, pending))
+    if total <= rows_max:
+        return end
+    cut = {one.part: one.start + min(len(one), max(len(one) * rows_max // total, 1)) for one in pending}
+    return replace(end, offsets={part: cut.get(part, offset) for part, offset in end.offsets.items()})
+
+
+def split(pieces: Iterable[OffsetRange], minimum: int | None) -> list[OffsetRange]:
+    """At least ``minimum`` ranges where there are as many records, larger partitions cut into more."""
+    whole = list(pieces)
+    if minimum is None or len(whole) >= minimum:
+        return whole
+    total = sum(map(len, whole))
+    parts: list[OffsetRange] = []
+    for one in whole:
+        count = min(max(-(-len(one) * minimum // total), 1), len(one))
+        bounds = [one.start + len(one) * number // count for number in range(count + 1)]
+        parts += [replace(one, start=low, end=high) for low, high in zip(bounds, bounds[1:], strict=False)]
+    return parts

@@ -1,0 +1,231 @@
+"""The options of ``format("nilometer")``: those of Spark's Kafka source, checked by name and value.
+
+Pure. Options that begin with ``kafka.`` are the consumer's settings, in Kafka's keys; the others are in
+one table with what each may be. A problem is an :class:`OptionError` that says the option, what was given
+and what is allowed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nilometer.client.config_keys import CONSUMER_CONFIG_DEFINITION
+from nilometer.client.settings import ClientSettings
+from nilometer.config import ConfigProblem
+from nilometer.pipeline.errors import OptionError
+
+EARLIEST = -2
+LATEST = -1
+
+ALLOWED = {
+    "subscribe": "topics, separated by commas",
+    "assign": 'partitions as JSON: {"topic": [0, 1]}',
+    "subscribePattern": "a regular expression that whole topic names match",
+    "startingOffsets": 'earliest, latest (streams only) or JSON: {"topic": {"0": 23, "1": -2}}',
+    "endingOffsets": 'latest or JSON: {"topic": {"0": 42, "1": -1}} (batch only)',
+    "maxOffsetsPerTrigger": "the most records of one micro-batch (streams only)",
+    "minPartitions": "the least number of tasks to split the reading into",
+    "failOnDataLoss": "true or false",
+    "includeHeaders": "true or false",
+}
+KAFKA_PREFIX = "kafka."
+NOT_FOR_SPARK = {
+    "auto.offset.reset": "say startingOffsets instead",
+    "max.poll.records": "say maxOffsetsPerTrigger instead",
+    "isolation.level": "only read_uncommitted is supported",
+    "allow.auto.create.topics": "reading creates no topics",
+}
+FETCH_BYTES = 8 * 1024 * 1024
+"""The default for ``kafka.max.partition.fetch.bytes``: one fetch is decoded while the next is under way."""
+
+_CANONICAL = {name.lower(): name for name in ALLOWED}
+_STRATEGIES = ("subscribe", "assign", "subscribePattern")
+
+PartitionOffsets = Mapping[str, Mapping[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which partitions to read; exactly one of the three is given."""
+
+    topics: tuple[str, ...] = ()
+    assigned: Mapping[str, tuple[int, ...]] | None = None
+    pattern: str | None = None
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The topics by name, or None where a pattern decides."""
+        if self.pattern is not None:
+            return None
+        return tuple(sorted(self.assigned)) if self.assigned is not None else self.topics
+
+    def matches(self, topic: str) -> bool:
+        return self.pattern is not None and re.fullmatch(self.pattern, topic) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    consumer: tuple[tuple[str, str], ...]
+    """Kafka's keys and values, sorted: also the name under which a process shares its connections."""
+    selection: Selection
+    starting: int | PartitionOffsets
+    """EARLIEST, LATEST, or an offset for each partition."""
+    ending: int | PartitionOffsets
+    max_offsets_per_trigger: int | None
+    min_partitions: int | None
+    fail_on_data_loss: bool
+    include_headers: bool
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return dict(self.consumer)["bootstrap.servers"]
+
+
+def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """Options as Spark hands them over: keys without regard to case. Raises OptionError."""
+    own, consumer = _split(given)
+    _refuse(own, "endingOffsets" if streaming else "maxOffsetsPerTrigger", streaming)
+    starting = _offsets(own, "startingOffsets", LATEST if streaming else EARLIEST)
+    if not streaming and (starting == LATEST or _names(starting, LATEST)):
+        raise OptionError(
+            "startingOffsets", own["startingOffsets"], "a batch cannot start at the latest offset"
+        )
+    ending = _offsets(own, "endingOffsets", LATEST)
+    if ending == EARLIEST or _names(ending, EARLIEST):
+        raise OptionError("endingOffsets", own["endingOffsets"], "reading cannot end at the earliest offset")
+    return SourceOptions(
+        consumer=consumer,
+        selection=_selection(own),
+        starting=starting,
+        ending=ending,
+        max_offsets_per_trigger=_positive(own, "maxOffsetsPerTrigger"),
+        min_partitions=_positive(own, "minPartitions"),
+        fail_on_data_loss=_boolean(own, "failOnDataLoss", True),
+        include_headers=includes_headers(own),
+    )
+
+
+def includes_headers(given: Mapping[str, str]) -> bool:
+    """The one option that the schema hangs on."""
+    return _boolean(
+        {_CANONICAL.get(key.lower(), key): value for key, value in given.items()}, "includeHeaders", False
+    )
+
+
+def _split(given: Mapping[str, str]) -> tuple[dict[str, str], tuple[tuple[str, str], ...]]:
+    own: dict[str, str] = {}
+    consumer = {"max.partition.fetch.bytes": str(FETCH_BYTES)}
+    for key, value in given.items():
+        name = key.lower()
+        if name.startswith(KAFKA_PREFIX):
+            consumer[name.removeprefix(KAFKA_PREFIX)] = value
+        elif name in _CANONICAL:
+            own[_CANONICAL[name]] = value
+        else:
+            allowed = ", ".join([*ALLOWED, "kafka.bootstrap.servers, kafka.*"])
+            raise OptionError(key, value, f"there is no such option; allowed are {allowed}")
+    if "bootstrap.servers" not in consumer:
+        raise OptionError("kafka.bootstrap.servers", None, "must be given: host:port[,host:port...]")
+    for name, reason in NOT_FOR_SPARK.items():
+        if name in consumer:
+            raise OptionError(KAFKA_PREFIX + name, consumer[name], reason)
+    try:
+        ClientSettings(CONSUMER_CONFIG_DEFINITION, consumer)
+    except ConfigProblem as problem:
+        raise OptionError(KAFKA_PREFIX + problem.key, consumer.get(problem.key), str(problem)) from problem
+    return own, tuple(sorted(consumer.items()))
+
+
+def _refuse(own: Mapping[str, str], name: str, streaming: bool) -> None:
+    if name in own:
+        raise OptionError(name, own[name], f"has no meaning in a {'stream' if streaming else 'batch'}")
+
+
+def _selection(own: Mapping[str, str]) -> Selection:
+    said = [name for name in _STRATEGIES if name in own]
+    if len(said) != 1:
+        raise OptionError(
+            " + ".join(said) or "subscribe", None, f"exactly one of {', '.join(_STRATEGIES)} must be given"
+        )
+    match said[0]:
+        case "subscribe":
+            topics = tuple(sorted({name.strip() for name in own["subscribe"].split(",")} - {""}))
+            if not topics:
+                raise OptionError("subscribe", own["subscribe"], "names no topic")
+            return Selection(topics=topics)
+        case "assign":
+            return Selection(assigned=_assigned(own["assign"]))
+        case _:
+            try:
+                re.compile(own["subscribePattern"])
+            except re.error as problem:
+                raise OptionError("subscribePattern", own["subscribePattern"], str(problem)) from problem
+            return Selection(pattern=own["subscribePattern"])
+
+
+def _assigned(text: str) -> Mapping[str, tuple[int, ...]]:
+    parsed = _json("assign", text)
+    if not parsed or not all(
+        isinstance(numbers, list) and numbers and all(type(one) is int and one >= 0 for one in numbers)
+        for numbers in parsed.values()
+    ):
+        raise OptionError("assign", text, f"must be {ALLOWED['assign']}")
+    return {topic: tuple(sorted(set(numbers))) for topic, numbers in sorted(parsed.items())}
+
+
+def _offsets(own: Mapping[str, str], name: str, default: int) -> int | PartitionOffsets:
+    text = own.get(name)
+    if text is None:
+        return default
+    word = text.strip().lower()
+    if word in ("earliest", "latest"):
+        return EARLIEST if word == "earliest" else LATEST
+    parsed = _json(name, text)
+    offsets: dict[str, dict[int, int]] = {}
+    for topic, partitions in parsed.items():
+        if not isinstance(partitions, dict):
+            raise OptionError(name, text, f"must be {ALLOWED[name]}")
+        for partition, offset in partitions.items():
+            if not partition.isdecimal() or type(offset) is not int or offset < EARLIEST:
+                raise OptionError(name, text, f"must be {ALLOWED[name]}")
+            offsets.setdefault(topic, {})[int(partition)] = offset
+    if not offsets:
+        raise OptionError(name, text, f"must be {ALLOWED[name]}")
+    return offsets
+
+
+def _names(offsets: int | PartitionOffsets, special: int) -> bool:
+    if isinstance(offsets, int):
+        return False
+    return any(offset == special for partitions in offsets.values() for offset in partitions.values())
+
+
+def _json(name: str, text: str) -> dict[str, object]:
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise OptionError(name, text, f"must be {ALLOWED[name]}")
+    return parsed
+
+
+def _positive(own: Mapping[str, str], name: str) -> int | None:
+    text = own.get(name)
+    if text is None:
+        return None
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise OptionError(name, text, "must be a whole number, 1 or more")
+    return int(text)
+
+
+def _boolean(own: Mapping[str, str], name: str, default: bool) -> bool:
+    text = own.get(name)
+    if text is None:
+        return default
+    if text.strip().lower() not in ("true", "false"):
+        raise OptionError(name, text, "must be true or false")
+    return text.strip().lower() == "true"

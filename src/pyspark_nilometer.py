@@ -1,0 +1,38 @@
+"""Spark finds this module by its name and with it ``format("nilometer")``: nothing needs to be registered.
+
+Spark imports every module called ``pyspark_*`` when a session looks for data sources, and an exception in one
+of them hides the sources of all. So nothing is imported here but what Spark itself has loaded already.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.types import StructType
+
+
+class DefaultSource(DataSource):
+    """Topics, with the columns and options of Spark's Kafka source; no jar."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "nilometer"
+
+    def schema(self) -> str:
+        from nilometer.pipeline.spark_source import schema_of
+
+        return schema_of(self.options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from nilometer.pipeline.spark_source import BatchReader
+
+        return BatchReader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from nilometer.pipeline.spark_source import StreamReader
+
+        return StreamReader(self.options, schema)
