@@ -4,6 +4,12 @@ Pure functions on an image that they never change. Every change of a partition, 
 through :mod:`~nilometer.cluster.controller.partition_change`: that page is where to read who leads and why.
 """
 
+from nilometer.cluster.controller.alter_partition import (
+    AlteredPartition,
+    AlterPartition,
+    IsrMember,
+    decide_alter_partitions,
+)
 from nilometer.cluster.controller.brokers import (
     BrokerRegistration,
     ShutdownProgress,
@@ -20,7 +26,19 @@ from nilometer.cluster.controller.configs import (
     ConfigOperation,
     decide_alter_configs,
 )
-from nilometer.cluster.controller.decision import OK, Decision, Outcome
+from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
+from nilometer.cluster.controller.elections import (
+    ElectedPartition,
+    ElectionType,
+    decide_elect_leaders,
+    decide_preferred_leaders,
+    preferred_imbalance,
+)
+from nilometer.cluster.controller.internal_topics import (
+    decide_internal_topic_growth,
+    fitting_replication_factor,
+    internal_topic,
+)
 from nilometer.cluster.controller.office import (
     BrokerEvent,
     BrokersDown,
@@ -31,6 +49,13 @@ from nilometer.cluster.controller.office import (
     office_entry,
 )
 from nilometer.cluster.controller.producer_ids import ProducerIdBlock, decide_allocate_producer_ids
+from nilometer.cluster.controller.reassignments import (
+    OngoingReassignment,
+    ReassignedPartition,
+    Reassignment,
+    decide_alter_reassignments,
+    list_reassignments,
+)
 from nilometer.cluster.controller.topics import (
     CreatedTopic,
     MorePartitions,
@@ -43,7 +68,9 @@ from nilometer.cluster.controller.topics import (
 
 __all__ = [
     "OK",
+    "AlterPartition",
     "AlterResource",
+    "AlteredPartition",
     "BrokerEvent",
     "BrokerRegistration",
     "BrokerUp",
@@ -53,16 +80,25 @@ __all__ = [
     "ConfigOperation",
     "CreatedTopic",
     "Decision",
+    "ElectedPartition",
+    "ElectionType",
+    "IsrMember",
     "MorePartitions",
     "NewTopic",
+    "OngoingReassignment",
     "Outcome",
     "ProducerIdBlock",
+    "ReassignedPartition",
+    "Reassignment",
+    "Refusal",
     "ShutdownProgress",
     "TopicDefaults",
     "broker_events",
     "check_registration",
     "decide_allocate_producer_ids",
     "decide_alter_configs",
+    "decide_alter_partitions",
+    "decide_alter_reassignments",
     "decide_broker_up",
     "decide_brokers_down",
     "decide_cluster_defaults",
@@ -70,7 +106,14 @@ __all__ = [
     "decide_create_partitions",
     "decide_create_topics",
     "decide_delete_topics",
+    "decide_elect_leaders",
+    "decide_internal_topic_growth",
+    "decide_preferred_leaders",
     "decide_repair",
     "decide_unregister_broker",
+    "fitting_replication_factor",
+    "internal_topic",
+    "list_reassignments",
     "office_entry",
+    "preferred_imbalance",
 ]

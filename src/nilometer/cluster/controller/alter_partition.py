@@ -1,0 +1,186 @@
+"""AlterPartition: a leader asks for another ISR (KIP-497, KIP-841, KIP-903).
+
+The leader may be wrong about everything: its own leadership, the partition's state, who is alive, which
+life of a follower it saw catch up. Each has an epoch, and each is compared:
+
+- the *broker epoch* of the asking broker: it may have restarted since;
+- the *leader epoch*: somebody else may lead. The *partition epoch*: the state it builds on may be gone;
+- the broker epoch of *every member it proposes*: a replica that restarted may have lost what made it in sync.
+
+A leader that knows more than this image (a higher epoch) has read further in the metadata log; it is the
+controller that is out of date. A leader that asks for what already is gets it: its earlier request was
+answered, and the answer lost (KAFKA-12686).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nilometer.cluster.controller.broker_epoch import check_broker_epoch
+from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
+from nilometer.cluster.controller.partition_change import Wanted
+from nilometer.cluster.controller.partition_draft import PartitionDraft
+from nilometer.cluster.identifiers import (
+    NO_BROKER_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    LeaderEpoch,
+    PartitionEpoch,
+    TopicIdPartition,
+)
+from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.partition import PartitionState
+from nilometer.cluster.records import RecoveryState
+from nilometer.wire.errors import ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class IsrMember:
+    broker_id: BrokerId
+    broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
+    """The life that was seen to be in sync; -1 where that is not known, and then not compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPartition:
+    partition: TopicIdPartition
+    leader_epoch: LeaderEpoch
+    partition_epoch: PartitionEpoch
+    new_isr: tuple[IsrMember, ...]
+    recovery_state: RecoveryState = RecoveryState.RECOVERED
+
+
+@dataclass(frozen=True, slots=True)
+class AlteredPartition:
+    partition: TopicIdPartition
+    outcome: Outcome
+    state: PartitionState | None = None
+    """As it is now, where the request succeeded."""
+
+
+def decide_alter_partitions(
+    image: ClusterImage,
+    broker_id: BrokerId,
+    broker_epoch: BrokerEpoch,
+    requests: Sequence[AlterPartition],
+) -> Decision[tuple[AlteredPartition, ...]]:
+    try:
+        check_broker_epoch(image, broker_id, broker_epoch)
+    except Refusal as refusal:
+        return Decision((), tuple(AlteredPartition(r.partition, refusal.outcome) for r in requests))
+    draft = PartitionDraft(image)
+    times = Counter(request.partition for request in requests)
+    reply: list[AlteredPartition] = []
+    for request in requests:
+        try:
+            if times[request.partition] > 1:
+                raise Refusal(ErrorCode.invalid_request, "A partition may appear only once in a request.")
+            reply.append(_alter(draft, broker_id, request))
+        except Refusal as refusal:
+            reply.append(AlteredPartition(request.partition, refusal.outcome))
+    return Decision(draft.take_units(), tuple(reply))
+
+
+def _alter(draft: PartitionDraft, broker_id: BrokerId, request: AlterPartition) -> AlteredPartition:
+    image = draft.image
+    state = _known_state(image, request.partition)
+    _check_epochs(state, broker_id, request)
+    if _is_so_already(state, request):
+        return AlteredPartition(request.partition, OK, state)
+    if request.partition_epoch < state.partition_epoch:
+        raise Refusal(
+            ErrorCode.invalid_update_version,
+            f"The partition epoch is {state.partition_epoch}, not {request.partition_epoch}",
+        )
+    _check_isr(state, request)
+    _refuse_ineligible(image, request)
+    wanted = Wanted(
+        isr=tuple(member.broker_id for member in request.new_isr),
+        recovered=request.recovery_state is RecoveryState.RECOVERED,
+    )
+    draft.change(
+        request.partition,
+        draft.with_election_policy(request.partition, wanted),
+        may_lead=image.is_active,
+    )
+    after = draft.state(request.partition)
+    if after.leader != broker_id:
+        # The new ISR completed a reassignment in which the asking leader has no place.
+        elected = Outcome(ErrorCode.new_leader_elected, f"The leader is {after.leader} now")
+        return AlteredPartition(request.partition, elected)
+    return AlteredPartition(request.partition, OK, after)
+
+
+def _known_state(image: ClusterImage, partition: TopicIdPartition) -> PartitionState:
+    topic = image.topic_by_id(partition.topic_id)
+    if topic is None:
+        raise Refusal(ErrorCode.unknown_topic_id, f"No topic has the id {partition.topic_id}")
+    state = topic.partition(partition.partition)
+    if state is None:
+        raise Refusal(
+            ErrorCode.unknown_topic_or_partition, f"There is no partition {topic.name}-{partition.partition}"
+        )
+    return state
+
+
+def _check_epochs(state: PartitionState, broker_id: BrokerId, request: AlterPartition) -> None:
+    if request.leader_epoch > state.leader_epoch or request.partition_epoch > state.partition_epoch:
+        raise Refusal(
+            ErrorCode.not_controller,
+            f"Leader epoch {request.leader_epoch} and partition epoch {request.partition_epoch} are not "
+            f"known here yet, only {state.leader_epoch} and {state.partition_epoch}",
+        )
+    if request.leader_epoch < state.leader_epoch:
+        raise Refusal(
+            ErrorCode.fenced_leader_epoch,
+            f"The leader epoch is {state.leader_epoch}, not {request.leader_epoch}",
+        )
+    if broker_id != state.leader:
+        raise Refusal(ErrorCode.invalid_request, f"The leader is {state.leader}, not {broker_id}")
+
+
+def _is_so_already(state: PartitionState, request: AlterPartition) -> bool:
+    asked = {member.broker_id for member in request.new_isr}
+    return asked == set(state.isr) and request.recovery_state is state.recovery_state
+
+
+def _check_isr(state: PartitionState, request: AlterPartition) -> None:
+    isr = [member.broker_id for member in request.new_isr]
+    if len(set(isr)) != len(isr) or not set(isr) <= set(state.replicas):
+        raise Refusal(
+            ErrorCode.invalid_request, f"The ISR {isr} is not part of the assignment {state.replicas}"
+        )
+    if state.leader not in isr:
+        raise Refusal(ErrorCode.invalid_request, f"The ISR {isr} lacks the leader {state.leader}")
+    if request.recovery_state is RecoveryState.RECOVERING:
+        if len(isr) > 1:
+            raise Refusal(
+                ErrorCode.invalid_request, f"The ISR {isr} has followers while the leader is recovering"
+            )
+        if state.recovery_state is RecoveryState.RECOVERED:
+            raise Refusal(ErrorCode.invalid_request, "A recovered leader cannot be recovering again")
+
+
+def _refuse_ineligible(image: ClusterImage, request: AlterPartition) -> None:
+    reasons = [
+        f"{member.broker_id} ({reason})"
+        for member in request.new_isr
+        if (reason := _why_ineligible(image, member)) is not None
+    ]
+    if reasons:
+        raise Refusal(ErrorCode.ineligible_replica, f"Ineligible for the ISR: {', '.join(reasons)}")
+
+
+def _why_ineligible(image: ClusterImage, member: IsrMember) -> str | None:
+    broker = image.broker(member.broker_id)
+    if broker is None:
+        return "not registered"
+    if broker.in_controlled_shutdown:
+        return "shutting down"
+    if broker.fenced:
+        return "fenced"
+    if member.broker_epoch not in (NO_BROKER_EPOCH, broker.epoch):
+        return f"broker epoch {member.broker_epoch} instead of {broker.epoch}"
+    return None

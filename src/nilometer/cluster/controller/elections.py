@@ -1,0 +1,112 @@
+"""Elections nobody died for: on request (ElectLeaders), and back to the preferred leaders by itself."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
+from nilometer.cluster.controller.partition_change import Wanted
+from nilometer.cluster.controller.partition_draft import PartitionDraft
+from nilometer.cluster.identifiers import BrokerId, TopicIdPartition
+from nilometer.cluster.image import ClusterImage
+from nilometer.wire.errors import ErrorCode
+
+PREFERRED_ELECTIONS_MAX = 1000
+"""In one round: what moves at once is bounded, the next round goes on."""
+
+
+class ElectionType(enum.IntEnum):
+    """With the numbers ElectLeaders gives them."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ElectedPartition:
+    topic: str
+    partition: int
+    outcome: Outcome
+
+
+def decide_elect_leaders(
+    image: ClusterImage,
+    election_type: int,
+    partitions: Sequence[tuple[str, int]] | None,
+) -> Decision[tuple[ElectedPartition, ...]]:
+    """For the partitions named, or for all that need it. Raises Refusal for an unknown election type."""
+    try:
+        kind = ElectionType(election_type)
+    except ValueError:
+        raise Refusal(ErrorCode.invalid_request, f"Unknown election type {election_type}") from None
+    draft = PartitionDraft(image)
+    reply: list[ElectedPartition] = []
+    for topic, partition in _all(image) if partitions is None else partitions:
+        try:
+            _elect(draft, kind, topic, partition)
+            outcome = OK
+        except Refusal as refusal:
+            outcome = refusal.outcome
+        if partitions is not None or outcome.error is not ErrorCode.election_not_needed:
+            reply.append(ElectedPartition(topic, partition, outcome))
+    return Decision(draft.take_units(), tuple(reply))
+
+
+def preferred_imbalance(image: ClusterImage) -> dict[BrokerId, tuple[int, int]]:
+    """For every preferred leader: how many partitions it should lead, and how many of them it does not."""
+    found: dict[BrokerId, tuple[int, int]] = {}
+    for _, state in image.partitions():
+        wanted, missing = found.get(state.replicas[0], (0, 0))
+        found[state.replicas[0]] = (wanted + 1, missing + (not state.has_preferred_leader))
+    return dict(sorted(found.items()))
+
+
+def decide_preferred_leaders(
+    image: ClusterImage, *, imbalance_percentage: int = 0, limit: int = PREFERRED_ELECTIONS_MAX
+) -> Decision[bool]:
+    """Moves leaderships back to the brokers that miss more than so many percent of theirs, as far as they are
+    in sync. The reply says whether the limit was reached and the next round should follow at once."""
+    unbalanced = {
+        broker
+        for broker, (wanted, missing) in preferred_imbalance(image).items()
+        if missing * 100 > imbalance_percentage * wanted
+    }
+    draft = PartitionDraft(image)
+    changed = 0
+    for key, state in image.partitions():
+        preferred = state.replicas[0]
+        if state.has_preferred_leader or preferred not in unbalanced or preferred not in state.isr:
+            continue
+        if changed == limit:
+            return Decision(draft.take_units(), True)
+        changed += draft.change(key, Wanted(prefer_first=True), may_lead=image.is_active) is not None
+    return Decision(draft.take_units(), False)
+
+
+def _all(image: ClusterImage) -> list[tuple[str, int]]:
+    return [(topic.name, index) for topic in image.topics() for index in range(len(topic.partitions))]
+
+
+def _elect(draft: PartitionDraft, kind: ElectionType, topic_name: str, partition: int) -> None:
+    image = draft.image
+    topic = image.topic(topic_name)
+    if topic is None:
+        raise Refusal(ErrorCode.unknown_topic_or_partition, f"No such topic as {topic_name}")
+    if topic.partition(partition) is None:
+        raise Refusal(ErrorCode.unknown_topic_or_partition, f"No such partition as {topic_name}-{partition}")
+    key = TopicIdPartition(topic.id, partition)
+    state = draft.state(key)
+    match kind:
+        case ElectionType.PREFERRED:
+            if state.has_preferred_leader:
+                raise Refusal(ErrorCode.election_not_needed, "The preferred replica leads already.")
+            wanted, failed = Wanted(prefer_first=True), ErrorCode.preferred_leader_not_available
+        case ElectionType.UNCLEAN:
+            if state.has_leader:
+                raise Refusal(ErrorCode.election_not_needed, "The partition has a leader.")
+            wanted, failed = Wanted(allow_unclean=True), ErrorCode.eligible_leaders_not_available
+    draft.change(key, wanted, may_lead=image.is_active)
+    if draft.state(key).leader == state.leader:
+        raise Refusal(failed, f"No replica of {topic_name}-{partition} that may lead is available.")

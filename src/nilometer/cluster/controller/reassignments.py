@@ -1,0 +1,127 @@
+"""Moving partitions onto other brokers while they are in use (KIP-455).
+
+1. The new replicas are appended to the assignment and named in ``adding``; those to go stay for the time
+   being and are named in ``removing``.
+2. The new replicas catch up and join the ISR, as any replica does.
+3. With the AlterPartition that completes the target, the assignment becomes the target
+   (:func:`nilometer.cluster.controller.partition_change.change_partition` sees to it): those to go leave the
+   ISR with the assignment, under a new leader epoch.
+
+Throttles are topic and broker settings (``leader.replication.throttled.replicas`` and its like): nothing of
+them is decided here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nilometer.cluster.controller.assignments import check_assignment
+from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
+from nilometer.cluster.controller.partition_change import Wanted
+from nilometer.cluster.controller.partition_draft import PartitionDraft
+from nilometer.cluster.identifiers import BrokerId, TopicIdPartition
+from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.partition import PartitionState
+from nilometer.wire.errors import ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    topic: str
+    partition: int
+    replicas: Sequence[int] | None
+    """The assignment to end with; None calls off the reassignment under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignedPartition:
+    topic: str
+    partition: int
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class OngoingReassignment:
+    topic: str
+    partition: int
+    state: PartitionState
+
+
+def decide_alter_reassignments(
+    image: ClusterImage,
+    requests: Sequence[Reassignment],
+    *,
+    allow_replication_factor_change: bool = True,
+) -> Decision[tuple[ReassignedPartition, ...]]:
+    draft = PartitionDraft(image)
+    reply: list[ReassignedPartition] = []
+    times = Counter((request.topic, request.partition) for request in requests)
+    for request in requests:
+        try:
+            if times[request.topic, request.partition] > 1:
+                raise Refusal(ErrorCode.invalid_request, "A partition may appear only once in a request.")
+            _reassign(draft, request, allow_replication_factor_change)
+            outcome = OK
+        except Refusal as refusal:
+            outcome = refusal.outcome
+        reply.append(ReassignedPartition(request.topic, request.partition, outcome))
+    return Decision(draft.take_units(), tuple(reply))
+
+
+def list_reassignments(
+    image: ClusterImage, partitions: Sequence[tuple[str, int]] | None = None
+) -> list[OngoingReassignment]:
+    """Those under way, of the partitions named or of all."""
+    wanted = None if partitions is None else set(partitions)
+    found: list[OngoingReassignment] = []
+    for key, state in image.reassigning_partitions():
+        topic = image.topic_by_id(key.topic_id)
+        if topic is not None and (wanted is None or (topic.name, key.partition) in wanted):
+            found.append(OngoingReassignment(topic.name, key.partition, state))
+    return found
+
+
+def _reassign(draft: PartitionDraft, request: Reassignment, allow_factor_change: bool) -> None:
+    topic = draft.image.topic(request.topic)
+    if topic is None:
+        raise Refusal(ErrorCode.unknown_topic_or_partition, f"Unable to find a topic named {request.topic}.")
+    if topic.partition(request.partition) is None:
+        raise Refusal(
+            ErrorCode.unknown_topic_or_partition,
+            f"Unable to find partition {request.topic}:{request.partition}.",
+        )
+    key = TopicIdPartition(topic.id, request.partition)
+    if request.replicas is None:
+        _cancel(draft, key)
+        return
+    target = tuple(BrokerId(broker) for broker in request.replicas)
+    state = draft.state(key)
+    check_assignment(draft.image, target)
+    if not allow_factor_change and len(target) != len(state.original_replicas):
+        raise Refusal(
+            ErrorCode.invalid_replication_factor,
+            f"The replication factor is {len(state.original_replicas)} and may not become {len(target)}.",
+        )
+    # Against the assignment before any reassignment, so that calling off leads back there even if this one
+    # replaces another; a replica that the other was adding, and this one does not want, is in both lists.
+    original = state.original_replicas
+    removing = tuple(sorted(r for r in state.replicas if r not in target))
+    adding = tuple(sorted(r for r in (*target, *removing) if r not in original))
+    wanted = Wanted(replicas=(*target, *removing), adding=adding, removing=removing)
+    draft.change(key, draft.with_election_policy(key, wanted), may_lead=draft.image.is_active)
+
+
+def _cancel(draft: PartitionDraft, key: TopicIdPartition) -> None:
+    state = draft.state(key)
+    if not state.is_reassigning:
+        raise Refusal(ErrorCode.no_reassignment_in_progress, "No partition reassignment is in progress.")
+    original = state.original_replicas
+    wanted = draft.with_election_policy(key, Wanted(replicas=original, adding=(), removing=()))
+    if not any(r in original for r in (*state.isr, *state.elr)) and not wanted.allow_unclean:
+        raise Refusal(
+            ErrorCode.invalid_replica_assignment,
+            "Unable to revert the partition assignment because it would require an unclean leader election.",
+        )
+    draft.change(key, wanted, may_lead=draft.image.is_active)

@@ -1,0 +1,162 @@
+"""Settings: incremental changes, and what min.insync.replicas means for who is safe."""
+
+from __future__ import annotations
+
+import pytest
+from cluster_world import BROKER_CONFIGS, TOPIC_CONFIGS, ClusterWorld
+
+from nilometer.cluster import BrokerId, ConfigResource, ConfigResourceType
+from nilometer.cluster.controller import (
+    AlterResource,
+    ConfigAlteration,
+    ConfigDefinitions,
+    ConfigOperation,
+    Outcome,
+    decide_alter_configs,
+    decide_cluster_defaults,
+)
+from nilometer.cluster.records import ConfigChanged, PartitionChanged
+from nilometer.wire.errors import ErrorCode
+
+SET, DELETE, APPEND, SUBTRACT = ConfigOperation
+DEFINITIONS = ConfigDefinitions(topic=TOPIC_CONFIGS, broker=BROKER_CONFIGS)
+TOPIC = ConfigResource(ConfigResourceType.TOPIC, "t")
+ALL_BROKERS = ConfigResource(ConfigResourceType.BROKER, "")
+
+
+def alter(
+    world: ClusterWorld, resource: ConfigResource, *alterations: tuple[str, ConfigOperation, str | None]
+) -> Outcome:
+    request = AlterResource(resource, [ConfigAlteration(*alteration) for alteration in alterations])
+    ((_, outcome),) = world.enact(decide_alter_configs(world.image, [request], definitions=DEFINITIONS))
+    return outcome
+
+
+def test_k4_set_delete_append_subtract(world: ClusterWorld) -> None:
+    world.create()
+    assert alter(world, TOPIC, ("retention.ms", SET, "5"), ("cleanup.policy", APPEND, "compact")).ok
+    assert world.image.config(*TOPIC) == {"retention.ms": "5", "cleanup.policy": "delete,compact"}
+    assert alter(world, TOPIC, ("cleanup.policy", SUBTRACT, "delete"), ("retention.ms", DELETE, None)).ok
+    assert world.image.config(*TOPIC) == {"cleanup.policy": "compact"}
+    assert alter(world, TOPIC, ("cleanup.policy", APPEND, "compact")).ok
+    assert world.image.config(*TOPIC) == {"cleanup.policy": "compact"}
+    assert alter(world, TOPIC, ("cleanup.policy", DELETE, None)).ok
+    assert world.image.config(*TOPIC) == {}
+    assert world.refold() == world.image
+
+
+@pytest.mark.parametrize(
+    ("resource", "alteration", "error"),
+    [
+        (TOPIC, ("nonsense", SET, "1"), ErrorCode.invalid_config),
+        (TOPIC, ("nonsense", DELETE, None), ErrorCode.invalid_config),
+        (TOPIC, ("retention.ms", SET, "-2"), ErrorCode.invalid_config),
+        (TOPIC, ("retention.ms", SET, None), ErrorCode.invalid_request),
+        (TOPIC, ("retention.ms", APPEND, "1"), ErrorCode.invalid_config),
+        (TOPIC, ("cleanup.policy", APPEND, "shred"), ErrorCode.invalid_config),
+        (TOPIC._replace(name="none"), ("retention.ms", SET, "1"), ErrorCode.unknown_topic_or_partition),
+        (ALL_BROKERS, ("log.dirs", SET, "/x"), ErrorCode.invalid_request),
+        (ALL_BROKERS._replace(name="9"), ("min.insync.replicas", SET, "1"), ErrorCode.invalid_request),
+        (ALL_BROKERS._replace(name="x"), ("min.insync.replicas", SET, "1"), ErrorCode.invalid_request),
+        (
+            ConfigResource(ConfigResourceType.CLUSTER, ""),
+            ("retention.ms", SET, "1"),
+            ErrorCode.invalid_request,
+        ),
+    ],
+)
+def test_a_bad_setting_is_refused_and_changes_nothing(
+    world: ClusterWorld,
+    resource: ConfigResource,
+    alteration: tuple[str, ConfigOperation, str | None],
+    error: ErrorCode,
+) -> None:
+    world.create()
+    before = world.image.snapshot()
+    assert alter(world, resource, alteration).error is error
+    assert world.image.snapshot() == before
+
+
+def test_a_resource_changes_altogether_or_not_at_all(world: ClusterWorld) -> None:
+    world.create()
+    outcome = alter(world, TOPIC, ("retention.ms", SET, "5"), ("min.insync.replicas", SET, "0"))
+    assert outcome.error is ErrorCode.invalid_config
+    assert alter(world, TOPIC, ("retention.ms", SET, "5"), ("retention.ms", SET, "6")).error is (
+        ErrorCode.invalid_request
+    )
+    assert world.image.config(*TOPIC) == {}
+
+
+def test_a_resource_named_twice_is_refused(world: ClusterWorld) -> None:
+    world.create()
+    request = AlterResource(TOPIC, [ConfigAlteration("retention.ms", SET, "5")])
+    decision = decide_alter_configs(world.image, [request, request], definitions=DEFINITIONS)
+    assert not decision
+    assert {outcome.error for _, outcome in decision.reply} == {ErrorCode.invalid_request}
+
+
+def test_kafka_14136_brokers_are_told_of_an_unchanged_value(world: ClusterWorld) -> None:
+    request = AlterResource(
+        ALL_BROKERS._replace(name="1"), [ConfigAlteration("min.insync.replicas", SET, "2")]
+    )
+    for _ in range(2):
+        decision = decide_alter_configs(world.image, [request], definitions=DEFINITIONS)
+        assert len(list(decision.records)) == 1
+        world.enact(decision)
+    world.create()
+    topic = AlterResource(TOPIC, [ConfigAlteration("retention.ms", SET, "5")])
+    world.enact(decide_alter_configs(world.image, [topic], definitions=DEFINITIONS))
+    assert not decide_alter_configs(world.image, [topic], definitions=DEFINITIONS)
+
+
+def test_kip_966_lowering_min_insync_replicas_forgets_who_was_safe_only_because_of_it(
+    world: ClusterWorld,
+) -> None:
+    world.topic([1, 2, 3], min_isr=2)
+    world.down(1)
+    world.down(2)
+    assert (world.state().isr, world.state().elr) == ((3,), (2,))
+    request = AlterResource(TOPIC, [ConfigAlteration("min.insync.replicas", SET, "1")])
+    decision = decide_alter_configs(world.image, [request], definitions=DEFINITIONS)
+    records = list(decision.records)
+    # Interrupted between the two, nobody may believe broker 2 while the leader commits without it.
+    assert [type(record) for record in records] == [PartitionChanged, ConfigChanged]
+    world.enact(decision)
+    assert (world.state().isr, world.state().elr) == ((3,), ())
+
+
+@pytest.mark.parametrize("where", ["all brokers", "cluster"])
+def test_kip_966_lowering_the_inherited_value_counts_too(world: ClusterWorld, where: str) -> None:
+    world.enact(decide_cluster_defaults(world.image, {"min.insync.replicas": "2"}))
+    world.create("inherits", assignments={0: [1, 2, 3]})
+    world.topic([1, 2, 3], min_isr=2)
+    world.down(1)
+    world.down(2)
+    if where == "cluster":
+        world.enact(decide_cluster_defaults(world.image, {}))
+    else:
+        assert alter(world, ALL_BROKERS, ("min.insync.replicas", SET, "1")).ok
+    assert world.state("inherits").elr == ()
+    assert world.state("t").elr == (2,)
+
+
+def test_kip_966_raising_min_insync_replicas_makes_nobody_safe_afterwards(world: ClusterWorld) -> None:
+    world.topic([1, 2, 3], min_isr=1)
+    world.down(1)
+    assert world.state().elr == ()
+    assert alter(world, TOPIC, ("min.insync.replicas", SET, "3")).ok
+    assert world.state().elr == ()
+    world.down(2)
+    assert (world.state().isr, world.state().elr) == ((3,), (2,))
+    # 2 of 3 would do now for a high watermark that moves, but the ISR has one: still held, still safe.
+    assert alter(world, TOPIC, ("min.insync.replicas", SET, "2")).ok
+    assert world.state().elr == (2,)
+
+
+def test_edge_44_min_insync_replicas_counts_up_to_the_number_of_replicas(world: ClusterWorld) -> None:
+    world.topic([1], min_isr=2)
+    world.down(1)
+    world.up(1, clean=True)
+    assert (world.state().leader, world.state().isr, world.state().elr) == (1, (1,), ())
+    assert world.image.min_insync_replicas("t") == 2
+    assert world.image.is_active(BrokerId(1))
