@@ -11,21 +11,25 @@ ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
 
 class Listener(Protocol):
-    """A listening endpoint."""
+    """An address that is taken; connections are accepted from :meth:`start` on."""
 
     @property
     def port(self) -> int:
         """The port that is listened on (the one chosen by the system when 0 was asked for)."""
         ...
 
+    async def start(self) -> None:
+        """Accept connections from now on; until then they are refused."""
+        ...
+
     def close(self) -> None:
-        """Stop accepting. Connections already made live on."""
+        """Stop accepting and give the address up. Connections already made live on."""
         ...
 
 
 class Network(Protocol):
     async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Listener:
-        """Accept connections, each served by a fresh protocol from ``factory``.
+        """Take an address; each connection will be served by a fresh protocol from ``factory``.
 
         Raises OSError, with the reason, when the address cannot be had.
         """
@@ -45,6 +49,9 @@ class SocketListener:
     def port(self) -> int:
         return self._port
 
+    async def start(self) -> None:
+        await self._server.start_serving()
+
     def close(self) -> None:
         self._server.close()
 
@@ -54,7 +61,7 @@ class SocketNetwork:
 
     async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Listener:
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(factory, host, port, backlog=1024)
+        server = await loop.create_server(factory, host, port, backlog=1024, start_serving=False)
         return SocketListener(server, server.sockets[0].getsockname()[1])
 
     async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.BaseProtocol:
