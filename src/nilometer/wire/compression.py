@@ -114,26 +114,26 @@ def _compress_snappy(data: Bytes) -> bytes:
 
 
 def _decompress_snappy(data: Bytes, limit: int) -> bytes:
-    view = memoryview(data)
-    if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-        return _decompress_snappy_block(view, limit)
-    parts: list[bytes] = []
-    position, room = len(_XERIAL_HEADER), limit
-    while position < len(view):
-        size = int.from_bytes(view[position : position + 4], "big", signed=True)
-        position += 4
-        if size < 0 or position + size > len(view):
-            raise CorruptBatch(f"snappy block of {size} bytes in {len(view) - position} remaining")
-        parts.append(_decompress_snappy_block(view[position : position + size], room))
-        room -= len(parts[-1])
-        position += size
-    return b"".join(parts)
-
-
-def _decompress_snappy_block(block: memoryview, limit: int) -> bytes:
-    if cramjam.snappy.decompress_raw_len(block) > limit:
+    blocks = _snappy_blocks(memoryview(data))
+    if sum(map(cramjam.snappy.decompress_raw_len, blocks)) > limit:
         raise _beyond(limit)
-    return bytes(cramjam.snappy.decompress_raw(block))
+    return b"".join(bytes(cramjam.snappy.decompress_raw(block)) for block in blocks)
+
+
+def _snappy_blocks(data: memoryview) -> list[memoryview]:
+    """The blocks of a xerial stream; anything else is one raw block."""
+    if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        return [data]
+    blocks: list[memoryview] = []
+    position = len(_XERIAL_HEADER)
+    while position < len(data):
+        size = int.from_bytes(data[position : position + 4], "big", signed=True)
+        position += 4
+        if size < 0 or position + size > len(data):
+            raise CorruptBatch(f"snappy block of {size} bytes in {len(data) - position} remaining")
+        blocks.append(data[position : position + size])
+        position += size
+    return blocks
 
 
 def _compress_lz4(data: Bytes, level: int | None) -> bytes:

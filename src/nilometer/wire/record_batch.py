@@ -31,11 +31,14 @@ __all__ = [
     "CorruptBatch",
     "InvalidRecord",
     "UnsupportedMagic",
+    "batch_attributes",
     "batches",
     "check_batch",
     "check_produced_batch",
+    "pack_batch",
     "patched_header",
     "read_header",
+    "with_codec",
 ]
 
 MAGIC = 2
@@ -238,6 +241,10 @@ def pack_batch(header: BatchHeader, records: Bytes) -> bytes:
     packed = bytearray(_HEADER.pack(*header._replace(batch_length=length, magic=MAGIC, crc=0)))
     struct.pack_into(">I", packed, 17, crc32c(records, crc32c(packed[_CRC_START:])))
     return b"".join((packed, records))
+
+
+def with_codec(header: BatchHeader, codec: Codec) -> BatchHeader:
+    return header._replace(attributes=header.attributes & ~_CODEC_MASK | codec)
 
 
 def batch_attributes(

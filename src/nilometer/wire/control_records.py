@@ -1,0 +1,88 @@
+"""Control records: the markers that end a transaction, and their like.
+
+Knows the key (version, type) and the value of an end-of-transaction marker. A control batch holds exactly one
+such record, belongs to a producer, and is transactional.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import NamedTuple
+
+from nilometer.wire.errors import CorruptBatch
+from nilometer.wire.record_batch import NO_PARTITION_LEADER_EPOCH
+from nilometer.wire.records import BatchBuilder, Record
+
+_KEY = struct.Struct(">hh")
+_MARKER = struct.Struct(">hi")
+_VERSION = 0
+
+
+class ControlType(enum.IntEnum):
+    ABORT = 0
+    COMMIT = 1
+    LEADER_CHANGE = 2
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    KRAFT_VOTERS = 6
+    UNKNOWN = -1
+
+
+class EndTxnMarker(NamedTuple):
+    control_type: ControlType
+    """COMMIT or ABORT."""
+    coordinator_epoch: int
+
+
+def control_type(record: Record) -> ControlType:
+    """Of a record in a control batch. Types of a later version are UNKNOWN. Raises CorruptBatch."""
+    if record.key is None or len(record.key) < _KEY.size:
+        raise CorruptBatch("control record without a type")
+    version, number = _KEY.unpack_from(record.key)
+    if version < 0:
+        raise CorruptBatch(f"control record of version {version}")
+    try:
+        return ControlType(number)
+    except ValueError:
+        return ControlType.UNKNOWN
+
+
+def end_txn_marker(record: Record) -> EndTxnMarker | None:
+    """The marker in ``record``, None for a control record of another type. Raises CorruptBatch."""
+    found = control_type(record)
+    if found not in (ControlType.COMMIT, ControlType.ABORT):
+        return None
+    if record.value is None or len(record.value) < _MARKER.size:
+        raise CorruptBatch("end of transaction without a coordinator epoch")
+    version, coordinator_epoch = _MARKER.unpack_from(record.value)
+    if version < 0:
+        raise CorruptBatch(f"end of transaction of version {version}")
+    return EndTxnMarker(found, coordinator_epoch)
+
+
+def build_end_txn_marker(
+    marker: EndTxnMarker,
+    *,
+    timestamp: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_offset: int = 0,
+    partition_leader_epoch: int = NO_PARTITION_LEADER_EPOCH,
+) -> bytes:
+    """The control batch that ends the producer's transaction on a partition."""
+    if marker.control_type not in (ControlType.COMMIT, ControlType.ABORT):
+        raise ValueError(f"{marker.control_type.name} does not end a transaction")
+    builder = BatchBuilder()
+    builder.append(
+        timestamp, _KEY.pack(_VERSION, marker.control_type), _MARKER.pack(_VERSION, marker.coordinator_epoch)
+    )
+    return builder.build(
+        base_offset,
+        producer_id,
+        producer_epoch,
+        transactional=True,
+        control=True,
+        partition_leader_epoch=partition_leader_epoch,
+    )
