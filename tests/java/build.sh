@@ -7,8 +7,9 @@ mkdir -p target
 exec 9>target/.lock
 flock 9
 
-sources=$(find pom.xml kafka spark build.sh -type f | LC_ALL=C sort | xargs cat | cksum | cut -d' ' -f1)
-stamp="target/.stamp-$sources-${KAFKA_VERSION:-pom}"
+sum() { LC_ALL=C sort | xargs cat | cksum | cut -d' ' -f1; }
+versions="$(find . -name pom.xml -not -path './target/*' | sum)-${KAFKA_VERSION:-pom}"
+stamp="target/.stamp-$versions-$(find kafka/src build.sh -type f | sum)"
 [ -e "$stamp" ] && exit 0
 
 java_major() { java -XshowSettings:properties -version 2>&1 | sed -nE 's/ *java\.specification\.version = ([0-9]+).*/\1/p'; }
@@ -26,11 +27,13 @@ install_if_root_on_debian() {
 if ! command -v javac >/dev/null || [ "$(java_major)" -lt 17 ]; then install_if_root_on_debian default-jdk-headless maven; fi
 command -v mvn >/dev/null || install_if_root_on_debian maven
 
-echo "Fetching Apache Kafka and Spark's Kafka connector through Maven (once; about a minute) ..." >&2
-rm -rf target/kafka target/spark target/kafka-build target/.stamp-*
+echo "Building tests/java: Apache Kafka and Spark's Kafka connector through Maven (once; about a minute) ..." >&2
+rm -f target/.stamp-*
+if [ "$(cat target/.versions 2>/dev/null)" != "$versions" ]; then rm -rf target/kafka target/spark target/kafka-build; fi
 if ! mvn -B -q package ${KAFKA_VERSION:+-Dkafka.version=$KAFKA_VERSION} >target/maven.log 2>&1 9>&-; then
   grep -m5 ERROR target/maven.log >&2 || tail -20 target/maven.log >&2
   echo "Maven could not build tests/java (log: tests/java/target/maven.log). It needs to reach Maven Central, directly or through a mirror of ~/.m2/settings.xml." >&2
   exit 1
 fi
+echo "$versions" >target/.versions
 touch "$stamp"

@@ -1,0 +1,16 @@
+"""Waiting for a condition, with a bound: for what a server promises to do soon, but not at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+_POLL_S = 0.02
+
+
+def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 15.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"after {timeout_s:.0f} s still not so: {what}")
+        time.sleep(_POLL_S)
