@@ -187,16 +187,22 @@ class SessionFolder:
     # ---- the controller
 
     def controller(self) -> SessionName | None:
-        files = self._list()
+        return self._holder(self._list())
+
+    def _holder(self, files: SessionFiles) -> SessionName | None:
         holder = self._claimant(files.claims[-1]) if files.claims else None
         return holder if holder is not None and holder in files.live() else None
 
     def claim(self, own: SessionName) -> bool:
-        """Whether ``own`` holds /controller, having taken it if it was free."""
-        holder = self.controller()
+        """Whether ``own`` holds /controller, having taken it if it was free.
+
+        The number claimed is the one after the claim that was judged void, of the same listing: had another
+        claim come between, it holds that number.
+        """
+        files = self._list()
+        holder = self._holder(files)
         if holder is None:
-            claims = self._list().claims
-            number = claims[-1] + 1 if claims else 1
+            number = files.claims[-1] + 1 if files.claims else 1
             try:
                 self._disk.link(
                     self._path(layout.session_name(own)), self._path(layout.controller_name(number))
@@ -211,9 +217,9 @@ class SessionFolder:
         return holder == own
 
     def resign(self, own: SessionName) -> None:
-        claims = self._list().claims
-        if claims and self._claimant(claims[-1]) == own:
-            self._put_empty(layout.controller_name(claims[-1] + 1))
+        files = self._list()
+        if self._holder(files) == own:
+            self._put_empty(layout.controller_name(files.claims[-1] + 1))
 
     def _claimant(self, claim: int) -> SessionName | None:
         record = self._read_record(self._path(layout.controller_name(claim)))
