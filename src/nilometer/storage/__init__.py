@@ -1,0 +1,75 @@
+"""One replica's log on disk, in Apache Kafka's own formats; and all the logs of a broker.
+
+Start at :class:`Log` (one partition's log) and :class:`LogManager` (the log directories). A typical day::
+
+    options = ManagerOptions(node_id=1, directories=[...], entropy=entropy, config_for=...)
+    manager = await disk.offload(lambda: LogManager.open(disk, options, wall_ms=now))   # recovers if need be
+    log = manager.create(TopicPartition("clicks", 0), config, topic_id=..., wall_ms=...)
+    info = log.append_as_leader(records, leader_epoch=3, wall_ms=now)      # -> AppendInfo
+    part = log.read(info.first_offset, 1 << 20, high_watermark, only_cached=True)
+    if part is None:                                                       # would wait for the device
+        part = await disk.offload(lambda: log.read(info.first_offset, 1 << 20, high_watermark))
+    plan = log.flush_plan()                                                # group commit
+    await disk.offload(plan.run)                                           # OSError: log.fence(error)
+    log.mark_flushed(plan, wall_ms=now)                                    # log.flushed_offset has moved
+
+Errors that a client is told of are ``KafkaError``s and carry their code. A log that failed to write once
+raises ``LogFenced`` from then on; damage at rest raises ``CorruptRecordFound`` with file and position.
+
+Layers inside, each importing only what stands before it: file formats (``offset_index``, ``time_index``,
+``transaction_index``, ``producer_snapshot``, ``checkpoints``) → ``segment``, ``segments`` →
+``leader_epoch_cache``, ``producer_state`` → ``local_log`` (the state) → verbs (``appending``, ``reading``,
+``time_search``, ``truncation``, ``retention``, ``flushing``, ``recovery``) → ``log`` → ``log_manager``.
+"""
+
+from nilometer.storage.appending import AppendInfo
+from nilometer.storage.errors import (
+    CorruptCheckpoint,
+    CorruptRecordFound,
+    LogFenced,
+    OffsetOutOfRange,
+    UnexpectedAppendOffset,
+)
+from nilometer.storage.flushing import FlushPlan
+from nilometer.storage.leader_epoch_cache import LeaderEpochCache
+from nilometer.storage.log import Log
+from nilometer.storage.log_config import LogConfig, topic_defaults
+from nilometer.storage.log_manager import LogManager, ManagerOptions, NoLogDirectory
+from nilometer.storage.names import TopicPartition
+from nilometer.storage.producer_updates import AppendOrigin
+from nilometer.storage.reading import LogSlice
+from nilometer.storage.recovery import OpenOptions
+from nilometer.storage.segment import SegmentFiles
+from nilometer.storage.tail_damage import Damage, DamageKind
+from nilometer.storage.time_search import TimestampOffset
+from nilometer.storage.topic_config import TOPIC_CONFIG
+from nilometer.storage.transaction_index import AbortedTxn
+from nilometer.storage.truncation import Truncation
+
+__all__ = [
+    "TOPIC_CONFIG",
+    "AbortedTxn",
+    "AppendInfo",
+    "AppendOrigin",
+    "CorruptCheckpoint",
+    "CorruptRecordFound",
+    "Damage",
+    "DamageKind",
+    "FlushPlan",
+    "LeaderEpochCache",
+    "Log",
+    "LogConfig",
+    "LogFenced",
+    "LogManager",
+    "LogSlice",
+    "ManagerOptions",
+    "NoLogDirectory",
+    "OffsetOutOfRange",
+    "OpenOptions",
+    "SegmentFiles",
+    "TimestampOffset",
+    "TopicPartition",
+    "Truncation",
+    "UnexpectedAppendOffset",
+    "topic_defaults",
+]

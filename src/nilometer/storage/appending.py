@@ -1,0 +1,222 @@
+"""Adding batches to a log: as its leader, who gives out offsets, or as a follower, who takes them.
+
+The order is the contract: judge everything, then write once, then take note (end offset, producers,
+aborted transactions). A refused append changes nothing; a failed write fences the log.
+
+The hot path touches headers only: a batch is written as its patched header and a view of the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from typing_extensions import Buffer
+
+from nilometer.storage.errors import LogFenced, UnexpectedAppendOffset
+from nilometer.storage.local_log import LocalLog
+from nilometer.storage.producer_entry import BatchMetadata
+from nilometer.storage.producer_updates import AppendOrigin, ProducerUpdates
+from nilometer.storage.record_validation import JudgedBatch, judge_batches
+from nilometer.storage.segment import BatchMark, LogSegment
+from nilometer.storage.transaction_marker import read_marker
+from nilometer.wire.compression import Bytes
+from nilometer.wire.record_batch import (
+    HEADER_BYTES,
+    NO_TIMESTAMP,
+    BatchHeader,
+    batches,
+    check_batch,
+    patched_header,
+)
+
+BUFFERS_MAX = 512
+"""Buffers given to one write: a system call takes 1024."""
+
+
+class AppendInfo(NamedTuple):
+    """What became of an append. A ``duplicate`` wrote nothing; its offsets are those of the first time."""
+
+    first_offset: int
+    last_offset: int
+    max_timestamp: int
+    log_append_time_ms: int
+    log_start_offset: int
+    size: int
+    duplicate: bool = False
+
+
+def append_as_leader(
+    log: LocalLog,
+    records: Bytes,
+    *,
+    leader_epoch: int,
+    wall_ms: int,
+    origin: AppendOrigin = AppendOrigin.CLIENT,
+) -> AppendInfo:
+    log.check_writable()
+    judged = judge_batches(records, log.config, origin, wall_ms)
+    updates: ProducerUpdates | None = None
+    offset = first_offset = log.log_end_offset
+    newest = NO_TIMESTAMP
+    buffers: list[Buffer] = []
+    marks: list[BatchMark] = []
+    for batch in judged:
+        header = batch.header
+        timestamp = header.max_timestamp if batch.new_timestamp is None else batch.new_timestamp
+        if header.has_producer_id:
+            if origin is AppendOrigin.CLIENT and (original := _find_duplicate(log, header)):
+                return _duplicate_info(log, original)
+            updates = updates or log.producers.updates(origin)
+            _judge_producer(updates, batch, offset, timestamp)
+        _take_buffers(buffers, batch, offset, leader_epoch)
+        last_offset = offset + header.last_offset_delta
+        marks.append(BatchMark(last_offset, timestamp, header.size))
+        newest = max(newest, timestamp)
+        offset = last_offset + 1
+    size = sum(mark.size for mark in marks)
+    try:
+        segment = _maybe_roll(log, size, newest, first_offset, offset - 1, wall_ms)
+        if leader_epoch != log.epochs.latest_epoch:
+            log.enter_epoch(leader_epoch, first_offset)
+        segment.append(_bounded(buffers), marks)
+        _took(log, segment, updates, offset, wall_ms)
+    except OSError as error:
+        log.fence(error)
+        raise LogFenced(log.name, error) from error
+    append_time = wall_ms if log.config.is_log_append_time else NO_TIMESTAMP
+    return AppendInfo(first_offset, offset - 1, newest, append_time, log.log_start_offset, size)
+
+
+def append_as_follower(log: LocalLog, records: Bytes, *, wall_ms: int) -> AppendInfo | None:
+    """Append what the leader has, as it has it. None if ``records`` holds no whole batch.
+
+    An incomplete last batch is left out. A first batch that begins below the log's start is taken by an
+    empty log: the leader's start may lie inside it (KAFKA-6975).
+    """
+    log.check_writable()
+    updates: ProducerUpdates | None = None
+    marks: list[BatchMark] = []
+    epochs: list[tuple[int, int]] = []
+    position = end = 0
+    first_offset = newest = -1
+    offset = log.log_end_offset
+    for position, header in batches(records):
+        check_batch(records, position, header)
+        if not marks:
+            first_offset = header.base_offset
+        if header.base_offset < offset and not (not marks and _straddles_start(log, header)):
+            raise UnexpectedAppendOffset(log.name, header.base_offset, header.last_offset, log.log_end_offset)
+        if header.has_producer_id:
+            updates = updates or log.producers.updates(AppendOrigin.REPLICATION)
+            judged = JudgedBatch(records, position, header, None)
+            _judge_producer(updates, judged, header.base_offset, header.max_timestamp)
+        if header.partition_leader_epoch >= 0:
+            epochs.append((header.partition_leader_epoch, header.base_offset))
+        marks.append(BatchMark(header.last_offset, header.max_timestamp, header.size))
+        newest = max(newest, header.max_timestamp)
+        offset = header.next_offset
+        end = position + header.size
+    if not marks:
+        return None
+    try:
+        segment = _maybe_roll(log, end, newest, first_offset, offset - 1, wall_ms)
+        for epoch, start_offset in epochs:
+            if epoch != log.epochs.latest_epoch:
+                log.enter_epoch(epoch, start_offset)
+        segment.append([memoryview(records)[:end]], marks)
+        _took(log, segment, updates, offset, wall_ms)
+    except OSError as error:
+        log.fence(error)
+        raise LogFenced(log.name, error) from error
+    return AppendInfo(first_offset, offset - 1, newest, NO_TIMESTAMP, log.log_start_offset, end)
+
+
+def _straddles_start(log: LocalLog, header: BatchHeader) -> bool:
+    return log.is_empty and log.size == 0 and header.last_offset >= log.log_start_offset
+
+
+def _find_duplicate(log: LocalLog, header: BatchHeader) -> BatchMetadata | None:
+    entry = log.producers.producers.get(header.producer_id)
+    return entry.find_duplicate(header) if entry is not None else None
+
+
+def _duplicate_info(log: LocalLog, original: BatchMetadata) -> AppendInfo:
+    append_time = original.timestamp if log.config.is_log_append_time else NO_TIMESTAMP
+    return AppendInfo(
+        original.first_offset,
+        original.last_offset,
+        original.timestamp,
+        append_time,
+        log.log_start_offset,
+        0,
+        duplicate=True,
+    )
+
+
+def _judge_producer(updates: ProducerUpdates, batch: JudgedBatch, offset: int, timestamp: int) -> None:
+    if not batch.header.is_control:
+        updates.add_batch(batch.header, offset, timestamp)
+    elif (marker := read_marker(batch.buffer, batch.position, batch.header)) is not None:
+        updates.add_marker(batch.header, offset, marker)
+
+
+def _take_buffers(buffers: list[Buffer], batch: JudgedBatch, offset: int, leader_epoch: int) -> None:
+    buffer, position, header, new_timestamp = batch
+    buffers.append(
+        patched_header(
+            buffer,
+            position,
+            base_offset=offset,
+            leader_epoch=leader_epoch,
+            max_timestamp=new_timestamp,
+            log_append_time=new_timestamp is not None,
+        )
+    )
+    buffers.append(memoryview(buffer)[position + HEADER_BYTES : position + header.size])
+
+
+def _bounded(buffers: list[Buffer]) -> Sequence[Buffer]:
+    """As few buffers as one write may take; joins them in the rare case that there are too many."""
+    return buffers if len(buffers) <= BUFFERS_MAX else [b"".join(buffers)]
+
+
+def _maybe_roll(
+    log: LocalLog, size: int, newest: int, first_offset: int, last_offset: int, wall_ms: int
+) -> LogSegment:
+    """The active one, or a new one if that is full, old or cannot hold the offsets."""
+    segment, config = log.segments.active, log.config
+    if first_offset < segment.base_offset:
+        return _replace_empty(log, segment, first_offset, wall_ms)
+    if (
+        segment.size > config.segment_bytes - size
+        or (segment.size and segment.waited_ms(wall_ms, newest) > config.segment_ms - segment.jitter_ms)
+        or segment.is_index_full(config.segment_index_bytes)
+        or not segment.can_hold(last_offset)
+    ):
+        return log.roll(wall_ms, max(first_offset, log.log_end_offset))
+    return segment
+
+
+def _replace_empty(log: LocalLog, segment: LogSegment, base_offset: int, wall_ms: int) -> LogSegment:
+    """The empty segment at the log's start gives way to one that begins where the straddling batch does."""
+    assert segment.size == 0, "only an empty log takes a straddling batch"
+    log.new_segment(base_offset, wall_ms)
+    log.segments.remove([segment])
+    for path in segment.mark_deleted():
+        log.files.disk.remove(path)
+    return log.segments.active
+
+
+def _took(
+    log: LocalLog, segment: LogSegment, updates: ProducerUpdates | None, next_offset: int, wall_ms: int
+) -> None:
+    """After the write: the end offset first, so that offsets rise even if what follows fails."""
+    log.log_end_offset = next_offset
+    if log.first_unflushed_ms is None:
+        log.first_unflushed_ms = wall_ms
+    if updates is not None:
+        aborted = log.producers.apply(updates)
+        if aborted:
+            segment.append_aborted(aborted)
+    log.producers.map_end_offset = next_offset

@@ -1,0 +1,116 @@
+"""Kafka's small text files: offset checkpoints of a log directory, epochs and metadata of a partition.
+
+The common form is a version line, a count line and so many entry lines, each ended by a newline. There
+is no checksum; a file torn by the death of the machine shows by its count or a missing last newline,
+which readers here insist on. Every writer replaces the file as a whole.
+"""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+
+from nilometer.runtime import Disk
+from nilometer.storage.errors import CorruptCheckpoint
+from nilometer.storage.names import TopicPartition
+
+VERSION = 0
+
+
+def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
+    """An offset checkpoint (``topic partition offset`` lines); empty where there is no file.
+
+    Raises CorruptCheckpoint.
+    """
+    offsets: dict[TopicPartition, int] = {}
+    for fields in _read_lines(disk, path, fields=3):
+        offsets[TopicPartition(fields[0], _number(path, fields[1]))] = _number(path, fields[2])
+    return offsets
+
+
+def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, int], *, sync: bool = True) -> None:
+    """Replace an offset checkpoint. May stall with ``sync``."""
+    lines = [f"{key.topic} {key.partition} {offset}" for key, offset in sorted(offsets.items())]
+    disk.replace_file(path, _encode(lines), sync=sync)
+
+
+def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:
+    """The (epoch, start offset) lines of ``leader-epoch-checkpoint``; empty where there is no file.
+
+    Raises CorruptCheckpoint.
+    """
+    return [
+        (_number(path, epoch), _number(path, offset)) for epoch, offset in _read_lines(disk, path, fields=2)
+    ]
+
+
+def encode_epochs(entries: Iterable[tuple[int, int]]) -> bytes:
+    return _encode([f"{epoch} {offset}" for epoch, offset in entries])
+
+
+def read_partition_metadata(disk: Disk, path: str) -> uuid.UUID | None:
+    """The topic id in ``partition.metadata``, or None where there is no file. Raises CorruptCheckpoint."""
+    try:
+        text = disk.read_file(path).decode()
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError:
+        raise CorruptCheckpoint(path, "is not text") from None
+    lines = {name: value for name, _, value in (line.partition(": ") for line in text.splitlines())}
+    if lines.get("version") != str(VERSION):
+        raise CorruptCheckpoint(path, f"has version {lines.get('version')!r}, not {VERSION}")
+    try:
+        return uuid_from_text(lines.get("topic_id", ""))
+    except ValueError:
+        raise CorruptCheckpoint(path, f"has no valid topic id: {lines.get('topic_id')!r}") from None
+
+
+def write_partition_metadata(disk: Disk, path: str, topic_id: uuid.UUID, *, sync: bool = True) -> None:
+    text = f"version: {VERSION}\ntopic_id: {uuid_to_text(topic_id)}\n"
+    disk.replace_file(path, text.encode(), sync=sync)
+
+
+def uuid_to_text(value: uuid.UUID) -> str:
+    """Kafka's form: 22 characters of URL-safe base 64 without padding."""
+    return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")
+
+
+def uuid_from_text(text: str) -> uuid.UUID:
+    """Raises ValueError."""
+    data = base64.b64decode(f"{text}==", altchars=b"-_", validate=True)
+    if len(data) != 16 or len(text) != 22:
+        raise ValueError(f"{text!r} is not a UUID")
+    return uuid.UUID(bytes=data)
+
+
+def _encode(lines: Sequence[str]) -> bytes:
+    return "".join(f"{line}\n" for line in (str(VERSION), str(len(lines)), *lines)).encode()
+
+
+def _read_lines(disk: Disk, path: str, fields: int) -> list[list[str]]:
+    try:
+        text = disk.read_file(path).decode()
+    except FileNotFoundError:
+        return []
+    except UnicodeDecodeError:
+        raise CorruptCheckpoint(path, "is not text") from None
+    if not text.endswith("\n"):
+        raise CorruptCheckpoint(path, "does not end with a newline: it was torn")
+    lines = text.splitlines()
+    if _number(path, lines[0]) != VERSION:
+        raise CorruptCheckpoint(path, f"has version {lines[0]}, not {VERSION}")
+    entries = [line.split() for line in lines[2:] if line.strip()]
+    if len(lines) < 2 or _number(path, lines[1]) != len(entries):
+        raise CorruptCheckpoint(path, f"has {len(entries)} entries, not as many as it says")
+    for entry in entries:
+        if len(entry) != fields:
+            raise CorruptCheckpoint(path, f"has a line of {len(entry)} fields, not {fields}")
+    return entries
+
+
+def _number(path: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise CorruptCheckpoint(path, f"has {text!r} where a number should be") from None

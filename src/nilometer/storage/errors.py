@@ -1,0 +1,65 @@
+"""What can go wrong in a log, as exceptions.
+
+Those that a client is told of carry their error code (:class:`KafkaError`); :class:`LogFenced` and
+:class:`CorruptRecordFound` mean that this replica can no longer be relied on, and carry the code that
+Kafka uses for a log directory in trouble.
+"""
+
+from __future__ import annotations
+
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+
+class OffsetOutOfRange(KafkaError):
+    """An offset below the log start or above the end of the log."""
+
+    def __init__(self, offset: int, log_start_offset: int, log_end_offset: int, log: str) -> None:
+        super().__init__(
+            ErrorCode.offset_out_of_range,
+            f"offset {offset} of {log} is not in [{log_start_offset}, {log_end_offset}]",
+        )
+        self.offset = offset
+        self.log_start_offset = log_start_offset
+        self.log_end_offset = log_end_offset
+
+
+class LogFenced(KafkaError):
+    """The log failed to write once and takes no more (KAFKA-10778). ``reason`` is the first failure."""
+
+    def __init__(self, log: str, reason: OSError) -> None:
+        super().__init__(ErrorCode.kafka_storage_error, f"{log} is offline since a disk error: {reason}")
+        self.reason = reason
+
+
+class CorruptRecordFound(KafkaError):
+    """Bytes at rest that are not the batch that was written there. Nothing from ``position`` on is served."""
+
+    def __init__(self, path: str, position: int, offset: int, problem: str) -> None:
+        super().__init__(
+            ErrorCode.kafka_storage_error,
+            f"{path} is damaged at byte {position} (records from offset {offset} on): {problem}",
+        )
+        self.path = path
+        self.position = position
+        self.offset = offset
+        self.problem = problem
+
+
+class UnexpectedAppendOffset(KafkaError):
+    """A follower was handed records that do not continue its log."""
+
+    def __init__(self, log: str, first_offset: int, last_offset: int, log_end_offset: int) -> None:
+        super().__init__(
+            ErrorCode.unknown_server_error,
+            f"records [{first_offset}, {last_offset}] do not continue {log}, which ends at {log_end_offset}",
+        )
+        self.first_offset = first_offset
+        self.last_offset = last_offset
+
+
+class CorruptCheckpoint(Exception):
+    """A small state file that cannot be what was written: its content is rebuilt or its folder refused."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"{path}: {problem}")
+        self.path = path

@@ -1,0 +1,80 @@
+"""Making a log durable, in three steps: plan on the owner's thread, sync on any, take note on the owner's.
+
+A plan names files by path and opens them anew, so it needs nothing of the log while it runs. It covers
+the records below ``offset``: the log files that hold them, everything of segments sealed since the last
+flush, the epochs if they changed, and the folder if names did. A plan that was overtaken by a
+truncation proves nothing and is dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nilometer.runtime import Disk
+from nilometer.storage.local_log import LocalLog
+
+
+@dataclass(frozen=True, slots=True)
+class FlushPlan:
+    disk: Disk
+    offset: int
+    """Every record below is durable once :meth:`run` has returned."""
+    paths: tuple[str, ...]
+    folder: str | None
+    sealed: tuple[int, ...]
+    truncations: int
+    name_changes: int
+    epoch_writes: int
+
+    def run(self) -> None:
+        """Sync. Stalls: to be offloaded. Raises OSError: then fence the log with it."""
+        for path in self.paths:
+            try:
+                file = self.disk.open(path)
+            except FileNotFoundError:
+                continue  # deleted or truncated away since the plan was made: nothing to keep
+            try:
+                file.sync()
+            finally:
+                file.close()
+        if self.folder is not None and self.disk.is_directory(self.folder):
+            self.disk.sync_directory(self.folder)
+
+
+def plan_flush(log: LocalLog) -> FlushPlan:
+    paths: list[str] = []
+    for segment in log.unsynced_sealed.values():
+        paths += segment.existing_files()
+        snapshot = log.segments.higher(segment.base_offset)
+        if snapshot is not None and snapshot.base_offset in log.producers.snapshot_offsets:
+            paths.append(log.producers.snapshot_path(snapshot.base_offset))
+    paths += [
+        segment.log_path
+        for segment in log.segments.from_offset(log.flushed_offset)
+        if segment.base_offset not in log.unsynced_sealed
+    ]
+    has_epochs = log.epoch_writes > log.epoch_writes_durable and log.files.disk.exists(log.epochs.path)
+    if has_epochs:
+        paths.append(log.epochs.path)
+    return FlushPlan(
+        disk=log.files.disk,
+        offset=log.log_end_offset,
+        paths=tuple(paths),
+        folder=log.folder if has_epochs or log.name_changes > log.name_changes_durable else None,
+        sealed=tuple(log.unsynced_sealed),
+        truncations=log.truncations,
+        name_changes=log.name_changes,
+        epoch_writes=log.epoch_writes,
+    )
+
+
+def mark_flushed(log: LocalLog, plan: FlushPlan, wall_ms: int) -> None:
+    """The plan has run. ``flushed_offset`` and the recovery point move."""
+    if plan.truncations != log.truncations:
+        return
+    for base_offset in plan.sealed:
+        log.unsynced_sealed.pop(base_offset, None)
+    log.flushed_offset = max(log.flushed_offset, plan.offset)
+    log.name_changes_durable = max(log.name_changes_durable, plan.name_changes)
+    log.epoch_writes_durable = max(log.epoch_writes_durable, plan.epoch_writes)
+    log.first_unflushed_ms = None if log.flushed_offset == log.log_end_offset else wall_ms

@@ -1,0 +1,136 @@
+"""Which leader epoch wrote which part of the log: (epoch, start offset), in order.
+
+The truth that followers and consumers reconcile by (KIP-101, KIP-279, KIP-320). Epoch 0 is as good as
+any (KAFKA-10432).
+
+Invariants: epochs rise strictly and start offsets rise strictly from entry to entry; an entry that
+would break this drops what it contradicts. An epoch is entered when its leader takes office, even if
+it never writes (KAFKA-7415); so a later epoch at the same start offset replaces it.
+
+Every change is written to ``leader-epoch-checkpoint`` at once but not synced: whoever moves the
+recovery point over records syncs this file first (see ``flush``), so the entries of all records below
+the recovery point are durable, and those above it are rebuilt from the records.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+
+from nilometer.runtime import Disk
+from nilometer.storage import checkpoints
+
+UNDEFINED_EPOCH = -1
+UNDEFINED_EPOCH_OFFSET = -1
+
+_UNDEFINED = (UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET)
+
+
+class LeaderEpochCache:
+    __slots__ = ("_disk", "_entries", "_path")
+
+    def __init__(self, disk: Disk, path: str, entries: Iterable[tuple[int, int]] = ()) -> None:
+        self._disk = disk
+        self._path = path
+        self._entries: list[tuple[int, int]] = []
+        for epoch, start_offset in entries:
+            self._assign(epoch, start_offset)
+
+    @classmethod
+    def load(cls, disk: Disk, path: str) -> LeaderEpochCache:
+        """Raises CorruptCheckpoint."""
+        return cls(disk, path, checkpoints.read_epochs(disk, path))
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def moved_to(self, path: str) -> None:
+        """The partition's folder was renamed."""
+        self._path = path
+
+    @property
+    def entries(self) -> tuple[tuple[int, int], ...]:
+        return tuple(self._entries)
+
+    @property
+    def latest_epoch(self) -> int:
+        """-1 where no epoch is known."""
+        return self._entries[-1][0] if self._entries else UNDEFINED_EPOCH
+
+    def assign(self, epoch: int, start_offset: int) -> bool:
+        """Enter ``epoch``; true if that changed anything. The same or an earlier entry changes nothing."""
+        if not self._assign(epoch, start_offset):
+            return False
+        self.write()
+        return True
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """The largest epoch not above ``epoch``, and where it ends; (-1, -1) if nothing can be said.
+
+        An epoch below the first known one answers (itself, first start offset): what it wrote is gone,
+        and the asker should go on from there (KAFKA-7415). One above the latest is unknown here.
+        """
+        entries = self._entries
+        if epoch == UNDEFINED_EPOCH or not entries:
+            return _UNDEFINED
+        if epoch == entries[-1][0]:
+            return epoch, log_end_offset
+        above = bisect_right(entries, epoch, key=_epoch)
+        if above == len(entries):
+            return _UNDEFINED
+        end_offset = entries[above][1]
+        return (entries[above - 1][0] if above else epoch), end_offset
+
+    def epoch_for_offset(self, offset: int) -> int:
+        """The epoch that wrote ``offset``; -1 where none is known to have."""
+        slot = bisect_right(self._entries, offset, key=_start_offset) - 1
+        return self._entries[slot][0] if slot >= 0 else UNDEFINED_EPOCH
+
+    def start_offset_of(self, epoch: int) -> int | None:
+        slot = bisect_left(self._entries, epoch, key=_epoch)
+        if slot < len(self._entries) and self._entries[slot][0] == epoch:
+            return self._entries[slot][1]
+        return None
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Drop the epochs that start at ``end_offset`` or above: their records are no more."""
+        keep = bisect_left(self._entries, end_offset, key=_start_offset)
+        if keep < len(self._entries):
+            del self._entries[keep:]
+            self.write()
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Drop the epochs that end at or below ``start_offset``; the one that holds it now starts there."""
+        above = bisect_right(self._entries, start_offset, key=_start_offset)
+        if above == 0 or (above == 1 and self._entries[0][1] == start_offset):
+            return
+        self._entries[:above] = [(self._entries[above - 1][0], start_offset)]
+        self.write()
+
+    def clear(self) -> None:
+        if self._entries:
+            self._entries.clear()
+            self.write()
+
+    def write(self) -> None:
+        self._disk.replace_file(self._path, checkpoints.encode_epochs(self._entries), sync=False)
+
+    def _assign(self, epoch: int, start_offset: int) -> bool:
+        if epoch < 0 or start_offset < 0:
+            raise ValueError(f"epoch {epoch} cannot start at {start_offset}")
+        entries = self._entries
+        if entries and entries[-1][0] == epoch and start_offset >= entries[-1][1]:
+            return False
+        while entries and (entries[-1][0] >= epoch or entries[-1][1] >= start_offset):
+            entries.pop()
+        entries.append((epoch, start_offset))
+        return True
+
+
+def _epoch(entry: tuple[int, int]) -> int:
+    return entry[0]
+
+
+def _start_offset(entry: tuple[int, int]) -> int:
+    return entry[1]

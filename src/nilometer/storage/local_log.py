@@ -1,0 +1,180 @@
+"""The state of one replica's log, and the few moves that all its verbs share.
+
+Offsets, segments, epochs, producers and the fence live here; the verbs (append, read, truncate, delete,
+flush, recover) live in rooms of their own and work on this.
+
+Invariants, checked where they could break:
+``log_start_offset <= log_end_offset``; ``flushed_offset <= log_end_offset``; there is always an active
+segment; no segment holds an offset at or above ``log_end_offset``; after the first failed write nothing
+is written any more (KAFKA-10778).
+"""
+
+from __future__ import annotations
+
+import posixpath
+import uuid
+
+from nilometer.runtime import Entropy
+from nilometer.storage import names
+from nilometer.storage.errors import LogFenced
+from nilometer.storage.leader_epoch_cache import LeaderEpochCache
+from nilometer.storage.log_config import LogConfig
+from nilometer.storage.names import TopicPartition
+from nilometer.storage.producer_state import ProducerStateManager
+from nilometer.storage.segment import LogSegment, SegmentFiles
+from nilometer.storage.segments import LogSegments
+
+
+class LocalLog:
+    __slots__ = (
+        "_entropy",
+        "config",
+        "epoch_writes",
+        "epoch_writes_durable",
+        "epochs",
+        "failure",
+        "files",
+        "first_unflushed_ms",
+        "flushed_offset",
+        "folder",
+        "log_end_offset",
+        "log_start_offset",
+        "name_changes",
+        "name_changes_durable",
+        "producers",
+        "read_hints",
+        "segments",
+        "topic_id",
+        "topic_partition",
+        "truncations",
+        "unsynced_sealed",
+    )
+
+    def __init__(
+        self,
+        files: SegmentFiles,
+        folder: str,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        *,
+        segments: LogSegments,
+        epochs: LeaderEpochCache,
+        producers: ProducerStateManager,
+        log_start_offset: int,
+        log_end_offset: int,
+        recovery_point: int,
+        topic_id: uuid.UUID | None = None,
+        entropy: Entropy | None = None,
+    ) -> None:
+        self.files = files
+        self.folder = folder
+        self.topic_partition = topic_partition
+        self.config = config
+        self.segments = segments
+        self.epochs = epochs
+        self.producers = producers
+        self.log_start_offset = log_start_offset
+        self.log_end_offset = log_end_offset
+        self.flushed_offset = recovery_point
+        """Every record below is durable. Never above the end of the log."""
+        self.first_unflushed_ms: int | None = None
+        """When the oldest record that is not durable was appended."""
+        self.topic_id: uuid.UUID | None = topic_id
+        self.failure: OSError | None = None
+        self.truncations = 0
+        """How often the log was cut: a flush begun before a cut proves nothing after it."""
+        self.name_changes = self.name_changes_durable = 0
+        """Counts files created or renamed; the folder was synced when the count was the second number."""
+        self.epoch_writes = self.epoch_writes_durable = 0
+        """Likewise for writes of the epoch checkpoint."""
+        self.unsynced_sealed: dict[int, LogSegment] = {}
+        """Sealed segments, by base offset, whose indexes may not be durable."""
+        self.read_hints: dict[int, tuple[LogSegment, int]] = {}
+        self._entropy = entropy
+        assert log_start_offset <= log_end_offset, "log start order"
+        assert recovery_point <= log_end_offset, "recovery point order"
+
+    @property
+    def name(self) -> str:
+        return str(self.topic_partition)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return self.segments.size
+
+    @property
+    def is_empty(self) -> bool:
+        return self.log_start_offset == self.log_end_offset
+
+    @property
+    def recovery_point(self) -> int:
+        """From where an unclean restart must check the log; all below, with its indexes, is durable."""
+        return min([self.flushed_offset, *self.unsynced_sealed])
+
+    def fence(self, reason: OSError) -> None:
+        """Take no more appends: the device failed, and what it holds above the flushed offset is unknown."""
+        if self.failure is None:
+            self.failure = reason
+
+    def check_writable(self) -> None:
+        if self.failure is not None:
+            raise LogFenced(self.name, self.failure) from self.failure
+
+    def new_segment(self, base_offset: int, wall_ms: int) -> LogSegment:
+        """Create an empty segment and make it the active one."""
+        segment = LogSegment.create(
+            self.files,
+            self.folder,
+            base_offset,
+            created_ms=wall_ms,
+            index_interval_bytes=self.config.index_interval_bytes,
+            jitter_ms=self._jitter_ms(),
+        )
+        self.name_changes += 1
+        self.segments.add(segment)
+        return segment
+
+    def roll(self, wall_ms: int, base_offset: int | None = None) -> LogSegment:
+        """Seal the active segment and begin one at ``base_offset`` (default: the end of the log).
+
+        No change where the active segment is empty and begins there already. Raises OSError.
+        """
+        active = self.segments.active
+        base_offset = self.log_end_offset if base_offset is None else base_offset
+        if active.base_offset == base_offset and active.size == 0:
+            return active
+        assert base_offset > active.base_offset, "segments rise"
+        active.seal()
+        self.files.pool.forget(active.log_path)
+        self.unsynced_sealed[active.base_offset] = active
+        self.producers.map_end_offset = max(self.producers.map_end_offset, base_offset)
+        self.producers.take_snapshot(sync=False)
+        self.name_changes += 1
+        return self.new_segment(base_offset, wall_ms)
+
+    def enter_epoch(self, epoch: int, start_offset: int) -> None:
+        if self.epochs.assign(epoch, start_offset):
+            self.epoch_writes += 1
+
+    def move_log_start(self, offset: int) -> None:
+        """Records below ``offset`` are gone for every reader."""
+        assert offset <= self.log_end_offset, "log start order"
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            self.epochs.truncate_from_start(offset)
+            self.epoch_writes += 1
+            self.producers.on_high_watermark(offset)
+
+    def moved_to(self, folder: str) -> None:
+        """The partition's folder was renamed: all paths change."""
+        self.files.pool.forget_folder(self.folder)
+        self.folder = folder
+        for segment in self.segments:
+            segment.moved_to(folder)
+        self.epochs.moved_to(posixpath.join(folder, names.LEADER_EPOCH_CHECKPOINT))
+        self.producers.moved_to(folder)
+
+    def _jitter_ms(self) -> int:
+        bound = min(self.config.segment_jitter_ms, self.config.segment_ms)
+        return self._entropy.below(bound) if self._entropy is not None and bound > 0 else 0

@@ -1,0 +1,225 @@
+"""One replica's log: the facade that partitions, tools and tests use.
+
+Offsets are immutable and rise; an append is whole or not at all; whoever owns a log calls it from one
+thread, except for :meth:`Log.read` without ``only_cached``, :meth:`Log.offset_for_timestamp`,
+:meth:`Log.offset_of_max_timestamp` and ``FlushPlan.run``, which may stall and are safe on another
+thread meanwhile.
+
+Time and chance come as arguments; nothing here knows a clock, a leader or another replica.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import uuid
+
+from nilometer.storage import appending, checkpoints, flushing, names, reading, retention, time_search
+from nilometer.storage import truncation as cuts
+from nilometer.storage.appending import AppendInfo
+from nilometer.storage.flushing import FlushPlan
+from nilometer.storage.local_log import LocalLog
+from nilometer.storage.log_config import LogConfig
+from nilometer.storage.names import TopicPartition
+from nilometer.storage.producer_updates import AppendOrigin
+from nilometer.storage.reading import LogSlice
+from nilometer.storage.recovery import LogLoader, OpenOptions
+from nilometer.storage.segment import SegmentFiles
+from nilometer.storage.tail_damage import Damage
+from nilometer.storage.time_search import TimestampOffset
+from nilometer.storage.transaction_index import AbortedTxn
+from nilometer.storage.truncation import Truncation
+from nilometer.wire.compression import Bytes
+
+
+class Log(LocalLog):
+    __slots__ = ("damages",)
+
+    damages: tuple[Damage, ...]
+    """What opening found damaged and put aside."""
+
+    @classmethod
+    def open(
+        cls,
+        files: SegmentFiles,
+        folder: str,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        options: OpenOptions,
+    ) -> Log:
+        """Open the log in ``folder``, creating what is missing. Stalls. Raises OSError, CorruptCheckpoint."""
+        files.disk.make_directories(folder)
+        loaded = LogLoader(files, folder, topic_partition, config, options).load()
+        log = cls(
+            files,
+            folder,
+            topic_partition,
+            config,
+            segments=loaded.segments,
+            epochs=loaded.epochs,
+            producers=loaded.producers,
+            log_start_offset=loaded.log_start_offset,
+            log_end_offset=loaded.log_end_offset,
+            recovery_point=loaded.recovery_point,
+            topic_id=loaded.topic_id,
+            entropy=options.entropy,
+        )
+        log.damages = tuple(loaded.damages)
+        for segment in loaded.recovered:
+            if segment is not loaded.segments.active and segment in tuple(loaded.segments):
+                log.unsynced_sealed[segment.base_offset] = segment
+        log.name_changes += 1
+        log.epoch_writes += 1
+        return log
+
+    # -- writing
+
+    def append_as_leader(
+        self,
+        records: Bytes,
+        *,
+        leader_epoch: int,
+        wall_ms: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+    ) -> AppendInfo:
+        """Give the batches in ``records`` offsets and ``leader_epoch`` and write them.
+
+        Raises KafkaError, having changed nothing, for what is refused; LogFenced once the disk has failed.
+        """
+        return appending.append_as_leader(
+            self, records, leader_epoch=leader_epoch, wall_ms=wall_ms, origin=origin
+        )
+
+    def append_as_follower(self, records: Bytes, *, wall_ms: int) -> AppendInfo | None:
+        """Write batches fetched from the leader as they are; None if there is no whole one.
+
+        Raises UnexpectedAppendOffset, CorruptBatch, LogFenced.
+        """
+        return appending.append_as_follower(self, records, wall_ms=wall_ms)
+
+    def assign_epoch_start(self, epoch: int, offset: int) -> None:
+        """Enter an epoch: on becoming leader, at the end of the log, even if nothing is ever written."""
+        self.enter_epoch(epoch, offset)
+
+    def assign_topic_id(self, topic_id: uuid.UUID) -> None:
+        """Write ``partition.metadata``. Raises ValueError where the log belongs to another topic id."""
+        known = self.topic_id
+        if known is not None:
+            if known != topic_id:
+                raise ValueError(f"{self.name} belongs to topic id {known}, not {topic_id}")
+            return
+        path = posixpath.join(self.folder, names.PARTITION_METADATA)
+        checkpoints.write_partition_metadata(self.files.disk, path, topic_id, sync=False)
+        self.name_changes += 1
+        self.topic_id = topic_id
+
+    # -- reading
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        upper_bound_offset: int,
+        min_one: bool = True,
+        only_cached: bool = False,
+    ) -> LogSlice | None:
+        """Whole batches from the one that holds ``offset`` on, all below ``upper_bound_offset``.
+
+        With ``min_one`` the first may exceed ``max_bytes``. With ``only_cached``, None where the device
+        would have to be waited for. Raises OffsetOutOfRange, CorruptRecordFound.
+        """
+        return reading.read(
+            self, offset, max_bytes, upper_bound_offset, min_one=min_one, only_cached=only_cached
+        )
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        """The first record whose timestamp is not below ``timestamp``. May stall."""
+        return time_search.offset_for_timestamp(self, timestamp)
+
+    def offset_of_max_timestamp(self) -> TimestampOffset | None:
+        """The first of the records with the largest timestamp. May stall."""
+        return time_search.offset_of_max_timestamp(self)
+
+    @property
+    def latest_epoch(self) -> int:
+        """-1 where no epoch is known."""
+        return self.epochs.latest_epoch
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """(epoch, offset): where the largest epoch not above ``epoch`` ends; (-1, -1) if unknown."""
+        return self.epochs.end_offset_for(epoch, self.log_end_offset)
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """The bound of read-committed readers: no transaction is undecided below it."""
+        unstable = self.producers.first_unstable_offset(high_watermark)
+        return high_watermark if unstable is None else min(unstable, high_watermark)
+
+    def on_high_watermark(self, high_watermark: int) -> None:
+        """Let go of what was only kept for transactions decided above the old high watermark."""
+        self.producers.on_high_watermark(high_watermark)
+
+    def aborted_transactions(self, from_offset: int, upper_bound_offset: int) -> list[AbortedTxn]:
+        """The aborted transactions that overlap ``[from_offset, upper_bound_offset)``."""
+        return reading.aborted_transactions(self, from_offset, upper_bound_offset)
+
+    def has_ongoing_transaction(self, producer_id: int) -> bool:
+        return producer_id in self.producers.ongoing.values()
+
+    # -- cutting and deleting
+
+    def truncate_to(self, offset: int, *, wall_ms: int) -> Truncation:
+        """Drop what lies at or above ``offset``; see :mod:`truncation` for what the caller then owes."""
+        return cuts.truncate_to(self, offset, wall_ms)
+
+    def truncate_fully_and_start_at(
+        self, offset: int, *, wall_ms: int, log_start_offset: int | None = None
+    ) -> Truncation:
+        """Drop everything; the next record gets ``offset``."""
+        return cuts.truncate_fully_and_start_at(self, offset, log_start_offset, wall_ms)
+
+    def advance_log_start_offset(self, offset: int, high_watermark: int) -> bool:
+        """Serve nothing below ``offset`` any more. Raises KafkaError above the high watermark."""
+        return retention.advance_log_start_offset(self, offset, high_watermark)
+
+    def delete_old_segments(self, high_watermark: int, wall_ms: int) -> list[str]:
+        """Apply retention; returns the files to remove at leisure (``Disk.remove``)."""
+        return retention.delete_old_segments(self, high_watermark, wall_ms)
+
+    def remove_expired_producers(self, wall_ms: int) -> int:
+        return self.producers.remove_expired(wall_ms)
+
+    # -- durability
+
+    def flush_plan(self) -> FlushPlan:
+        """What to sync now, and up to which offset that makes the log durable. Raises OSError."""
+        return flushing.plan_flush(self)
+
+    def mark_flushed(self, plan: FlushPlan, *, wall_ms: int) -> None:
+        """``plan.run()`` has returned. After it raised, call :meth:`fence` instead."""
+        flushing.mark_flushed(self, plan, wall_ms)
+
+    def is_flush_due(self, wall_ms: int) -> bool:
+        """Whether ``flush.messages`` or ``flush.ms`` asks for a sync."""
+        config = self.config
+        if self.log_end_offset - self.flushed_offset >= config.flush_messages:
+            return True
+        return self.first_unflushed_ms is not None and wall_ms - self.first_unflushed_ms >= config.flush_ms
+
+    def close(self, *, wall_ms: int) -> None:
+        """Make all durable and let go of all files; a fenced log only lets go. Stalls. Raises OSError."""
+        try:
+            if self.failure is None:
+                self._settle(wall_ms)
+        finally:
+            self.files.pool.forget_folder(self.folder)
+
+    def _settle(self, wall_ms: int) -> None:
+        active = self.segments.active
+        active.complete_indexes()
+        if self.log_end_offset and self.log_end_offset not in self.producers.snapshot_offsets:
+            self.producers.map_end_offset = self.log_end_offset
+            self.producers.take_snapshot(sync=True)
+        self.unsynced_sealed[active.base_offset] = active
+        plan = self.flush_plan()
+        plan.run()
+        self.mark_flushed(plan, wall_ms=wall_ms)
+        self.unsynced_sealed.pop(active.base_offset, None)

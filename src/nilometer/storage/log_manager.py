@@ -1,0 +1,374 @@
+"""All logs of a broker, in one or more log directories.
+
+Opens what is there, creates and deletes logs, writes the checkpoint files, and keeps trouble local: a
+directory that fails takes its own logs offline and no others.
+
+Invariants: a partition has at most one live log; a directory is used only while its lock is held; the
+marker of an orderly stop exists only while no log of its directory is open.
+
+Everything here may stall except lookups and what says otherwise; a shell offloads it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from nilometer.runtime import Disk, Entropy, LockHeld
+from nilometer.storage.errors import CorruptCheckpoint
+from nilometer.storage.file_pool import OPEN_FILES_MAX
+from nilometer.storage.log import Log
+from nilometer.storage.log_config import LogConfig
+from nilometer.storage.log_directory import CheckpointPlan, LogDirectory
+from nilometer.storage.names import FolderKind, TopicPartition
+from nilometer.storage.producer_state import PRODUCER_ID_EXPIRATION_MS
+from nilometer.storage.recovery import OpenOptions, Progress
+from nilometer.storage.segment import SegmentFiles
+from nilometer.storage.tail_damage import Damage
+from nilometer.storage.truncation import Truncation
+
+
+class NoLogDirectory(Exception):
+    """Every log directory is offline: the broker cannot run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagerOptions:
+    node_id: int
+    directories: Sequence[str]
+    entropy: Entropy
+    config_for: Callable[[TopicPartition], LogConfig] = lambda _: LogConfig()
+    """The configuration with which a log found on disk is opened."""
+    cluster_id: str | None = None
+    producer_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS
+    open_files_max: int = OPEN_FILES_MAX
+    on_progress: Callable[[LoadingProgress], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadingProgress:
+    """How far the opening of a directory has come. ``segments_*`` count within a log under recovery."""
+
+    directory: str
+    log: str
+    logs_done: int
+    logs_total: int
+    segments_done: int = 0
+    segments_total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryDescription:
+    """For DescribeLogDirs. Bytes are -1 where the directory is offline."""
+
+    path: str
+    failure: str | None
+    sizes: Mapping[TopicPartition, int]
+    total_bytes: int
+    usable_bytes: int
+
+
+class LogManager:
+    def __init__(self, disk: Disk, options: ManagerOptions) -> None:
+        self._disk = disk
+        self._options = options
+        self._files = SegmentFiles.on(disk, options.open_files_max)
+        self.directories = [LogDirectory(disk, path) for path in options.directories]
+        self.logs: dict[TopicPartition, Log] = {}
+        self._directory_of: dict[TopicPartition, LogDirectory] = {}
+        self.removable_folders: list[str] = []
+        """Folders of deleted partitions found on opening, to be removed at leisure."""
+
+    @classmethod
+    def open(cls, disk: Disk, options: ManagerOptions, *, wall_ms: int) -> LogManager:
+        """Lock the directories and open every log in them, recovering where needed.
+
+        Raises LockHeld (another process uses a directory), CorruptCheckpoint (a directory belongs to
+        another node or cluster), NoLogDirectory.
+        """
+        manager = cls(disk, options)
+        try:
+            for directory in manager.directories:
+                manager._open_directory(directory, wall_ms)
+            if all(directory.failure is not None for directory in manager.directories):
+                reasons = "; ".join(f"{each.path}: {each.failure}" for each in manager.directories)
+                raise NoLogDirectory(f"no log directory can be used: {reasons}")
+        except BaseException:
+            manager.abandon()
+            raise
+        return manager
+
+    # -- lookups (never stall)
+
+    def get(self, topic_partition: TopicPartition) -> Log | None:
+        return self.logs.get(topic_partition)
+
+    def directory_of(self, topic_partition: TopicPartition) -> str:
+        return self._directory_of[topic_partition].path
+
+    def is_offline(self, directory: str) -> bool:
+        return any(each.path == directory and each.failure is not None for each in self.directories)
+
+    @property
+    def damages(self) -> list[Damage]:
+        """What recovery put aside when the logs were opened."""
+        return [damage for _, log in sorted(self.logs.items()) for damage in log.damages]
+
+    @property
+    def previous_broker_epoch(self) -> int | None:
+        """The broker epoch of the last orderly stop; None if any directory in use was left in disorder."""
+        epochs = [each.clean_broker_epoch for each in self.directories if each.failure is None]
+        known = [epoch for epoch in epochs if epoch is not None]
+        return max(known) if known and len(known) == len(epochs) else None
+
+    def initial_high_watermark(self, topic_partition: TopicPartition) -> int:
+        """The checkpointed high watermark, clamped to what the log holds (KAFKA-16452)."""
+        log = self.logs[topic_partition]
+        saved = self._directory_of[topic_partition].high_watermarks.get(topic_partition, 0)
+        return min(max(saved, log.log_start_offset), log.log_end_offset)
+
+    # -- creating and deleting
+
+    def create(
+        self,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        *,
+        wall_ms: int,
+        topic_id: uuid.UUID | None = None,
+        directory: str | None = None,
+    ) -> Log:
+        """A new log, in ``directory`` or the one with the fewest logs; the existing one if there is one.
+
+        Raises OSError (the directory is offline from then on), NoLogDirectory.
+        """
+        existing = self.logs.get(topic_partition)
+        if existing is not None:
+            return existing
+        target = self._choose_directory(directory)
+        try:
+            options = self._open_options(clean=True, wall_ms=wall_ms)
+            folder = target.folder_of(topic_partition)
+            log = Log.open(self._files, folder, topic_partition, config, options)
+            if topic_id is not None:
+                log.assign_topic_id(topic_id)
+        except OSError as error:
+            self.fail_directory(target.path, error)
+            raise
+        self.logs[topic_partition] = log
+        self._directory_of[topic_partition] = target
+        return log
+
+    def delete(self, topic_partition: TopicPartition) -> str | None:
+        """Forget a log and rename its folder; returns the folder for ``Disk.remove_tree``. Raises OSError."""
+        log = self.logs.pop(topic_partition, None)
+        if log is None:
+            return None
+        directory = self._directory_of.pop(topic_partition)
+        for offsets in (directory.recovery_points, directory.high_watermarks, directory.log_start_offsets):
+            offsets.pop(topic_partition, None)
+        target = directory.new_delete_folder(topic_partition, self._options.entropy)
+        self._files.pool.forget_folder(log.folder)
+        try:
+            self._disk.rename(log.folder, target)
+        except OSError as error:
+            self.fail_directory(directory.path, error)
+            raise
+        log.moved_to(target)
+        log.fence(OSError("the partition was deleted"))
+        return target
+
+    def truncate_to(self, log: Log, offset: int, *, wall_ms: int) -> Truncation:
+        """Truncate, and checkpoint recovery points if that lowered the log's. Raises LogFenced, OSError."""
+        truncation = log.truncate_to(offset, wall_ms=wall_ms)
+        if truncation.recovery_point_lowered:
+            self.checkpoint_recovery_points(self._directory_of[log.topic_partition])
+        return truncation
+
+    def truncate_fully_and_start_at(
+        self, log: Log, offset: int, *, wall_ms: int, log_start_offset: int | None = None
+    ) -> Truncation:
+        truncation = log.truncate_fully_and_start_at(
+            offset, wall_ms=wall_ms, log_start_offset=log_start_offset
+        )
+        if truncation.recovery_point_lowered:
+            self.checkpoint_recovery_points(self._directory_of[log.topic_partition])
+        return truncation
+
+    # -- checkpoints
+
+    def plan_checkpoints(self, high_watermarks: Mapping[TopicPartition, int]) -> list[CheckpointPlan]:
+        """One plan for each directory in use, to be run anywhere, one at a time. Never stalls.
+
+        After an OSError from ``run`` call :meth:`fail_directory`.
+        """
+        plans: list[CheckpointPlan] = []
+        for directory in self._online():
+            logs = self._logs_in(directory)
+            for key, log in logs.items():
+                directory.high_watermarks[key] = high_watermarks.get(
+                    key, directory.high_watermarks.get(key, log.log_start_offset)
+                )
+            plans.append(
+                directory.plan_checkpoints(
+                    recovery_points={key: log.recovery_point for key, log in logs.items()},
+                    high_watermarks={key: directory.high_watermarks[key] for key in logs},
+                    log_start_offsets=_moved_starts(logs),
+                )
+            )
+        return plans
+
+    def checkpoint_recovery_points(self, directory: LogDirectory) -> None:
+        points = {key: log.recovery_point for key, log in self._logs_in(directory).items()}
+        directory.plan_checkpoints(recovery_points=points).run()
+
+    def assign_cluster_id(self, cluster_id: str) -> None:
+        """Raises CorruptCheckpoint where a directory belongs to another cluster."""
+        for directory in self._online():
+            directory.assign_cluster_id(cluster_id)
+
+    # -- trouble
+
+    def fail_directory(self, path: str, reason: Exception) -> list[TopicPartition]:
+        """Take a directory offline: its logs are fenced and forgotten. Returns the partitions concerned."""
+        directory = next(each for each in self.directories if each.path == path)
+        if directory.failure is not None:
+            return []
+        directory.failure = reason
+        affected = sorted(self._logs_in(directory))
+        for key in affected:
+            log = self.logs.pop(key)
+            del self._directory_of[key]
+            log.fence(reason if isinstance(reason, OSError) else OSError(str(reason)))
+            self._files.pool.forget_folder(log.folder)
+        directory.release()
+        return affected
+
+    def describe(self) -> list[DirectoryDescription]:
+        descriptions: list[DirectoryDescription] = []
+        for directory in self.directories:
+            sizes = {key: log.size for key, log in sorted(self._logs_in(directory).items())}
+            try:
+                total = self._disk.total_bytes(directory.path) if directory.failure is None else -1
+                usable = self._disk.free_bytes(directory.path) if directory.failure is None else -1
+            except OSError as error:
+                self.fail_directory(directory.path, error)
+                total, usable, sizes = -1, -1, {}
+            failure = None if directory.failure is None else str(directory.failure)
+            descriptions.append(DirectoryDescription(directory.path, failure, sizes, total, usable))
+        return descriptions
+
+    # -- stopping
+
+    def close(
+        self, high_watermarks: Mapping[TopicPartition, int], *, broker_epoch: int, wall_ms: int
+    ) -> list[Exception]:
+        """Flush and close every log, write the checkpoints, then the marker of an orderly stop.
+
+        A directory where any of that fails gets no marker, and so is checked when it is opened again.
+        Returns the failures.
+        """
+        failures: list[Exception] = []
+        for directory in self._online():
+            try:
+                logs = self._logs_in(directory)
+                for _, log in sorted(logs.items()):
+                    log.close(wall_ms=wall_ms)
+                plans = {plan.directory: plan for plan in self.plan_checkpoints(high_watermarks)}
+                plans[directory.path].run()
+                if all(log.failure is None for log in logs.values()):
+                    directory.mark_clean(broker_epoch)
+            except OSError as error:
+                failures.append(error)
+            directory.release()
+        self._files.pool.close()
+        return failures
+
+    def abandon(self) -> None:
+        """Let go of files and locks without writing anything: as a crash would, but for the locks."""
+        self._files.pool.close()
+        for directory in self.directories:
+            directory.release()
+
+    # -- helpers
+
+    def _open_directory(self, directory: LogDirectory, wall_ms: int) -> None:
+        options = self._options
+        try:
+            directory.lock()
+            directory.load(options.node_id, options.cluster_id, options.entropy)
+            folders = directory.partition_folders()
+            live = [folder for folder in folders if folder.kind is FolderKind.LIVE]
+            for done, folder in enumerate(live):
+                self._open_log(directory, folder.topic_partition, wall_ms, done, len(live))
+            self.removable_folders += directory.leftovers()
+        except (LockHeld, CorruptCheckpoint):
+            raise
+        except OSError as error:
+            self.fail_directory(directory.path, error)
+
+    def _open_log(
+        self, directory: LogDirectory, key: TopicPartition, wall_ms: int, done: int, total: int
+    ) -> None:
+        if key in self.logs:
+            raise CorruptCheckpoint(directory.path, f"{key} lies in {self.directory_of(key)} too")
+
+        def report(segments_done: int, segments_total: int) -> None:
+            if self._options.on_progress is not None:
+                self._options.on_progress(
+                    LoadingProgress(directory.path, str(key), done, total, segments_done, segments_total)
+                )
+
+        report(0, 0)
+        options = self._open_options(
+            clean=directory.is_clean,
+            wall_ms=wall_ms,
+            recovery_point=directory.recovery_points.get(key, 0),
+            log_start_offset=directory.log_start_offsets.get(key, 0),
+            on_progress=report,
+        )
+        folder = directory.folder_of(key)
+        self.logs[key] = Log.open(self._files, folder, key, self._options.config_for(key), options)
+        self._directory_of[key] = directory
+        self._files.pool.forget_folder(folder)
+
+    def _open_options(
+        self,
+        *,
+        clean: bool,
+        wall_ms: int,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        on_progress: Progress | None = None,
+    ) -> OpenOptions:
+        return OpenOptions(
+            clean=clean,
+            wall_ms=wall_ms,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            producer_expiration_ms=self._options.producer_expiration_ms,
+            entropy=self._options.entropy,
+            on_progress=on_progress,
+        )
+
+    def _choose_directory(self, path: str | None) -> LogDirectory:
+        online = [each for each in self._online() if path is None or each.path == path]
+        if not online:
+            raise NoLogDirectory(path or "every log directory is offline")
+        return min(online, key=lambda directory: len(self._logs_in(directory)))
+
+    def _online(self) -> list[LogDirectory]:
+        return [directory for directory in self.directories if directory.failure is None]
+
+    def _logs_in(self, directory: LogDirectory) -> dict[TopicPartition, Log]:
+        return {key: log for key, log in self.logs.items() if self._directory_of.get(key) is directory}
+
+
+def _moved_starts(logs: Mapping[TopicPartition, Log]) -> dict[TopicPartition, int]:
+    """Log starts that the first segment's name does not tell."""
+    return {
+        key: log.log_start_offset
+        for key, log in logs.items()
+        if log.log_start_offset > log.segments.first.base_offset
+    }

@@ -1,0 +1,70 @@
+"""``meta.properties`` of a log directory: which node and cluster its data belongs to.
+
+Java properties, version 1: ``node.id``, ``cluster.id``, ``directory.id``. A directory that carries another
+node's or cluster's name is refused rather than mixed up.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+from nilometer.runtime import Disk
+from nilometer.storage.checkpoints import uuid_to_text
+from nilometer.storage.errors import CorruptCheckpoint
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class MetaProperties:
+    node_id: int | None = None
+    cluster_id: str | None = None
+    directory_id: str | None = None
+
+    def check(self, path: str, node_id: int, cluster_id: str | None) -> None:
+        """Raises CorruptCheckpoint where the directory belongs to someone else."""
+        if self.node_id is not None and self.node_id != node_id:
+            raise CorruptCheckpoint(path, f"belongs to node {self.node_id}, this is node {node_id}")
+        if cluster_id is not None and self.cluster_id is not None and self.cluster_id != cluster_id:
+            raise CorruptCheckpoint(path, f"belongs to cluster {self.cluster_id}, this is {cluster_id}")
+
+
+def read(disk: Disk, path: str) -> MetaProperties | None:
+    """None where there is no file. Raises CorruptCheckpoint."""
+    try:
+        text = disk.read_file(path).decode()
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError:
+        raise CorruptCheckpoint(path, "is not text") from None
+    values: dict[str, str] = {}
+    for line in text.splitlines():
+        name, separator, value = line.partition("=")
+        if separator and not name.startswith("#"):
+            values[name.strip()] = value.strip()
+    node_id = values.get("node.id", values.get("broker.id"))
+    try:
+        return MetaProperties(
+            int(node_id) if node_id is not None else None,
+            values.get("cluster.id"),
+            values.get("directory.id"),
+        )
+    except ValueError:
+        raise CorruptCheckpoint(path, f"has node.id {node_id!r}") from None
+
+
+def write(disk: Disk, path: str, properties: MetaProperties) -> None:
+    """May stall: the file is synced."""
+    values = {
+        "cluster.id": properties.cluster_id,
+        "directory.id": properties.directory_id,
+        "node.id": properties.node_id,
+        "version": VERSION,
+    }
+    lines = [f"{name}={value}\n" for name, value in values.items() if value is not None]
+    disk.replace_file(path, "".join(lines).encode())
+
+
+def new_directory_id(random: uuid.UUID) -> str:
+    return uuid_to_text(random)

@@ -1,0 +1,93 @@
+"""Names of files and folders in a log directory, as Kafka gives them.
+
+Pure text: no file is touched here. A segment's files share a 20-digit base offset; a partition's
+folder is ``<topic>-<partition>``, where the topic itself may hold dashes; a deleted partition's is
+``<topic>-<partition>.<uuid hex>-delete``, a replica being moved between folders ``…-future``.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+TXN_INDEX_SUFFIX = ".txnindex"
+SNAPSHOT_SUFFIX = ".snapshot"
+DELETED_SUFFIX = ".deleted"
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+CORRUPT_SUFFIX = ".corrupt"
+"""Bytes that recovery set aside: evidence, never served. Kafka ignores the suffix."""
+
+SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+META_PROPERTIES = "meta.properties"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+LOCK = ".lock"
+RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
+REPLICATION_OFFSET_CHECKPOINT = "replication-offset-checkpoint"
+LOG_START_OFFSET_CHECKPOINT = "log-start-offset-checkpoint"
+
+_FOLDER_NAME_MAX = 255
+_OFFSET_FILE = re.compile(r"^(\d{20})(\.[a-z]+)$")
+_SUFFIXED_FOLDER = re.compile(r"^(?P<partition>\S+)\.(?P<unique>[0-9a-f]{32})-(?P<kind>delete|future|stray)$")
+
+
+def offset_name(offset: int, suffix: str) -> str:
+    """``00000000000000000042.log`` and its kin."""
+    return f"{offset:020d}{suffix}"
+
+
+def parse_offset_name(name: str) -> tuple[int, str] | None:
+    """The offset and suffix of a segment's or snapshot's file, or None for any other name."""
+    found = _OFFSET_FILE.match(name)
+    return (int(found[1]), found[2]) if found else None
+
+
+class FolderKind(enum.Enum):
+    LIVE = ""
+    DELETE = "delete"
+    FUTURE = "future"
+    STRAY = "stray"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFolder:
+    """A folder name taken apart."""
+
+    name: str
+    topic_partition: TopicPartition
+    kind: FolderKind
+
+
+def parse_folder_name(name: str) -> PartitionFolder | None:
+    """The partition that a folder belongs to, or None where the name is not a partition's."""
+    kind = FolderKind.LIVE
+    partition_name = name
+    if suffixed := _SUFFIXED_FOLDER.match(name):
+        kind = FolderKind(suffixed["kind"])
+        partition_name = suffixed["partition"]
+    topic, dash, partition = partition_name.rpartition("-")
+    if not dash or not topic or not (partition.isascii() and partition.isdigit()):
+        return None
+    return PartitionFolder(name, TopicPartition(topic, int(partition)), kind)
+
+
+def delete_folder_name(topic_partition: TopicPartition, unique_hex: str) -> str:
+    """What a partition's folder is renamed to before its files go; long topic names are cut to fit."""
+    tail = f"-{topic_partition.partition}.{unique_hex}-{FolderKind.DELETE.value}"
+    return topic_partition.topic[: _FOLDER_NAME_MAX - len(tail)] + tail

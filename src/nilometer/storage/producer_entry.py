@@ -1,0 +1,118 @@
+"""What a log knows of one producer: its epoch, its last five batches, its open transaction.
+
+Pure values and arithmetic of sequence numbers, which run from 0 to 2^31 - 1 and then wrap to 0.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from nilometer.storage.producer_snapshot import SnapshotEntry
+from nilometer.wire.record_batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, BatchHeader
+
+BATCHES_MAX = 5
+"""A client has at most five requests in flight, so a duplicate is one of the last five batches."""
+
+SEQUENCE_MAX = 2**31 - 1
+NO_OFFSET = -1
+NO_COORDINATOR_EPOCH = -1
+
+
+class BatchMetadata(NamedTuple):
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_sequence(self) -> int:
+        first = self.last_sequence - self.offset_delta
+        return first if first >= 0 else first + SEQUENCE_MAX + 1
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+class ProducerStateEntry:
+    """Invariant: all of ``batches`` were written in ``producer_epoch``, oldest first."""
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "current_txn_first_offset",
+        "last_timestamp",
+        "producer_epoch",
+        "producer_id",
+    )
+
+    def __init__(self, producer_id: int) -> None:
+        self.producer_id = producer_id
+        self.producer_epoch = NO_PRODUCER_EPOCH
+        self.coordinator_epoch = NO_COORDINATOR_EPOCH
+        self.last_timestamp = NO_TIMESTAMP
+        self.current_txn_first_offset = NO_OFFSET
+        self.batches: tuple[BatchMetadata, ...] = ()
+
+    def copy(self) -> ProducerStateEntry:
+        twin = ProducerStateEntry.__new__(ProducerStateEntry)
+        twin.producer_id = self.producer_id
+        twin.producer_epoch = self.producer_epoch
+        twin.coordinator_epoch = self.coordinator_epoch
+        twin.last_timestamp = self.last_timestamp
+        twin.current_txn_first_offset = self.current_txn_first_offset
+        twin.batches = self.batches
+        return twin
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    @property
+    def last_offset(self) -> int:
+        return self.batches[-1].last_offset if self.batches else NO_OFFSET
+
+    def add_batch(self, producer_epoch: int, batch: BatchMetadata) -> None:
+        self.enter_epoch(producer_epoch)
+        self.batches = (*self.batches[-(BATCHES_MAX - 1) :], batch)
+        self.last_timestamp = batch.timestamp
+
+    def enter_epoch(self, producer_epoch: int) -> None:
+        if producer_epoch != self.producer_epoch:
+            self.producer_epoch = producer_epoch
+            self.batches = ()
+
+    def find_duplicate(self, header: BatchHeader) -> BatchMetadata | None:
+        """The batch already written with exactly these sequence numbers, if it is among the last five."""
+        if header.producer_epoch != self.producer_epoch:
+            return None
+        last_sequence = header.last_sequence
+        for batch in self.batches:
+            if batch.last_sequence == last_sequence and batch.first_sequence == header.base_sequence:
+                return batch
+        return None
+
+    def to_snapshot(self) -> SnapshotEntry:
+        last = self.batches[-1] if self.batches else BatchMetadata(NO_SEQUENCE, NO_OFFSET, 0, NO_TIMESTAMP)
+        return SnapshotEntry(
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            last_sequence=last.last_sequence,
+            last_offset=last.last_offset,
+            offset_delta=last.offset_delta,
+            timestamp=self.last_timestamp,
+            coordinator_epoch=self.coordinator_epoch,
+            current_txn_first_offset=self.current_txn_first_offset,
+        )
+
+    @classmethod
+    def from_snapshot(cls, saved: SnapshotEntry) -> ProducerStateEntry:
+        entry = cls(saved.producer_id)
+        entry.producer_epoch = saved.producer_epoch
+        entry.coordinator_epoch = saved.coordinator_epoch
+        entry.last_timestamp = saved.timestamp
+        entry.current_txn_first_offset = saved.current_txn_first_offset
+        if saved.last_offset >= 0:
+            batch = BatchMetadata(saved.last_sequence, saved.last_offset, saved.offset_delta, saved.timestamp)
+            entry.batches = (batch,)
+        return entry

@@ -1,0 +1,221 @@
+"""Whole batches from an offset on, and offsets by time.
+
+A read starts at the sparse index, walks headers to the batch that holds the offset, and usually needs
+one pread. Every batch that is handed out has had its CRC checked: bytes at rest may have changed since
+they were written. What lies before damage is served; the damage itself raises
+:class:`CorruptRecordFound`, and nothing behind it is ever served.
+
+Two ways to the bytes. With ``only_cached`` the shared pool is used and ``None`` means that the device
+would have to be waited for: the event loop's way. Without, files are opened for this one read and no
+shared state is changed: safe on another thread, beside the owner's appends and deletions.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from nilometer.storage.errors import CorruptRecordFound, OffsetOutOfRange
+from nilometer.storage.index_cache import SegmentIndexes
+from nilometer.storage.local_log import LocalLog
+from nilometer.storage.offset_index import CorruptIndex
+from nilometer.storage.segment import LogSegment
+from nilometer.storage.transaction_index import AbortedTxn, collect
+from nilometer.wire.compression import Bytes
+from nilometer.wire.errors import KafkaError
+from nilometer.wire.record_batch import HEADER_BYTES, BatchHeader, check_batch, read_header
+
+READ_AHEAD_BYTES = 4096
+"""Read beyond what was asked for, so that the batches before the first wanted one cost no second read."""
+READ_HINTS_MAX = 16
+
+
+class LogSlice(NamedTuple):
+    """Whole batches as they lie in one segment; empty where there is nothing below the upper bound."""
+
+    records: Bytes
+    next_offset: int
+    """The offset behind the last batch; the offset asked for where ``records`` is empty."""
+    path: str
+    position: int
+
+
+class _Outcome(enum.Enum):
+    WOULD_WAIT = enum.auto()
+    EXHAUSTED = enum.auto()
+    """The segment has nothing at or above the offset."""
+
+
+class _Window(NamedTuple):
+    """Bytes of a log file, and the first wanted batch in them."""
+
+    position: int
+    buffer: Bytes
+    at: int
+    header: BatchHeader
+
+
+ReadBytes = Callable[[int, int], Bytes | None]
+
+
+def read(
+    log: LocalLog, offset: int, max_bytes: int, upper_bound_offset: int, *, min_one: bool, only_cached: bool
+) -> LogSlice | None:
+    log_end_offset = log.log_end_offset
+    if not log.log_start_offset <= offset <= log_end_offset:
+        raise OffsetOutOfRange(offset, log.log_start_offset, log_end_offset, log.name)
+    upper = min(upper_bound_offset, log_end_offset)
+    segment = log.segments.floor(offset) or log.segments.first
+    nothing = LogSlice(b"", offset, segment.log_path, segment.size)
+    following: LogSegment | None = segment if offset < upper else None
+    while following is not None:
+        segment = following
+        found = _read_segment(log, segment, offset, max_bytes, upper, min_one, only_cached)
+        if found is _Outcome.WOULD_WAIT:
+            return None
+        if isinstance(found, LogSlice):
+            return found
+        following = log.segments.higher(segment.base_offset)
+    return nothing
+
+
+def _read_segment(
+    log: LocalLog,
+    segment: LogSegment,
+    offset: int,
+    max_bytes: int,
+    upper: int,
+    min_one: bool,
+    only_cached: bool,
+) -> LogSlice | _Outcome:
+    hint = log.read_hints.get(offset)
+    if hint is not None and hint[0] is segment:
+        position = hint[1]
+    else:
+        indexes = find_indexes(log, segment, only_cached=only_cached)
+        if indexes is None:
+            return _Outcome.WOULD_WAIT
+        position = indexes.offsets.lookup(offset)
+    with bytes_of(log, segment, only_cached=only_cached) as read_bytes:
+        window = _locate(segment, position, offset, max_bytes + READ_AHEAD_BYTES, read_bytes)
+        if isinstance(window, _Outcome):
+            return window
+        first = window.header
+        if first.next_offset > upper or (first.size > max_bytes and not min_one):
+            return LogSlice(b"", offset, segment.log_path, window.position + window.at)
+        rest = segment.size - window.position - window.at
+        if first.size > rest:
+            raise _damage(segment, window.position + window.at, offset, f"{first.size} bytes in {rest} left")
+        needed = min(max(first.size, max_bytes), rest)
+        if len(window.buffer) - window.at < needed:
+            buffer = read_bytes(window.position + window.at, needed)
+            if buffer is None:
+                return _Outcome.WOULD_WAIT
+            window = _Window(window.position + window.at, buffer, 0, first)
+        return _take(log, segment, window, max(max_bytes, first.size), upper, offset)
+
+
+def _locate(
+    segment: LogSegment, position: int, offset: int, wanted: int, read_bytes: ReadBytes
+) -> _Window | _Outcome:
+    """The first batch at or behind ``position`` that holds ``offset`` or something above it."""
+    size = segment.size
+    while size - position >= HEADER_BYTES:
+        buffer = read_bytes(position, min(wanted, size - position))
+        if buffer is None:
+            return _Outcome.WOULD_WAIT
+        at = 0
+        while len(buffer) - at >= HEADER_BYTES:
+            header = _header(segment, position, buffer, at, offset)
+            if header.next_offset > offset:
+                return _Window(position, buffer, at, header)
+            at += header.size
+        if at == 0:
+            break
+        position += at
+    if position != size:
+        raise _damage(segment, position, offset, f"no batch ends at the end of the file, {size}")
+    return _Outcome.EXHAUSTED
+
+
+def _take(
+    log: LocalLog, segment: LogSegment, window: _Window, max_bytes: int, upper: int, offset: int
+) -> LogSlice:
+    """The whole, undamaged batches from the window's first on, within ``max_bytes`` and below ``upper``."""
+    position, buffer, start, header = window
+    end, next_offset = start, offset
+    limit = min(len(buffer), start + max_bytes)
+    try:
+        while True:
+            following = end + header.size
+            if following > limit or header.next_offset > upper:
+                break
+            if end > start and header.base_offset < next_offset:
+                raise _damage(segment, position + end, next_offset, "offsets go back")
+            check_batch(buffer, end, header)
+            end, next_offset = following, header.next_offset
+            if limit - end < HEADER_BYTES:
+                break
+            header = _header(segment, position, buffer, end, next_offset)
+    except KafkaError as problem:
+        if end == start:
+            if isinstance(problem, CorruptRecordFound):
+                raise
+            raise _damage(segment, position + end, next_offset, str(problem)) from problem
+    _remember(log, next_offset, segment, position + end)
+    whole = start == 0 and end == len(buffer)
+    return LogSlice(
+        buffer if whole else memoryview(buffer)[start:end], next_offset, segment.log_path, position + start
+    )
+
+
+def _header(segment: LogSegment, position: int, buffer: Bytes, at: int, offset: int) -> BatchHeader:
+    try:
+        return read_header(buffer, at)
+    except KafkaError as problem:
+        raise _damage(segment, position + at, offset, str(problem)) from problem
+
+
+def _damage(segment: LogSegment, position: int, offset: int, problem: str) -> CorruptRecordFound:
+    return CorruptRecordFound(segment.log_path, position, offset, problem)
+
+
+def _remember(log: LocalLog, next_offset: int, segment: LogSegment, position: int) -> None:
+    """Where the next read of this reader will start."""
+    hints = log.read_hints
+    if len(hints) >= READ_HINTS_MAX:
+        log.read_hints = hints = {}
+    hints[next_offset] = (segment, position)
+
+
+def find_indexes(log: LocalLog, segment: LogSegment, *, only_cached: bool) -> SegmentIndexes | None:
+    """A segment's indexes; empty ones where its files cannot be used, since they only shorten the search."""
+    try:
+        return segment.indexes(only_cached=True) if only_cached else segment.indexes_apart(log.files.disk)
+    except (CorruptIndex, FileNotFoundError):
+        return SegmentIndexes.empty(segment.base_offset)
+
+
+@contextmanager
+def bytes_of(log: LocalLog, segment: LogSegment, *, only_cached: bool) -> Generator[ReadBytes, None, None]:
+    if only_cached:
+        yield segment.open_log().read_at_if_cached
+        return
+    file = log.files.disk.open(segment.log_path, writable=False)
+    try:
+        yield file.read_at
+    finally:
+        file.close()
+
+
+def aborted_transactions(log: LocalLog, from_offset: int, upper_bound_offset: int) -> list[AbortedTxn]:
+    """Those that overlap ``[from_offset, upper_bound_offset)``: what a read-committed fetch skips."""
+    found: list[AbortedTxn] = []
+    for segment in log.segments.from_offset(from_offset):
+        entries, is_done = collect(segment.aborted(), from_offset, upper_bound_offset)
+        found += entries
+        if is_done:
+            break
+    return found

@@ -1,0 +1,292 @@
+"""Opening the log of one folder: trusting it after an orderly stop, checking it after any other.
+
+After an orderly stop the files are taken as they are. Otherwise every batch from the segment that
+holds the recovery point on is read and checked; indexes, epochs and producer state are rebuilt from
+what is good. The log ends before the first thing that is not: a torn tail is cut off; where whole
+batches lie behind the damage, the rest is moved aside (``.corrupt``) as evidence and never served. No
+valid record before the first damage is lost, whichever way the process or machine died.
+
+A half-done swap or deletion of segments is completed first. Missing or unusable indexes of older
+segments are rebuilt.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from nilometer.runtime import Entropy
+from nilometer.storage import checkpoints, names
+from nilometer.storage.batch_scan import scan
+from nilometer.storage.errors import CorruptCheckpoint
+from nilometer.storage.folder_files import complete_interrupted_swaps, find_segments
+from nilometer.storage.leader_epoch_cache import LeaderEpochCache
+from nilometer.storage.log_config import LogConfig
+from nilometer.storage.names import TopicPartition
+from nilometer.storage.offset_index import CorruptIndex
+from nilometer.storage.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerStateManager
+from nilometer.storage.segment import BatchMark, LogSegment, SegmentFiles
+from nilometer.storage.segments import LogSegments
+from nilometer.storage.tail_damage import Damage, DamageKind, set_aside
+from nilometer.wire.errors import CorruptBatch, KafkaError
+from nilometer.wire.record_batch import check_batch
+
+Progress = Callable[[int, int], None]
+"""Called with the segments checked so far and their total."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenOptions:
+    """How a log is to be opened."""
+
+    clean: bool
+    """Whether the folder's last user stopped in order."""
+    wall_ms: int
+    recovery_point: int = 0
+    log_start_offset: int = 0
+    producer_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS
+    entropy: Entropy | None = None
+    on_progress: Progress | None = None
+
+
+@dataclass(slots=True)
+class LoadedLog:
+    """Everything a log consists of, checked, and what had to be done to it."""
+
+    segments: LogSegments
+    epochs: LeaderEpochCache
+    producers: ProducerStateManager
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    recovery_point: int = 0
+    topic_id: uuid.UUID | None = None
+    recovered: list[LogSegment] = field(default_factory=list[LogSegment])
+    damages: list[Damage] = field(default_factory=list[Damage])
+    bytes_checked: int = 0
+
+
+class LogLoader:
+    def __init__(
+        self,
+        files: SegmentFiles,
+        folder: str,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        options: OpenOptions,
+    ) -> None:
+        self._files = files
+        self._folder = folder
+        self._name = str(topic_partition)
+        self._config = config
+        self._options = options
+
+    def load(self) -> LoadedLog:
+        """Raises OSError, CorruptCheckpoint (of ``partition.metadata``)."""
+        disk, options = self._files.disk, self._options
+        complete_interrupted_swaps(disk, self._folder)
+        segments = LogSegments(find_segments(self._files, self._folder, self._config, options.wall_ms))
+        producers = ProducerStateManager(disk, self._folder, options.producer_expiration_ms)
+        producers.find_snapshots(disk.list_directory(self._folder))
+        loaded = LoadedLog(segments, self._load_epochs(segments), producers)
+        loaded.topic_id = checkpoints.read_partition_metadata(
+            disk, posixpath.join(self._folder, names.PARTITION_METADATA)
+        )
+        self._check_sealed(loaded)
+        if not options.clean and len(segments):
+            self._recover(loaded, options.recovery_point)
+        self._find_end(loaded)
+        self._fold_epochs_and_producers(loaded)
+        return loaded
+
+    # -- what is always done
+
+    def _load_epochs(self, segments: LogSegments) -> LeaderEpochCache:
+        """The epoch checkpoint, or, where that is torn or gone, what the batches say."""
+        path = posixpath.join(self._folder, names.LEADER_EPOCH_CHECKPOINT)
+        try:
+            epochs = LeaderEpochCache.load(self._files.disk, path)
+        except (CorruptCheckpoint, ValueError):
+            epochs = LeaderEpochCache(self._files.disk, path)
+        if not epochs.entries and segments.size:
+            for segment in segments:
+                try:
+                    for batch in scan(segment.open_log(), 0, segment.size):
+                        if batch.header.partition_leader_epoch > epochs.latest_epoch:
+                            epochs.assign(batch.header.partition_leader_epoch, batch.header.base_offset)
+                except KafkaError:
+                    break  # damage: found again, and reported, where batches are checked
+        return epochs
+
+    def _check_sealed(self, loaded: LoadedLog) -> None:
+        """Rebuild unusable indexes of segments that are not going to be recovered anyway.
+
+        After an orderly stop only the files' presence is looked at; a bad one is found when it is read.
+        """
+        if not len(loaded.segments):
+            return
+        for segment in tuple(loaded.segments)[:-1]:
+            if not self._options.clean and segment.base_offset >= self._options.recovery_point:
+                break
+            try:
+                if self._options.clean:
+                    segment.check_files_exist()
+                else:
+                    segment.indexes()
+            except (CorruptIndex, FileNotFoundError):
+                self._reindex(segment)
+                segment.seal()
+                loaded.recovered.append(segment)
+
+    def _reindex(self, segment: LogSegment) -> None:
+        segment.reset_indexes(keep_aborted=True)
+        try:
+            for position, header, _, _ in scan(segment.open_log(), 0, segment.size):
+                mark = BatchMark(header.last_offset, header.max_timestamp, header.size)
+                segment.index_batch(position, mark)
+        except KafkaError:
+            pass  # the index reaches up to the damage, which a read will report
+
+    def _find_end(self, loaded: LoadedLog) -> None:
+        """Make the last segment active and learn where the log ends."""
+        options, segments = self._options, loaded.segments
+        if len(segments):
+            active = segments.active
+            try:
+                loaded.log_end_offset, is_whole = active.activate()
+            except (CorruptIndex, FileNotFoundError, KafkaError):
+                is_whole = False
+            if not is_whole:
+                self._recover(loaded, active.base_offset)
+                loaded.log_end_offset, is_whole = segments.active.activate()
+                assert is_whole, "a recovered segment is whole"
+        if not len(segments) or loaded.log_end_offset < options.log_start_offset:
+            self._start_anew(loaded)
+        loaded.log_start_offset = max(options.log_start_offset, segments.first.base_offset)
+        trusted = loaded.log_end_offset if options.clean else options.recovery_point
+        loaded.recovery_point = min(
+            [trusted, loaded.log_end_offset, *(segment.base_offset for segment in loaded.recovered)]
+        )
+
+    def _start_anew(self, loaded: LoadedLog) -> None:
+        """No records at or above the log start are left: the log is empty and begins there."""
+        for segment in tuple(loaded.segments):
+            loaded.segments.remove([segment])
+            for path in segment.mark_deleted():
+                self._files.disk.remove(path)
+        start = self._options.log_start_offset
+        if loaded.log_end_offset < start:
+            loaded.epochs.clear()
+        loaded.producers.truncate_fully(start)
+        loaded.segments.add(
+            LogSegment.create(
+                self._files,
+                self._folder,
+                start,
+                created_ms=self._options.wall_ms,
+                index_interval_bytes=self._config.index_interval_bytes,
+            )
+        )
+        loaded.log_end_offset = start
+
+    def _fold_epochs_and_producers(self, loaded: LoadedLog) -> None:
+        loaded.epochs.truncate_from_end(loaded.log_end_offset)
+        loaded.epochs.truncate_from_start(loaded.log_start_offset)
+        if loaded.recovered and loaded.producers.map_end_offset == loaded.log_end_offset:
+            return
+        loaded.producers.remove_stray_snapshots(segment.base_offset for segment in loaded.segments)
+        self._replay(loaded, loaded.log_start_offset, loaded.log_end_offset)
+
+    def _replay(self, loaded: LoadedLog, log_start_offset: int, end_offset: int) -> None:
+        """Producer state at ``end_offset``: the newest good snapshot, then the batches behind it."""
+        producers = loaded.producers
+        producers.load_latest(log_start_offset, end_offset, self._options.wall_ms)
+        start = producers.map_end_offset
+        for segment in loaded.segments.from_offset(start) if start < end_offset else ():
+            if segment.base_offset >= end_offset:
+                break
+            try:
+                for batch in scan(segment.open_log(), segment.position_near(start), segment.size):
+                    if start <= batch.header.last_offset < end_offset:
+                        producers.replay(batch.buffer, batch.at, batch.header)
+            except KafkaError:
+                break  # damage below the recovery point: reads will report it
+        producers.map_end_offset = end_offset
+
+    # -- what is done after a crash
+
+    def _recover(self, loaded: LoadedLog, recovery_point: int) -> None:
+        suspects = loaded.segments.from_offset(recovery_point)
+        start = suspects[0].base_offset
+        self._replay(loaded, min(self._options.log_start_offset, start), start)
+        next_offset = start
+        for done, segment in enumerate(suspects):
+            if self._options.on_progress is not None:
+                self._options.on_progress(done, len(suspects))
+            problem = self._gap(segment, next_offset) if done else None
+            if problem is None:
+                if done:
+                    loaded.producers.take_snapshot(sync=False)
+                next_offset, problem = self._recover_segment(loaded, segment)
+                loaded.recovered.append(segment)
+            if problem is not None:
+                self._drop(loaded, suspects[done:], problem)
+                break
+            if segment is not suspects[-1]:
+                segment.seal()
+
+    def _gap(self, segment: LogSegment, next_offset: int) -> Damage | None:
+        """The end of the segment before was lost although this one was not: only compaction leaves gaps."""
+        if segment.base_offset == next_offset or (
+            self._config.is_compacted and segment.base_offset > next_offset
+        ):
+            return None
+        return Damage(
+            segment.log_path,
+            0,
+            next_offset,
+            f"segment begins at offset {segment.base_offset}, the one before ended at {next_offset}",
+            DamageKind.DAMAGED,
+        )
+
+    def _recover_segment(self, loaded: LoadedLog, segment: LogSegment) -> tuple[int, Damage | None]:
+        """Check every batch and rebuild what is derived; returns where the good part ends, and why."""
+        segment.reset_indexes()
+        end, next_offset = 0, segment.base_offset
+        problem = "incomplete batch"
+        try:
+            for position, header, buffer, at in scan(segment.open_log(), 0, segment.size):
+                check_batch(buffer, at, header)
+                if header.base_offset < next_offset or not segment.can_hold(header.last_offset):
+                    raise CorruptBatch(f"batch of offset {header.base_offset} where {next_offset} is due")
+                if header.partition_leader_epoch > loaded.epochs.latest_epoch:
+                    loaded.epochs.assign(header.partition_leader_epoch, header.base_offset)
+                aborted = loaded.producers.replay(buffer, at, header)
+                if aborted:
+                    segment.append_aborted(aborted)
+                segment.index_batch(
+                    position, BatchMark(header.last_offset, header.max_timestamp, header.size)
+                )
+                end, next_offset = position + header.size, header.next_offset
+        except KafkaError as error:
+            problem = str(error)
+        loaded.bytes_checked += segment.size
+        if end == segment.size:
+            return next_offset, None
+        kind = DamageKind.classify(segment.open_log(), end, segment.size, next_offset)
+        return next_offset, Damage(segment.log_path, end, next_offset, problem, kind)
+
+    def _drop(self, loaded: LoadedLog, suspects: tuple[LogSegment, ...], damage: Damage) -> None:
+        """End the log at the damage; what lies behind is kept aside where it may be evidence."""
+        first, *rest = suspects
+        if damage.position == 0 and first not in loaded.recovered:
+            rest = list(suspects)
+        else:
+            evidence = set_aside(self._files, first, damage)
+            damage = damage.with_evidence(evidence)
+        for segment in reversed(rest):
+            loaded.segments.remove([segment])
+            moved = segment.mark_deleted(names.CORRUPT_SUFFIX)
+            damage = damage.with_evidence(moved)
+        loaded.damages.append(damage)

@@ -1,0 +1,96 @@
+"""Deleting what need not be kept: old segments, by time, by size, or because the log start passed them.
+
+Only whole segments below the high watermark go (KAFKA-5634), oldest first. If the active segment is due
+as well, a new one is begun in its place. Files are renamed to ``.deleted`` now, so that a restart would
+remove them, and handed to the caller to be removed at leisure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nilometer.storage.local_log import LocalLog
+from nilometer.storage.segment import LogSegment
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+
+def delete_old_segments(log: LocalLog, high_watermark: int, wall_ms: int) -> list[str]:
+    """Apply the retention policy; returns the files to remove. Raises OSError (the log is then fenced)."""
+    if log.failure is not None:
+        return []
+    removable = _delete_while(log, high_watermark, wall_ms, _below_log_start(log))
+    if log.config.is_deleted_by_retention:
+        if log.config.retention_bytes >= 0:
+            removable += _delete_while(log, high_watermark, wall_ms, _beyond_size(log))
+        if log.config.retention_ms >= 0:
+            removable += _delete_while(log, high_watermark, wall_ms, _beyond_age(log, wall_ms))
+    return removable
+
+
+def advance_log_start_offset(log: LocalLog, offset: int, high_watermark: int) -> bool:
+    """Serve no records below ``offset`` any more (it may lie inside a batch); true if the start moved."""
+    if offset > high_watermark or offset > log.log_end_offset:
+        raise KafkaError(
+            ErrorCode.offset_out_of_range,
+            f"cannot delete records of {log.name} below {offset}: the high watermark is {high_watermark}",
+        )
+    before = log.log_start_offset
+    log.move_log_start(offset)
+    return log.log_start_offset > before
+
+
+IsDue = Callable[[LogSegment, LogSegment | None], bool]
+
+
+def _below_log_start(log: LocalLog) -> IsDue:
+    return lambda _, following: following is not None and following.base_offset <= log.log_start_offset
+
+
+def _beyond_size(log: LocalLog) -> IsDue:
+    excess = log.size - log.config.retention_bytes
+
+    def is_due(segment: LogSegment, _: LogSegment | None) -> bool:
+        nonlocal excess
+        excess -= segment.size
+        return excess >= 0
+
+    return is_due
+
+
+def _beyond_age(log: LocalLog, wall_ms: int) -> IsDue:
+    return lambda segment, _: wall_ms - segment.largest_timestamp() > log.config.retention_ms
+
+
+def _delete_while(log: LocalLog, high_watermark: int, wall_ms: int, is_due: IsDue) -> list[str]:
+    due: list[LogSegment] = []
+    segments = tuple(log.segments)
+    for segment, following in zip(segments, (*segments[1:], None), strict=True):
+        end = following.base_offset if following is not None else log.log_end_offset
+        is_empty_active = following is None and segment.size == 0
+        if high_watermark < end or is_empty_active or not is_due(segment, following):
+            break
+        due.append(segment)
+    if not due:
+        return []
+    try:
+        if len(due) == len(segments):
+            log.roll(wall_ms)
+        return _delete(log, due)
+    except OSError as error:
+        log.fence(error)
+        raise
+
+
+def _delete(log: LocalLog, due: list[LogSegment]) -> list[str]:
+    following = log.segments.higher(due[-1].base_offset)
+    assert following is not None, "the active segment stays"
+    log.move_log_start(following.base_offset)
+    log.segments.remove(due)
+    log.read_hints = {}
+    log.name_changes += 1
+    removable: list[str] = []
+    for segment in due:
+        log.unsynced_sealed.pop(segment.base_offset, None)
+        removable += segment.mark_deleted()
+    log.producers.remove_snapshots([segment.base_offset for segment in due])
+    return removable

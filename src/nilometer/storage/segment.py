@@ -1,0 +1,428 @@
+"""One segment of a log: ``.log``, ``.index``, ``.timeindex`` and perhaps ``.txnindex``.
+
+Knows where batches lie and how old they are; knows nothing of epochs, producers or watermarks. Appends
+whole batches that others have judged.
+
+Invariants: ``size`` counts whole batches only, never bytes behind a failed write; index entries point
+at the first byte of a batch and carry its last offset; only the active segment grows, its indexes live
+in memory and reach their files in pieces, while those of a sealed segment are complete in their files.
+
+The file behind a segment comes from the pool and is used at once; no segment holds a descriptor.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from typing_extensions import Buffer
+
+from nilometer.runtime import Disk, File
+from nilometer.storage import names, offset_index, time_index, transaction_index
+from nilometer.storage.batch_scan import scan
+from nilometer.storage.file_pool import FilePool
+from nilometer.storage.index_cache import IndexCache, SegmentIndexes
+from nilometer.storage.offset_index import CorruptIndex, OffsetIndex
+from nilometer.storage.time_index import NO_TIMESTAMP, TimeIndex
+from nilometer.storage.transaction_index import AbortedTxn
+
+UNWRITTEN_ENTRIES_MAX = 512
+
+
+class BatchMark(NamedTuple):
+    """What a segment must know of a batch that it appends."""
+
+    last_offset: int
+    max_timestamp: int
+    size: int
+
+
+class SegmentFiles(NamedTuple):
+    """What all segments of a process share."""
+
+    pool: FilePool
+    index_cache: IndexCache
+
+    @classmethod
+    def on(cls, disk: Disk, open_max: int = 1024) -> SegmentFiles:
+        return cls(FilePool(disk, open_max), IndexCache())
+
+    @property
+    def disk(self) -> Disk:
+        return self.pool.disk
+
+
+class LogSegment:
+    __slots__ = (
+        "_aborted",
+        "_bytes_since_index_entry",
+        "_files",
+        "_folder",
+        "_indexes",
+        "_max_timestamp",
+        "_offset_of_max_timestamp",
+        "base_offset",
+        "created_ms",
+        "first_timestamp",
+        "index_interval_bytes",
+        "jitter_ms",
+        "log_path",
+        "size",
+    )
+
+    def __init__(
+        self,
+        files: SegmentFiles,
+        folder: str,
+        base_offset: int,
+        *,
+        size: int,
+        created_ms: int,
+        index_interval_bytes: int,
+        jitter_ms: int = 0,
+    ) -> None:
+        self._files = files
+        self._folder = folder
+        self.base_offset = base_offset
+        self.size = size
+        self.created_ms = created_ms
+        self.index_interval_bytes = index_interval_bytes
+        self.jitter_ms = jitter_ms
+        self.log_path = self.path(names.LOG_SUFFIX)
+        self.first_timestamp: int | None = None
+        """Largest timestamp of the first batch, by which ``segment.ms`` counts; None until looked up."""
+        self._indexes: SegmentIndexes | None = None
+        self._bytes_since_index_entry = 0
+        self._max_timestamp: int | None = None
+        self._offset_of_max_timestamp = base_offset
+        self._aborted: list[AbortedTxn] | None = None
+
+    @classmethod
+    def create(
+        cls,
+        files: SegmentFiles,
+        folder: str,
+        base_offset: int,
+        *,
+        created_ms: int,
+        index_interval_bytes: int,
+        jitter_ms: int = 0,
+    ) -> LogSegment:
+        """A new, empty, active segment. Files of that name left by an earlier life are emptied."""
+        segment = cls(
+            files,
+            folder,
+            base_offset,
+            size=0,
+            created_ms=created_ms,
+            index_interval_bytes=index_interval_bytes,
+            jitter_ms=jitter_ms,
+        )
+        segment.reset_indexes()
+        with_log = files.pool.open(segment.log_path, create=True)
+        if with_log.size():
+            with_log.truncate(0)
+        return segment
+
+    def path(self, suffix: str) -> str:
+        return posixpath.join(self._folder, names.offset_name(self.base_offset, suffix))
+
+    def moved_to(self, folder: str) -> None:
+        """The partition's folder was renamed."""
+        self._files.index_cache.forget(self.log_path)
+        self._folder = folder
+        self.log_path = self.path(names.LOG_SUFFIX)
+
+    # -- appending
+
+    def append(self, buffers: Sequence[Buffer], marks: Sequence[BatchMark]) -> None:
+        """Write the batches that ``marks`` describe. After an OSError nothing must be written again."""
+        position = self.size
+        self._files.pool.open(self.log_path).append(buffers)
+        indexes = self._indexes
+        assert indexes is not None, "only an active segment is appended to"
+        if position == 0 and self.first_timestamp is None:
+            self.first_timestamp = marks[0].max_timestamp
+        since = self._bytes_since_index_entry
+        newest = self.max_timestamp
+        for last_offset, max_timestamp, size in marks:
+            if max_timestamp > newest:
+                newest = self._max_timestamp = max_timestamp
+                self._offset_of_max_timestamp = last_offset
+            if since > self.index_interval_bytes:
+                indexes.offsets.append(last_offset, position)
+                indexes.times.maybe_append(newest, self._offset_of_max_timestamp)
+                since = 0
+            since += size
+            position += size
+        self._bytes_since_index_entry = since
+        self.size = position
+        if indexes.offsets.unwritten_count >= UNWRITTEN_ENTRIES_MAX:
+            self.write_indexes()
+
+    def append_aborted(self, entries: Sequence[AbortedTxn]) -> None:
+        path = self.path(names.TXN_INDEX_SUFFIX)
+        self._files.pool.open(path, create=True).append([entry.encode() for entry in entries])
+        self._files.pool.forget(path)
+        self._aborted = None
+
+    def can_hold(self, offset: int) -> bool:
+        return 0 <= offset - self.base_offset <= offset_index.RELATIVE_OFFSET_MAX
+
+    def is_index_full(self, index_bytes_max: int) -> bool:
+        indexes = self._indexes
+        if indexes is None:
+            return False
+        return (
+            len(indexes.offsets) >= index_bytes_max // offset_index.ENTRY_SIZE
+            or len(indexes.times) >= index_bytes_max // time_index.ENTRY_SIZE - 1
+        )
+
+    # -- ages
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp of any batch; -1 where there is none."""
+        if self._max_timestamp is None:
+            self._max_timestamp, self._offset_of_max_timestamp = self.last_time_entry()
+        return self._max_timestamp
+
+    @property
+    def offset_of_max_timestamp(self) -> int:
+        """The last offset of the first batch that has :attr:`max_timestamp`."""
+        _ = self.max_timestamp
+        return self._offset_of_max_timestamp
+
+    def largest_timestamp(self) -> int:
+        """What retention by time goes by: :attr:`max_timestamp`, or else when the file last changed."""
+        newest = self.max_timestamp
+        return newest if newest >= 0 else self._files.disk.modified_ms(self.log_path)
+
+    def last_time_entry(self) -> tuple[int, int]:
+        if self._indexes is not None:
+            return self._indexes.times.last_entry
+        file = self._files.pool.open(self.path(names.TIME_INDEX_SUFFIX))
+        size = file.size()
+        tail = file.read_at(max(size - time_index.ENTRY_SIZE, 0), time_index.ENTRY_SIZE)
+        self._files.pool.forget(file.path)
+        return TimeIndex.parse(self.base_offset, tail).last_entry
+
+    def waited_ms(self, wall_ms: int, timestamp: int) -> int:
+        """How long the segment has been open, by the time of records where there is one (as Kafka does)."""
+        if self.first_timestamp is None and self.size:
+            first = next(scan(self._files.pool.open(self.log_path), 0, self.size, chunk_bytes=4096), None)
+            self.first_timestamp = first.header.max_timestamp if first else NO_TIMESTAMP
+        first_timestamp = self.first_timestamp
+        if first_timestamp is not None and first_timestamp >= 0:
+            return timestamp - first_timestamp
+        return wall_ms - self.created_ms
+
+    # -- indexes
+
+    @property
+    def is_active(self) -> bool:
+        return self._indexes is not None
+
+    def indexes(self, *, only_cached: bool = False) -> SegmentIndexes | None:
+        """The indexes, from memory or their files; None if ``only_cached`` and that would wait.
+
+        Raises CorruptIndex, FileNotFoundError. For the thread that owns the log.
+        """
+        found = self._indexes or self._files.index_cache.get(self.log_path)
+        if found is not None:
+            return found
+        contents: list[bytes] = []
+        for suffix in (names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX):
+            file = self._files.pool.open(self.path(suffix))
+            data = (file.read_at_if_cached if only_cached else file.read_at)(0, file.size())
+            self._files.pool.forget(file.path)
+            if data is None:
+                return None
+            contents.append(bytes(data))
+        found = self._parse(*contents)
+        self._files.index_cache.put(self.log_path, found)
+        return found
+
+    def indexes_apart(self, disk: Disk) -> SegmentIndexes:
+        """The indexes, leaving pool and cache alone: for any thread. Raises as :meth:`indexes` does."""
+        if self._indexes is not None:
+            return self._indexes
+        return self._parse(
+            disk.read_file(self.path(names.INDEX_SUFFIX)), disk.read_file(self.path(names.TIME_INDEX_SUFFIX))
+        )
+
+    def _parse(self, offsets: bytes, times: bytes) -> SegmentIndexes:
+        found = SegmentIndexes(
+            OffsetIndex.parse(self.base_offset, offsets), TimeIndex.parse(self.base_offset, times)
+        )
+        if len(found.offsets) and found.offsets.last_position >= self.size:
+            raise CorruptIndex(f"{self.log_path} has {self.size} bytes, its index points behind them")
+        return found
+
+    def reset_indexes(self, *, keep_aborted: bool = False) -> None:
+        """Begin the indexes anew; the segment is active from now on."""
+        self._indexes = SegmentIndexes(OffsetIndex(self.base_offset), TimeIndex(self.base_offset))
+        self._files.index_cache.forget(self.log_path)
+        self._bytes_since_index_entry = 0
+        self._max_timestamp, self._offset_of_max_timestamp = NO_TIMESTAMP, self.base_offset
+        self.first_timestamp = None
+        self._aborted = None
+        for suffix in (names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX):
+            self._cut_file(suffix, 0)
+        if not keep_aborted and self._files.disk.exists(self.path(names.TXN_INDEX_SUFFIX)):
+            self._cut_file(names.TXN_INDEX_SUFFIX, 0)
+
+    def index_batch(self, position: int, mark: BatchMark) -> None:
+        """Take note of a batch that lies in the file already: how recovery rebuilds the indexes."""
+        indexes = self._indexes
+        assert indexes is not None, "only an active segment is indexed"
+        if mark.max_timestamp > self.max_timestamp:
+            self._max_timestamp, self._offset_of_max_timestamp = mark.max_timestamp, mark.last_offset
+        if self._bytes_since_index_entry > self.index_interval_bytes:
+            indexes.offsets.append(mark.last_offset, position)
+            indexes.times.maybe_append(self.max_timestamp, self._offset_of_max_timestamp)
+            self._bytes_since_index_entry = 0
+        self._bytes_since_index_entry += mark.size
+
+    def check_files_exist(self) -> None:
+        """That the index files exist and have a possible length. Raises FileNotFoundError, CorruptIndex."""
+        for suffix, entry_size in (
+            (names.INDEX_SUFFIX, offset_index.ENTRY_SIZE),
+            (names.TIME_INDEX_SUFFIX, time_index.ENTRY_SIZE),
+        ):
+            if self._files.disk.file_size(self.path(suffix)) % entry_size:
+                raise CorruptIndex(f"{self.path(suffix)} ends inside an entry")
+
+    def position_near(self, offset: int) -> int:
+        """A position at or before the batch that holds ``offset``; the start where the index is unusable."""
+        try:
+            indexes = self.indexes()
+        except (CorruptIndex, FileNotFoundError):
+            return 0
+        assert indexes is not None, "reading may wait here"
+        return indexes.offsets.lookup(offset - 1)
+
+    def activate(self) -> tuple[int, bool]:
+        """Make a loaded segment ready to be appended to.
+
+        Returns the offset behind its last batch, and whether that batch ends where the file does.
+
+        Looks at the batches behind the last index entry only. Raises CorruptIndex and what ``scan`` raises.
+        """
+        found = self.indexes()
+        assert found is not None, "reading may wait here"
+        self._files.index_cache.forget(self.log_path)
+        self._indexes = found
+        for suffix, size in (
+            (names.INDEX_SUFFIX, len(found.offsets) * offset_index.ENTRY_SIZE),
+            (names.TIME_INDEX_SUFFIX, len(found.times) * time_index.ENTRY_SIZE),
+        ):
+            self._cut_file(suffix, size)
+        self._max_timestamp, self._offset_of_max_timestamp = found.times.last_entry
+        next_offset = self.base_offset
+        start = end = found.offsets.last_position
+        for batch in scan(self.open_log(), start, self.size):
+            header = batch.header
+            next_offset, end = header.next_offset, batch.position + header.size
+            if header.max_timestamp > self._max_timestamp:
+                self._max_timestamp, self._offset_of_max_timestamp = header.max_timestamp, header.last_offset
+        self._bytes_since_index_entry = self.size - start
+        return next_offset, end == self.size
+
+    def write_indexes(self) -> None:
+        """Bring the index files up to what is in memory."""
+        indexes = self._indexes
+        if indexes is None:
+            return
+        for suffix, data in (
+            (names.INDEX_SUFFIX, indexes.offsets.unwritten()),
+            (names.TIME_INDEX_SUFFIX, indexes.times.unwritten()),
+        ):
+            if data:
+                path = self.path(suffix)
+                self._files.pool.open(path, create=True).append([data])
+                self._files.pool.forget(path)
+
+    def complete_indexes(self) -> None:
+        """Add the largest timestamp as the last entry, as on a roll or close, and write all out."""
+        if self._indexes is not None:
+            self._indexes.times.maybe_append(self.max_timestamp, self._offset_of_max_timestamp)
+            self.write_indexes()
+
+    def seal(self) -> None:
+        """No longer active: the files are complete and the indexes may be forgotten."""
+        self.complete_indexes()
+        if self._indexes is not None:
+            self._files.index_cache.put(self.log_path, self._indexes)
+            self._indexes = None
+
+    # -- files
+
+    def open_log(self) -> File:
+        """The log file, from the pool: to be used at once."""
+        return self._files.pool.open(self.log_path)
+
+    def aborted(self) -> list[AbortedTxn]:
+        """The segment's aborted transactions. Raises CorruptIndex."""
+        if self._aborted is None:
+            path = self.path(names.TXN_INDEX_SUFFIX)
+            exists = self._files.disk.exists(path)
+            data = self._files.disk.read_file(path) if exists else b""
+            self._aborted = transaction_index.parse(self.base_offset, data)
+        return self._aborted
+
+    def truncate_to(self, offset: int, position: int) -> None:
+        """Drop everything from ``position`` on, where the first batch at or above ``offset`` lies.
+
+        The segment is active afterwards, whatever it was before.
+        """
+        found = self.indexes()
+        assert found is not None, "reading may wait here"
+        aborted = [entry for entry in self.aborted() if entry.last_offset < offset]
+        if len(aborted) < len(self.aborted()):
+            self._cut_file(names.TXN_INDEX_SUFFIX, len(aborted) * transaction_index.ENTRY_SIZE)
+            self._aborted = aborted
+        self._files.index_cache.forget(self.log_path)
+        found.offsets.truncate_to(offset)
+        found.times.truncate_to(offset)
+        self.open_log().truncate(position)
+        self.size = position
+        self._indexes = found
+        if position == 0:
+            self.first_timestamp = None
+        self.activate_loaded()
+
+    def activate_loaded(self) -> None:
+        """Recompute what hangs on the tail, the indexes being in memory already."""
+        indexes = self._indexes
+        assert indexes is not None, "indexes are in memory"
+        indexes.offsets.forget_written()
+        indexes.times.forget_written()
+        for suffix in (names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX):
+            self._cut_file(suffix, 0)
+        self.write_indexes()
+        self.activate()
+
+    def existing_files(self) -> list[str]:
+        """Paths of the segment's files that exist."""
+        paths = (self.path(suffix) for suffix in names.SEGMENT_SUFFIXES)
+        return [path for path in paths if self._files.disk.exists(path)]
+
+    def mark_deleted(self, suffix: str = names.DELETED_SUFFIX) -> list[str]:
+        """Rename all files aside; returns their new names, to be removed at leisure."""
+        self._files.index_cache.forget(self.log_path)
+        renamed: list[str] = []
+        for path in self.existing_files():
+            self._files.pool.forget(path)
+            self._files.disk.rename(path, path + suffix)
+            renamed.append(path + suffix)
+        return renamed
+
+    def _cut_file(self, suffix: str, size: int) -> None:
+        """Make an index file exactly ``size`` bytes long or shorter."""
+        path = self.path(suffix)
+        file = self._files.pool.open(path, create=True)
+        if file.size() > size:
+            file.truncate(size)
+        self._files.pool.forget(path)

@@ -1,0 +1,69 @@
+"""The segments of a log, ordered by base offset.
+
+The order is one tuple that is replaced as a whole on every change: whoever holds it, on whatever
+thread, sees one consistent state.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+
+from nilometer.storage.segment import LogSegment
+
+
+def _base_offset(segment: LogSegment) -> int:
+    return segment.base_offset
+
+
+class LogSegments:
+    __slots__ = ("_segments",)
+
+    def __init__(self, segments: Iterable[LogSegment] = ()) -> None:
+        self._segments: tuple[LogSegment, ...] = tuple(sorted(segments, key=_base_offset))
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def __iter__(self) -> Iterator[LogSegment]:
+        return iter(self._segments)
+
+    @property
+    def first(self) -> LogSegment:
+        return self._segments[0]
+
+    @property
+    def active(self) -> LogSegment:
+        """The last one: the only one that is written."""
+        return self._segments[-1]
+
+    def floor(self, offset: int) -> LogSegment | None:
+        """The segment with the largest base offset not above ``offset``."""
+        segments = self._segments
+        slot = bisect_right(segments, offset, key=_base_offset) - 1
+        return segments[slot] if slot >= 0 else None
+
+    def higher(self, base_offset: int) -> LogSegment | None:
+        """The segment that follows the one at ``base_offset``."""
+        segments = self._segments
+        slot = bisect_right(segments, base_offset, key=_base_offset)
+        return segments[slot] if slot < len(segments) else None
+
+    def from_offset(self, offset: int) -> tuple[LogSegment, ...]:
+        """Those that may hold ``offset`` or something above it."""
+        segments = self._segments
+        return segments[max(bisect_right(segments, offset, key=_base_offset) - 1, 0) :]
+
+    def add(self, segment: LogSegment) -> None:
+        segments = self._segments
+        slot = bisect_left(segments, segment.base_offset, key=_base_offset)
+        self._segments = (*segments[:slot], segment, *segments[slot:])
+
+    def remove(self, gone: Iterable[LogSegment]) -> None:
+        bases = {segment.base_offset for segment in gone}
+        self._segments = tuple(segment for segment in self._segments if segment.base_offset not in bases)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all log files."""
+        return sum(segment.size for segment in self._segments)

@@ -1,0 +1,89 @@
+"""Where a recovered log had to end, why, and what was put aside.
+
+A tail is *torn* when nothing whole lies behind the first bad byte: the usual trace of a process or
+machine that died while writing. It is *damaged* when a whole, valid batch lies behind: bytes that were
+once good have changed. Damaged bytes are kept as evidence beside the log (``<base>.log.<position>.corrupt``).
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+
+from nilometer.runtime import File
+from nilometer.storage import names
+from nilometer.storage.segment import LogSegment, SegmentFiles
+from nilometer.wire.errors import KafkaError
+from nilometer.wire.record_batch import HEADER_BYTES, MAGIC, check_batch, read_header
+
+SEARCH_BYTES_MAX = 16 << 20
+"""How far behind the first bad byte a valid batch is searched for."""
+
+_MAGIC_AT = 16
+_MAGIC_BYTE = bytes([MAGIC])
+_COPY_BYTES = 1 << 20
+
+
+class DamageKind(enum.Enum):
+    TORN = "torn tail"
+    DAMAGED = "damaged"
+
+    @classmethod
+    def classify(cls, file: File, position: int, size: int, next_offset: int) -> DamageKind:
+        rest = file.read_at(position, min(size - position, SEARCH_BYTES_MAX))
+        return cls.DAMAGED if _holds_valid_batch(rest, next_offset) else cls.TORN
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """The log ended at ``offset``: ``path`` is bad from byte ``position`` on."""
+
+    path: str
+    position: int
+    offset: int
+    problem: str
+    kind: DamageKind
+    evidence: tuple[str, ...] = ()
+
+    def with_evidence(self, paths: list[str]) -> Damage:
+        return replace(self, evidence=(*self.evidence, *paths))
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.kind.value} at byte {self.position}, offset {self.offset}: {self.problem}"
+
+
+def set_aside(files: SegmentFiles, segment: LogSegment, damage: Damage) -> list[str]:
+    """Cut the segment at the damage; what is cut off is copied aside first unless it is a torn tail."""
+    evidence: list[str] = []
+    file = segment.open_log()
+    if damage.kind is DamageKind.DAMAGED:
+        path = f"{segment.log_path}.{damage.position}{names.CORRUPT_SUFFIX}"
+        copy = files.disk.open(path, create=True)
+        try:
+            copy.truncate(0)
+            for position in range(damage.position, segment.size, _COPY_BYTES):
+                copy.append([file.read_at(position, min(_COPY_BYTES, segment.size - position))])
+        finally:
+            copy.close()
+        evidence.append(path)
+    file.truncate(damage.position)
+    segment.size = damage.position
+    return evidence
+
+
+def _holds_valid_batch(data: bytes, next_offset: int) -> bool:
+    """Whether some batch that could follow ``next_offset`` begins anywhere in ``data``, whole and valid."""
+    magic_at = data.find(_MAGIC_BYTE, _MAGIC_AT)
+    while magic_at >= 0:
+        position = magic_at - _MAGIC_AT
+        if len(data) - position < HEADER_BYTES:
+            return False
+        try:
+            header = read_header(data, position)
+            if header.base_offset >= next_offset and header.size <= len(data) - position:
+                check_batch(data, position, header)
+                return True
+        except KafkaError:
+            pass
+        magic_at = data.find(_MAGIC_BYTE, magic_at + 1)
+    return False

@@ -1,0 +1,84 @@
+"""Offsets by time, as ListOffsets asks for them.
+
+Opens files for one search and changes nothing shared: safe on another thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from nilometer.storage.batch_scan import ScannedBatch, scan
+from nilometer.storage.errors import CorruptRecordFound
+from nilometer.storage.local_log import LocalLog
+from nilometer.storage.reading import find_indexes
+from nilometer.storage.segment import LogSegment
+from nilometer.wire.errors import KafkaError
+from nilometer.wire.record_batch import check_batch
+from nilometer.wire.records import Record, decode_records
+
+
+class TimestampOffset(NamedTuple):
+    timestamp: int
+    offset: int
+    leader_epoch: int
+    """-1 where the batch does not say."""
+
+
+def offset_for_timestamp(log: LocalLog, timestamp: int) -> TimestampOffset | None:
+    """The first record at or above the log start whose timestamp is not below ``timestamp``."""
+    for segment in log.segments:
+        if segment.largest_timestamp() < timestamp or not segment.size:
+            continue
+        indexes = find_indexes(log, segment, only_cached=False)
+        assert indexes is not None, "reading may wait here"
+        earliest = max(indexes.times.lookup(timestamp), log.log_start_offset)
+        with _batches(log, segment, indexes.offsets.lookup(earliest)) as batches:
+            for batch in batches:
+                header = batch.header
+                if header.max_timestamp < timestamp or header.last_offset < log.log_start_offset:
+                    continue
+                for record in _records(segment, batch):
+                    if record.timestamp >= timestamp and record.offset >= log.log_start_offset:
+                        return TimestampOffset(record.timestamp, record.offset, header.partition_leader_epoch)
+    return None
+
+
+def offset_of_max_timestamp(log: LocalLog) -> TimestampOffset | None:
+    """The first record with the largest timestamp of the log; None where no record has one."""
+    segment = max(log.segments, key=lambda segment: segment.max_timestamp)
+    newest = segment.max_timestamp
+    if newest < 0:
+        return None
+    indexes = find_indexes(log, segment, only_cached=False)
+    assert indexes is not None, "reading may wait here"
+    with _batches(log, segment, indexes.offsets.lookup(segment.offset_of_max_timestamp)) as batches:
+        for batch in batches:
+            if batch.header.max_timestamp != newest:
+                continue
+            for record in _records(segment, batch):
+                if record.timestamp == newest:
+                    return TimestampOffset(newest, record.offset, batch.header.partition_leader_epoch)
+    return None
+
+
+@contextmanager
+def _batches(
+    log: LocalLog, segment: LogSegment, position: int
+) -> Generator[Iterator[ScannedBatch], None, None]:
+    file = log.files.disk.open(segment.log_path, writable=False)
+    try:
+        yield scan(file, position, segment.size, chunk_bytes=64 << 10)
+    finally:
+        file.close()
+
+
+def _records(segment: LogSegment, batch: ScannedBatch) -> list[Record]:
+    try:
+        check_batch(batch.buffer, batch.at, batch.header)
+        return decode_records(batch.buffer, batch.at, batch.header)
+    except KafkaError as problem:
+        raise CorruptRecordFound(
+            segment.log_path, batch.position, batch.header.base_offset, str(problem)
+        ) from problem

@@ -1,0 +1,339 @@
+"""Every topic-level key of Apache Kafka 4.x: types, defaults, ranges, broker synonyms.
+
+Keys whose feature does not exist here are accepted, so that topics can be created with them, and say so
+in their documentation. A table, hence longer than a room should be.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import cast
+
+from nilometer.config import ConfigDefinition, ConfigKey, ConfigKind
+from nilometer.config.definition import ConfigValue
+
+LONG_MAX = 2**63 - 1
+INT_MAX = 2**31 - 1
+SEGMENT_BYTES_MIN = 1 << 20
+HOUR_MS = 3_600_000
+MINUTE_MS = 60_000
+WEEK_MS = 7 * 24 * HOUR_MS
+
+_THROTTLED_REPLICA = re.compile(r"\d+:\d+")
+
+
+def _key(
+    name: str,
+    kind: ConfigKind,
+    default: ConfigValue | None,
+    doc: str,
+    *,
+    synonym: str | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: tuple[str, ...] = (),
+) -> ConfigKey:
+    return ConfigKey(
+        name=name,
+        kind=kind,
+        default=default,
+        doc=doc,
+        synonym=synonym,
+        minimum=minimum,
+        maximum=maximum,
+        choices=choices,
+        dynamic=True,
+    )
+
+
+def _gzip_level(value: ConfigValue) -> str | None:
+    return None if value == -1 or (isinstance(value, int) and 1 <= value <= 9) else "must be -1 or 1 to 9"
+
+
+def _throttled_replicas(value: ConfigValue) -> str | None:
+    items = cast(tuple[str, ...], value)
+    if items == ("*",) or all(_THROTTLED_REPLICA.fullmatch(item) for item in items):
+        return None
+    return "must be * or a list of partition:broker"
+
+
+def _throttle_key(name: str, side: str) -> ConfigKey:
+    return ConfigKey(
+        name=name,
+        kind=ConfigKind.LIST,
+        default=(),
+        doc=f"Replicas (partition:broker, or *) whose replication is throttled on the {side}'s side.",
+        validate=_throttled_replicas,
+        dynamic=True,
+    )
+
+
+_NOT_HERE = " Accepted for compatibility; there is no tiered storage here."
+_K = ConfigKind
+
+TOPIC_CONFIG = ConfigDefinition.of(
+    "topic",
+    (
+        _key(
+            "cleanup.policy",
+            _K.LIST,
+            ("delete",),
+            "What happens to old segments: delete removes them by retention.ms and retention.bytes, compact"
+            " keeps the newest record of every key; both may be given.",
+            synonym="log.cleanup.policy",
+            choices=("compact", "delete"),
+        ),
+        ConfigKey(
+            name="compression.gzip.level",
+            kind=_K.INT,
+            default=-1,
+            doc="Level used when the broker compresses with gzip: 1 to 9, or -1 for the codec's own default.",
+            validate=_gzip_level,
+            synonym="compression.gzip.level",
+            dynamic=True,
+        ),
+        _key(
+            "compression.lz4.level",
+            _K.INT,
+            9,
+            "Level used when the broker compresses with lz4.",
+            synonym="compression.lz4.level",
+            minimum=1,
+            maximum=17,
+        ),
+        _key(
+            "compression.type",
+            _K.STRING,
+            "producer",
+            "Codec of the batches in the log. producer keeps what the producer sent; anything else makes the"
+            " leader recompress batches that differ.",
+            synonym="compression.type",
+            choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+        ),
+        _key(
+            "compression.zstd.level",
+            _K.INT,
+            3,
+            "Level used when the broker compresses with zstd.",
+            synonym="compression.zstd.level",
+            minimum=-131072,
+            maximum=22,
+        ),
+        _key(
+            "delete.retention.ms",
+            _K.LONG,
+            24 * HOUR_MS,
+            "How long a compacted topic keeps the mark of a deleted key, for readers from the start to see.",
+            synonym="log.cleaner.delete.retention.ms",
+            minimum=0,
+        ),
+        _key(
+            "errors.deadletterqueue.group.enable",
+            _K.BOOLEAN,
+            False,
+            "Whether share groups may use the topic as a dead letter queue. Accepted for compatibility.",
+        ),
+        _key(
+            "file.delete.delay.ms",
+            _K.LONG,
+            MINUTE_MS,
+            "How long files renamed to .deleted are left before they are removed.",
+            synonym="log.segment.delete.delay.ms",
+            minimum=0,
+        ),
+        _key(
+            "flush.messages",
+            _K.LONG,
+            LONG_MAX,
+            "Sync the log after so many records. With 1, every acknowledgement waits for a (grouped) sync.",
+            synonym="log.flush.interval.messages",
+            minimum=1,
+        ),
+        _key(
+            "flush.ms",
+            _K.LONG,
+            LONG_MAX,
+            "Sync the log when its oldest unsynced record is so old.",
+            synonym="log.flush.interval.ms",
+            minimum=0,
+        ),
+        _throttle_key("follower.replication.throttled.replicas", "follower"),
+        _key(
+            "index.interval.bytes",
+            _K.INT,
+            4096,
+            "About how many bytes of records lie between two entries of the indexes.",
+            synonym="log.index.interval.bytes",
+            minimum=0,
+        ),
+        _key(
+            "internal.segment.bytes",
+            _K.INT,
+            None,
+            "Overrides segment.bytes without its lower limit: for tests.",
+            minimum=1,
+        ),
+        _throttle_key("leader.replication.throttled.replicas", "leader"),
+        _key(
+            "local.retention.bytes",
+            _K.LONG,
+            -2,
+            "Retention by size of the local part of a tiered topic." + _NOT_HERE,
+            synonym="log.local.retention.bytes",
+            minimum=-2,
+        ),
+        _key(
+            "local.retention.ms",
+            _K.LONG,
+            -2,
+            "Retention by time of the local part of a tiered topic." + _NOT_HERE,
+            synonym="log.local.retention.ms",
+            minimum=-2,
+        ),
+        _key(
+            "max.compaction.lag.ms",
+            _K.LONG,
+            LONG_MAX,
+            "How long a record may at most remain uncompacted.",
+            synonym="log.cleaner.max.compaction.lag.ms",
+            minimum=1,
+        ),
+        _key(
+            "max.decompressed.message.bytes",
+            _K.INT,
+            2147483639,
+            "Size up to which the broker decompresses a batch when it has to look inside.",
+            synonym="max.decompressed.message.bytes",
+            minimum=1,
+            maximum=2147483639,
+        ),
+        _key(
+            "max.message.bytes",
+            _K.INT,
+            1048588,
+            "Largest batch that is accepted, compressed as it comes.",
+            synonym="message.max.bytes",
+            minimum=0,
+        ),
+        _key(
+            "message.timestamp.after.max.ms",
+            _K.LONG,
+            HOUR_MS,
+            "How far a record's own timestamp may lie in the future. Not judged with LogAppendTime.",
+            synonym="log.message.timestamp.after.max.ms",
+            minimum=0,
+        ),
+        _key(
+            "message.timestamp.before.max.ms",
+            _K.LONG,
+            LONG_MAX,
+            "How far a record's own timestamp may lie in the past. Not judged with LogAppendTime.",
+            synonym="log.message.timestamp.before.max.ms",
+            minimum=0,
+        ),
+        _key(
+            "message.timestamp.type",
+            _K.STRING,
+            "CreateTime",
+            "Whose clock gives a record's timestamp: the producer's or (LogAppendTime) the leader's.",
+            synonym="log.message.timestamp.type",
+            choices=("CreateTime", "LogAppendTime"),
+        ),
+        _key(
+            "min.cleanable.dirty.ratio",
+            _K.DOUBLE,
+            0.5,
+            "Share of uncompacted bytes from which a log is worth compacting.",
+            synonym="log.cleaner.min.cleanable.ratio",
+            minimum=0,
+            maximum=1,
+        ),
+        _key(
+            "min.compaction.lag.ms",
+            _K.LONG,
+            0,
+            "How long a record stays uncompacted at least.",
+            synonym="log.cleaner.min.compaction.lag.ms",
+            minimum=0,
+        ),
+        _key(
+            "min.insync.replicas",
+            _K.INT,
+            1,
+            "How many in-sync replicas must have a record acks=all to be answered; with fewer it is refused.",
+            synonym="min.insync.replicas",
+            minimum=1,
+        ),
+        _key(
+            "preallocate",
+            _K.BOOLEAN,
+            False,
+            "Whether to reserve a new segment's space. Accepted for compatibility; files grow as needed.",
+            synonym="log.preallocate",
+        ),
+        _key("remote.copy.lag.bytes", _K.LONG, -1, "Bytes kept back from tiering." + _NOT_HERE, minimum=-1),
+        _key("remote.copy.lag.ms", _K.LONG, 0, "Time kept back from tiering." + _NOT_HERE, minimum=-1),
+        _key("remote.log.copy.disable", _K.BOOLEAN, False, "Stops copying to remote storage." + _NOT_HERE),
+        _key(
+            "remote.log.delete.on.disable",
+            _K.BOOLEAN,
+            False,
+            "Deletes the remote part when tiering is switched off." + _NOT_HERE,
+        ),
+        _key("remote.storage.enable", _K.BOOLEAN, False, "Switches tiered storage on." + _NOT_HERE),
+        _key(
+            "retention.bytes",
+            _K.LONG,
+            -1,
+            "Size of a partition's log above which its oldest segments are deleted; negative: no limit.",
+            synonym="log.retention.bytes",
+        ),
+        _key(
+            "retention.ms",
+            _K.LONG,
+            WEEK_MS,
+            "Age of a segment's newest record above which the segment is deleted; -1: no limit.",
+            synonym="log.retention.ms",
+            minimum=-1,
+        ),
+        _key(
+            "segment.bytes",
+            _K.INT,
+            1 << 30,
+            "Size above which a new segment is begun.",
+            synonym="log.segment.bytes",
+            minimum=SEGMENT_BYTES_MIN,
+        ),
+        _key(
+            "segment.index.bytes",
+            _K.INT,
+            10 << 20,
+            "Size of an offset index above which a new segment is begun.",
+            synonym="log.index.size.max.bytes",
+            minimum=4,
+        ),
+        _key(
+            "segment.jitter.ms",
+            _K.LONG,
+            0,
+            "By how much a segment may be ended before segment.ms, at random, so that not all end at once.",
+            synonym="log.roll.jitter.ms",
+            minimum=0,
+        ),
+        _key(
+            "segment.ms",
+            _K.LONG,
+            WEEK_MS,
+            "Time after which a new segment is begun even if the old one is not full.",
+            synonym="log.roll.ms",
+            minimum=1,
+        ),
+        _key(
+            "unclean.leader.election.enable",
+            _K.BOOLEAN,
+            False,
+            "Whether a replica that may lack records can become leader when no other is left. Loses records.",
+            synonym="unclean.leader.election.enable",
+        ),
+    ),
+)

@@ -1,0 +1,118 @@
+"""Cutting a log: from its end, or altogether.
+
+Epoch cache and producer state follow the cut (KAFKA-10706, KAFKA-12153). Segments above the cut go
+first, from the last down, then the one that is cut: whatever moment a process dies at, what remains is
+a prefix. A caller who lowered the recovery point must have it checkpointed before the log grows again,
+or a machine crash could leave torn bytes below a checkpoint that vouches for them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from nilometer.storage.batch_scan import scan
+from nilometer.storage.errors import LogFenced
+from nilometer.storage.local_log import LocalLog
+from nilometer.storage.segment import LogSegment
+
+
+class Truncation(NamedTuple):
+    """``removable``: files renamed to ``.deleted``, to be removed at leisure."""
+
+    log_end_offset: int
+    recovery_point_lowered: bool
+    removable: list[str]
+
+
+def truncate_to(log: LocalLog, offset: int, wall_ms: int) -> Truncation:
+    """Drop every batch that holds ``offset`` or something above it."""
+    log.check_writable()
+    if offset < 0:
+        raise ValueError(f"cannot truncate {log.name} to {offset}")
+    if offset >= log.log_end_offset:
+        # An epoch entered at the end, never written in, may contradict the leader (KAFKA-10706).
+        log.epochs.truncate_from_end(log.log_end_offset)
+        log.epoch_writes += 1
+        return Truncation(log.log_end_offset, False, [])
+    try:
+        if offset < log.segments.first.base_offset:
+            return truncate_fully_and_start_at(log, offset, None, wall_ms)
+        return _cut(log, offset, wall_ms)
+    except OSError as error:
+        log.fence(error)
+        raise LogFenced(log.name, error) from error
+
+
+def truncate_fully_and_start_at(
+    log: LocalLog, offset: int, log_start_offset: int | None, wall_ms: int
+) -> Truncation:
+    """Drop all records; the log goes on at ``offset``, for a follower whose leader no longer has its end."""
+    log.check_writable()
+    try:
+        _invalidate(log)
+        removable: list[str] = []
+        for segment in reversed(tuple(log.segments)):
+            log.segments.remove([segment])
+            removable += segment.mark_deleted()
+        lowered = log.recovery_point != offset
+        log.unsynced_sealed.clear()
+        log.epochs.clear()
+        log.producers.truncate_fully(offset)
+        log.log_end_offset = log.flushed_offset = offset
+        log.log_start_offset = offset if log_start_offset is None else log_start_offset
+        log.first_unflushed_ms = None
+        log.new_segment(offset, wall_ms)
+        return Truncation(offset, lowered, removable)
+    except OSError as error:
+        log.fence(error)
+        raise LogFenced(log.name, error) from error
+
+
+def _cut(log: LocalLog, offset: int, wall_ms: int) -> Truncation:
+    _invalidate(log)
+    recovery_point = log.recovery_point
+    removable: list[str] = []
+    gone = [segment for segment in log.segments if segment.base_offset > offset]
+    for segment in reversed(gone):
+        log.segments.remove([segment])
+        log.unsynced_sealed.pop(segment.base_offset, None)
+        removable += segment.mark_deleted()
+    log.producers.remove_snapshots([segment.base_offset for segment in gone])
+    active = log.segments.active
+    position, end_offset = _find_cut(active, offset)
+    active.truncate_to(end_offset, position)
+    log.unsynced_sealed.pop(active.base_offset, None)
+    log.log_end_offset = end_offset
+    log.log_start_offset = min(log.log_start_offset, end_offset)
+    log.flushed_offset = min(log.flushed_offset, end_offset)
+    log.epochs.truncate_from_end(end_offset)
+    replay_producers(log, wall_ms)
+    return Truncation(end_offset, log.recovery_point < recovery_point, removable)
+
+
+def _find_cut(segment: LogSegment, offset: int) -> tuple[int, int]:
+    """The position of the first batch that reaches ``offset``, and where the log then ends."""
+    for batch in scan(segment.open_log(), segment.position_near(offset), segment.size):
+        if batch.header.last_offset >= offset:
+            return batch.position, min(offset, batch.header.base_offset)
+    return segment.size, offset
+
+
+def replay_producers(log: LocalLog, wall_ms: int) -> None:
+    """Producer state at the end of the log, from the newest good snapshot and the batches behind it."""
+    producers = log.producers
+    producers.load_latest(log.log_start_offset, log.log_end_offset, wall_ms)
+    start = producers.map_end_offset
+    for segment in log.segments.from_offset(start):
+        for batch in scan(segment.open_log(), segment.position_near(start), segment.size):
+            if batch.header.last_offset >= start:
+                producers.replay(batch.buffer, batch.at, batch.header)
+    producers.map_end_offset = log.log_end_offset
+
+
+def _invalidate(log: LocalLog) -> None:
+    """What was learnt of the log's tail no longer holds."""
+    log.truncations += 1
+    log.name_changes += 1
+    log.epoch_writes += 1
+    log.read_hints = {}
