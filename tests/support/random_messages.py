@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -24,49 +26,112 @@ _ERRORS = list(ErrorCode)
 _LETTERS = "abcxyz019._-äß水𝄞"
 
 
-def random_message(entity: type[Any], chance: random.Random, length_max: int = 3) -> Any:
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Values that mean something to whoever reads the message, used for half of the fields of their kind.
+
+    The empty one makes messages that are valid and nothing more.
+    """
+
+    strings: Sequence[str] = ()
+    uuids: Sequence[UUID] = ()
+    numbers: Sequence[int] = ()
+    records: Sequence[bytes] = ()
+    duration_ms_max: int | None = None
+    """Above this no duration lies: so that nobody is asked to wait for weeks."""
+
+
+NOTHING_IN_PARTICULAR = Vocabulary()
+
+
+def random_message(
+    entity: type[Any],
+    chance: random.Random,
+    length_max: int = 3,
+    vocabulary: Vocabulary = NOTHING_IN_PARTICULAR,
+) -> Any:
     """An instance of ``entity`` with random values; arrays have at most ``length_max`` elements."""
-    return entity(**{field.name: _value(field, chance, length_max) for field in shape_of(entity).fields})
+    maker = _Maker(chance, length_max, vocabulary)
+    return maker.message(entity)
 
 
-def _value(field: FieldShape, chance: random.Random, length_max: int) -> Any:
-    if field.has_default and chance.random() < 0.2:
-        return field.default
-    if field.nullable and field.tag is None and chance.random() < 0.2:
-        return None
-    if field.is_array:
-        count = chance.choice((0, 1, length_max))
-        return tuple(_item(field, chance, length_max) for _ in range(count))
-    return _item(field, chance, length_max)
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    chance: random.Random
+    length_max: int
+    vocabulary: Vocabulary
+
+    def message(self, entity: type[Any]) -> Any:
+        return entity(**{field.name: self._value(field) for field in shape_of(entity).fields})
+
+    def _value(self, field: FieldShape) -> Any:
+        chance = self.chance
+        if field.has_default and chance.random() < 0.2:
+            return field.default
+        if field.nullable and field.tag is None and chance.random() < 0.2:
+            return None
+        if field.is_array:
+            return tuple(self._item(field) for _ in range(chance.choice((0, 1, self.length_max))))
+        return self._item(field)
+
+    def _item(self, field: FieldShape) -> Any:
+        if field.entity is not None:
+            return self.message(field.entity)
+        known = self._known(field.kafka_type)
+        if known and self.chance.random() < 0.5:
+            return self.chance.choice(known)
+        if field.kafka_type in _BITS:
+            return self._whole_number(*_BITS[field.kafka_type])
+        return self._other(field.kafka_type)
+
+    def _known(self, kafka_type: str) -> Sequence[Any]:
+        match kafka_type:
+            case "string":
+                return self.vocabulary.strings
+            case "uuid":
+                return self.vocabulary.uuids
+            case "records":
+                return self.vocabulary.records
+            case _ if kafka_type in _BITS:
+                low, high = _range(*_BITS[kafka_type])
+                return [number for number in self.vocabulary.numbers if low <= number <= high]
+            case _:
+                return ()
+
+    def _other(self, kafka_type: str) -> Any:
+        chance = self.chance
+        match kafka_type:
+            case "bool":
+                return chance.random() < 0.5
+            case "float64":
+                return chance.uniform(-1e9, 1e9)
+            case "error_code":
+                return chance.choice(_ERRORS)
+            case "string":
+                return "".join(chance.choice(_LETTERS) for _ in range(chance.choice((0, 1, 5, 150))))
+            case "bytes" | "records":
+                return chance.randbytes(chance.choice((0, 1, 20, 300)))
+            case "uuid":
+                return UUID(int=chance.getrandbits(128) | 1)
+            case "timedelta_i32":
+                return self._duration(32)
+            case "timedelta_i64":
+                return self._duration(40)
+            case "datetime_i64":
+                return datetime.fromtimestamp(chance.randrange(2**31), UTC)
+            case _:
+                raise AssertionError(f"no random value for {kafka_type}")
+
+    def _duration(self, bits: int) -> timedelta:
+        maximum = self.vocabulary.duration_ms_max
+        if maximum is not None:
+            return timedelta(milliseconds=self.chance.randint(0, maximum))
+        return timedelta(milliseconds=self._whole_number(bits, True))
+
+    def _whole_number(self, bits: int, signed: bool) -> int:
+        low, high = _range(bits, signed)
+        return self.chance.choice((0, 1, -1 if signed else 2, low, high, self.chance.randint(low, high)))
 
 
-def _item(field: FieldShape, chance: random.Random, length_max: int) -> Any:
-    if field.entity is not None:
-        return random_message(field.entity, chance, length_max)
-    if field.kafka_type in _BITS:
-        return _whole_number(*_BITS[field.kafka_type], chance)
-    match field.kafka_type:
-        case "bool":
-            return chance.random() < 0.5
-        case "float64":
-            return chance.uniform(-1e9, 1e9)
-        case "error_code":
-            return chance.choice(_ERRORS)
-        case "string":
-            return "".join(chance.choice(_LETTERS) for _ in range(chance.choice((0, 1, 5, 150))))
-        case "bytes" | "records":
-            return chance.randbytes(chance.choice((0, 1, 20, 300)))
-        case "uuid":
-            return UUID(int=chance.getrandbits(128) | 1)
-        case "timedelta_i32":
-            return timedelta(milliseconds=_whole_number(32, True, chance))
-        case "timedelta_i64":
-            return timedelta(milliseconds=_whole_number(40, True, chance))
-        case "datetime_i64":
-            return datetime.fromtimestamp(chance.randrange(2**31), UTC)
-    raise AssertionError(f"no random value for {field.kafka_type}")
-
-
-def _whole_number(bits: int, signed: bool, chance: random.Random) -> int:
-    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
-    return chance.choice((0, 1, -1 if signed else 2, low, high, chance.randint(low, high)))
+def _range(bits: int, signed: bool) -> tuple[int, int]:
+    return (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)

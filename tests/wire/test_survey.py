@@ -1,0 +1,88 @@
+"""Counts, lengths and unknown tags, looked at before anything is allocated."""
+
+from __future__ import annotations
+
+import pytest
+
+from nilometer.wire.errors import MalformedMessage
+from nilometer.wire.messages import Api, ApiKey, api
+from nilometer.wire.survey import survey
+
+UNKNOWN = b"\x63\x03abc"
+"""Tag 99 with three bytes."""
+
+
+def fetch_request() -> tuple[Api, bytes]:
+    """With a known tagged field at the top (cluster id, replica state) and two levels of arrays."""
+    codec = api(ApiKey.FETCH, 15)
+    state = codec.make_request("ReplicaState", replica_id=3, replica_epoch=9)
+    partitions = tuple(codec.make_request("FetchPartition", partition=n, fetch_offset=n) for n in range(2))
+    topics = (codec.make_request("FetchTopic", partitions=partitions),)
+    request = codec.request(max_wait_ms=5, topics=topics, replica_state=state, rack_id="r")
+    return codec, codec.write_request(request)
+
+
+def test_unknown_tags_are_cut_at_every_level() -> None:
+    """Before the last partition's end, the topic's, the request's, and inside a known tagged entity."""
+    codec, plain = fetch_request()
+    expected = codec.read_request(plain)
+    state = b"\x01\x0d" + b"\x00\x00\x00\x03" + b"\x00\x00\x00\x00\x00\x00\x00\x09" + b"\x00"
+    assert plain.endswith(b"\x02r" + b"\x01" + state)
+    inside = b"\x01" + bytes([0x0D + 1 + len(UNKNOWN) - 1]) + state[2:-1] + b"\x01" + UNKNOWN
+    tail = b"\x02r" + b"\x02" + inside + UNKNOWN
+    rest = plain[: -len(b"\x02r" + b"\x01" + state)]
+    assert rest.endswith(b"\x00" + b"\x00" + b"\x01")
+    tagged = rest[:-3] + b"\x01" + UNKNOWN + b"\x01" + UNKNOWN + b"\x01" + tail
+    assert survey(codec.request_type, plain, 0) is None
+    assert survey(codec.request_type, tagged, 0) == plain
+    assert survey(codec.request_type, b"before" + tagged, 6) == plain
+    assert codec.read_request(tagged) == expected
+    assert expected.replica_state.replica_epoch == 9
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [b"\x01\x63\x7fabc", b"\x05\x63\x00", b"\x01\x63\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x0f\x63\x00"],
+)
+def test_tags_that_reach_beyond_the_message(tags: bytes) -> None:
+    codec = api(ApiKey.API_VERSIONS, 3)
+    plain = codec.write_request(codec.request(client_software_name="n", client_software_version="1"))
+    assert plain.endswith(b"\x00")
+    with pytest.raises(MalformedMessage):
+        survey(codec.request_type, plain[:-1] + tags, 0)
+
+
+def test_a_known_tag_must_fill_its_size() -> None:
+    codec, plain = fetch_request()
+    start = plain[: -len(b"\x01\x0d") - 13]
+    for size in (12, 14):
+        with pytest.raises(MalformedMessage):
+            survey(codec.request_type, start + b"\x01" + bytes([size]) + plain[-13:] + b"\x00" * 4, 0)
+
+
+def test_every_truncation_of_a_message_is_noticed() -> None:
+    codec, plain = fetch_request()
+    for length in range(len(plain)):
+        with pytest.raises(MalformedMessage):
+            survey(codec.request_type, plain[:length], 0)
+
+
+@pytest.mark.parametrize("zero", [b"\x80\x00", b"\x80\x80\x80\x80\x00"])
+def test_an_overlong_zero_is_null_and_does_not_step_back(zero: bytes) -> None:
+    codec = api(ApiKey.FIND_COORDINATOR, 3)
+    body = zero + b"\x00" + b"\x00"
+    assert survey(codec.request_type, body, 0) is None
+    with pytest.raises(MalformedMessage):
+        survey(codec.request_type, body[:-1], 0)
+
+
+@pytest.mark.parametrize(
+    "count", [b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\x7f", b"\x80\x80\x80\x80\x80\x01", b"\x7f"]
+)
+def test_counts_beyond_what_is_left(count: bytes) -> None:
+    codec = api(ApiKey.METADATA, 12)
+    with pytest.raises(MalformedMessage):
+        survey(codec.request_type, count + bytes(20), 0)
+    codec = api(ApiKey.DELETE_GROUPS, 2)
+    with pytest.raises(MalformedMessage):
+        survey(codec.request_type, count + bytes(20), 0)
