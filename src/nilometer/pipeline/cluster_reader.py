@@ -23,10 +23,11 @@ from nilometer.client.cluster_metadata import TopicMetadata, TopicPartition
 from nilometer.client.config_keys import CONSUMER_CONFIG_DEFINITION
 from nilometer.client.connection_pool import FETCH_CHANNEL
 from nilometer.client.metadata_exchange import metadata_request, read_metadata
+from nilometer.client.offset_queries import CONSUMER_REPLICA_ID, READ_UNCOMMITTED, list_offsets
 from nilometer.client.settings import ClientSettings
 from nilometer.pipeline.errors import DataLoss, SourceProblem
-from nilometer.pipeline.offsets import OffsetRange, Part
-from nilometer.pipeline.source_options import LATEST, Selection
+from nilometer.pipeline.offsets import OffsetRange
+from nilometer.pipeline.source_options import EARLIEST, LATEST, Selection
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -36,7 +37,7 @@ from nilometer.wire.record_batch import batches
 T = TypeVar("T")
 
 TOPIC_WAIT_MS = 5_000
-"""How long a topic may be missing from the metadata before it counts as gone (brokers learn at different times)."""
+"""How long a topic may be missing before it counts as gone: brokers learn of it at different times."""
 GAP_ANSWERS = 2
 """Empty answers below the high watermark, one after another, before these offsets count as compacted away."""
 
@@ -84,10 +85,10 @@ class ClusterReader:
     # --- blocking calls
 
     def topics(self, selection: Selection) -> dict[str, TopicMetadata]:
-        """The selected topics that there are. Those named and missing are waited for a little, then left out."""
+        """The selected topics that there are. Those missing are waited for a little, then left out."""
         return self._run(self._topics(selection), "metadata")
 
-    def offsets(self, wanted: Mapping[Part, int]) -> dict[Part, int]:
+    def offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """The offset for each partition's timestamp, or EARLIEST or LATEST."""
         return self._run(self._offsets(wanted), "offsets") if wanted else {}
 
@@ -150,52 +151,17 @@ class ClusterReader:
                     raise
         return found
 
-    async def _offsets(self, wanted: Mapping[Part, int]) -> dict[Part, int]:
+    async def _offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         client = await self._started()
         client.watch_topics(sorted({part.topic for part in wanted}))
-        return await client.retry(lambda: _list_offsets(client, wanted), self._timeout_ms)
+        return await _list_offsets(client, wanted, self._timeout_ms)
 
 
-async def _list_offsets(client: Client, wanted: Mapping[Part, int]) -> dict[Part, int]:
-    by_leader: dict[int, list[Part]] = {}
-    for part in sorted(wanted):
-        leader = client.metadata.leader(TopicPartition(*part))
-        if leader is None:
-            raise KafkaError(ErrorCode.leader_not_available, f"no leader of {part} is known")
-        by_leader.setdefault(leader.node_id, []).append(part)
-    found: dict[Part, int] = {}
-    for node_id, parts in sorted(by_leader.items()):
-        response = await client.send_to(
-            node_id, ApiKey.LIST_OFFSETS, lambda api, parts=parts: _offsets_request(api, parts, wanted)
-        )
-        for topic in response.topics:
-            for answer in topic.partitions:
-                part = Part(topic.name, answer.partition_index)
-                if answer.error_code != ErrorCode.none:
-                    raise KafkaError(answer.error_code, f"offsets of {part}")
-                found[part] = answer.offset
-    return found
-
-
-def _offsets_request(api: Api, parts: list[Part], wanted: Mapping[Part, int]) -> Message:
-    def partition(part: Part) -> Message:
-        return api.make_request(
-            "ListOffsetsPartition",
-            partition_index=part.partition,
-            current_leader_epoch=-1,
-            timestamp=wanted[part],
-        )
-
-    names = sorted({part.topic for part in parts})
-    topics = tuple(
-        api.make_request(
-            "ListOffsetsTopic",
-            name=name,
-            partitions=tuple(partition(part) for part in parts if part.topic == name),
-        )
-        for name in names
-    )
-    return api.request(replica_id=-1, isolation_level=0, topics=topics)
+async def _list_offsets(
+    client: Client, wanted: Mapping[TopicPartition, int], timeout_ms: int
+) -> dict[TopicPartition, int]:
+    listed = await list_offsets(client, wanted, READ_UNCOMMITTED, timeout_ms)
+    return {part: answer.offset for part, answer in listed.items()}
 
 
 class _RangeFetcher:
@@ -203,8 +169,9 @@ class _RangeFetcher:
 
     def __init__(self, settings: ClientSettings, wanted: OffsetRange, fail_on_data_loss: bool) -> None:
         self._settings = settings
+        self._timeout_ms = settings.integer("default.api.timeout.ms")
         self._wanted = wanted
-        self._partition = TopicPartition(wanted.topic, wanted.partition)
+        self._partition = wanted.part
         self._fail_on_data_loss = fail_on_data_loss
         self._offset = wanted.start
         self._empty_answers = 0
@@ -212,9 +179,7 @@ class _RangeFetcher:
     async def fetch(self, client: Client) -> Fetched:
         """The next record set. Moves on past what is not there any more, if data may be lost."""
         client.watch_topics([self._wanted.topic])
-        fetched = await client.retry(
-            lambda: self._attempt(client), self._settings.integer("default.api.timeout.ms")
-        )
+        fetched = await client.retry(lambda: self._attempt(client), self._timeout_ms)
         self._offset = fetched.next_offset
         return fetched
 
@@ -260,15 +225,15 @@ class _RangeFetcher:
         return Fetched(b"", self._wanted.end if self._empty_answers >= GAP_ANSWERS else self._offset)
 
     async def _out_of_range(self, client: Client) -> Fetched:
-        part = self._wanted.part
-        earliest = (await _list_offsets(client, {part: -2}))[part]
+        part = self._partition
+        earliest = (await _list_offsets(client, {part: EARLIEST}, self._timeout_ms))[part]
         if earliest > self._offset:
             until = min(earliest, self._wanted.end)
             return self._lost(
                 f"offsets {self._offset} to {until - 1} of {part} are gone: its log starts at {earliest}",
                 until,
             )
-        latest = (await _list_offsets(client, {part: LATEST}))[part]
+        latest = (await _list_offsets(client, {part: LATEST}, self._timeout_ms))[part]
         return self._lost(
             f"offsets {self._offset} to {self._wanted.end - 1} of {part} are gone: its log ends at {latest}",
             self._wanted.end,
@@ -292,15 +257,19 @@ class _RangeFetcher:
         topic = api.make_request(
             "FetchTopic", topic=self._partition.topic, topic_id=topic_id, partitions=(partition,)
         )
-        replica: dict[str, Any] = {"replica_id": -1}
+        replica: dict[str, Any] = {"replica_id": CONSUMER_REPLICA_ID}
         if api.version >= 15:
-            replica = {"replica_state": api.make_request("ReplicaState", replica_id=-1, replica_epoch=-1)}
+            replica = {
+                "replica_state": api.make_request(
+                    "ReplicaState", replica_id=CONSUMER_REPLICA_ID, replica_epoch=-1
+                )
+            }
         return api.request(
             **replica,
             max_wait_ms=self._settings.integer("fetch.max.wait.ms"),
             min_bytes=self._settings.integer("fetch.min.bytes"),
             max_bytes=self._settings.integer("fetch.max.bytes"),
-            isolation_level=0,
+            isolation_level=READ_UNCOMMITTED,
             session_id=0,
             session_epoch=-1,
             topics=(topic,),

@@ -13,19 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import Any
+
+from nilometer.client.cluster_metadata import TopicPartition
 
 TOPIC_IDS = "#topic-ids"
-
-
-class Part(NamedTuple):
-    """One partition of a topic."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +33,8 @@ class OffsetRange:
     end: int
 
     @property
-    def part(self) -> Part:
-        return Part(self.topic, self.partition)
+    def part(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -49,13 +42,13 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    offsets: Mapping[Part, int]
+    offsets: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Position:
         offsets = {
-            Part(topic, int(number)): offset
+            TopicPartition(topic, int(number)): offset
             for topic, numbers in value.items()
             if topic != TOPIC_IDS
             for number, offset in numbers.items()
@@ -73,7 +66,7 @@ class Position:
         mine, theirs = self.topic_ids.get(topic), other.topic_ids.get(topic)
         return mine is None or theirs is None or mine == theirs
 
-    def begin_of(self, part: Part, end: Position) -> int:
+    def begin_of(self, part: TopicPartition, end: Position) -> int:
         """Where to begin reading towards ``end``: new partitions, and new lives of topics, at their start."""
         known = self.offsets.get(part)
         return known if known is not None and self.is_same_topic(part.topic, end) else 0
@@ -111,5 +104,5 @@ def split(pieces: Iterable[OffsetRange], minimum: int | None) -> list[OffsetRang
     for one in whole:
         count = min(max(-(-len(one) * minimum // total), 1), len(one))
         bounds = [one.start + len(one) * number // count for number in range(count + 1)]
-        parts += [replace(one, start=low, end=high) for low, high in zip(bounds, bounds[1:], strict=False)]
+        parts += [replace(one, start=low, end=high) for low, high in pairwise(bounds)]
     return parts

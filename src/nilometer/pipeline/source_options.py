@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from nilometer.client.config_keys import CONSUMER_CONFIG_DEFINITION
 from nilometer.client.settings import ClientSettings
@@ -167,13 +168,16 @@ def _selection(own: Mapping[str, str]) -> Selection:
 
 
 def _assigned(text: str) -> Mapping[str, tuple[int, ...]]:
-    parsed = _json("assign", text)
-    if not parsed or not all(
-        isinstance(numbers, list) and numbers and all(type(one) is int and one >= 0 for one in numbers)
-        for numbers in parsed.values()
-    ):
+    assigned: dict[str, tuple[int, ...]] = {}
+    for topic, numbers in sorted(_json("assign", text).items()):
+        if not isinstance(numbers, list) or not numbers:
+            raise OptionError("assign", text, f"must be {ALLOWED['assign']}")
+        if not all(type(one) is int and one >= 0 for one in numbers):
+            raise OptionError("assign", text, f"must be {ALLOWED['assign']}")
+        assigned[topic] = tuple(sorted(set(numbers)))
+    if not assigned:
         raise OptionError("assign", text, f"must be {ALLOWED['assign']}")
-    return {topic: tuple(sorted(set(numbers))) for topic, numbers in sorted(parsed.items())}
+    return assigned
 
 
 def _offsets(own: Mapping[str, str], name: str, default: int) -> int | PartitionOffsets:
@@ -203,7 +207,7 @@ def _names(offsets: int | PartitionOffsets, special: int) -> bool:
     return any(offset == special for partitions in offsets.values() for offset in partitions.values())
 
 
-def _json(name: str, text: str) -> dict[str, object]:
+def _json(name: str, text: str) -> dict[str, Any]:
     try:
         parsed = json.loads(text)
     except ValueError:

@@ -22,9 +22,10 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from nilometer.client.cluster_metadata import TopicPartition
 from nilometer.pipeline.cluster_reader import ClusterReader
 from nilometer.pipeline.errors import DataLoss, OptionError, SourceProblem
-from nilometer.pipeline.offsets import OffsetRange, Part, Position, limited, ranges, split
+from nilometer.pipeline.offsets import OffsetRange, Position, limited, ranges, split
 from nilometer.pipeline.source_options import (
     EARLIEST,
     LATEST,
@@ -189,16 +190,18 @@ def _described(options: SourceOptions, known: Position | None = None) -> dict[st
     return topics
 
 
-def _parts(options: SourceOptions, topics: Mapping[str, TopicMetadata]) -> list[Part]:
+def _parts(options: SourceOptions, topics: Mapping[str, TopicMetadata]) -> list[TopicPartition]:
     assigned = options.selection.assigned
     if assigned is None:
-        return [Part(name, one.partition) for name in sorted(topics) for one in topics[name].partitions]
-    parts: list[Part] = []
+        return [
+            TopicPartition(name, one.partition) for name in sorted(topics) for one in topics[name].partitions
+        ]
+    parts: list[TopicPartition] = []
     for name, numbers in assigned.items():
         count = len(topics[name].partitions) if name in topics else 0
         if count and numbers[-1] >= count:
             raise SourceProblem(f"topic {name} has {count} partitions, and no partition {numbers[-1]}")
-        parts += [Part(name, number) for number in numbers if number < count]
+        parts += [TopicPartition(name, number) for number in numbers if number < count]
     return parts
 
 
@@ -213,15 +216,17 @@ def _resolved(
     options: SourceOptions,
     name: str,
     asked: int | PartitionOffsets,
-    parts: Sequence[Part],
-    latest: Mapping[Part, int],
-) -> dict[Part, int]:
+    parts: Sequence[TopicPartition],
+    latest: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
     """An offset for each partition, where earliest and latest were asked for or offsets were given."""
     if isinstance(asked, int):
         wanted = dict.fromkeys(parts, asked)
     else:
         wanted = {
-            Part(topic, number): at for topic, numbers in asked.items() for number, at in numbers.items()
+            TopicPartition(topic, number): at
+            for topic, numbers in asked.items()
+            for number, at in numbers.items()
         }
         missing, unknown = sorted(set(parts) - set(wanted)), sorted(set(wanted) - set(parts))
         if missing or unknown:

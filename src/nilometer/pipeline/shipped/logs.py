@@ -26,19 +26,20 @@ committed and so can be read at all.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
+from datetime import timedelta
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-LATENESS = "10 minutes"
+LATENESS = timedelta(minutes=10)
+"""How far the event-time watermark stays behind the newest time that was read."""
 
 # Regular expressions as Java has them. Possessive quantifiers (*+) keep a hostile line from making the
 # matcher recurse or try again; [0-9] and [^ ] say what is meant in every locale.
 _QUOTED = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
 ACCESS = r"^([^ ]++) [^ ]++ [^ ]++ \[([^\]]++)\] " + _QUOTED + r" ([0-9]{3}) (?:[0-9]++|-)(?: (?s:.*+))?\z"
-"""Whatever comes behind the size is let pass: referer and agent, cut off or followed by fields of one's own."""
+"""What comes behind the size is let pass: referer and agent, cut off or followed by other fields."""
 _PRIORITY = r"^(?:<([0-9]{1,3})>)?"
 _PROGRAM = r"([^ :\[\]]++)(?:\[[0-9]++\])?: ?((?s:.*+))\z"
 SYSLOG = _PRIORITY + r"([A-Z][a-z]{2}) {1,2}([0-9]{1,2}) ([0-9:]{8}) ([^ ]++) " + _PROGRAM
@@ -71,26 +72,23 @@ OTHER_WORDS = {"panic": "emerg", "critical": "crit", "fatal": "crit", "error": "
 
 def parse(records: DataFrame) -> DataFrame:
     """The columns of ``lines``, from records as either connector gives them."""
-    text = F.rtrim(F.make_valid_utf8(F.coalesce(F.col("value").cast("string"), F.lit(""))), F.lit("\r"))
-    lines = records.select(
-        "topic", "partition", "offset", F.col("timestamp").alias("ingested"), text.alias("line")
-    )
+    text = F.make_valid_utf8(F.coalesce(F.col("value").cast("string"), F.lit("")))
+    line, ingested = F.regexp_replace(text, r"\r\z", "").alias("line"), F.col("timestamp").alias("ingested")
+    lines = records.select("topic", "partition", "offset", ingested, line)
     formats: list[Callable[[Column], Column]] = [
         _access, _syslog, _syslog_iso, _dpkg, _apt_date, _apt, _alternatives, _blank,
     ]  # fmt: skip
-    line = F.col("line")
-    parsed = F.coalesce(*[parse_one(line) for parse_one in formats], _fields("unparsed"))
-    return lines.withColumn("parsed", parsed).select(
-        "topic", "partition", "offset", "ingested", "parsed.*", "line"
-    )  # fmt: skip
+    parsed = F.coalesce(*[fits(F.col("line")) for fits in formats], _fields("unparsed"))
+    columns = ("topic", "partition", "offset", "ingested", "parsed.*", "line")
+    return lines.withColumn("parsed", parsed).select(*columns)
 
 
 def _fields(
-    format: str, time: Column | None = None, label: Column | None = None, name: Column | None = None
+    name_of_format: str, time: Column | None = None, label: Column | None = None, name: Column | None = None
 ) -> Column:
     """What every format is brought to. A line whose time is no time does not fit the format."""
     fields = F.struct(
-        F.lit(format).alias("format"),
+        F.lit(name_of_format).alias("format"),
         (F.lit(None) if time is None else time).cast("timestamp").alias("event_time"),
         (F.lit("") if label is None else label).alias("label"),
         (F.lit("") if name is None else name).alias("name"),
@@ -133,14 +131,12 @@ def _syslog_iso(line: Column) -> Column:
 
 def _level(priority: Column, message: Column) -> Column:
     """The severity in the priority; else the level word that the message opens with; else "unstated"."""
-    severity = F.element_at(F.array(*[F.lit(level) for level in LEVELS]), priority.cast("int") % 8 + 1)
+    severity = F.element_at(F.array(*[F.lit(level) for level in LEVELS]), priority.try_cast("int") % 8 + 1)
     word = F.lower(F.regexp_extract(message, LEVEL_WORD, 1))
-    known = reduce(
-        lambda chain, pair: chain.when(word == pair[0], pair[1]),
-        OTHER_WORDS.items(),
-        F.when(word == "", "unstated"),
-    )
-    return F.when(priority != "", severity).otherwise(known.otherwise(word))
+    level = F.when(word == "", "unstated")
+    for other, usual in OTHER_WORDS.items():
+        level = level.when(word == other, usual)
+    return F.when(priority != "", severity).otherwise(level.otherwise(word))
 
 
 def _dpkg(line: Column) -> Column:
@@ -207,7 +203,7 @@ def start(
     """Start the job: all there is and then stop, or every few seconds until stopped."""
     spark = records.sparkSession
     spark.conf.set("spark.sql.legacy.timeParserPolicy", "CORRECTED")  # 31/Feb is no date, and no error either
-    lines = parse(records).withWatermark("event_time", LATENESS)
+    lines = parse(records).withWatermark("event_time", f"{LATENESS.total_seconds():.0f} seconds")
 
     def write(batch: DataFrame, batch_id: int) -> None:
         # The counts are made from the lines as written: parsed once, and read back by columns.
@@ -216,14 +212,13 @@ def start(
         written = spark.read.schema(batch.schema).parquet(f"{output}/lines/{folder}")
         count(written).coalesce(1).write.mode("overwrite").parquet(f"{output}/counts/{folder}")
 
-    trigger = {"availableNow": True} if available_now else {"processingTime": f"{seconds} seconds"}
-    return (
+    job = (
         lines.writeStream.foreachBatch(write)
         .queryName("logs")
         .option("checkpointLocation", f"{output}/checkpoint")
-        .trigger(**trigger)
-        .start()
     )
+    every = f"{seconds} seconds"
+    return (job.trigger(availableNow=True) if available_now else job.trigger(processingTime=every)).start()
 
 
 # --- the results

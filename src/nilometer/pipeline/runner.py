@@ -1,0 +1,190 @@
+"""Run a shipped pipeline from a topic into tables, through either connector, and say how it goes.
+
+Knows what must be true before Spark is started, since a broker or a topic that is not there is better said
+in a tenth of a second than after ten; knows how to watch a query and to stop it between two batches.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nilometer.pipeline.cluster_reader import ClusterReader
+from nilometer.pipeline.errors import PipelineProblem, SourceProblem, readable
+from nilometer.pipeline.source_options import Selection, parse_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from nilometer.pipeline.catalogue import PipelineModule
+
+CONNECTORS = ("nilometer", "kafka")
+PREFLIGHT_TIMEOUT_MS = 5_000
+POLL_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to run, from where to where."""
+
+    topic: str
+    output: str
+    bootstrap_servers: str
+    connector: str = "nilometer"
+    available_now: bool = False
+    seconds: int = 5
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Further options of the source."""
+
+    def source_options(self) -> dict[str, str]:
+        return {
+            "kafka.bootstrap.servers": self.bootstrap_servers,
+            "subscribe": self.topic,
+            "startingOffsets": "earliest",
+            **self.options,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The last batch of a running query."""
+
+    batch_id: int
+    rows: int
+    rows_per_second: float
+    event_time_watermark: datetime | None
+    """The event time before which all is taken to have arrived, after this batch."""
+    end_offsets: Mapping[str, Mapping[str, int]]
+
+
+def check_source(job: Job) -> dict[str, int]:
+    """That the cluster answers and has the topic: partitions of each. Raises PipelineProblem."""
+    options = dict(parse_options(job.source_options(), streaming=True).consumer)
+    options.setdefault("default.api.timeout.ms", str(PREFLIGHT_TIMEOUT_MS))
+    reader = ClusterReader(options.items())
+    try:
+        topics = reader.topics(Selection(topics=(job.topic,)))
+    except SourceProblem as problem:
+        raise PipelineProblem(
+            f"no broker answers at {job.bootstrap_servers} ({problem.__cause__}). Is one running? "
+            "nilometer up starts one; --bootstrap-server names another"
+        ) from problem
+    finally:
+        reader.close()
+    if job.topic not in topics:
+        raise PipelineProblem(
+            f"topic {job.topic} does not exist at {job.bootstrap_servers}. "
+            f"Create it with: nilometer topic create {job.topic}"
+        )
+    return {name: len(topic.partitions) for name, topic in topics.items()}
+
+
+def check_output(output: str) -> None:
+    """That tables and checkpoint belong together: without its checkpoint, batch ids would start anew."""
+    folder = Path(output)
+    if "://" in output or not folder.exists():
+        return
+    tables = [name for name in ("lines", "counts") if (folder / name).exists()]
+    if tables and not (folder / "checkpoint").exists():
+        raise PipelineProblem(
+            f"{output} has tables ({', '.join(tables)}) but no checkpoint: batches would be counted anew "
+            "beside the old ones. Name another --output, or remove the folder"
+        )
+
+
+def read_topic(spark: SparkSession, job: Job) -> DataFrame:
+    return spark.readStream.format(job.connector).options(**job.source_options()).load()
+
+
+def run(
+    spark: SparkSession,
+    pipeline: PipelineModule,
+    job: Job,
+    *,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Progress | None:
+    """Run until all is read (``available_now``) or ``stopped`` says so; the last batch, if there was one.
+
+    Raises PipelineProblem.
+    """
+    check_output(job.output)
+    try:
+        query = pipeline.start(
+            read_topic(spark, job),
+            os.fspath(job.output),
+            available_now=job.available_now,
+            seconds=job.seconds,
+        )
+        watch = _Watch(query, pipeline.LATENESS, on_progress)
+        while not _ended(query):
+            watch.report()
+            if stopped():
+                _stop_between_batches(query)
+        watch.report()
+        return watch.last
+    except PipelineProblem:
+        raise
+    except Exception as problem:
+        words = readable(problem)
+        if words is None:
+            raise
+        raise PipelineProblem(words) from problem
+
+
+def _ended(query: StreamingQuery) -> bool:
+    """Wait a moment for the end. Raises what the query ended with."""
+    return bool(query.awaitTermination(POLL_SECONDS))  # pyright: ignore[reportArgumentType]: it takes a float
+
+
+def _stop_between_batches(query: StreamingQuery) -> None:
+    """Let the running batch come to its end: cut off, it would only be run again at the next start."""
+    while query.isActive and query.status["isTriggerActive"]:
+        _ended(query)
+    query.stop()
+
+
+class _Watch:
+    """Tells of every batch of a query once."""
+
+    def __init__(
+        self, query: StreamingQuery, lateness: timedelta, on_progress: Callable[[Progress], None]
+    ) -> None:
+        self.last: Progress | None = None
+        self._query = query
+        self._lateness = lateness
+        self._on_progress = on_progress
+
+    def report(self) -> None:
+        for progress in self._query.recentProgress:
+            one: Any = progress
+            if one["numInputRows"] and (self.last is None or one["batchId"] > self.last.batch_id):
+                self.last = Progress(
+                    one["batchId"],
+                    one["numInputRows"],
+                    one["processedRowsPerSecond"],
+                    self._watermark(one["eventTime"]),
+                    _offsets(one["sources"][0]["endOffset"]),
+                )
+                self._on_progress(self.last)
+
+    def _watermark(self, event_time: Mapping[str, str]) -> datetime | None:
+        """Spark states the watermark that was in force during the batch; this is the one after it."""
+        known = [datetime.fromisoformat(event_time["watermark"])] if "watermark" in event_time else []
+        if "max" in event_time:
+            known.append(datetime.fromisoformat(event_time["max"]) - self._lateness)
+        if self.last is not None and self.last.event_time_watermark is not None:
+            known.append(self.last.event_time_watermark)
+        return max(known, default=None)
+
+
+def _offsets(position: str) -> dict[str, dict[str, int]]:
+    """Positions are JSON of one form with both connectors, but for the ids beside the topics in ours."""
+    topics: dict[str, dict[str, int]] = json.loads(position)
+    return {topic: offsets for topic, offsets in topics.items() if not topic.startswith("#")}
