@@ -1,0 +1,1 @@
+"""The broker process: listener, request handlers, partitions, delayed operations, lifecycle."""

@@ -1,0 +1,23 @@
+"""``python -m nilometer.broker``: one broker process, with as few imports as it can start with."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from nilometer.broker.process import run_broker
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m nilometer.broker", description="Run one broker.")
+    parser.add_argument("--config", type=Path, help="a server.properties file")
+    parser.add_argument("--override", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--ready-fd", type=int, help="where to write host:port once ready")
+    arguments = parser.parse_args()
+    overrides = dict(item.split("=", 1) for item in arguments.override)
+    return run_broker(arguments.config, overrides, arguments.ready_fd)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""CreatePartitions: a topic gets more of them; never fewer."""
+
+from __future__ import annotations
+
+import asyncio
+
+from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.connection import Reply
+from nilometer.broker.controller_requests import on_controller
+from nilometer.broker.services import Services
+from nilometer.cluster.controller.decision import Decision, Outcome
+from nilometer.cluster.controller.topics import MorePartitions, decide_create_partitions
+from nilometer.cluster.image import ClusterImage
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode
+
+Outcomes = tuple[tuple[str, Outcome], ...]
+
+
+def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
+    wanted = [
+        MorePartitions(
+            name=topic.name,
+            count=topic.count,
+            assignments=None
+            if topic.assignments is None
+            else [item.broker_ids for item in topic.assignments],
+        )
+        for topic in request.body.topics
+    ]
+
+    def decide(image: ClusterImage) -> Decision[Outcomes]:
+        return decide_create_partitions(
+            image, wanted, chance=services.runtime.entropy, validate_only=request.body.validate_only
+        )
+
+    return on_controller(services, request, decide, _respond, _refuse)
+
+
+def _respond(services: Services, request: Request, outcomes: Outcomes) -> Reply:
+    results = tuple(
+        request.make(
+            "CreatePartitionsTopicResult", name=name, error_code=outcome.error, error_message=outcome.message
+        )
+        for name, outcome in outcomes
+    )
+    return request.respond(throttle_time_ms=0, results=results)
+
+
+def _refuse(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
+    outcome = Outcome(error, message)
+    return _respond(services, request, tuple((topic.name, outcome) for topic in request.body.topics))
+
+
+API = ApiSpec(key=ApiKey.CREATE_PARTITIONS, versions=(0, 3), handle=handle)

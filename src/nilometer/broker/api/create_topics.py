@@ -1,0 +1,94 @@
+"""CreateTopics. Versions: 5 tells the new topic's configuration and counts; 7 its id."""
+
+from __future__ import annotations
+
+import asyncio
+
+from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.connection import Reply
+from nilometer.broker.controller_requests import on_controller
+from nilometer.broker.services import Services
+from nilometer.broker.topic_configs import EffectiveConfig, topic_config
+from nilometer.cluster.controller.decision import Decision
+from nilometer.cluster.controller.topics import CreatedTopic, NewTopic, decide_create_topics
+from nilometer.cluster.identifiers import uuid_from_text
+from nilometer.cluster.image import ClusterImage
+from nilometer.storage.log_config import TOPIC_CONFIG
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode
+from nilometer.wire.messages import Message
+
+
+def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
+    topics = [_new_topic(topic) for topic in request.body.topics]
+    validate_only = request.field("validate_only", False)
+
+    def decide(image: ClusterImage) -> Decision[tuple[CreatedTopic, ...]]:
+        return decide_create_topics(
+            image,
+            topics,
+            config_definition=TOPIC_CONFIG,
+            chance=services.runtime.entropy,
+            defaults=services.topic_defaults,
+            validate_only=validate_only,
+        )
+
+    return on_controller(services, request, decide, _respond, _refuse)
+
+
+def _new_topic(topic: Message) -> NewTopic:
+    return NewTopic(
+        name=topic.name,
+        num_partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments=[(item.partition_index, item.broker_ids) for item in topic.assignments],
+        configs={config.name: config.value for config in topic.configs},
+    )
+
+
+def _respond(services: Services, request: Request, created: tuple[CreatedTopic, ...]) -> Reply:
+    return request.respond(
+        throttle_time_ms=0, topics=tuple(_result(services, request, topic) for topic in created)
+    )
+
+
+def _refuse(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
+    results = tuple(
+        request.make(
+            "CreatableTopicResult", name=topic.name, error_code=error, error_message=message, configs=()
+        )
+        for topic in request.body.topics
+    )
+    return request.respond(throttle_time_ms=0, topics=results)
+
+
+def _result(services: Services, request: Request, topic: CreatedTopic) -> Message:
+    configs: tuple[Message, ...] = ()
+    if topic.outcome.ok and request.version >= 5:
+        configs = tuple(
+            _config(request, entry) for entry in topic_config(services, topic.name, topic.configs)
+        )
+    return request.make(
+        "CreatableTopicResult",
+        name=topic.name,
+        topic_id=uuid_from_text(topic.topic_id) if topic.topic_id else None,
+        error_code=topic.outcome.error,
+        error_message=topic.outcome.message,
+        num_partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        configs=configs,
+    )
+
+
+def _config(request: Request, entry: EffectiveConfig) -> Message:
+    return request.make(
+        "CreatableTopicConfigs",
+        name=entry.key.name,
+        value=entry.text,
+        read_only=False,
+        config_source=int(entry.source),
+        is_sensitive=entry.key.sensitive,
+    )
+
+
+API = ApiSpec(key=ApiKey.CREATE_TOPICS, versions=(2, 7), handle=handle)

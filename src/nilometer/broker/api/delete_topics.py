@@ -1,0 +1,99 @@
+"""DeleteTopics, by name or (version 6) by id. The folders are renamed at once and removed a little later."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from uuid import UUID
+
+from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.connection import Reply
+from nilometer.broker.controller_requests import on_controller
+from nilometer.broker.services import Services
+from nilometer.cluster.controller.decision import Decision, Outcome
+from nilometer.cluster.controller.topics import decide_delete_topics
+from nilometer.cluster.identifiers import topic_id_of
+from nilometer.cluster.image import ClusterImage
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode
+from nilometer.wire.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    name: str | None
+    topic_id: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    name: str | None
+    topic_id: UUID | None
+    outcome: Outcome
+
+
+def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
+    asked = _asked(request)
+
+    def decide(image: ClusterImage) -> Decision[tuple[_Result, ...]]:
+        if not services.config.boolean("delete.topic.enable"):
+            disabled = Outcome(ErrorCode.topic_deletion_disabled, "delete.topic.enable is false")
+            return Decision((), tuple(_Result(topic.name, topic.topic_id, disabled) for topic in asked))
+        results = {index: _resolve(image, topic) for index, topic in enumerate(asked)}
+        known = {
+            index: topic_id_of(found.topic_id)
+            for index, found in results.items()
+            if found.outcome.ok and found.topic_id
+        }
+        decision = decide_delete_topics(image, list(known.values()))
+        for index, (_, outcome) in zip(known, decision.reply, strict=True):
+            results[index] = _Result(results[index].name, results[index].topic_id, outcome)
+        return Decision(decision.units, tuple(results.values()))
+
+    return on_controller(services, request, decide, _respond, _refuse)
+
+
+def _asked(request: Request) -> list[_Asked]:
+    if request.version >= 6:
+        return [_Asked(topic.name, topic.topic_id) for topic in request.body.topics]
+    return [_Asked(name, None) for name in request.body.topic_names]
+
+
+def _resolve(image: ClusterImage, asked: _Asked) -> _Result:
+    if asked.name is not None and asked.topic_id is not None:
+        both = Outcome(ErrorCode.invalid_request, "You may not specify both topic name and topic id.")
+        return _Result(asked.name, asked.topic_id, both)
+    if asked.name is not None:
+        topic, unknown = image.topic(asked.name), ErrorCode.unknown_topic_or_partition
+    else:
+        topic = image.topic_by_uuid(asked.topic_id) if asked.topic_id else None
+        unknown = ErrorCode.unknown_topic_id
+    if topic is None:
+        return _Result(asked.name, asked.topic_id, Outcome(unknown, "This server does not host this topic."))
+    return _Result(topic.name, topic.uuid, Outcome())
+
+
+def _respond(services: Services, request: Request, results: tuple[_Result, ...]) -> Reply:
+    return request.respond(
+        throttle_time_ms=0, responses=tuple(_response(request, result) for result in results)
+    )
+
+
+def _refuse(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
+    outcome = Outcome(error, message)
+    return _respond(
+        services, request, tuple(_Result(topic.name, topic.topic_id, outcome) for topic in _asked(request))
+    )
+
+
+def _response(request: Request, result: _Result) -> Message:
+    return request.make(
+        "DeletableTopicResult",
+        name=result.name,
+        topic_id=result.topic_id,
+        error_code=result.outcome.error,
+        error_message=result.outcome.message,
+    )
+
+
+API = ApiSpec(key=ApiKey.DELETE_TOPICS, versions=(1, 6), handle=handle)

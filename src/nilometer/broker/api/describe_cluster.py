@@ -1,0 +1,52 @@
+"""DescribeCluster: the brokers, the controller, the cluster's id.
+
+Version 2 lists fenced brokers when asked.
+"""
+
+from __future__ import annotations
+
+from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
+from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.connection import Reply
+from nilometer.broker.services import Services
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode
+
+ENDPOINT_TYPE_BROKERS = 1
+
+
+def handle(services: Services, request: Request) -> Reply:
+    if request.field("endpoint_type", ENDPOINT_TYPE_BROKERS) != ENDPOINT_TYPE_BROKERS:
+        return request.respond(
+            throttle_time_ms=0,
+            error_code=ErrorCode.mismatched_endpoint_type,
+            error_message="The controller is one of the brokers; there are no endpoints of its own.",
+            cluster_id=services.cluster_id,
+            brokers=(),
+        )
+    fenced_too = request.field("include_fenced_brokers", False)
+    brokers = tuple(
+        request.make(
+            "DescribeClusterBroker",
+            broker_id=broker.id,
+            host=endpoint.host,
+            port=endpoint.port,
+            rack=broker.rack,
+            is_fenced=broker.fenced,
+        )
+        for broker in services.image.brokers()
+        if (fenced_too or not broker.fenced) and (endpoint := broker.endpoint("PLAINTEXT")) is not None
+    )
+    return request.respond(
+        throttle_time_ms=0,
+        error_code=ErrorCode.none,
+        error_message=None,
+        endpoint_type=ENDPOINT_TYPE_BROKERS,
+        cluster_id=services.cluster_id,
+        controller_id=services.image.controller_id,
+        brokers=brokers,
+        cluster_authorized_operations=OPERATIONS_NOT_ASKED,
+    )
+
+
+API = ApiSpec(key=ApiKey.DESCRIBE_CLUSTER, versions=(0, 2), handle=handle)

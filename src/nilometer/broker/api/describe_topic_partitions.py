@@ -1,0 +1,85 @@
+"""DescribeTopicPartitions (KIP-966): partitions with their eligible leader replicas, in pages."""
+
+from __future__ import annotations
+
+from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED, offline_replicas
+from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.connection import Reply
+from nilometer.broker.services import Services
+from nilometer.cluster.topic import Topic, why_invalid_name
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode
+
+PARTITIONS_PER_PAGE_MAX = 2000
+
+
+def handle(services: Services, request: Request) -> Reply:
+    cursor = request.body.cursor
+    image = services.image
+    names = sorted({topic.name for topic in request.body.topics}) or [topic.name for topic in image.topics()]
+    if cursor is not None:
+        names = [name for name in names if name >= cursor.topic_name]
+    room = max(1, min(request.body.response_partition_limit, PARTITIONS_PER_PAGE_MAX))
+    answers: list[object] = []
+    next_cursor = None
+    for name in names:
+        topic = image.topic(name)
+        if topic is None:
+            answers.append(_unknown(request, name))
+            continue
+        first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
+        if room == 0:
+            next_cursor = request.make("Cursor", topic_name=name, partition_index=first)
+            break
+        last = min(len(topic.partitions), first + room)
+        answers.append(_topic(services, request, topic, range(first, last)))
+        room -= last - first
+        if last < len(topic.partitions):
+            next_cursor = request.make("Cursor", topic_name=name, partition_index=last)
+            break
+    return request.respond(throttle_time_ms=0, topics=tuple(answers), next_cursor=next_cursor)
+
+
+def _unknown(request: Request, name: str) -> object:
+    invalid = why_invalid_name(name) is not None
+    return request.make(
+        "DescribeTopicPartitionsResponseTopic",
+        error_code=ErrorCode.invalid_topic_exception if invalid else ErrorCode.unknown_topic_or_partition,
+        name=name,
+        topic_id=None,
+        is_internal=False,
+        partitions=(),
+        topic_authorized_operations=OPERATIONS_NOT_ASKED,
+    )
+
+
+def _topic(services: Services, request: Request, topic: Topic, indexes: range) -> object:
+    partitions: list[object] = []
+    for index in indexes:
+        state = topic.partitions[index]
+        partitions.append(
+            request.make(
+                "DescribeTopicPartitionsResponsePartition",
+                error_code=ErrorCode.none if state.has_leader else ErrorCode.leader_not_available,
+                partition_index=index,
+                leader_id=state.leader,
+                leader_epoch=state.leader_epoch,
+                replica_nodes=state.replicas,
+                isr_nodes=state.isr,
+                eligible_leader_replicas=state.elr,
+                last_known_elr=() if state.last_known_leader < 0 else (state.last_known_leader,),
+                offline_replicas=offline_replicas(services, state),
+            )
+        )
+    return request.make(
+        "DescribeTopicPartitionsResponseTopic",
+        error_code=ErrorCode.none,
+        name=topic.name,
+        topic_id=topic.uuid,
+        is_internal=topic.is_internal,
+        partitions=tuple(partitions),
+        topic_authorized_operations=OPERATIONS_NOT_ASKED,
+    )
+
+
+API = ApiSpec(key=ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions=(0, 0), handle=handle)

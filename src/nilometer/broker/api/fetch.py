@@ -1,0 +1,159 @@
+"""Fetch: records for consumers (up to the high watermark, or the LSO) and for followers (up to the log's
+end).
+
+Versions: 4 brings today's batches and isolation levels; 7 sessions (KIP-227); 9 the reader's leader epoch
+(KIP-320); 11 follower fetching (KIP-392); 12 diverging epochs; 13 topics by id; 15 the follower's broker
+epoch.
+
+A fetch that finds less than ``min_bytes`` waits (:mod:`nilometer.broker.delayed_fetch`); one that would have
+to wait for the device to read has that done aside first, and then reads from memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from nilometer.broker.api.fetch_answer import encode_fetch_answer, refuse_fetch
+from nilometer.broker.api.spec import ApiSpec, Request, spawn
+from nilometer.broker.connection import Reply
+from nilometer.broker.delayed_fetch import DelayedFetch
+from nilometer.broker.fetch_reader import FetchReader, ReaderIdentity
+from nilometer.broker.fetch_session import FINAL_EPOCH, FetchPartition, FetchRound, PartitionKey, TopicKey
+from nilometer.broker.services import Services
+from nilometer.wire import messages
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import KafkaError
+
+READ_COMMITTED = 1
+
+
+def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    body = request.body
+    try:
+        session_round = services.fetch_sessions.begin(
+            request.field("session_id", 0),
+            request.field("session_epoch", FINAL_EPOCH),
+            _partitions(body.topics),
+            _forgotten(request.field("forgotten_topics_data", ())),
+            by_topic_id=request.version >= 13,
+            now_ms=services.runtime.clock.monotonic_ms(),
+        )
+    except KafkaError as problem:
+        return refuse_fetch(request, problem.code)
+    return _Fetch(services, request, session_round).begin()
+
+
+def _topic_key(topic: messages.Message) -> TopicKey:
+    return TopicKey(getattr(topic, "topic_id", None), getattr(topic, "topic", None))
+
+
+def _partitions(topics: Sequence[messages.Message]) -> list[FetchPartition]:
+    return [
+        FetchPartition(
+            key,
+            part.partition,
+            part.fetch_offset,
+            part.partition_max_bytes,
+            getattr(part, "current_leader_epoch", -1),
+            getattr(part, "last_fetched_epoch", -1),
+            getattr(part, "log_start_offset", -1),
+        )
+        for topic in topics
+        for key in (_topic_key(topic),)
+        for part in topic.partitions
+    ]
+
+
+def _forgotten(topics: Sequence[messages.Message]) -> list[PartitionKey]:
+    return [PartitionKey(_topic_key(topic), index) for topic in topics for index in topic.partitions]
+
+
+def _identity(request: Request) -> ReaderIdentity:
+    state = request.field("replica_state")
+    replica_id = request.field("replica_id", -1) if state is None else state.replica_id
+    return ReaderIdentity(
+        replica_id=replica_id,
+        replica_epoch=-1 if state is None else state.replica_epoch,
+        read_committed=request.field("isolation_level", 0) == READ_COMMITTED,
+        rack=request.field("rack_id", ""),
+    )
+
+
+class _Fetch:
+    """One fetch on its way to an answer."""
+
+    def __init__(self, services: Services, request: Request, session_round: FetchRound) -> None:
+        self._services = services
+        self._request = request
+        self._round = session_round
+        self._max_wait_ms = messages.milliseconds(request.body.max_wait)
+        self._min_bytes: int = request.body.min_bytes
+        self._reader = FetchReader(
+            services.replicas,
+            _identity(request),
+            session_round.partitions,
+            max_bytes=min(request.field("max_bytes", 0x7FFF_FFFF), services.config.fetch_max_bytes),
+        )
+        self._future: asyncio.Future[Reply] | None = None
+
+    def begin(self) -> Reply | asyncio.Future[Reply]:
+        self._reader.read()
+        if self._reader.has_cold:
+            return spawn(self._services, self._read_cold())
+        if self._is_enough or self._max_wait_ms <= 0 or not self._round.partitions:
+            return self._answer()
+        return self._wait()
+
+    @property
+    def _is_enough(self) -> bool:
+        return self._reader.bytes_read >= self._min_bytes or self._reader.is_urgent
+
+    async def _read_cold(self) -> Reply:
+        self._reader.settle(await self._services.runtime.disk.offload(self._reader.read_cold))
+        return self._answer()
+
+    def _wait(self) -> asyncio.Future[Reply]:
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._future = future
+        delayed = DelayedFetch(
+            self._reader.partitions,
+            self._min_bytes - self._reader.bytes_read,
+            self._max_wait_ms,
+            self._try_answer,
+            for_replica=self._reader.identity.is_replica,
+        )
+        future.add_done_callback(lambda done: delayed.cancel() if done.cancelled() else None)
+        return future
+
+    def _try_answer(self, final: bool) -> bool:
+        """Read again; send what there is, if it is enough or this is the last chance."""
+        future = self._future
+        if future is None or future.done():
+            return True
+        self._reader.read()
+        if self._reader.has_cold:
+            reading = spawn(self._services, self._read_cold())
+            reading.add_done_callback(lambda done: _pass_on(done, future))
+            return True
+        if not final and not self._is_enough:
+            return False
+        future.set_result(self._answer())
+        return True
+
+    def _answer(self) -> Reply:
+        return encode_fetch_answer(self._services, self._request, self._round, self._reader.outcomes)
+
+
+def _pass_on(done: asyncio.Future[Reply], target: asyncio.Future[Reply]) -> None:
+    if target.done():
+        return
+    if done.cancelled():
+        target.cancel()
+    elif (error := done.exception()) is not None:
+        target.set_exception(error)
+    else:
+        target.set_result(done.result())
+
+
+API = ApiSpec(key=ApiKey.FETCH, versions=(4, 18), handle=handle)

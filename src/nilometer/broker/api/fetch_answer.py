@@ -1,0 +1,80 @@
+"""The answer to a fetch, on its way out: records are passed on as they were read, never copied into the
+message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from nilometer.broker.api.leader_hints import LeaderHints
+from nilometer.broker.api.spec import Request
+from nilometer.broker.connection import Reply
+from nilometer.broker.fetch_reader import FetchOutcome
+from nilometer.broker.fetch_session import FetchRound
+from nilometer.broker.services import Services
+from nilometer.wire.errors import ErrorCode
+from nilometer.wire.fetch_response import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchedPartition,
+    FetchedTopic,
+    encode_fetch_response,
+)
+
+_ASK_ELSEWHERE = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
+
+
+def refuse_fetch(request: Request, error: ErrorCode) -> Reply:
+    """An error for the whole fetch (versions from 7 on know one)."""
+    return encode_fetch_response(request.version, request.header.correlation_id, 0, error, 0, ())
+
+
+def encode_fetch_answer(
+    services: Services, request: Request, session_round: FetchRound, outcomes: Sequence[FetchOutcome]
+) -> Reply:
+    hints = LeaderHints(services)
+    by_topic: dict[str | UUID, list[FetchedPartition]] = {}
+    for outcome in outcomes:
+        if _is_told(session_round, outcome):
+            by_topic.setdefault(outcome.topic, []).append(_partition(hints, outcome))
+    topics = [FetchedTopic(topic, partitions) for topic, partitions in by_topic.items()]
+    return encode_fetch_response(
+        request.version,
+        request.header.correlation_id,
+        0,
+        ErrorCode.none,
+        session_round.session_id,
+        topics,
+        hints.endpoints(),
+    )
+
+
+def _is_told(session_round: FetchRound, outcome: FetchOutcome) -> bool:
+    session = session_round.session
+    if session is None:
+        return True
+    news = session.is_news(
+        outcome.asked.key,
+        failed=outcome.error is not ErrorCode.none or outcome.diverging is not None,
+        has_records=outcome.size > 0,
+        high_watermark=outcome.high_watermark,
+        log_start=outcome.log_start_offset,
+    )
+    return news or not session_round.incremental or outcome.preferred_read_replica >= 0
+
+
+def _partition(hints: LeaderHints, outcome: FetchOutcome) -> FetchedPartition:
+    asked = outcome.asked
+    return FetchedPartition(
+        asked.partition,
+        outcome.error,
+        outcome.high_watermark,
+        outcome.last_stable_offset,
+        outcome.log_start_offset,
+        (outcome.records,) if outcome.size else (),
+        None if outcome.aborted is None else [AbortedTransaction(*item) for item in outcome.aborted],
+        outcome.preferred_read_replica,
+        None if outcome.diverging is None else EpochEndOffset(*outcome.diverging),
+        hints.leader(outcome.topic, asked.partition) if outcome.error in _ASK_ELSEWHERE else None,
+    )

@@ -1,0 +1,86 @@
+"""ListOffsets: which offset stands at a place in time.
+
+Asked timestamps: -1 latest (the bound for the reader's isolation level), -2 earliest, -3 the record with the
+largest timestamp (version 7), -4 earliest local (8; the same as earliest, nothing is tiered), -5 last tiered
+(9; none), or milliseconds since the epoch: the first record not older. A new leader does not answer for
+*latest* and for points in time until its high watermark has reached the start of its epoch (KIP-207).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from nilometer.broker.api.spec import ApiSpec, Request, spawn
+from nilometer.broker.connection import Reply
+from nilometer.broker.partition import MAX_TIMESTAMP
+from nilometer.broker.services import Services
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.messages import Message
+
+LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -4, -5
+_VERSION_OF_SPECIAL = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+_UNKNOWN = (-1, -1, -1)
+
+
+def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    return spawn(services, _answer(services, request))
+
+
+async def _answer(services: Services, request: Request) -> Reply:
+    topics: list[object] = []
+    for topic in request.body.topics:
+        seen: set[int] = set()
+        repeated = {
+            p.partition_index
+            for p in topic.partitions
+            if p.partition_index in seen or seen.add(p.partition_index)
+        }
+        partitions: list[object] = []
+        for asked in topic.partitions:
+            error, found = ErrorCode.invalid_request, _UNKNOWN
+            if asked.partition_index not in repeated:
+                error, found = await _look_up(services, request, topic.name, asked)
+            timestamp, offset, epoch = found
+            partitions.append(
+                request.make(
+                    "ListOffsetsPartitionResponse",
+                    partition_index=asked.partition_index,
+                    error_code=error,
+                    timestamp=timestamp,
+                    offset=offset,
+                    leader_epoch=epoch,
+                )
+            )
+        topics.append(request.make("ListOffsetsTopicResponse", name=topic.name, partitions=tuple(partitions)))
+    return request.respond(throttle_time_ms=0, topics=tuple(topics))
+
+
+async def _look_up(
+    services: Services, request: Request, name: str, asked: Message
+) -> tuple[ErrorCode, tuple[int, int, int]]:
+    timestamp: int = asked.timestamp
+    if request.version < _VERSION_OF_SPECIAL.get(timestamp, 0) or timestamp < LATEST_TIERED:
+        return ErrorCode.unsupported_version, _UNKNOWN
+    try:
+        partition = services.replicas.partition(name, asked.partition_index)
+        partition.check_reader(getattr(asked, "current_leader_epoch", -1))
+        read_committed = request.field("isolation_level", 0) == 1
+        if timestamp in (EARLIEST, EARLIEST_LOCAL):
+            start = partition.log.log_start_offset
+            return ErrorCode.none, (-1, start, partition.log.epochs.epoch_for_offset(start))
+        if timestamp == LATEST_TIERED:
+            return ErrorCode.none, _UNKNOWN
+        bound = partition.latest_offset(read_committed=read_committed)
+        if timestamp == LATEST:
+            return ErrorCode.none, (-1, bound, partition.leader_epoch)
+        found = await services.runtime.disk.offload(lambda: partition.find_by_time(timestamp, bound))
+        return ErrorCode.none, found or _UNKNOWN
+    except KafkaError as problem:
+        error = problem.code
+        if error is ErrorCode.offset_not_available and request.version < 5:
+            error = ErrorCode.leader_not_available  # the code that readers before KIP-207 retry on
+        return error, _UNKNOWN
+
+
+API = ApiSpec(key=ApiKey.LIST_OFFSETS, versions=(1, 10), handle=handle)

@@ -1,0 +1,149 @@
+"""Metadata: where the brokers are, and who leads what. The first thing every client asks.
+
+Versions: 0 lists all topics for an empty list, later ones for null; 4 adds the choice not to create; 10 topic
+ids; 12 topics by id; 13 an error for the whole. A topic that exists never has an empty partition list
+(SPARK-41375).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from uuid import UUID
+
+from nilometer.broker.api.spec import ApiSpec, Request, spawn
+from nilometer.broker.auto_topics import create_missing_topics
+from nilometer.broker.connection import Reply
+from nilometer.broker.services import Services
+from nilometer.cluster.partition import PartitionState
+from nilometer.cluster.topic import Topic, why_invalid_name
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode
+
+_NO_ID = UUID(int=0)
+OPERATIONS_NOT_ASKED = -(1 << 31)
+
+
+def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    asked = request.body.topics
+    if asked is None or (request.version == 0 and not asked):
+        return _respond(
+            services, request, [_topic(services, request, topic) for topic in services.image.topics()]
+        )
+    missing = _missing_names(services, request)
+    if missing:
+        return spawn(services, _create_then_respond(services, request, missing))
+    return _respond(services, request, _asked_topics(services, request, {}))
+
+
+def _missing_names(services: Services, request: Request) -> list[str]:
+    if not request.field("allow_auto_topic_creation", True):
+        return []
+    if not services.config.boolean("auto.create.topics.enable"):
+        return []
+    names = [topic.name for topic in request.body.topics if topic.name]
+    return [name for name in names if services.image.topic(name) is None and why_invalid_name(name) is None]
+
+
+async def _create_then_respond(services: Services, request: Request, missing: Sequence[str]) -> Reply:
+    errors = await create_missing_topics(services, missing)
+    return _respond(services, request, _asked_topics(services, request, errors))
+
+
+def _asked_topics(services: Services, request: Request, errors: dict[str, ErrorCode]) -> list[object]:
+    image = services.image
+    answers: list[object] = []
+    for asked in request.body.topics:
+        topic_id: UUID | None = getattr(asked, "topic_id", None)
+        if asked.name is not None:
+            topic = image.topic(asked.name)
+        else:
+            topic = image.topic_by_uuid(topic_id) if topic_id else None
+        if topic is not None:
+            answers.append(_topic(services, request, topic))
+        else:
+            answers.append(_unknown_topic(request, asked.name, topic_id, errors))
+    return answers
+
+
+def _unknown_topic(
+    request: Request, name: str | None, topic_id: UUID | None, errors: dict[str, ErrorCode]
+) -> object:
+    if name is None:
+        error = ErrorCode.unknown_topic_id
+    elif why_invalid_name(name) is not None:
+        error = ErrorCode.invalid_topic_exception
+    else:
+        error = errors.get(name, ErrorCode.unknown_topic_or_partition)
+    if name is None and request.version < 12:
+        name = ""
+    return request.make(
+        "MetadataResponseTopic",
+        error_code=error,
+        name=name,
+        topic_id=topic_id if name is None else None,
+        is_internal=False,
+        partitions=(),
+        topic_authorized_operations=OPERATIONS_NOT_ASKED,
+    )
+
+
+def _topic(services: Services, request: Request, topic: Topic) -> object:
+    partitions = tuple(
+        _partition(services, request, index, state) for index, state in enumerate(topic.partitions)
+    )
+    return request.make(
+        "MetadataResponseTopic",
+        error_code=ErrorCode.none,
+        name=topic.name,
+        topic_id=topic.uuid,
+        is_internal=topic.is_internal,
+        partitions=partitions,
+        topic_authorized_operations=OPERATIONS_NOT_ASKED,
+    )
+
+
+def _partition(services: Services, request: Request, index: int, state: PartitionState) -> object:
+    return request.make(
+        "MetadataResponsePartition",
+        error_code=ErrorCode.none if state.has_leader else ErrorCode.leader_not_available,
+        partition_index=index,
+        leader_id=state.leader,
+        leader_epoch=state.leader_epoch,
+        replica_nodes=state.replicas,
+        isr_nodes=state.isr,
+        offline_replicas=offline_replicas(services, state),
+    )
+
+
+def offline_replicas(services: Services, state: PartitionState) -> tuple[int, ...]:
+    image = services.image
+    return tuple(
+        replica for replica in state.replicas if (broker := image.broker(replica)) is None or broker.fenced
+    )
+
+
+def _respond(services: Services, request: Request, topics: Sequence[object]) -> Reply:
+    brokers = tuple(
+        request.make(
+            "MetadataResponseBroker",
+            node_id=broker.id,
+            host=endpoint.host,
+            port=endpoint.port,
+            rack=broker.rack,
+        )
+        for broker in services.image.live_brokers()
+        if (endpoint := broker.endpoint("PLAINTEXT")) is not None
+    )
+    return request.respond(
+        throttle_time_ms=0,
+        brokers=brokers,
+        cluster_id=services.cluster_id,
+        controller_id=services.image.controller_id,
+        topics=tuple(topics),
+        cluster_authorized_operations=OPERATIONS_NOT_ASKED,
+        error_code=ErrorCode.none,
+    )
+
+
+API = ApiSpec(key=ApiKey.METADATA, versions=(0, 13), handle=handle)

@@ -1,0 +1,40 @@
+"""OffsetForLeaderEpoch: where an epoch ends in the leader's log, for readers and replicas that check their
+own (KIP-101, KIP-320).
+"""
+
+from __future__ import annotations
+
+from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.connection import Reply
+from nilometer.broker.services import Services
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.messages import Message
+
+
+def handle(services: Services, request: Request) -> Reply:
+    topics: list[object] = []
+    for topic in request.body.topics:
+        ends = tuple(_end_offset(services, request, topic.topic, asked) for asked in topic.partitions)
+        topics.append(request.make("OffsetForLeaderTopicResult", topic=topic.topic, partitions=ends))
+    return request.respond(throttle_time_ms=0, topics=tuple(topics))
+
+
+def _end_offset(services: Services, request: Request, name: str, asked: Message) -> object:
+    error, epoch, end_offset = ErrorCode.none, -1, -1
+    index: int = asked.partition
+    try:
+        partition = services.replicas.partition(name, index)
+        error, end = partition.end_offset_for_leader_epoch(
+            getattr(asked, "current_leader_epoch", -1),
+            asked.leader_epoch,
+        )
+        epoch, end_offset = end.epoch, end.end_offset
+    except KafkaError as problem:
+        error = problem.code
+    return request.make(
+        "EpochEndOffset", error_code=error, partition=index, leader_epoch=epoch, end_offset=end_offset
+    )
+
+
+API = ApiSpec(key=ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=(2, 4), handle=handle)

@@ -1,0 +1,153 @@
+"""Produce: record batches for partitions led here.
+
+Versions: 3 brings today's batches (2 and older are refused, though 0 is advertised: librdkafka before 2.11
+would otherwise send gzip and snappy uncompressed, KAFKA-18659); 7 zstd; 8 per-record errors; 9 flexible; 10
+tells the present leader on NOT_LEADER_OR_FOLLOWER (KIP-951); 12 transactions v2; 13 topics by id.
+
+The way of a request: here → :class:`~nilometer.broker.partition.Partition` → log → segment; back up through
+:class:`~nilometer.broker.delayed_produce.DelayedProduce` where the acknowledgement has to wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from nilometer.broker.api.leader_hints import LeaderHints
+from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.connection import CloseConnection, Reply
+from nilometer.broker.delayed_produce import DelayedProduce, ProduceOutcome
+from nilometer.broker.partition import Partition
+from nilometer.broker.services import Services
+from nilometer.wire import messages
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.produce_response import ProducedPartition, ProducedTopic, encode_produce_response
+
+ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
+FIRST_WITH_TOPIC_ID = 13
+_NO_TOPIC_ID = UUID(int=0)
+
+
+class TopicOutcomes(NamedTuple):
+    topic: str | UUID
+    """Its name, or from version 13 on its id."""
+    partitions: Sequence[ProduceOutcome]
+
+
+def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    body = request.body
+    acks: int = body.acks
+    topics = [
+        TopicOutcomes(
+            topic.name if request.version < FIRST_WITH_TOPIC_ID else topic.topic_id or _NO_TOPIC_ID,
+            [ProduceOutcome(part.index) for part in topic.partition_data],
+        )
+        for topic in body.topic_data
+    ]
+    waiting = _Waiting(services, request, topics)
+    for topic, outcomes in zip(body.topic_data, topics, strict=True):
+        for part, outcome in zip(topic.partition_data, outcomes.partitions, strict=True):
+            try:
+                partition = _find(services, outcomes, part.index)
+                _append(services, request, partition, part.records, acks, outcome, waiting)
+            except KafkaError as problem:
+                outcome.fail(problem.code, problem.message)
+    if acks == ACKS_NONE:
+        _close_on_error(topics)
+        return None
+    return waiting.reply(messages.milliseconds(body.timeout))
+
+
+def _find(services: Services, topic: TopicOutcomes, index: int) -> Partition:
+    if isinstance(topic.topic, str):
+        return services.replicas.partition(topic.topic, index)
+    return services.replicas.partition_by_id(topic.topic, index)
+
+
+def _append(
+    services: Services,
+    request: Request,
+    partition: Partition,
+    records: bytes | None,
+    acks: int,
+    outcome: ProduceOutcome,
+    waiting: _Waiting,
+) -> None:
+    if acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
+        raise KafkaError(ErrorCode.invalid_required_acks, f"acks={acks}; use 0, 1 or -1 (all)")
+    if not records:
+        raise KafkaError(ErrorCode.invalid_record, "no records")
+    if request.field("transactional_id") is not None:
+        raise KafkaError(ErrorCode.transactional_id_not_found, "there is no transaction coordinator")
+    appended = partition.append(records, all_replicas=acks == ACKS_ALL)
+    outcome.base_offset = appended.first_offset
+    outcome.log_append_time_ms = appended.log_append_time_ms
+    outcome.log_start_offset = appended.log_start_offset
+    if acks == ACKS_ALL:
+        partition.acknowledge_when_committed(appended, outcome, waiting.delayed)
+    elif acks == ACKS_LEADER:
+        partition.acknowledge_when_written(appended, outcome, waiting.delayed)
+
+
+class _Waiting:
+    """The answer of one request, whether it has to wait or not."""
+
+    def __init__(self, services: Services, request: Request, topics: Sequence[TopicOutcomes]) -> None:
+        self._services = services
+        self._request = request
+        self._topics = topics
+        self._future: asyncio.Future[Reply] | None = None
+        self.delayed = DelayedProduce(self._finish)
+
+    def reply(self, timeout_ms: int) -> Reply | asyncio.Future[Reply]:
+        if not self.delayed.is_waiting:
+            return _respond(self._services, self._request, self._topics)
+        self._future = asyncio.get_running_loop().create_future()
+        self.delayed.start_timer(timeout_ms)
+        return self._future
+
+    def _finish(self) -> None:
+        future = self._future
+        if future is not None and not future.done():
+            future.set_result(_respond(self._services, self._request, self._topics))
+
+
+def _respond(services: Services, request: Request, topics: Sequence[TopicOutcomes]) -> Reply:
+    hints = LeaderHints(services)
+    produced = [
+        ProducedTopic(topic.topic, [_partition(hints, topic.topic, outcome) for outcome in topic.partitions])
+        for topic in topics
+    ]
+    frame = encode_produce_response(
+        request.version, request.header.correlation_id, produced, endpoints=hints.endpoints()
+    )
+    return (frame,)
+
+
+def _partition(hints: LeaderHints, topic: str | UUID, outcome: ProduceOutcome) -> ProducedPartition:
+    moved = outcome.error is ErrorCode.not_leader_or_follower
+    return ProducedPartition(
+        outcome.index,
+        outcome.error,
+        outcome.base_offset,
+        outcome.log_append_time_ms,
+        outcome.log_start_offset,
+        error_message=outcome.message,
+        current_leader=hints.leader(topic, outcome.index) if moved else None,
+    )
+
+
+def _close_on_error(topics: Sequence[TopicOutcomes]) -> None:
+    """With acks=0 there is no answer: closing the connection is how a producer learns of a failure."""
+    for topic in topics:
+        for outcome in topic.partitions:
+            if outcome.error is not ErrorCode.none:
+                raise CloseConnection(
+                    f"acks=0 to {topic.topic}-{outcome.index} failed: {outcome.error.name.upper()}"
+                )
+
+
+API = ApiSpec(key=ApiKey.PRODUCE, versions=(3, 13), handle=handle, advertised_min=0, pipelined=True)

@@ -1,0 +1,73 @@
+"""What an API file declares, and what its handler is given."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nilometer.broker.connection import Connection, Reply
+from nilometer.wire import messages
+from nilometer.wire.api_keys import ApiKey
+
+if TYPE_CHECKING:
+    from nilometer.broker.services import Services
+
+
+class Request(NamedTuple):
+    """A decoded request and the means to answer it."""
+
+    header: messages.RequestHeader
+    body: messages.Message
+    api: messages.Api
+    connection: Connection
+
+    @property
+    def version(self) -> int:
+        return self.api.version
+
+    def field(self, name: str, default: Any = None) -> Any:
+        """A field of the body, or ``default`` in versions that do not have it."""
+        return getattr(self.body, name, default)
+
+    def make(self, type_name: str, /, **fields: object) -> messages.Message:
+        """A part of the response, by the name of its type."""
+        return self.api.make(type_name, **fields)
+
+    def respond(self, **fields: object) -> Reply:
+        """The whole response, as bytes on their way out."""
+        response = self.api.response(**fields)
+        return (
+            messages.encode_response(
+                self.header.correlation_id, self.header.api_key, self.api.version, response
+            ),
+        )
+
+
+Handler = Callable[["Services", Request], Reply | asyncio.Future[Reply]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiSpec:
+    key: ApiKey
+    versions: tuple[int, int]
+    """Lowest and highest version served."""
+    handle: Handler
+    advertised_min: int | None = None
+    """A lower version to advertise though it is refused; for clients that misread a higher one."""
+    pipelined: bool = False
+    """Whether it may be taken up while earlier requests of its connection wait."""
+
+    @property
+    def advertised(self) -> tuple[int, int]:
+        low, high = self.versions
+        return (low if self.advertised_min is None else self.advertised_min, high)
+
+    def serves(self, version: int) -> bool:
+        return self.versions[0] <= version <= self.versions[1]
+
+
+def spawn(services: Services, work: Coroutine[Any, Any, Reply]) -> asyncio.Future[Reply]:
+    """Answer by a coroutine: for what has to wait for the controller or the disk."""
+    return services.tasks.spawn(work)

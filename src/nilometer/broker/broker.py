@@ -1,0 +1,302 @@
+"""One broker's life: from settings to serving, and back down.
+
+Coming up, in this order: the port (so that a busy one is found at once), the data folders and their logs, the
+coordination store and the metadata so far, the session, the registration; then clients are served. Going
+down: clients first, then the logs, flushed and closed, with the marker of a clean stop; the session last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import posixpath
+
+from nilometer.broker.config import BrokerConfig, Endpoint
+from nilometer.broker.connection import Connection
+from nilometer.broker.controller import Controller
+from nilometer.broker.dispatcher import RequestDispatcher
+from nilometer.broker.fetch_session import FetchSessionCache
+from nilometer.broker.group_commit import GroupCommit
+from nilometer.broker.housekeeping import Housekeeping
+from nilometer.broker.log_disposal import LogDisposal
+from nilometer.broker.membership import Membership, RegistrationRefused
+from nilometer.broker.metadata_log import MetadataLog
+from nilometer.broker.partition_host import LocalPartitionHost
+from nilometer.broker.producer_ids import ProducerIds
+from nilometer.broker.replica_manager import ReplicaManager
+from nilometer.broker.services import Services
+from nilometer.broker.tasks import Tasks
+from nilometer.cluster.controller.brokers import BrokerRegistration
+from nilometer.cluster.entries import BadEntry
+from nilometer.cluster.identifiers import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, Incarnation
+from nilometer.cluster.records import Endpoint as ClusterEndpoint
+from nilometer.coordination import CoordinationError, CoordinationStore, make_store
+from nilometer.runtime import Listener, LockHeld, Runtime
+from nilometer.storage import CorruptCheckpoint, LogConfig
+from nilometer.storage.log_manager import LoadingProgress, LogManager, ManagerOptions, NoLogDirectory
+
+logger = logging.getLogger("nilometer.broker")
+
+PROGRESS_EVERY_MS = 1_000
+
+
+class StartFailed(Exception):
+    """The broker cannot run; the message says why and what to do."""
+
+
+class Broker:
+    def __init__(
+        self, config: BrokerConfig, runtime: Runtime, store: CoordinationStore | None = None
+    ) -> None:
+        """``store`` replaces the one that the settings name."""
+        self._config = config
+        self._runtime = runtime
+        self._store = store
+        self._tasks = Tasks()
+        self._listener: Listener | None = None
+        self._dispatcher: RequestDispatcher | None = None
+        self._logs: LogManager | None = None
+        self._replicas: ReplicaManager | None = None
+        self._metadata: MetadataLog | None = None
+        self._services: Services | None = None
+        self._stopping = asyncio.Event()
+        self._last_progress_ms = 0
+        self.failure: str | None = None
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where this broker listens; the port is the real one."""
+        configured = self._config.listeners[0]
+        port = self._listener.port if self._listener is not None else configured.port
+        return Endpoint(configured.name, configured.host, port)
+
+    @property
+    def services(self) -> Services:
+        assert self._services is not None, "the broker has started"
+        return self._services
+
+    async def start(self) -> None:
+        """Come up; returns when clients are served. Raises StartFailed."""
+        try:
+            await self._listen()
+            logs = await self._open_logs()
+            await self._join_cluster(logs)
+        except LockHeld as held:
+            holder = f"process {held.holder_pid}" if held.holder_pid else "another process"
+            raise StartFailed(
+                f"{holder} uses {posixpath.dirname(held.path)}; stop it, or give this broker other log.dirs"
+            ) from held
+        except (
+            RegistrationRefused,
+            CoordinationError,
+            BadEntry,
+            CorruptCheckpoint,
+            NoLogDirectory,
+        ) as problem:
+            raise StartFailed(str(problem)) from problem
+
+    async def wait_stopped(self, stop: asyncio.Event) -> None:
+        """Until ``stop`` is set, or the broker cannot go on (``failure`` then says why)."""
+        waiting = asyncio.ensure_future(stop.wait())
+        waiting.add_done_callback(lambda _: self._stopping.set())
+        await self._stopping.wait()
+        waiting.cancel()
+
+    async def stop(self) -> None:
+        """Go down cleanly. Safe at any point of coming up."""
+        if self._listener is not None:
+            self._listener.close()
+        if self._dispatcher is not None:
+            for connection in list(self._dispatcher.connections):
+                connection.close()
+        broker_epoch = self._broker_epoch()
+        if self._replicas is not None:
+            self._replicas.stop()
+        await self._tasks.stop()
+        await self._close_logs(broker_epoch)
+        if self._store is not None:
+            await self._store.close()
+
+    def fail(self, reason: str) -> None:
+        """This broker must not go on."""
+        logger.critical("%s", reason)
+        self.failure = reason
+        self._stopping.set()
+
+    # ── coming up ───────────────────────────────────────────────────────────────────────────────
+    async def _listen(self) -> None:
+        endpoint = self._config.listeners[0]
+        try:
+            self._listener = await self._runtime.network.listen(
+                self._new_connection, endpoint.host, endpoint.port
+            )
+        except OSError as error:
+            raise _cannot_listen(endpoint, error) from error
+
+    def _new_connection(self) -> Connection:
+        assert self._dispatcher is not None, "connections are accepted once they can be served"
+        return Connection(self._dispatcher, self._config.socket_request_max_bytes, logger.info)
+
+    async def _open_logs(self) -> LogManager:
+        options = ManagerOptions(
+            node_id=self._config.node_id,
+            directories=self._config.log_dirs,
+            entropy=self._runtime.entropy,
+            config_for=lambda _: LogConfig.parse({}, self._config.topic_defaults()),
+            producer_expiration_ms=self._config.integer("producer.id.expiration.ms"),
+            on_progress=self._report_progress,
+        )
+        disk, wall_ms = self._runtime.disk, self._runtime.clock.wall_ms()
+        self._logs = logs = await disk.offload(lambda: LogManager.open(disk, options, wall_ms=wall_ms))
+        for damage in logs.damages:
+            logger.error("Damage found: %s", damage)
+        return logs
+
+    def _report_progress(self, progress: LoadingProgress) -> None:
+        now_ms = self._runtime.clock.monotonic_ms()
+        if now_ms - self._last_progress_ms >= PROGRESS_EVERY_MS:
+            self._last_progress_ms = now_ms
+            logger.info(
+                "Opening logs of %s: %d of %d, now %s (segment %d of %d)",
+                progress.directory,
+                progress.logs_done,
+                progress.logs_total,
+                progress.log,
+                progress.segments_done,
+                progress.segments_total,
+            )
+
+    async def _join_cluster(self, logs: LogManager) -> None:
+        config, runtime = self._config, self._runtime
+        self._store = store = self._store or make_store(
+            config.coordination,
+            runtime,
+            local_folder=posixpath.join(config.log_dirs[0], ".coordination"),
+            session_timeout_ms=config.session_timeout_ms,
+            cluster_id=next((d.identity.cluster_id for d in logs.directories if d.identity.cluster_id), None),
+        )
+        await store.open()
+        await runtime.disk.offload(lambda: logs.assign_cluster_id(store.cluster_id))
+        self._metadata = metadata = MetadataLog(store)
+        controller = Controller(config.node_id, store, metadata)
+        disposal = LogDisposal(runtime, logs, self._tasks)
+        commit = GroupCommit(runtime, self._tasks, self._on_flush_failure)
+        host = LocalPartitionHost(runtime, logs, disposal, commit, self._on_directory_failure)
+        self._replicas = replicas = ReplicaManager(config, runtime, logs, host, disposal)
+        metadata.subscribe(replicas.on_delta, replicas.on_reload)
+        self._services = services = Services(
+            config=config,
+            runtime=runtime,
+            tasks=self._tasks,
+            metadata=metadata,
+            controller=controller,
+            replicas=replicas,
+            producer_ids=ProducerIds(config.node_id, controller),
+            fetch_sessions=FetchSessionCache(
+                config.integer("max.incremental.fetch.session.cache.slots"), runtime.entropy
+            ),
+            cluster_id=store.cluster_id,
+        )
+        self._dispatcher = RequestDispatcher(services, config.integer("max.connections"))
+        await metadata.catch_up()
+        membership = Membership(
+            self._registration(logs), store, metadata, controller, runtime.entropy, self._cluster_defaults()
+        )
+        await membership.join()
+        self._tasks.spawn(self._run_membership(membership), name="cluster membership")
+        await membership.wait_registered()
+        replicas.remove_strays()
+        for folder in logs.removable_folders:
+            disposal.remove_folder(folder)
+        Housekeeping(
+            config, runtime, replicas, self._dispatcher, disposal, commit.request, self._on_directory_failure
+        ).start(self._tasks)
+        await self._serve()
+
+    async def _serve(self) -> None:
+        assert self._listener is not None
+        try:
+            await self._listener.start()
+        except OSError as error:
+            raise _cannot_listen(self._config.listeners[0], error) from error
+
+    def _registration(self, logs: LogManager) -> BrokerRegistration:
+        advertised = self._config.advertised_listeners[0]
+        port = advertised.port or self.endpoint.port
+        previous = logs.previous_broker_epoch
+        return BrokerRegistration(
+            broker_id=BrokerId(self._config.node_id),
+            incarnation=Incarnation(""),
+            endpoints=(ClusterEndpoint(advertised.name, _reachable(advertised.host), port),),
+            cluster_id=next((d.identity.cluster_id for d in logs.directories if d.identity.cluster_id), None),
+            rack=self._config.rack,
+            log_dirs=tuple(d.identity.directory_id for d in logs.directories if d.identity.directory_id),
+            previous_broker_epoch=NO_BROKER_EPOCH if previous is None else BrokerEpoch(previous),
+        )
+
+    def _cluster_defaults(self) -> dict[str, str]:
+        """Settings that all brokers must agree on, as far as this broker's file gives them."""
+        names = ("min.insync.replicas", "unclean.leader.election.enable")
+        return {name: self._config.texts[name] for name in names if name in self._config.texts}
+
+    async def _run_membership(self, membership: Membership) -> None:
+        try:
+            await membership.run(self._on_session_lost)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            logger.exception("Cluster membership failed")
+            self.fail(f"this broker can no longer take part in its cluster: {error}")
+
+    # ── trouble ─────────────────────────────────────────────────────────────────────────────────
+    def _on_session_lost(self, reason: str) -> None:
+        self.fail(f"the broker's session is over: {reason}")
+
+    def _on_flush_failure(self, partition: object, error: OSError) -> None:
+        assert self._logs is not None
+        logger.error("Flushing %s failed: %s", partition, error)
+        name = partition.log.topic_partition  # type: ignore[attr-defined]
+        self._on_directory_failure(self._logs.directory_of(name), error)
+
+    def _on_directory_failure(self, path: str, error: Exception) -> None:
+        """Take a folder offline; the broker goes on with the others, if there are any."""
+        assert self._logs is not None
+        logger.error("The folder %s is taken out of use: %s", path, error)
+        affected = self._logs.fail_directory(path, error)
+        if self._replicas is not None:
+            self._replicas.on_logs_failed(affected)
+        if all(directory.failure is not None for directory in self._logs.directories):
+            self.fail(f"no data folder is usable any more: {error}")
+
+    # ── going down ──────────────────────────────────────────────────────────────────────────────
+    def _broker_epoch(self) -> int:
+        if self._metadata is None:
+            return NO_BROKER_EPOCH
+        epoch = self._metadata.image.broker_epoch(BrokerId(self._config.node_id))
+        return NO_BROKER_EPOCH if epoch is None else epoch
+
+    async def _close_logs(self, broker_epoch: int) -> None:
+        logs = self._logs
+        if logs is None:
+            return
+        high_watermarks = self._replicas.high_watermarks() if self._replicas is not None else {}
+        wall_ms = self._runtime.clock.wall_ms()
+        failures = await self._runtime.disk.offload(
+            lambda: logs.close(high_watermarks, broker_epoch=broker_epoch, wall_ms=wall_ms)
+        )
+        for failure in failures:
+            logger.error(
+                "A log could not be closed in order and will be checked at the next start: %s", failure
+            )
+
+
+def _reachable(host: str) -> str:
+    """What clients are told where the listener takes every address."""
+    return "localhost" if host in ("", "0.0.0.0", "::") else host
+
+
+def _cannot_listen(endpoint: Endpoint, error: OSError) -> StartFailed:
+    return StartFailed(
+        f"cannot listen on {endpoint.host}:{endpoint.port}: {error.strerror or error}; "
+        "stop what uses the port, or choose another one with listeners="
+    )

@@ -1,0 +1,177 @@
+"""``server.properties`` made into one typed, checked value.
+
+Sources, later ones winning: defaults, the file, ``--override key=value``. Every refusal names the key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nilometer.broker.config_keys import IGNORED_KEYS, OWN_KEYS
+from nilometer.config import ConfigDefinition, ConfigKey, ConfigProblem
+from nilometer.config.definition import ConfigValue
+from nilometer.storage.log_config import TOPIC_CONFIG, topic_defaults
+
+_LISTENER = re.compile(r"^(?P<name>[A-Za-z0-9_]+)://(?P<host>\[[0-9a-fA-F:.%]+\]|[^:/\[\]]*):(?P<port>\d+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A listener: its name, host and port (0 lets the system choose)."""
+
+    name: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+
+def _topic_default_keys() -> list[ConfigKey]:
+    """The broker keys that give topics their defaults, from the topic definition."""
+    keys: dict[str, ConfigKey] = {}
+    for topic_key in TOPIC_CONFIG.keys.values():
+        if topic_key.synonym and topic_key.synonym not in keys:
+            keys[topic_key.synonym] = ConfigKey(
+                name=topic_key.synonym,
+                kind=topic_key.kind,
+                default=topic_key.default,
+                doc=topic_key.doc,
+                minimum=topic_key.minimum,
+                maximum=topic_key.maximum,
+                choices=topic_key.choices,
+                validate=topic_key.validate,
+                dynamic=True,
+            )
+    return list(keys.values())
+
+
+_TOPIC_DEFAULTS = _topic_default_keys()
+BROKER_CONFIG_DEFINITION = ConfigDefinition.of("broker", [*OWN_KEYS, *_TOPIC_DEFAULTS])
+
+
+class BrokerConfig:
+    """The settings of one broker. ``texts`` are those given; all others have their defaults.
+
+    Raises ConfigProblem on an unknown key, a bad value, or settings that contradict each other.
+    """
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self.ignored = tuple(sorted(name for name in texts if name in IGNORED_KEYS))
+        self.texts = {name: text for name, text in texts.items() if name not in IGNORED_KEYS}
+        self._given = BROKER_CONFIG_DEFINITION.parse(self.texts)
+        self.node_id = self._node_id()
+        self.listeners = self._endpoints("listeners")
+        self.advertised_listeners = self._endpoints("advertised.listeners") or self.listeners
+        self.log_dirs: tuple[str, ...] = self.strings("log.dirs") or (self.string("log.dir"),)
+        self.rack: str | None = self.optional_string("broker.rack")
+        self.socket_request_max_bytes = self.integer("socket.request.max.bytes")
+        self.fetch_max_bytes = self.integer("fetch.max.bytes")
+        self.replica_lag_time_max_ms = self.integer("replica.lag.time.max.ms")
+        self.session_timeout_ms = self.integer("zookeeper.session.timeout.ms")
+        self.coordination = self._coordination()
+
+    def value(self, name: str) -> ConfigValue | None:
+        """The value in force for a known key."""
+        given = self._given.get(name)
+        return given if given is not None else BROKER_CONFIG_DEFINITION.key(name).default
+
+    def integer(self, name: str) -> int:
+        value = self.value(name)
+        assert isinstance(value, int), name
+        return value
+
+    def string(self, name: str) -> str:
+        value = self.value(name)
+        assert isinstance(value, str), name
+        return value
+
+    def optional_string(self, name: str) -> str | None:
+        value = self.value(name)
+        assert value is None or isinstance(value, str), name
+        return value
+
+    def strings(self, name: str) -> tuple[str, ...]:
+        value = self.value(name)
+        assert isinstance(value, tuple), name
+        return value
+
+    def boolean(self, name: str) -> bool:
+        value = self.value(name)
+        assert isinstance(value, bool), name
+        return value
+
+    def is_given(self, name: str) -> bool:
+        return name in self._given
+
+    def topic_defaults(self, *dynamic: Mapping[str, str]) -> dict[str, ConfigValue]:
+        """What is said of topics that do not say it themselves, by topic key: by this broker's file, then by
+        ``dynamic`` settings of brokers, later ones winning."""
+        given = dict(self._given)
+        for texts in dynamic:
+            given.update(BROKER_CONFIG_DEFINITION.parse(texts))
+        return topic_defaults(given)
+
+    def _node_id(self) -> int:
+        node_id, broker_id = self.integer("node.id"), self.integer("broker.id")
+        if node_id >= 0 and broker_id >= 0 and node_id != broker_id:
+            raise ConfigProblem(
+                "broker.id", f"node.id is {node_id} but broker.id is {broker_id}: give one of them"
+            )
+        chosen = node_id if node_id >= 0 else broker_id
+        if chosen < 0:
+            raise ConfigProblem("node.id", "node.id must be given: a number, unique in the cluster")
+        return chosen
+
+    def _endpoints(self, name: str) -> tuple[Endpoint, ...]:
+        endpoints: list[Endpoint] = []
+        for text in self.strings(name):
+            match = _LISTENER.match(text)
+            if match is None:
+                raise ConfigProblem(
+                    name, f"Invalid value {text} for configuration {name}: use PLAINTEXT://host:port"
+                )
+            if match["name"].upper() != "PLAINTEXT":
+                raise ConfigProblem(
+                    name,
+                    f"Invalid value {text} for configuration {name}: only PLAINTEXT listeners are served",
+                )
+            port = int(match["port"])
+            if port > 65535:
+                raise ConfigProblem(name, f"Invalid value {text} for configuration {name}: no such port")
+            endpoints.append(Endpoint("PLAINTEXT", match["host"].strip("[]"), port))
+        if name == "listeners" and len(endpoints) != 1:
+            raise ConfigProblem(name, "listeners must name exactly one listener")
+        if len(endpoints) > 1:
+            raise ConfigProblem(name, f"{name} must name exactly one listener")
+        return tuple(endpoints)
+
+    def _coordination(self) -> str:
+        zookeeper = self.optional_string("zookeeper.connect")
+        text = self.string("nilometer.coordination")
+        if zookeeper and not self.is_given("nilometer.coordination"):
+            return f"zookeeper://{zookeeper}"
+        if text == "local" or text.startswith(("local:", "zookeeper://")):
+            return text
+        raise ConfigProblem(
+            "nilometer.coordination",
+            f"Invalid value {text} for configuration nilometer.coordination: "
+            "use local, local:/path/of/a/folder, or zookeeper://host:port,…",
+        )
+
+
+def parse_properties(text: str, origin: str) -> dict[str, str]:
+    """The ``key=value`` lines of a properties file. Raises ConfigProblem, naming file and line."""
+    values: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        line = line.strip()
+        if not line or line[0] in "#!":
+            continue
+        key, separator, value = line.partition("=")
+        if not separator or not key.strip():
+            raise ConfigProblem(line, f"{origin}, line {number}: not of the form key=value: {line}")
+        values[key.strip()] = value.strip()
+    return values

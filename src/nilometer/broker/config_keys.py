@@ -1,0 +1,211 @@
+"""The broker's settings: every key of ``server.properties`` that Nilometer knows, in Kafka's words.
+
+Keys that give topics their defaults (``log.segment.bytes``, …) are derived from the topic definition in
+``storage``; those here are the broker's own. Keys beginning with ``nilometer.`` have no counterpart in Kafka.
+"""
+
+from __future__ import annotations
+
+from nilometer.config import ConfigKey, ConfigKind
+
+_BOOLEAN, _INT, _LONG = ConfigKind.BOOLEAN, ConfigKind.INT, ConfigKind.LONG
+_STRING, _LIST, _SHORT = ConfigKind.STRING, ConfigKind.LIST, ConfigKind.SHORT
+
+
+def _key(
+    name: str,
+    kind: ConfigKind,
+    default: bool | int | float | str | tuple[str, ...] | None,
+    doc: str,
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: tuple[str, ...] = (),
+) -> ConfigKey:
+    return ConfigKey(
+        name=name, kind=kind, default=default, doc=doc, minimum=minimum, maximum=maximum, choices=choices
+    )
+
+
+IDENTITY = [
+    _key("node.id", _INT, -1, "The id of this broker, unique in its cluster.", minimum=-1),
+    _key("broker.id", _INT, -1, "The older name of node.id.", minimum=-1),
+    _key("broker.rack", _STRING, None, "The rack this broker stands in; replicas are spread over racks."),
+]
+
+NETWORK = [
+    _key("listeners", _LIST, ("PLAINTEXT://127.0.0.1:9092",), "Where to listen, as PLAINTEXT://host:port."),
+    _key("advertised.listeners", _LIST, (), "What clients are told to connect to; by default the listeners."),
+    _key(
+        "socket.request.max.bytes",
+        _INT,
+        104_857_600,
+        "The largest request accepted; a connection that announces more is closed unread.",
+        minimum=1,
+    ),
+    _key(
+        "connections.max.idle.ms",
+        _LONG,
+        600_000,
+        "A connection silent for this long is closed; -1 keeps it for ever.",
+        minimum=-1,
+    ),
+    _key("max.connections", _INT, 2147483647, "How many connections are accepted at once.", minimum=0),
+    _key(
+        "max.incremental.fetch.session.cache.slots",
+        _INT,
+        1000,
+        "How many incremental fetch sessions are kept (KIP-227).",
+        minimum=0,
+    ),
+    _key("fetch.max.bytes", _INT, 57_671_680, "The most bytes one fetch response carries.", minimum=1024),
+]
+
+LOGS = [
+    _key("log.dir", _STRING, "/tmp/kafka-logs", "Where data is kept, if log.dirs is not given."),
+    _key("log.dirs", _LIST, (), "The folders where data is kept."),
+    _key(
+        "log.flush.offset.checkpoint.interval.ms",
+        _INT,
+        60_000,
+        "How often recovery points are written down.",
+        minimum=0,
+    ),
+    _key(
+        "log.flush.start.offset.checkpoint.interval.ms",
+        _INT,
+        60_000,
+        "How often log start offsets are written down.",
+        minimum=0,
+    ),
+    _key(
+        "log.flush.scheduler.interval.ms",
+        _LONG,
+        (1 << 63) - 1,
+        "How long a record may wait for its flush, where neither flush.ms nor log.flush.interval.ms says so.",
+    ),
+    _key("log.roll.hours", _INT, None, "log.roll.ms, in hours.", minimum=1),
+    _key("log.roll.jitter.hours", _INT, None, "log.roll.jitter.ms, in hours.", minimum=0),
+    _key("log.retention.minutes", _INT, None, "log.retention.ms, in minutes; -1 keeps records for ever."),
+    _key("log.retention.hours", _INT, None, "log.retention.ms, in hours; -1 keeps records for ever."),
+    _key(
+        "log.retention.check.interval.ms",
+        _LONG,
+        300_000,
+        "How often logs are looked over for segments to delete.",
+        minimum=1,
+    ),
+    _key(
+        "producer.id.expiration.ms",
+        _INT,
+        86_400_000,
+        "How long an idempotent producer is remembered after its last write.",
+        minimum=1,
+    ),
+]
+
+TOPICS = [
+    _key("num.partitions", _INT, 1, "Partitions of a topic created without a number.", minimum=1),
+    _key(
+        "default.replication.factor",
+        _INT,
+        1,
+        "Replicas of a topic created without a number.",
+        minimum=1,
+        maximum=32767,
+    ),
+    _key(
+        "auto.create.topics.enable",
+        _BOOLEAN,
+        True,
+        "Whether asking for an unknown topic creates it, where the client allows that.",
+    ),
+    _key("delete.topic.enable", _BOOLEAN, True, "Whether topics can be deleted."),
+]
+
+REPLICATION = [
+    _key(
+        "replica.lag.time.max.ms",
+        _LONG,
+        10_000,
+        "A follower that has not caught up for this long leaves the ISR.",
+        minimum=1,
+    ),
+    _key("replica.fetch.max.bytes", _INT, 1_048_576, "Bytes a follower asks for per partition.", minimum=0),
+    _key(
+        "replica.fetch.response.max.bytes", _INT, 10_485_760, "Bytes a follower asks for in all.", minimum=0
+    ),
+    _key("replica.fetch.min.bytes", _INT, 1, "Bytes a follower waits for.", minimum=0),
+    _key(
+        "replica.fetch.wait.max.ms", _INT, 500, "How long a follower's fetch waits at the leader.", minimum=1
+    ),
+    _key("replica.fetch.backoff.ms", _INT, 1_000, "How long a follower rests after an error.", minimum=0),
+    _key("num.replica.fetchers", _INT, 1, "Fetch connections to each other broker.", minimum=1, maximum=64),
+    _key(
+        "replica.high.watermark.checkpoint.interval.ms",
+        _LONG,
+        5_000,
+        "How often high watermarks are written down.",
+        minimum=1,
+    ),
+    _key("replica.selector.class", _STRING, None, "How consumers' preferred replica is chosen (KIP-392)."),
+    _key("auto.leader.rebalance.enable", _BOOLEAN, True, "Whether leadership returns to preferred replicas."),
+    _key(
+        "leader.imbalance.check.interval.seconds",
+        _LONG,
+        300,
+        "How often leadership is looked over for that.",
+        minimum=1,
+    ),
+    _key("controlled.shutdown.enable", _BOOLEAN, True, "Whether a stopping broker hands over first."),
+]
+
+COORDINATION = [
+    _key(
+        "nilometer.coordination",
+        _STRING,
+        "local",
+        "Where the cluster agrees: local (a folder beside the data), local:/path, or zookeeper://host:port,…",
+    ),
+    _key(
+        "zookeeper.connect",
+        _STRING,
+        None,
+        "ZooKeeper as host:port,…; the older form of nilometer.coordination.",
+    ),
+    _key(
+        "zookeeper.session.timeout.ms",
+        _INT,
+        6_000,
+        "A broker silent for this long is taken to be gone.",
+        minimum=100,
+    ),
+]
+
+INTERNAL_TOPICS = [
+    _key("offsets.topic.num.partitions", _INT, 50, "Partitions of __consumer_offsets.", minimum=1),
+    _key(
+        "offsets.topic.replication.factor", _SHORT, 3, "Replicas of __consumer_offsets, at most.", minimum=1
+    ),
+]
+
+OWN_KEYS = [*IDENTITY, *NETWORK, *LOGS, *TOPICS, *REPLICATION, *COORDINATION, *INTERNAL_TOPICS]
+
+IGNORED_KEYS = frozenset(
+    {
+        "num.network.threads",
+        "num.io.threads",
+        "num.recovery.threads.per.data.dir",
+        "background.threads",
+        "queued.max.requests",
+        "socket.send.buffer.bytes",
+        "socket.receive.buffer.bytes",
+        "socket.listen.backlog.size",
+        "inter.broker.listener.name",
+        "listener.security.protocol.map",
+        "log.cleaner.threads",
+        "num.replica.alter.log.dirs.threads",
+    }
+)
+"""Keys of Kafka's own that size threads and buffers which a single event loop does not have. They are
+accepted, so that a server.properties written for Kafka starts, and named in the log as without effect."""

@@ -1,0 +1,275 @@
+"""One client's connection: bytes to frames, requests answered in the order they came.
+
+Knows framing, order and back-pressure; what a request means is the dispatcher's. Invariants:
+
+- Responses leave in request order. Produce requests are taken up while earlier ones still wait for
+  their acknowledgement (pipelining); any other request is taken up alone, as Kafka's muted channels do.
+- Memory held for one connection is bounded: a frame above the limit closes the connection before it is
+  read; a large frame's buffer grows with the bytes that arrive, not with the length announced; while
+  the client does not read, none of its requests are taken up and its socket is not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
+
+from typing_extensions import Buffer
+
+Reply = Sequence[Buffer] | None
+"""What goes back for one request: buffers that form a frame, or None for no response (acks=0)."""
+
+SCRATCH_BYTES = 256 * 1024
+FRAMES_QUEUED_MAX = 64
+"""Whole frames held unparsed for one connection before its socket is no longer read."""
+BYTES_QUEUED_MAX = 8 * 1024 * 1024
+EAGER_FRAME_BYTES = 1024 * 1024
+"""A frame up to this size gets its whole buffer at once."""
+
+_scratch = bytearray(SCRATCH_BYTES)
+_scratch_view = memoryview(_scratch)
+"""Received into by all connections in turn: the loop fills and empties it in one step."""
+
+
+class Dispatcher(Protocol):
+    def dispatch(self, frame: Buffer, connection: Connection) -> asyncio.Future[Reply] | Reply:
+        """Answer one request: at once, or by a future. Raises CloseConnection."""
+        ...
+
+    def may_pipeline(self, frame: Buffer) -> bool:
+        """Whether the request may be taken up while earlier ones wait."""
+        ...
+
+    def connection_opened(self, connection: Connection) -> bool: ...
+
+    def connection_closed(self, connection: Connection) -> None: ...
+
+
+class CloseConnection(Exception):
+    """The request cannot be answered in any way its sender would understand; the reason is logged."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    def __init__(self, dispatcher: Dispatcher, frame_bytes_max: int, log: Callable[[str], None]) -> None:
+        self._dispatcher = dispatcher
+        self._frame_bytes_max = frame_bytes_max
+        self._log = log
+        self._transport: asyncio.Transport | None = None
+        self._head = bytearray()  # the part of a frame (or of its length) seen so far, while small
+        self._frame: bytearray | None = None  # a large frame being filled in place
+        self._frame_size = 0
+        self._frame_filled = 0
+        self._queue: deque[Buffer] = deque()
+        self._queued_bytes = 0
+        self._waiting: deque[asyncio.Future[Reply]] = deque()  # replies owed, oldest first
+        self._alone = False  # the last request taken up lets no other pass
+        self._write_paused = False
+        self._read_paused = False
+        self._draining = False
+        self._doom: str | None = None
+        self.peer: tuple[str, int] = ("", 0)
+        self.client_software: tuple[str, str] = ("unknown", "unknown")
+        self.last_active_ms = 0
+        self.closed = False
+
+    # --- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not derived from it
+        self._transport.set_write_buffer_limits(high=1024 * 1024)
+        peer = transport.get_extra_info("peername")
+        self.peer = (peer[0], peer[1]) if peer else ("", 0)
+        if not self._dispatcher.connection_opened(self):
+            self.close("too many connections")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self._queue.clear()
+        for future in self._waiting:
+            future.cancel()
+        self._waiting.clear()
+        self._dispatcher.connection_closed(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._frame is not None:
+            return memoryview(self._frame)[self._frame_filled :]
+        return _scratch_view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._frame is not None:
+            self._frame_filled += nbytes
+            if self._frame_filled == self._frame_size:
+                frame, self._frame = self._frame, None
+                self._enqueue(memoryview(frame).toreadonly())  # the decoder takes nothing writable
+            elif self._frame_filled == len(self._frame):
+                self._grow_frame(self._frame)
+        else:
+            self._split(_scratch_view[:nbytes])
+        if self._queue:
+            self._take_up()
+        if self._doom:
+            self.close(self._doom)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        self._balance_reading()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._send_replies()
+        self._take_up()
+
+    # --- bytes to frames
+
+    def _split(self, data: memoryview) -> None:
+        position, end = 0, len(data)
+        head = self._head
+        if head:
+            need = 4 - len(head)
+            if need > 0:
+                head += data[:need]
+                position = min(need, end)
+                if len(head) < 4:
+                    return
+            size = self._checked_size(int.from_bytes(head[:4], "big"))
+            take = min(size - (len(head) - 4), end - position)
+            if take < 0:
+                return
+            head += data[position : position + take]
+            position += take
+            if len(head) - 4 < size:
+                self._begin_frame(size, memoryview(bytes(head))[4:])
+                return
+            self._head = bytearray()
+            self._enqueue(bytes(head)[4:])
+        while end - position >= 4:
+            size = self._checked_size(int.from_bytes(data[position : position + 4], "big"))
+            if size < 0:
+                return
+            if end - position - 4 < size:
+                self._begin_frame(size, data[position + 4 :])
+                return
+            position += 4
+            self._enqueue(bytes(data[position : position + size]))
+            position += size
+        if position < end:
+            self._head = bytearray(data[position:])
+
+    def _checked_size(self, size: int) -> int:
+        """``size``, or -1 where it cannot be: the connection then ends once what came before is taken up."""
+        if size & 0x8000_0000 or size > self._frame_bytes_max:
+            self._doom = (
+                f"announced a request of {size} bytes; socket.request.max.bytes is {self._frame_bytes_max}"
+            )
+            return -1
+        return size
+
+    def _begin_frame(self, size: int, seen: memoryview) -> None:
+        self._head = bytearray()
+        frame = bytearray(min(size, max(EAGER_FRAME_BYTES, 2 * len(seen))))
+        frame[: len(seen)] = seen
+        self._frame, self._frame_size, self._frame_filled = frame, size, len(seen)
+
+    def _grow_frame(self, frame: bytearray) -> None:
+        grown = bytearray(min(self._frame_size, 4 * len(frame)))
+        grown[: len(frame)] = frame
+        self._frame = grown
+
+    # --- requests and replies
+
+    def _enqueue(self, frame: Buffer) -> None:
+        self._queue.append(frame)
+        self._queued_bytes += len(memoryview(frame))
+
+    def _take_up(self) -> None:
+        """Dispatch queued frames as far as order and the client's reading allow."""
+        if self._draining:
+            return
+        self._draining = True
+        try:
+            while self._queue and not self._write_paused and not self.closed:
+                frame = self._queue[0]
+                if self._waiting:
+                    if self._alone or not self._dispatcher.may_pipeline(frame):
+                        break
+                    if len(self._waiting) >= FRAMES_QUEUED_MAX:
+                        break
+                self._queue.popleft()
+                self._queued_bytes -= len(memoryview(frame))
+                self._serve(frame)
+        finally:
+            self._draining = False
+        self._balance_reading()
+
+    def _serve(self, frame: Buffer) -> None:
+        try:
+            reply = self._dispatcher.dispatch(frame, self)
+        except CloseConnection as reason:
+            self.close(str(reason))
+            return
+        if isinstance(reply, asyncio.Future):
+            self._alone = not self._dispatcher.may_pipeline(frame)
+            self._waiting.append(reply)
+            reply.add_done_callback(self._on_reply)
+        elif not self._waiting:
+            if reply is not None:
+                self._write(reply)
+        else:
+            done: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+            done.set_result(reply)
+            self._waiting.append(done)
+
+    def _on_reply(self, _future: asyncio.Future[Reply]) -> None:
+        if self.closed:
+            return
+        self._send_replies()
+        self._take_up()
+
+    def _send_replies(self) -> None:
+        while self._waiting and self._waiting[0].done() and not self._write_paused:
+            future = self._waiting.popleft()
+            if future.cancelled() or (error := future.exception()) is None:
+                reply = None if future.cancelled() else future.result()
+                if reply is not None:
+                    self._write(reply)
+            else:
+                self.close(str(error))
+
+    def _write(self, buffers: Sequence[Buffer]) -> None:
+        transport = self._transport
+        if transport is None or self.closed:
+            return
+        if len(buffers) == 1:
+            transport.write(buffers[0])  # type: ignore[arg-type]
+        else:
+            transport.writelines(buffers)  # type: ignore[arg-type]
+
+    def _balance_reading(self) -> None:
+        transport = self._transport
+        if transport is None or self.closed or transport.is_closing():
+            return
+        full = (
+            self._write_paused
+            or len(self._queue) >= FRAMES_QUEUED_MAX
+            or self._queued_bytes >= BYTES_QUEUED_MAX
+        )
+        if full and not self._read_paused:
+            self._read_paused = True
+            transport.pause_reading()
+        elif not full and self._read_paused:
+            self._read_paused = False
+            transport.resume_reading()
+
+    def close(self, reason: str | None = None) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        if reason:
+            self._log(f"Closing the connection from {self.peer[0]}:{self.peer[1]}: {reason}")
+        if self._transport is not None:
+            self._transport.close()

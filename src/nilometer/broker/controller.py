@@ -1,0 +1,102 @@
+"""The controller's shell: decisions made one after another, appended, and judged by the fold.
+
+The pure ``decide_*`` functions of ``cluster`` say what should change; here their records become entries
+of the metadata log. Whether a decision holds is never read off the answer to the append: a deposed
+controller can win a number too. Only the fold tells, so the reply waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+from nilometer.broker.metadata_log import MetadataLog
+from nilometer.cluster.controller.decision import Decision
+from nilometer.cluster.entries import Entry, Office, encode_entry, entries_of
+from nilometer.cluster.identifiers import BrokerId, Incarnation
+from nilometer.cluster.image import ClusterImage
+from nilometer.coordination.store import CoordinationStore, OutcomeUnknown, SessionLost
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+R = TypeVar("R")
+logger = logging.getLogger("nilometer.broker")
+
+APPEND_ATTEMPTS_MAX = 1000
+"""How often a number may be lost to others before this controller gives up its decision."""
+
+
+class Controller:
+    """The decisions of this broker, valid while it is in office."""
+
+    def __init__(self, broker_id: int, store: CoordinationStore, metadata: MetadataLog) -> None:
+        self._broker_id = BrokerId(broker_id)
+        self._store = store
+        self._metadata = metadata
+        self._incarnation = Incarnation("")
+        self._deciding = asyncio.Lock()
+
+    @property
+    def office(self) -> Office:
+        return self._metadata.image.office
+
+    @property
+    def is_in_office(self) -> bool:
+        office = self.office
+        return office.controller_id == self._broker_id and office.incarnation == self._incarnation != ""
+
+    async def take_office(self, incarnation: str, decide: Callable[[ClusterImage], Entry]) -> None:
+        """Begin a term as ``incarnation``: ``decide`` gives the entry that says so.
+
+        Raises KafkaError (NOT_CONTROLLER) where another took office meanwhile.
+        """
+        async with self._deciding:
+            self._incarnation = Incarnation(incarnation)
+            await self._metadata.catch_up()
+            await self._append(decide(self._metadata.image))
+            if not self.is_in_office:
+                raise KafkaError(ErrorCode.not_controller, "another broker took office")
+
+    async def decide(self, decide: Callable[[ClusterImage], Decision[R]]) -> R:
+        """Make a decision on the newest image and return its reply once the fold has accepted it.
+
+        Raises KafkaError: NOT_CONTROLLER when this broker is not, or no longer, in office.
+        """
+        async with self._deciding:
+            await self._metadata.catch_up()
+            self._check_in_office()
+            decision = decide(self._metadata.image)
+            for entry in entries_of(decision.units, self.office):
+                await self._append(entry)
+                self._check_in_office()
+            return decision.reply
+
+    async def _append(self, entry: Entry) -> None:
+        """Put ``entry`` into the log behind whatever is there, and fold it.
+
+        Between a lost race and the next attempt only no-ops of deposed controllers, or the end of this
+        term, can have come: the decision itself stays right as long as this broker is in office.
+        """
+        data = encode_entry(entry)
+        office = self.office
+        for _ in range(APPEND_ATTEMPTS_MAX):
+            number = self._metadata.image.number + 1
+            try:
+                await self._store.append(number, data)
+            except OutcomeUnknown as problem:
+                logger.warning("Entry %d of the metadata log: %s", number, problem)
+            except SessionLost as problem:
+                raise KafkaError(ErrorCode.not_controller, str(problem)) from None
+            await self._metadata.catch_up()
+            if self._metadata.entry_bytes.get(number) == data:
+                return
+            if self.office != office:
+                raise KafkaError(ErrorCode.not_controller, "another broker took office")
+        raise KafkaError(ErrorCode.request_timed_out, "the metadata log could not be written")
+
+    def _check_in_office(self) -> None:
+        if not self.is_in_office:
+            raise KafkaError(
+                ErrorCode.not_controller, f"the controller is broker {self.office.controller_id}"
+            )

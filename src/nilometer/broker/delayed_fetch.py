@@ -1,0 +1,71 @@
+"""Fetch requests that wait for data (long poll).
+
+A waiting fetch is told of every change to its partitions and adds up the bytes that became readable. It is
+answered when ``min_bytes`` may have been reached (the partitions are then read to make sure), when anything
+about a partition changed that the reader must hear of (leadership, truncation, deletion), or when
+``max_wait_ms`` is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+
+class FetchWatchable(Protocol):
+    """A partition that can be waited on."""
+
+    fetch_waiters: dict[DelayedFetch, None]
+    """Ordered, so that replay is exact."""
+
+
+class DelayedFetch:
+    __slots__ = ("_answer", "_bytes_missing", "_done", "_partitions", "_timer", "for_replica")
+
+    def __init__(
+        self,
+        partitions: Sequence[FetchWatchable],
+        bytes_missing: int,
+        max_wait_ms: int,
+        answer: Callable[[bool], bool],
+        *,
+        for_replica: bool,
+    ) -> None:
+        """``answer(final)`` reads again and sends the answer unless it has too little; returns
+        whether it did.
+        """
+        self._partitions = partitions
+        self._bytes_missing = bytes_missing
+        self._answer = answer
+        self._done = False
+        self.for_replica = for_replica
+        for partition in partitions:
+            partition.fetch_waiters[self] = None
+        self._timer = asyncio.get_running_loop().call_later(max_wait_ms / 1000, self.complete)
+
+    def on_readable(self, byte_count: int) -> None:
+        """``byte_count`` more bytes can be read from one of the partitions."""
+        self._bytes_missing -= byte_count
+        if self._bytes_missing > 0 or self._done:
+            return
+        if self._answer(False):
+            self._leave()
+        else:
+            self._bytes_missing = 1  # an overestimate: look again at the next change
+
+    def complete(self) -> None:
+        """Answer now, with whatever there is."""
+        if not self._done:
+            self._leave()
+            self._answer(True)
+
+    def cancel(self) -> None:
+        """The reader has gone."""
+        self._leave()
+
+    def _leave(self) -> None:
+        self._done = True
+        self._timer.cancel()
+        for partition in self._partitions:
+            partition.fetch_waiters.pop(self, None)

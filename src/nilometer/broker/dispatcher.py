@@ -1,0 +1,84 @@
+"""From a frame to a handler, and from whatever goes wrong there to an answer the client understands."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from typing_extensions import Buffer
+
+from nilometer.broker.api.registry import APIS, ranges
+from nilometer.broker.api.retired_versions import refuse_retired_version
+from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.connection import CloseConnection, Connection, Reply
+from nilometer.broker.services import Services
+from nilometer.wire import messages
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import MalformedMessage
+
+logger = logging.getLogger("nilometer.broker")
+
+_API_VERSIONS = int(ApiKey.API_VERSIONS)
+
+
+class RequestDispatcher:
+    """The connections of one listener and what they ask."""
+
+    def __init__(self, services: Services, connections_max: int) -> None:
+        self._services = services
+        self._connections_max = connections_max
+        self.connections: dict[Connection, None] = {}
+
+    def connection_opened(self, connection: Connection) -> bool:
+        if len(self.connections) >= self._connections_max:
+            return False
+        connection.last_active_ms = self._services.runtime.clock.monotonic_ms()
+        self.connections[connection] = None
+        return True
+
+    def connection_closed(self, connection: Connection) -> None:
+        self.connections.pop(connection, None)
+
+    def may_pipeline(self, frame: Buffer) -> bool:
+        spec = APIS.get(int.from_bytes(memoryview(frame)[:2], "big"))
+        return spec is not None and spec.pipelined
+
+    def dispatch(self, frame: Buffer, connection: Connection) -> asyncio.Future[Reply] | Reply:
+        """Raises CloseConnection for what cannot be answered."""
+        connection.last_active_ms = self._services.runtime.clock.monotonic_ms()
+        try:
+            header = messages.decode_request_header(frame)  # type: ignore[arg-type]
+            spec = APIS.get(header.api_key)
+            if spec is None:
+                raise CloseConnection(f"unknown API key {header.api_key}")
+            if not spec.serves(header.api_version):
+                return self._refuse_version(header, spec, frame)
+            header, body = messages.decode_request(frame)  # type: ignore[arg-type]
+        except MalformedMessage as problem:
+            raise CloseConnection(f"a request that cannot be read: {problem.message}") from None
+        request = Request(header, body, messages.api(header.api_key, header.api_version), connection)
+        return self._handle(spec, request)
+
+    def _handle(self, spec: ApiSpec, request: Request) -> asyncio.Future[Reply] | Reply:
+        try:
+            return spec.handle(self._services, request)
+        except CloseConnection:
+            raise
+        except Exception as error:
+            logger.exception("%s version %d failed", spec.key.name, request.version)
+            raise CloseConnection(f"{spec.key.name} failed: {error}") from error
+
+    def _refuse_version(self, header: messages.RequestHeader, spec: ApiSpec, frame: Buffer) -> Reply:
+        """UNSUPPORTED_VERSION in the form of the version asked for, where there is one.
+
+        Raises CloseConnection.
+        """
+        if header.api_key == _API_VERSIONS:
+            return (messages.encode_unsupported_api_versions(header.correlation_id, ranges()),)
+        answer = refuse_retired_version(header, frame)  # type: ignore[arg-type]
+        if answer is None:
+            raise CloseConnection(
+                f"{spec.key.name} version {header.api_version} is not served (only {spec.versions[0]}"
+                f" to {spec.versions[1]}), and has no form in which to say so"
+            )
+        return (answer,)

@@ -1,0 +1,230 @@
+"""Reading for one fetch: partition by partition in the reader's order, within its byte limits.
+
+The first partition with anything to read gives at least one whole batch, however large (KIP-74); later ones
+only what fits. A follower's fetch counts as its acknowledgement once, at the first read. What would stall
+is *cold*: it is read aside, and taken over afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from nilometer.broker.fetch_session import FetchPartition
+from nilometer.broker.partition import Partition
+from nilometer.broker.replica_manager import ReplicaManager
+from nilometer.replication import DivergingFetch, EpochEnd, LeaderRole, RefuseFetch, ServeFetch
+from nilometer.storage import LogSlice
+from nilometer.wire.compression import Bytes
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+_NO_TOPIC_ID = UUID(int=0)
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderIdentity:
+    replica_id: int
+    replica_epoch: int
+    read_committed: bool
+    rack: str
+
+    @property
+    def is_replica(self) -> bool:
+        return self.replica_id >= 0
+
+
+@dataclass(frozen=True, slots=True)
+class ColdRead:
+    """A read that has to wait for the device."""
+
+    partition: Partition
+    offset: int
+    max_bytes: int
+    end: int
+    min_one: bool
+
+    def run(self) -> LogSlice:
+        """May stall, and touches nothing that the event loop changes: run it aside. Raises KafkaError."""
+        found = self.partition.log.read(self.offset, self.max_bytes, self.end, min_one=self.min_one)
+        assert found is not None, "only a read from memory may find nothing to say"
+        return found
+
+
+@dataclass(slots=True)
+class FetchOutcome:
+    """What a reader is told of one partition."""
+
+    asked: FetchPartition
+    error: ErrorCode = ErrorCode.none
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    records: Bytes = b""
+    size: int = 0
+    aborted: Sequence[tuple[int, int]] | None = None
+    """(producer id, first offset) of aborted transactions among the records; None unless read_committed."""
+    diverging: EpochEnd | None = None
+    preferred_read_replica: int = -1
+    cold: ColdRead | None = None
+
+    @property
+    def topic(self) -> str | UUID:
+        """As the reader named it."""
+        key = self.asked.topic
+        return key.name if key.name is not None else key.id or _NO_TOPIC_ID
+
+    def fail(self, error: ErrorCode) -> None:
+        self.error = error
+        self.records, self.size, self.cold = b"", 0, None
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether the reader must hear of it at once."""
+        return (
+            self.error is not ErrorCode.none or self.diverging is not None or self.preferred_read_replica >= 0
+        )
+
+
+@dataclass(slots=True)
+class _Target:
+    asked: FetchPartition
+    partition: Partition | None
+    error: ErrorCode = ErrorCode.none
+    is_acknowledged: bool = False
+
+
+class FetchReader:
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        identity: ReaderIdentity,
+        asked: Sequence[FetchPartition],
+        max_bytes: int,
+    ) -> None:
+        self.identity = identity
+        self._max_bytes = max_bytes
+        self._targets = [_find(replicas, one) for one in asked]
+        self.outcomes: list[FetchOutcome] = []
+        self.bytes_read = 0
+
+    @property
+    def partitions(self) -> list[Partition]:
+        """Those found here, for waiting on them."""
+        return [target.partition for target in self._targets if target.partition is not None]
+
+    @property
+    def is_urgent(self) -> bool:
+        return any(outcome.is_urgent for outcome in self.outcomes)
+
+    @property
+    def has_cold(self) -> bool:
+        return any(outcome.cold is not None for outcome in self.outcomes)
+
+    def read(self) -> None:
+        """Read all partitions as they are now, from memory; the rest is left cold."""
+        self.outcomes = []
+        self.bytes_read = 0
+        for target in self._targets:
+            outcome = FetchOutcome(target.asked, target.error)
+            if target.partition is not None:
+                try:
+                    self._read_one(target, target.partition, outcome)
+                except KafkaError as problem:
+                    outcome.fail(problem.code)
+            self.outcomes.append(outcome)
+
+    def read_cold(self) -> list[tuple[FetchOutcome, LogSlice | KafkaError]]:
+        """What was left cold, read from the device. May stall: run it aside, then ``settle`` the result."""
+        found: list[tuple[FetchOutcome, LogSlice | KafkaError]] = []
+        left = self._max_bytes - self.bytes_read
+        for outcome in self.outcomes:
+            if outcome.cold is None or left <= 0:
+                continue
+            try:
+                piece = outcome.cold.run()
+                left -= len(piece.records)
+                found.append((outcome, piece))
+            except KafkaError as problem:
+                found.append((outcome, problem))
+        return found
+
+    def settle(self, found: Sequence[tuple[FetchOutcome, LogSlice | KafkaError]]) -> None:
+        for outcome, piece in found:
+            cold, outcome.cold = outcome.cold, None
+            if isinstance(piece, KafkaError):
+                outcome.fail(piece.code)
+            elif cold is not None:
+                self._take(cold.partition, outcome, piece)
+
+    def _read_one(self, target: _Target, partition: Partition, outcome: FetchOutcome) -> None:
+        asked = target.asked
+        leader = partition.check_reader(asked.current_leader_epoch)
+        log = partition.log
+        outcome.log_start_offset = log.log_start_offset
+        outcome.high_watermark = leader.high_watermark
+        outcome.last_stable_offset = log.last_stable_offset(leader.high_watermark)
+        if self.identity.is_replica:
+            end = self._end_for_replica(target, partition, leader, outcome)
+        else:
+            end = outcome.last_stable_offset if self.identity.read_committed else leader.high_watermark
+            if asked.last_fetched_epoch >= 0:
+                outcome.diverging = partition.diverging_epoch(asked.fetch_offset, asked.last_fetched_epoch)
+        if end is None or outcome.diverging is not None:
+            return
+        room = min(asked.max_bytes, max(0, self._max_bytes - self.bytes_read))
+        min_one = self.bytes_read == 0
+        if room <= 0 and not min_one:
+            return
+        # Above the high watermark but within the log there is nothing to read yet, which is no error.
+        piece = log.read(asked.fetch_offset, room, end, min_one=min_one, only_cached=True)
+        if piece is None:
+            outcome.cold = ColdRead(partition, asked.fetch_offset, room, end, min_one)
+        else:
+            self._take(partition, outcome, piece)
+
+    def _end_for_replica(
+        self, target: _Target, partition: Partition, leader: LeaderRole, outcome: FetchOutcome
+    ) -> int | None:
+        if target.is_acknowledged:
+            return leader.log_end_offset
+        asked = target.asked
+        verdict = partition.on_follower_fetch(
+            self.identity.replica_id,
+            self.identity.replica_epoch,
+            asked.current_leader_epoch,
+            asked.fetch_offset,
+            asked.last_fetched_epoch,
+            asked.log_start_offset,
+        )
+        match verdict:
+            case ServeFetch(end_offset, high_watermark):
+                target.is_acknowledged = True
+                outcome.high_watermark = high_watermark
+                return end_offset
+            case DivergingFetch(diverging):
+                outcome.diverging = diverging
+                return None
+            case RefuseFetch(error):
+                raise KafkaError(error)
+
+    def _take(self, partition: Partition, outcome: FetchOutcome, piece: LogSlice) -> None:
+        outcome.records = piece.records
+        outcome.size = len(piece.records)
+        self.bytes_read += outcome.size
+        if self.identity.read_committed:
+            outcome.aborted = [
+                (aborted.producer_id, aborted.first_offset)
+                for aborted in partition.log.aborted_transactions(
+                    outcome.asked.fetch_offset, piece.next_offset
+                )
+            ]
+
+
+def _find(replicas: ReplicaManager, asked: FetchPartition) -> _Target:
+    try:
+        if asked.topic.name is not None:
+            return _Target(asked, replicas.partition(asked.topic.name, asked.partition))
+        return _Target(asked, replicas.partition_by_id(asked.topic.id, asked.partition))
+    except KafkaError as problem:
+        return _Target(asked, None, problem.code)

@@ -1,0 +1,186 @@
+"""Incremental fetch sessions (KIP-227): a reader names only what changed since its last fetch.
+
+Pure. A session remembers, per partition, what the reader asked for (its leader epoch included, so that a
+stale reader stays fenced: KAFKA-9338) and what it was last told. Invariants:
+
+- a session's epoch rises by one with each fetch; any other epoch is refused;
+- partitions that returned records go to the end of the order, so that none starves under ``max_bytes``;
+- at most ``slots`` sessions live at once; one that has been used within ``KEEP_MS`` is not evicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from uuid import UUID
+
+from nilometer.runtime import Entropy
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+FINAL_EPOCH = -1
+"""The reader closes its session, or wants none."""
+INITIAL_EPOCH = 0
+"""The reader sends everything and would like a session."""
+NO_SESSION = 0
+KEEP_MS = 120_000
+
+
+class TopicKey(NamedTuple):
+    """How the reader named the topic: by id (Fetch 13 and later) or by name."""
+
+    id: UUID | None
+    name: str | None
+
+
+class PartitionKey(NamedTuple):
+    topic: TopicKey
+    partition: int
+
+
+@dataclass(slots=True)
+class FetchPartition:
+    """One partition as a reader asks for it."""
+
+    topic: TopicKey
+    partition: int
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int = -1
+    last_fetched_epoch: int = -1
+    log_start_offset: int = -1
+
+    @property
+    def key(self) -> PartitionKey:
+        return PartitionKey(self.topic, self.partition)
+
+
+@dataclass(slots=True)
+class _Told:
+    """What the reader last heard of a partition."""
+
+    high_watermark: int = -1
+    log_start_offset: int = -1
+
+
+@dataclass(slots=True)
+class FetchSession:
+    id: int
+    by_topic_id: bool
+    epoch: int
+    last_used_ms: int
+    partitions: dict[PartitionKey, FetchPartition] = field(default_factory=dict[PartitionKey, FetchPartition])
+    told: dict[PartitionKey, _Told] = field(default_factory=dict[PartitionKey, _Told])
+
+    def update(self, partitions: Iterable[FetchPartition], forgotten: Iterable[PartitionKey]) -> None:
+        for partition in partitions:
+            self.partitions[partition.key] = partition
+            self.told.setdefault(partition.key, _Told())
+        for key in forgotten:
+            self.partitions.pop(key, None)
+            self.told.pop(key, None)
+
+    def is_news(
+        self, key: PartitionKey, *, failed: bool, has_records: bool, high_watermark: int, log_start: int
+    ) -> bool:
+        """Whether this outcome must be told; remembers that it was."""
+        told = self.told.get(key)
+        if told is None:
+            return True
+        news = (
+            failed
+            or has_records
+            or (told.high_watermark, told.log_start_offset) != (high_watermark, log_start)
+        )
+        if failed:
+            told.high_watermark = -1  # so that recovery from the error is news again
+        else:
+            told.high_watermark, told.log_start_offset = high_watermark, log_start
+        if has_records and key in self.partitions:
+            self.partitions[key] = self.partitions.pop(key)
+        return news
+
+
+class FetchRound(NamedTuple):
+    """One fetch, its session resolved."""
+
+    session: FetchSession | None
+    session_id: int
+    """What the response carries."""
+    partitions: Sequence[FetchPartition]
+    incremental: bool
+    """Whether partitions without news are left out of the response."""
+
+
+class FetchSessionCache:
+    def __init__(self, slots: int, entropy: Entropy) -> None:
+        self._slots = slots
+        self._entropy = entropy
+        self._sessions: dict[int, FetchSession] = {}  # least recently used first
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def begin(
+        self,
+        session_id: int,
+        epoch: int,
+        partitions: Sequence[FetchPartition],
+        forgotten: Sequence[PartitionKey],
+        *,
+        by_topic_id: bool,
+        now_ms: int,
+    ) -> FetchRound:
+        """Resolve the session of a fetch request.
+
+        Raises KafkaError: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH,
+        FETCH_SESSION_TOPIC_ID_ERROR.
+        """
+        if epoch == FINAL_EPOCH:
+            self._sessions.pop(session_id, None)
+            return FetchRound(None, NO_SESSION, partitions, incremental=False)
+        if epoch == INITIAL_EPOCH:
+            self._sessions.pop(session_id, None)
+            session = self._open(partitions, by_topic_id, now_ms)
+            return FetchRound(session, session.id if session else NO_SESSION, partitions, incremental=False)
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise KafkaError(ErrorCode.fetch_session_id_not_found, f"no fetch session {session_id}")
+        if session.epoch != epoch:
+            raise KafkaError(
+                ErrorCode.invalid_fetch_session_epoch,
+                f"fetch session {session_id} is at epoch {session.epoch}, not {epoch}",
+            )
+        if session.by_topic_id != by_topic_id:
+            raise KafkaError(
+                ErrorCode.fetch_session_topic_id_error, "a session uses topic names or ids, not both"
+            )
+        session.epoch = epoch + 1 if epoch < 0x7FFF_FFFF else 1
+        session.last_used_ms = now_ms
+        self._sessions[session.id] = self._sessions.pop(session.id)
+        session.update(partitions, forgotten)
+        return FetchRound(session, session.id, list(session.partitions.values()), incremental=True)
+
+    def _open(
+        self, partitions: Sequence[FetchPartition], by_topic_id: bool, now_ms: int
+    ) -> FetchSession | None:
+        if not partitions or not self._make_room(now_ms):
+            return None
+        session_id = 1 + self._entropy.below(0x7FFF_FFFE)
+        while session_id in self._sessions:
+            session_id = 1 + self._entropy.below(0x7FFF_FFFE)
+        session = FetchSession(session_id, by_topic_id, INITIAL_EPOCH + 1, now_ms)
+        session.update(partitions, ())
+        self._sessions[session_id] = session
+        return session
+
+    def _make_room(self, now_ms: int) -> bool:
+        if len(self._sessions) < self._slots:
+            return True
+        if not self._sessions:
+            return False
+        oldest = next(iter(self._sessions.values()))
+        if now_ms - oldest.last_used_ms < KEEP_MS:
+            return False
+        del self._sessions[oldest.id]
+        return True

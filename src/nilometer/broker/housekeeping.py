@@ -1,0 +1,111 @@
+"""What a broker does from time to time: checkpoints, retention, overdue flushes, idle connections.
+
+A handful of timers for the whole broker, none per partition and none per connection. Each round looks at all
+partitions in plain memory, and hands what may stall to the disk's asynchronous side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from nilometer.broker.config import BrokerConfig
+from nilometer.broker.dispatcher import RequestDispatcher
+from nilometer.broker.log_disposal import LogDisposal
+from nilometer.broker.partition import Partition
+from nilometer.broker.replica_manager import ReplicaManager
+from nilometer.broker.tasks import Tasks
+from nilometer.runtime import Runtime
+from nilometer.storage import LogFenced
+
+logger = logging.getLogger("nilometer.broker")
+
+FLUSH_CHECK_MS = 100
+"""How often logs are looked over for an overdue ``flush.ms``, once any log has asked for one."""
+CONNECTION_CHECK_MS = 10_000
+PRODUCER_CHECK_MS = 600_000
+NEVER_MS = 1 << 62
+
+
+class Housekeeping:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        runtime: Runtime,
+        replicas: ReplicaManager,
+        dispatcher: RequestDispatcher,
+        disposal: LogDisposal,
+        request_flush: Callable[[Partition], None],
+        on_directory_failure: Callable[[str, OSError], None],
+    ) -> None:
+        self._config = config
+        self._runtime = runtime
+        self._replicas = replicas
+        self._dispatcher = dispatcher
+        self._disposal = disposal
+        self._request_flush = request_flush
+        self._on_directory_failure = on_directory_failure
+
+    def start(self, tasks: Tasks) -> None:
+        config = self._config
+        checkpoint_ms = config.integer("replica.high.watermark.checkpoint.interval.ms")
+        retention_ms = config.integer("log.retention.check.interval.ms")
+        rounds = (
+            ("checkpoints", checkpoint_ms, self.write_checkpoints),
+            ("retention", retention_ms, self.apply_retention),
+            ("overdue flushes", FLUSH_CHECK_MS, self.flush_overdue),
+            ("idle connections", CONNECTION_CHECK_MS, self.close_idle_connections),
+            ("producer expiry", PRODUCER_CHECK_MS, self.expire_producers),
+        )
+        for name, interval_ms, work in rounds:
+            tasks.spawn(self._every(interval_ms, work), name=name)
+
+    async def _every(self, interval_ms: int, work: Callable[[], object]) -> None:
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            outcome = work()
+            if asyncio.iscoroutine(outcome):
+                await outcome
+
+    async def write_checkpoints(self) -> None:
+        """High watermarks, recovery points and log starts, as far as they changed."""
+        for plan in self._replicas.logs.plan_checkpoints(self._replicas.high_watermarks()):
+            try:
+                await self._runtime.disk.offload(plan.run)
+            except OSError as error:
+                self._on_directory_failure(plan.directory, error)
+
+    def apply_retention(self) -> None:
+        """Set old segments aside; what still reads them has a while to finish."""
+        wall_ms = self._runtime.clock.wall_ms()
+        for partition in self._replicas:
+            log = partition.log
+            try:
+                paths = log.delete_old_segments(partition.replica.high_watermark, wall_ms)
+            except LogFenced as reason:
+                logger.error("Retention of %s: %s", partition, reason.message)
+                continue
+            if paths:
+                logger.info("%s now begins at offset %d", partition, log.log_start_offset)
+                self._disposal.remove_files(paths, log.config.file_delete_delay_ms)
+
+    def flush_overdue(self) -> None:
+        wall_ms = self._runtime.clock.wall_ms()
+        for partition in self._replicas:
+            if partition.log.config.flush_ms < NEVER_MS and partition.log.is_flush_due(wall_ms):
+                self._request_flush(partition)
+
+    def close_idle_connections(self) -> None:
+        idle_ms = self._config.integer("connections.max.idle.ms")
+        if idle_ms < 0:
+            return
+        oldest = self._runtime.clock.monotonic_ms() - idle_ms
+        for connection in list(self._dispatcher.connections):
+            if connection.last_active_ms < oldest:
+                connection.close("idle")
+
+    def expire_producers(self) -> None:
+        wall_ms = self._runtime.clock.wall_ms()
+        for partition in self._replicas:
+            partition.log.remove_expired_producers(wall_ms)

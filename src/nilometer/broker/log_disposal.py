@@ -1,0 +1,61 @@
+"""Getting rid of files at leisure: renamed now, removed from the disk later and away from the event loop.
+
+Whoever still reads a file that was set aside has ``file.delete.delay.ms`` to finish.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from nilometer.broker.tasks import Tasks
+from nilometer.runtime import Runtime
+from nilometer.storage import TopicPartition
+from nilometer.storage.log_manager import LogManager
+
+logger = logging.getLogger("nilometer.broker")
+
+
+class LogDisposal:
+    def __init__(self, runtime: Runtime, logs: LogManager, tasks: Tasks) -> None:
+        self._runtime = runtime
+        self._logs = logs
+        self._tasks = tasks
+
+    def delete(self, name: TopicPartition) -> None:
+        """Give up a log: its folder is renamed at once, so that a topic of that name can begin anew."""
+        log = self._logs.get(name)
+        if log is None:
+            return
+        delay_ms = log.config.file_delete_delay_ms
+        try:
+            folder = self._logs.delete(name)
+        except OSError as error:
+            logger.error("The folder of %s cannot be renamed: %s", name, error)
+            return
+        if folder is not None:
+            self.remove_folder(folder, delay_ms)
+
+    def remove_folder(self, folder: str, delay_ms: int = 0) -> None:
+        """Remove the renamed folder of a deleted partition."""
+        self._tasks.spawn(self._remove_folder(folder, delay_ms), name=f"removal of {folder}")
+
+    def remove_files(self, paths: Sequence[str], delay_ms: int) -> None:
+        """Remove files that were renamed to ``.deleted``."""
+        if paths:
+            self._tasks.spawn(self._remove_files(paths, delay_ms), name="removal of old segments")
+
+    async def _remove_folder(self, folder: str, delay_ms: int) -> None:
+        await asyncio.sleep(delay_ms / 1000)
+        await self._runtime.disk.offload(lambda: self._runtime.disk.remove_tree(folder))
+
+    async def _remove_files(self, paths: Sequence[str], delay_ms: int) -> None:
+        await asyncio.sleep(delay_ms / 1000)
+
+        def remove() -> None:
+            for path in paths:
+                if self._runtime.disk.exists(path):
+                    self._runtime.disk.remove(path)
+
+        await self._runtime.disk.offload(remove)

@@ -1,0 +1,195 @@
+"""This broker as a member of its cluster: its session, and the controller's duties when it holds that office.
+
+The four stages of a controller's beginning (K-1) can be read in the log: it holds ``/controller``; it has
+read the metadata log to its end; its term has begun (controller epoch + 1); the image agrees with the
+sessions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+
+from nilometer.broker.controller import Controller
+from nilometer.broker.metadata_log import MetadataLog
+from nilometer.cluster.controller.brokers import (
+    BrokerRegistration,
+    check_registration,
+    decide_broker_up,
+    decide_brokers_down,
+)
+from nilometer.cluster.controller.office import (
+    BrokersDown,
+    BrokerUp,
+    broker_events,
+    decide_cluster_defaults,
+    decide_repair,
+    office_entry,
+)
+from nilometer.cluster.identifiers import BrokerId, Incarnation
+from nilometer.coordination.store import (
+    CoordinationError,
+    CoordinationStore,
+    Session,
+    SessionInfo,
+    SessionLost,
+    StoreUnavailable,
+)
+from nilometer.runtime import Entropy
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger("nilometer.broker")
+
+RETRY_S = 0.25
+
+
+class RegistrationRefused(Exception):
+    """The cluster does not take this broker; the message says why."""
+
+
+class Membership:
+    def __init__(
+        self,
+        registration: BrokerRegistration,
+        store: CoordinationStore,
+        metadata: MetadataLog,
+        controller: Controller,
+        entropy: Entropy,
+        cluster_defaults: dict[str, str],
+    ) -> None:
+        self._registration = registration
+        self._store = store
+        self._metadata = metadata
+        self._controller = controller
+        self._entropy = entropy
+        self._cluster_defaults = cluster_defaults
+        self._session: Session | None = None
+        self._registered = asyncio.Event()
+
+    @property
+    def session(self) -> Session:
+        assert self._session is not None, "the session begins with join"
+        return self._session
+
+    @property
+    def incarnation(self) -> Incarnation:
+        return _incarnation(self.session.name.incarnation)
+
+    async def join(self) -> None:
+        """Begin a session; :meth:`run` does the rest. Raises RegistrationRefused, CoordinationError."""
+        refusal = check_registration(self._metadata.image, self._registration)
+        if refusal.error is ErrorCode.inconsistent_cluster_id:
+            raise RegistrationRefused(refusal.message)
+        payload = msgspec.json.encode(self._registration)
+        self._session = await self._store.register(self._registration.broker_id, payload)
+        self._metadata.subscribe(
+            lambda _delta, _image: self._note_registered(), lambda _: self._note_registered()
+        )
+
+    async def wait_registered(self) -> None:
+        """Until the metadata log has this life of the broker."""
+        await self._registered.wait()
+
+    async def run(self, on_lost: Callable[[str], None]) -> None:
+        """Follow the store's signal: claim the controller's office when it is free, and do its
+        duties when held.
+        """
+        seen = -1
+        while True:
+            try:
+                seen = await self._store.wait_changed(seen)
+                if self.session.lost:
+                    on_lost(await self.session.wait_lost())
+                    return
+                await self._metadata.catch_up()
+                if await self._holds_office():
+                    await self._do_duties()
+            except SessionLost as problem:
+                on_lost(str(problem))
+                return
+            except StoreUnavailable as problem:
+                logger.warning("The coordination store cannot be reached: %s", problem)
+                await asyncio.sleep(RETRY_S)
+                seen = -1
+            except KafkaError as problem:
+                if problem.code is not ErrorCode.not_controller:
+                    raise
+                logger.info("No longer controller: %s", problem.message)
+
+    async def _holds_office(self) -> bool:
+        holder = await self._store.controller()
+        if holder is None:
+            return await self._store.claim_controller()
+        return holder == self.session.name
+
+    async def _do_duties(self) -> None:
+        if not self._controller.is_in_office or self._controller.office.incarnation != self.incarnation:
+            await self._take_office()
+        await self._agree_with_sessions()
+        await self._metadata.maybe_write_snapshot()
+
+    async def _take_office(self) -> None:
+        logger.info("Controller, stage 1 of 4: holds /controller")
+        await self._metadata.catch_up()
+        logger.info(
+            "Controller, stage 2 of 4: has read the metadata log up to entry %d", self._metadata.image.number
+        )
+        await self._controller.take_office(
+            self.incarnation,
+            lambda image: office_entry(
+                image, self._registration.broker_id, self.incarnation, self._entropy, self._store.cluster_id
+            ),
+        )
+        logger.info(
+            "Controller, stage 3 of 4: controller epoch %d has begun",
+            self._controller.office.controller_epoch,
+        )
+        await self._controller.decide(lambda image: decide_cluster_defaults(image, self._cluster_defaults))
+        await self._agree_with_sessions()
+        await self._controller.decide(decide_repair)
+        logger.info(
+            "Controller, stage 4 of 4: all that live learn of it by folding entry %d",
+            self._metadata.image.number,
+        )
+
+    async def _agree_with_sessions(self) -> None:
+        registrations = [_registration_of(session) for session in await self._store.sessions()]
+        for event in broker_events(self._metadata.image, registrations):
+            match event:
+                case BrokersDown(broker_ids):
+                    logger.info("Brokers gone: %s", ", ".join(str(broker) for broker in broker_ids))
+                    await self._controller.decide(
+                        lambda image, ids=broker_ids: decide_brokers_down(image, ids)
+                    )
+                case BrokerUp(registration):
+                    outcome = await self._controller.decide(
+                        lambda image, new=registration: decide_broker_up(image, new)
+                    )
+                    if outcome.ok:
+                        logger.info("Broker %d is up", registration.broker_id)
+                    else:
+                        logger.warning("Broker %d is refused: %s", registration.broker_id, outcome.message)
+
+    def _note_registered(self) -> None:
+        known = self._metadata.image.broker(BrokerId(self._registration.broker_id))
+        if known is not None and not known.fenced and known.incarnation == self.incarnation:
+            self._registered.set()
+
+
+def _incarnation(number: int) -> Incarnation:
+    return Incarnation(str(number))
+
+
+def _registration_of(session: SessionInfo) -> BrokerRegistration:
+    """Raises CoordinationError for a payload that cannot be read."""
+    try:
+        registration = msgspec.json.decode(session.payload, type=BrokerRegistration)
+    except msgspec.MsgspecError as problem:
+        raise CoordinationError(
+            f"the session of broker {session.broker_id} says something that cannot be read: {problem}"
+        ) from problem
+    return replace(registration, incarnation=_incarnation(session.incarnation))

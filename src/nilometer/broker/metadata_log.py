@@ -1,0 +1,100 @@
+"""This broker's view of the metadata log: entries read from the store, folded, and told to who must act.
+
+Everybody learns of a change the same way, the controller included: by folding its entry here. Invariants:
+
+- entries are folded once each, in order; subscribers hear each delta before the next entry is folded;
+- whoever waits for an entry's number is released after subscribers have acted on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from nilometer.cluster.delta import ImageDelta
+from nilometer.cluster.entries import decode_entry
+from nilometer.cluster.identifiers import EntryNumber
+from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.snapshot import decode_snapshot, encode_snapshot
+from nilometer.coordination.store import CoordinationStore, EntriesRetired, StoreUnavailable
+
+logger = logging.getLogger("nilometer.broker")
+
+READ_ENTRIES_MAX = 256
+ENTRIES_BETWEEN_SNAPSHOTS = 4096
+RETRY_S = 0.25
+
+Subscriber = Callable[[ImageDelta, ClusterImage], None]
+
+
+class MetadataLog:
+    def __init__(self, store: CoordinationStore) -> None:
+        self._store = store
+        self.image = ClusterImage()
+        self._subscribers: list[Subscriber] = []
+        self._reload_subscribers: list[Callable[[ClusterImage], None]] = []
+        self._folding = asyncio.Lock()
+        self._snapshot_number = 0
+        self.entry_bytes: dict[int, bytes] = {}
+        """The newest entries as they stand in the store, for their authors to recognise."""
+
+    def subscribe(self, subscriber: Subscriber, on_reload: Callable[[ClusterImage], None]) -> None:
+        """``on_reload`` is told when the image was replaced by a snapshot's: all of it may have changed."""
+        self._subscribers.append(subscriber)
+        self._reload_subscribers.append(on_reload)
+
+    async def catch_up(self) -> None:
+        """Fold all that the store holds now. Raises CoordinationError."""
+        async with self._folding:
+            while True:
+                try:
+                    entries = await self._store.read(self.image.number + 1, READ_ENTRIES_MAX)
+                except EntriesRetired:
+                    await self._load_snapshot()
+                    continue
+                for entry in entries:
+                    self._fold(entry.number, entry.data)
+                if len(entries) < READ_ENTRIES_MAX:
+                    return
+
+    async def follow(self) -> None:
+        """Fold for ever, as the store signals."""
+        seen = -1
+        while True:
+            seen = await self._store.wait_changed(seen)
+            try:
+                await self.catch_up()
+            except StoreUnavailable as problem:
+                logger.warning("Cannot read the metadata log: %s", problem)
+                await asyncio.sleep(RETRY_S)
+                seen = -1
+
+    async def maybe_write_snapshot(self) -> None:
+        """Let a snapshot stand for the entries so far, where there are many. The controller's duty."""
+        number = self.image.number + 1
+        if number - self._snapshot_number >= ENTRIES_BETWEEN_SNAPSHOTS:
+            data = encode_snapshot(self.image.snapshot())
+            if await self._store.write_snapshot(number, data):
+                logger.info("Wrote a snapshot of the metadata below entry %d", number)
+            self._snapshot_number = number
+
+    async def _load_snapshot(self) -> None:
+        snapshot = await self._store.read_snapshot()
+        if snapshot is None or snapshot.number <= self.image.number + 1:
+            return
+        self.image = ClusterImage.from_snapshot(decode_snapshot(snapshot.data))
+        self._snapshot_number = snapshot.number
+        for on_reload in self._reload_subscribers:
+            on_reload(self.image)
+
+    def _fold(self, number: int, data: bytes) -> None:
+        delta = self.image.apply_entry(EntryNumber(number), decode_entry(data))
+        self.entry_bytes[number] = data
+        self.entry_bytes.pop(number - READ_ENTRIES_MAX, None)
+        if not delta.accepted:
+            logger.warning(
+                "Entry %d of the metadata log is of a deposed controller and changes nothing", number
+            )
+        for subscriber in self._subscribers:
+            subscriber(delta, self.image)

@@ -1,0 +1,318 @@
+"""One partition as this broker hosts it: its log, the replication core's decisions, and who waits for them.
+
+The decisions are :class:`~nilometer.replication.Replica`'s; here its effects are carried out, from first to
+last, on the log and on those who wait. Nothing here decides what is committed or who leads.
+
+Invariants:
+- every change of the log's end is told to the role before anybody else hears of it;
+- an effect that fails stops those behind it (the log is then fenced, and the role resigned).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol, assert_never
+
+from nilometer.broker.delayed_fetch import DelayedFetch
+from nilometer.broker.delayed_produce import DelayedProduce, ProduceOutcome, ProduceWait
+from nilometer.cluster.identifiers import TopicIdPartition
+from nilometer.cluster.partition import PartitionState
+from nilometer.replication import (
+    IN_AGREEMENT,
+    AdvanceHighWatermark,
+    AdvanceLogStart,
+    AlterPartition,
+    AppendBatches,
+    BackOff,
+    EligibleBrokers,
+    EpochEnd,
+    FetchVerdict,
+    HighWatermarkAdvanced,
+    LeaderRole,
+    ReleaseProduce,
+    Replica,
+    SendAlterPartition,
+    StartEpoch,
+    TruncateFully,
+    TruncateTo,
+    fence,
+)
+from nilometer.replication.effects import Effects
+from nilometer.replication.epochs import diverging_epoch
+from nilometer.runtime import Clock
+from nilometer.storage import AppendInfo, Log, LogFenced, TimestampOffset
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+MAX_TIMESTAMP = -3
+"""Asks for the record with the largest timestamp."""
+
+
+class PartitionHost(Protocol):
+    """What a partition needs of the broker around it."""
+
+    clock: Clock
+
+    def request_flush(self, partition: Partition) -> None:
+        """Have the log flushed soon, together with others."""
+        ...
+
+    def send_alter_partition(self, partition: Partition, request: AlterPartition) -> None: ...
+
+    def truncate_to(self, partition: Partition, offset: int) -> None: ...
+
+    def truncate_fully_and_start_at(self, partition: Partition, offset: int) -> None: ...
+
+    def log_failed(self, partition: Partition, reason: LogFenced) -> None: ...
+
+
+class Partition:
+    """See the module. Knows its topic by name for people and by id for everything else."""
+
+    def __init__(
+        self,
+        topic: str,
+        key: TopicIdPartition,
+        state: PartitionState,
+        log: Log,
+        replica: Replica,
+        host: PartitionHost,
+    ) -> None:
+        self.topic = topic
+        self.key = key
+        self.state = state
+        self.log = log
+        self.replica = replica
+        self._host = host
+        self.fetch_waiters: dict[DelayedFetch, None] = {}
+        self._produce_waits: dict[int, ProduceWait] = {}
+        self._next_ticket = 0
+        self._flush_waits: deque[tuple[int, ProduceWait]] = deque()
+        self._bytes_above_high_watermark = 0
+        self._unflushed_records = 0
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.key.partition}"
+
+    # ── roles ───────────────────────────────────────────────────────────────────────────────────
+    @property
+    def leader(self) -> LeaderRole:
+        """The role, if it is to lead. Raises KafkaError."""
+        role = self.replica.role
+        if not isinstance(role, LeaderRole):
+            raise KafkaError(ErrorCode.not_leader_or_follower, f"this broker does not lead {self}")
+        return role
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.replica.leader_epoch
+
+    def on_metadata(self, state: PartitionState, eligible: EligibleBrokers) -> None:
+        """The metadata log has this state of the partition now."""
+        epoch_before = self.replica.leader_epoch
+        self.state = state
+        self._carry_out(self.replica.on_metadata(state, eligible, self._host.clock.monotonic_ms()))
+        if self.replica.leader_epoch != epoch_before:
+            self._answer_all_fetches()
+
+    def configure(self, min_insync_replicas: int) -> None:
+        """The topic's settings have changed; the log has taken over its own already."""
+        self.replica.min_insync_replicas = min_insync_replicas
+        self.replica.counts_flushed = self.counts_flushed
+        role = self.replica.role
+        if isinstance(role, LeaderRole):
+            role.counts_flushed = self.counts_flushed
+            self._carry_out(role.on_min_isr_changed(min_insync_replicas, self._host.clock.monotonic_ms()))
+
+    @property
+    def counts_flushed(self) -> bool:
+        """Whether a record counts as written only once it is flushed."""
+        return self.log.config.flush_messages <= 1
+
+    def stop(self) -> None:
+        """No longer hosted, or the broker stops: whoever waits is told that it must ask elsewhere."""
+        self._carry_out(self.replica.resign())
+        self._answer_all_fetches()
+        while self._flush_waits:
+            self._flush_waits.popleft()[1].release(ErrorCode.not_leader_or_follower)
+
+    # ── produce ─────────────────────────────────────────────────────────────────────────────────
+    def append(self, records: bytes, *, all_replicas: bool) -> AppendInfo:
+        """Append a producer's batches as leader. Raises KafkaError."""
+        leader = self.leader
+        if all_replicas and (error := leader.admit_acks_all()) is not ErrorCode.none:
+            raise KafkaError(
+                error, f"{len(leader.isr)} in sync, min.insync.replicas is {leader.min_insync_replicas}"
+            )
+        log = self.log
+        try:
+            info = log.append_as_leader(
+                records, leader_epoch=leader.leader_epoch, wall_ms=self._host.clock.wall_ms()
+            )
+        except LogFenced as reason:
+            self._host.log_failed(self, reason)
+            raise
+        if not info.duplicate:
+            self._bytes_above_high_watermark += info.size
+            self._carry_out(leader.on_appended(log.log_end_offset, self._host.clock.monotonic_ms()))
+            self._after_append(info)
+        return info
+
+    def _after_append(self, info: AppendInfo) -> None:
+        if self.fetch_waiters:
+            for waiter in list(self.fetch_waiters):
+                if waiter.for_replica:
+                    waiter.on_readable(info.size)
+        self._unflushed_records += info.last_offset - info.first_offset + 1
+        if self._unflushed_records >= self.log.config.flush_messages:
+            self._unflushed_records = 0
+            self._host.request_flush(self)
+
+    def acknowledge_when_committed(
+        self, info: AppendInfo, outcome: ProduceOutcome, request: DelayedProduce
+    ) -> None:
+        """acks=all: now, if all in sync have it, or when they do."""
+        leader, required = self.leader, info.last_offset + 1
+        verdict = leader.acks_all_outcome(required)
+        if verdict is ErrorCode.request_timed_out:
+            ticket = self._next_ticket = self._next_ticket + 1
+            self._produce_waits[ticket] = request.wait_for(outcome)
+            leader.hold_produce(ticket, required)
+        elif verdict is not ErrorCode.none:
+            outcome.fail(verdict)
+
+    def acknowledge_when_written(
+        self, info: AppendInfo, outcome: ProduceOutcome, request: DelayedProduce
+    ) -> None:
+        """acks=1: now, or after the group commit where a record counts only once it is flushed."""
+        if self.counts_flushed and self.log.flushed_offset <= info.last_offset:
+            self._flush_waits.append((info.last_offset + 1, request.wait_for(outcome)))
+
+    def on_flushed(self) -> None:
+        """Records up to the log's flushed offset now survive the machine."""
+        flushed = self.log.flushed_offset
+        self._carry_out(self.replica.on_flushed(flushed, self._host.clock.monotonic_ms()))
+        while self._flush_waits and self._flush_waits[0][0] <= flushed:
+            self._flush_waits.popleft()[1].release()
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────
+    def check_reader(self, current_leader_epoch: int) -> LeaderRole:
+        """The leader role, for a reader that believes in ``current_leader_epoch`` (-1: none).
+
+        Raises KafkaError.
+        """
+        leader = self.leader
+        if current_leader_epoch >= 0 and (error := fence(current_leader_epoch, leader.leader_epoch)):
+            raise KafkaError(
+                error, f"{self} is in leader epoch {leader.leader_epoch}, not {current_leader_epoch}"
+            )
+        return leader
+
+    def on_follower_fetch(
+        self,
+        replica_id: int,
+        broker_epoch: int,
+        leader_epoch: int,
+        fetch_offset: int,
+        last_fetched_epoch: int,
+        log_start_offset: int,
+    ) -> FetchVerdict:
+        """A follower asks for what lies behind ``fetch_offset``, and so has all below. Raises KafkaError."""
+        verdict, effects = self.leader.on_follower_fetch(
+            replica_id,
+            broker_epoch,
+            leader_epoch,
+            fetch_offset,
+            last_fetched_epoch,
+            log_start_offset,
+            self._host.clock.monotonic_ms(),
+        )
+        self._carry_out(effects)
+        return verdict
+
+    def diverging_epoch(self, fetch_offset: int, last_fetched_epoch: int) -> EpochEnd | None:
+        """Where the log that a reader has read to ``fetch_offset`` parts from this one; None if
+        it does not.
+        """
+        found = diverging_epoch(self.log, fetch_offset, last_fetched_epoch)
+        return None if found is IN_AGREEMENT else found
+
+    def readable_end(self, *, read_committed: bool) -> int:
+        """Consumers may read below this offset."""
+        high_watermark = self.replica.high_watermark
+        return self.log.last_stable_offset(high_watermark) if read_committed else high_watermark
+
+    def latest_offset(self, *, read_committed: bool) -> int:
+        """Raises KafkaError: OFFSET_NOT_AVAILABLE while "latest" could go backwards (KIP-207)."""
+        if not self.leader.is_latest_offset_available:
+            raise KafkaError(ErrorCode.offset_not_available, f"{self} has just changed its leader")
+        return self.readable_end(read_committed=read_committed)
+
+    def find_by_time(self, timestamp_ms: int, bound: int) -> TimestampOffset | None:
+        """The first record not older than ``timestamp_ms`` below ``bound``; -3: the one with the largest
+        timestamp.
+
+        May stall: run it aside.
+        """
+        if timestamp_ms == MAX_TIMESTAMP:
+            found = self.log.offset_of_max_timestamp()
+        else:
+            found = self.log.offset_for_timestamp(timestamp_ms)
+        return found if found is not None and found.offset < bound else None
+
+    def end_offset_for_leader_epoch(self, current: int, epoch: int) -> tuple[ErrorCode, EpochEnd]:
+        return self.leader.end_offset_for_leader_epoch(current, epoch)
+
+    # ── upkeep ──────────────────────────────────────────────────────────────────────────────────
+    def delete_records(self, offset: int) -> int:
+        """Move the log start to ``offset`` (-1: the high watermark); returns the low watermark.
+
+        Raises KafkaError.
+        """
+        leader = self.leader
+        target = leader.high_watermark if offset == -1 else offset
+        if not 0 <= target <= leader.high_watermark:
+            raise KafkaError(
+                ErrorCode.offset_out_of_range, f"{target} is above the high watermark {leader.high_watermark}"
+            )
+        self.log.advance_log_start_offset(target, leader.high_watermark)
+        return leader.low_watermark
+
+    # ── effects ─────────────────────────────────────────────────────────────────────────────────
+    def _carry_out(self, effects: Effects) -> None:
+        for effect in effects:
+            match effect:
+                case HighWatermarkAdvanced():
+                    self._on_high_watermark_advanced()
+                case ReleaseProduce(ticket, outcome):
+                    if (wait := self._produce_waits.pop(ticket, None)) is not None:
+                        wait.release(outcome)
+                case StartEpoch(epoch, start_offset):
+                    self.log.assign_epoch_start(epoch, start_offset)
+                case SendAlterPartition(request):
+                    self._host.send_alter_partition(self, request)
+                case TruncateTo(offset):
+                    self._host.truncate_to(self, offset)
+                case TruncateFully(start_offset):
+                    self._host.truncate_fully_and_start_at(self, start_offset)
+                case AdvanceLogStart(offset):
+                    self.log.advance_log_start_offset(offset, self.replica.high_watermark)
+                case AdvanceHighWatermark() | AppendBatches() | BackOff():
+                    pass  # the fetcher's: it holds the batches and the schedule
+                case _:
+                    assert_never(effect)
+
+    def _on_high_watermark_advanced(self) -> None:
+        high_watermark = self.replica.high_watermark
+        self.log.on_high_watermark(high_watermark)
+        if not self.fetch_waiters:
+            self._bytes_above_high_watermark = 0
+            return
+        # An estimate: the records up to the log's end are taken as readable; a waiter reads to make sure.
+        readable, self._bytes_above_high_watermark = self._bytes_above_high_watermark, 0
+        for waiter in list(self.fetch_waiters):
+            if not waiter.for_replica:
+                waiter.on_readable(max(readable, 1))
+
+    def _answer_all_fetches(self) -> None:
+        for waiter in list(self.fetch_waiters):
+            waiter.complete()

@@ -1,0 +1,57 @@
+"""What partitions need of the broker around them, in one place."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from nilometer.broker.group_commit import GroupCommit
+from nilometer.broker.log_disposal import LogDisposal
+from nilometer.broker.partition import Partition
+from nilometer.replication import AlterPartition
+from nilometer.runtime import Runtime
+from nilometer.storage import LogFenced, Truncation
+from nilometer.storage.log_manager import LogManager
+
+logger = logging.getLogger("nilometer.broker")
+
+
+class LocalPartitionHost:
+    def __init__(
+        self,
+        runtime: Runtime,
+        logs: LogManager,
+        disposal: LogDisposal,
+        commit: GroupCommit,
+        on_directory_failure: Callable[[str, Exception], None],
+    ) -> None:
+        self.clock = runtime.clock
+        self._logs = logs
+        self._disposal = disposal
+        self._commit = commit
+        self._on_directory_failure = on_directory_failure
+
+    def request_flush(self, partition: Partition) -> None:
+        self._commit.request(partition)
+
+    def send_alter_partition(self, partition: Partition, request: AlterPartition) -> None:
+        raise NotImplementedError("a partition with one replica never asks for another ISR")
+
+    def truncate_to(self, partition: Partition, offset: int) -> None:
+        wall_ms = self.clock.wall_ms()
+        self._dispose(partition, self._logs.truncate_to(partition.log, offset, wall_ms=wall_ms))
+
+    def truncate_fully_and_start_at(self, partition: Partition, offset: int) -> None:
+        wall_ms = self.clock.wall_ms()
+        self._dispose(
+            partition, self._logs.truncate_fully_and_start_at(partition.log, offset, wall_ms=wall_ms)
+        )
+
+    def log_failed(self, partition: Partition, reason: LogFenced) -> None:
+        """The log could not be written: its whole folder is taken out of use, as one disk is one fate."""
+        name = partition.log.topic_partition
+        if self._logs.get(name) is partition.log:
+            self._on_directory_failure(self._logs.directory_of(name), reason.reason)
+
+    def _dispose(self, partition: Partition, truncation: Truncation) -> None:
+        self._disposal.remove_files(truncation.removable, partition.log.config.file_delete_delay_ms)

@@ -1,0 +1,108 @@
+"""A broker as an operating-system process: settings, event loop, signals, exit code.
+
+Exit codes: 0 stopped when asked; 1 failed while running or starting; 2 the settings are wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+from nilometer.broker.broker import Broker, StartFailed
+from nilometer.broker.config import BrokerConfig, parse_properties
+from nilometer.config import ConfigProblem
+from nilometer.runtime import Runtime
+
+logger = logging.getLogger("nilometer.broker")
+
+
+def run_broker(config_path: Path | None, overrides: Mapping[str, str], ready_fd: int | None) -> int:
+    """Run a broker until it is told to stop. ``ready_fd`` is sent ``host:port`` once clients are served."""
+    try:
+        config = load_config(config_path, overrides)
+    except ConfigProblem as problem:
+        print(f"nilometer broker: {problem}", file=sys.stderr)
+        return 2
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stderr,
+        format=f"%(asctime)s %(levelname)s [broker {config.node_id}] %(message)s",
+    )
+    if config.ignored:
+        logger.info("Accepted, but without effect here: %s", ", ".join(config.ignored))
+    try:
+        return _run(_serve(config, ready_fd))
+    except StartFailed as problem:
+        print(f"nilometer broker: {problem}", file=sys.stderr)
+        return 1
+
+
+def load_config(config_path: Path | None, overrides: Mapping[str, str]) -> BrokerConfig:
+    """The settings of a file and of overrides. Raises ConfigProblem."""
+    texts: dict[str, str] = {}
+    if config_path is not None:
+        try:
+            text = config_path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigProblem(str(config_path), f"cannot read {config_path}: {error}") from None
+        texts.update(parse_properties(text, str(config_path)))
+    texts.update(overrides)
+    return BrokerConfig(texts)
+
+
+def _run(main: Coroutine[Any, Any, int]) -> int:
+    try:
+        import uvloop
+    except ImportError:  # systems that uvloop does not know
+        return asyncio.run(main)
+    return uvloop.run(main)
+
+
+async def _serve(config: BrokerConfig, ready_fd: int | None) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    broker = Broker(config, Runtime.system())
+    starting = asyncio.ensure_future(broker.start())
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await _first(starting, stopping)
+        if starting.done():
+            await starting
+            _announce(broker, ready_fd)
+            # What lives now mostly lives for ever: keep the collector from walking it again and again.
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(20_000, 20, 100)
+            await broker.wait_stopped(stop)
+    finally:
+        starting.cancel()
+        stopping.cancel()
+        await broker.stop()
+    return 1 if broker.failure else 0
+
+
+async def _first(*futures: asyncio.Future[Any]) -> None:
+    """Until one of ``futures`` is done, whatever its outcome."""
+    done = asyncio.Event()
+    for future in futures:
+        future.add_done_callback(lambda _: done.set())
+    await done.wait()
+
+
+def _announce(broker: Broker, ready_fd: int | None) -> None:
+    endpoint = broker.endpoint
+    logger.info("Ready: serving clients on %s:%d", endpoint.host, endpoint.port)
+    if ready_fd is not None:
+        with contextlib.suppress(BrokenPipeError):
+            os.write(ready_fd, f"{endpoint.host}:{endpoint.port}\n".encode())
+        os.close(ready_fd)

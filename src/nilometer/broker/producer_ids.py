@@ -1,0 +1,48 @@
+"""Producer ids for idempotent producers, drawn from blocks that the controller gives to brokers."""
+
+from __future__ import annotations
+
+import asyncio
+
+from nilometer.broker.controller import Controller
+from nilometer.cluster.controller.producer_ids import decide_allocate_producer_ids
+from nilometer.cluster.identifiers import NO_BROKER_EPOCH, BrokerId
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+
+class ProducerIds:
+    """Invariant: an id is handed out once in the life of the cluster; a block left unfinished is
+    forgotten.
+    """
+
+    def __init__(self, broker_id: int, controller: Controller) -> None:
+        self._broker_id = BrokerId(broker_id)
+        self._controller = controller
+        self._next = 0
+        self._left = 0
+        self._refilling = asyncio.Lock()
+
+    async def next(self) -> int:
+        """A producer id never given out before.
+
+        Raises KafkaError (COORDINATOR_LOAD_IN_PROGRESS: ask again).
+        """
+        if not self._left:
+            async with self._refilling:
+                if not self._left:
+                    await self._refill()
+        self._left -= 1
+        self._next += 1
+        return self._next - 1
+
+    async def _refill(self) -> None:
+        block = await self._controller.decide(
+            lambda image: decide_allocate_producer_ids(
+                image,
+                self._broker_id,
+                NO_BROKER_EPOCH if (epoch := image.broker_epoch(self._broker_id)) is None else epoch,
+            )
+        )
+        if not block.outcome.ok:
+            raise KafkaError(ErrorCode.coordinator_load_in_progress, block.outcome.message or "")
+        self._next, self._left = block.first, block.count

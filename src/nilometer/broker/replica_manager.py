@@ -1,0 +1,242 @@
+"""All partitions that this broker hosts, kept in step with the metadata log.
+
+Every folded entry comes by here once; what it changes for this broker is carried out before the next entry is
+folded: logs created and deleted, roles given, settings passed on. Requests find their partition here.
+
+Invariants:
+- a partition is hosted iff the newest image assigns it to this broker and its log could be opened;
+- a topic deleted and created anew under its name is another topic: its partitions are known by topic id.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from uuid import UUID
+
+from nilometer.broker.config import BrokerConfig
+from nilometer.broker.log_disposal import LogDisposal
+from nilometer.broker.partition import Partition, PartitionHost
+from nilometer.cluster.delta import ImageDelta
+from nilometer.cluster.identifiers import BrokerEpoch, BrokerId, TopicIdPartition, uuid_from_text
+from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.partition import PartitionState
+from nilometer.cluster.records import ConfigResourceType
+from nilometer.cluster.topic import Topic
+from nilometer.replication import EligibleBrokers, LeaderRole, Replica
+from nilometer.runtime import Runtime
+from nilometer.storage import Log, LogConfig, TopicPartition
+from nilometer.storage.log_manager import LogManager, NoLogDirectory
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger("nilometer.broker")
+
+
+class ReplicaManager:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        runtime: Runtime,
+        logs: LogManager,
+        host: PartitionHost,
+        disposal: LogDisposal,
+    ) -> None:
+        self._config = config
+        self._runtime = runtime
+        self.logs = logs
+        self._host = host
+        self._disposal = disposal
+        self._broker_id = BrokerId(config.node_id)
+        self._partitions: dict[TopicIdPartition, Partition] = {}
+        self._by_name: dict[tuple[str, int], Partition] = {}
+        self._by_uuid: dict[tuple[UUID, int], Partition] = {}
+        self._image = ClusterImage()
+        self._eligible: EligibleBrokers = {}
+        self._broker_epoch = BrokerEpoch(-1)
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self._partitions.values())
+
+    # ── for requests ────────────────────────────────────────────────────────────────────────────
+    def partition(self, topic: str, index: int) -> Partition:
+        """Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR."""
+        found = self._by_name.get((topic, index))
+        if found is None:
+            raise self._not_here(self._image.topic(topic), index, ErrorCode.unknown_topic_or_partition)
+        return found
+
+    def partition_by_id(self, topic_id: UUID | None, index: int) -> Partition:
+        """Raises KafkaError: UNKNOWN_TOPIC_ID, else as :meth:`partition`."""
+        found = None if topic_id is None else self._by_uuid.get((topic_id, index))
+        if found is None:
+            topic = None if topic_id is None else self._image.topic_by_uuid(topic_id)
+            raise self._not_here(topic, index, ErrorCode.unknown_topic_id)
+        return found
+
+    def _not_here(self, topic: Topic | None, index: int, unknown: ErrorCode) -> KafkaError:
+        state = topic.partition(index) if topic is not None else None
+        if topic is None:
+            return KafkaError(unknown, "This server does not host this topic.")
+        if state is None:
+            return KafkaError(
+                ErrorCode.unknown_topic_or_partition, f"{topic.name} has {len(topic.partitions)} partitions."
+            )
+        if self._broker_id in state.replicas:
+            return KafkaError(
+                ErrorCode.kafka_storage_error, f"The log of {topic.name}-{index} is offline here."
+            )
+        return KafkaError(ErrorCode.not_leader_or_follower, f"{topic.name}-{index} is not hosted here.")
+
+    def offset_lag(self, name: TopicPartition) -> int:
+        """How far the end of a log is behind the high watermark that this replica knows of."""
+        partition = self._by_name.get((name.topic, name.partition))
+        if partition is None:
+            return 0
+        return max(0, partition.replica.high_watermark - partition.log.log_end_offset)
+
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """What the checkpoint files should say."""
+        return {partition.log.topic_partition: partition.replica.high_watermark for partition in self}
+
+    # ── the metadata log ────────────────────────────────────────────────────────────────────────
+    def on_delta(self, delta: ImageDelta, image: ClusterImage) -> None:
+        """One entry has been folded."""
+        self._image = image
+        for topic in delta.topics_deleted.values():
+            for index in range(len(topic.partitions)):
+                self._stop_hosting(TopicIdPartition(topic.id, index), "its topic was deleted")
+        if delta.brokers:
+            self._update_eligible(image)
+        for resource in delta.configs:
+            self._reconfigure(image, resource.type, resource.name)
+        for key, transition in delta.partitions_on(self._broker_id):
+            if transition.after is not None:
+                self._follow_state(key, transition.after)
+        if delta.brokers:
+            self._tell_eligible()
+
+    def on_reload(self, image: ClusterImage) -> None:
+        """The image was replaced: bring everything in line with it."""
+        self._image = image
+        self._update_eligible(image)
+        assigned = dict(image.partitions_on(self._broker_id))
+        for key in [key for key in self._partitions if key not in assigned]:
+            self._stop_hosting(key, "it is no longer assigned to this broker")
+        for key, state in assigned.items():
+            self._follow_state(key, state)
+        self._tell_eligible()
+
+    def remove_strays(self) -> None:
+        """Set aside the logs that nobody has assigned to this broker. Only once the image is up to date."""
+        hosted = {partition.log.topic_partition for partition in self}
+        for name in [name for name in self.logs.logs if name not in hosted]:
+            logger.warning("The log of %s belongs to no topic of this cluster and is removed", name)
+            self._disposal.delete(name)
+
+    def on_logs_failed(self, names: Sequence[TopicPartition]) -> None:
+        """Their folder failed: they are offline here until the broker starts anew."""
+        for name in names:
+            partition = self._by_name.get((name.topic, name.partition))
+            if partition is not None:
+                self._forget(partition)
+                partition.stop()
+
+    def stop(self) -> None:
+        """The broker goes down: resign every role; whoever waits is answered."""
+        for partition in list(self._partitions.values()):
+            partition.stop()
+
+    # ── below: how ──────────────────────────────────────────────────────────────────────────────
+    def _follow_state(self, key: TopicIdPartition, state: PartitionState) -> None:
+        if self._broker_id not in state.replicas:
+            self._stop_hosting(key, "it is no longer assigned to this broker")
+            return
+        partition = self._partitions.get(key)
+        if partition is None:
+            partition = self._begin_hosting(key, state)
+        if partition is not None:
+            partition.on_metadata(state, self._eligible)
+
+    def _begin_hosting(self, key: TopicIdPartition, state: PartitionState) -> Partition | None:
+        topic = self._image.topic_by_id(key.topic_id)
+        assert topic is not None, "a partition has a topic"
+        name = TopicPartition(topic.name, key.partition)
+        try:
+            log = self._open_log(name, topic)
+        except (OSError, NoLogDirectory) as error:
+            logger.error("The log of %s cannot be opened: %s", name, error)
+            return None
+        replica = Replica(
+            log,
+            broker_id=self._broker_id,
+            broker_epoch=self._broker_epoch,
+            checkpointed_high_watermark=self.logs.initial_high_watermark(name),
+            min_insync_replicas=log.config.min_insync_replicas,
+            replica_lag_time_max_ms=self._config.replica_lag_time_max_ms,
+            counts_flushed=log.config.flush_messages <= 1,
+        )
+        partition = Partition(topic.name, key, state, log, replica, self._host)
+        self._partitions[key] = partition
+        self._by_name[topic.name, key.partition] = partition
+        self._by_uuid[topic.uuid, key.partition] = partition
+        return partition
+
+    def _open_log(self, name: TopicPartition, topic: Topic) -> Log:
+        """The log of this very topic: one left by an earlier topic of the same name is set aside."""
+        log = self.logs.get(name)
+        if log is not None and log.topic_id is not None and log.topic_id != topic.uuid:
+            logger.warning("%s belonged to an earlier topic of that name and is removed", log.folder)
+            self._disposal.delete(name)
+            log = None
+        config = self._log_config(topic.name)
+        if log is None:
+            return self.logs.create(name, config, topic_id=topic.uuid, wall_ms=self._runtime.clock.wall_ms())
+        log.config = config
+        log.assign_topic_id(topic.uuid)
+        return log
+
+    def _stop_hosting(self, key: TopicIdPartition, why: str) -> None:
+        partition = self._partitions.get(key)
+        if partition is None:
+            return
+        self._forget(partition)
+        partition.stop()
+        logger.info("%s is removed: %s", partition, why)
+        self._disposal.delete(partition.log.topic_partition)
+
+    def _forget(self, partition: Partition) -> None:
+        key = partition.key
+        del self._partitions[key]
+        del self._by_name[partition.topic, key.partition]
+        del self._by_uuid[uuid_from_text(key.topic_id), key.partition]
+
+    def _reconfigure(self, image: ClusterImage, kind: ConfigResourceType, name: str) -> None:
+        for partition in self:
+            if kind is not ConfigResourceType.TOPIC or partition.topic == name:
+                partition.log.config = self._log_config(partition.topic)
+                partition.configure(partition.log.config.min_insync_replicas)
+
+    def _log_config(self, topic: str) -> LogConfig:
+        """What the topic says, else what was set for all brokers, else this broker's file, else
+        the default.
+        """
+        image = self._image
+        defaults = self._config.topic_defaults(
+            image.config(ConfigResourceType.BROKER, ""),
+            image.config(ConfigResourceType.BROKER, str(self._broker_id)),
+        )
+        return LogConfig.parse(image.config(ConfigResourceType.TOPIC, topic), defaults)
+
+    def _update_eligible(self, image: ClusterImage) -> None:
+        self._eligible = {broker.id: broker.epoch for broker in image.brokers() if broker.is_active}
+        own = image.broker(self._broker_id)
+        if own is not None and own.epoch != self._broker_epoch:
+            self._broker_epoch = own.epoch
+            for partition in self:
+                partition.replica.broker_epoch = own.epoch
+
+    def _tell_eligible(self) -> None:
+        for partition in self:
+            role = partition.replica.role
+            if isinstance(role, LeaderRole) and len(role.replicas) > 1:
+                partition.on_metadata(partition.state, self._eligible)

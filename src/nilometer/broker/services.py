@@ -1,0 +1,51 @@
+"""What request handlers may use: the broker's parts, and nothing of its lifecycle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nilometer.broker.config import BrokerConfig
+from nilometer.broker.controller import Controller
+from nilometer.broker.fetch_session import FetchSessionCache
+from nilometer.broker.metadata_log import MetadataLog
+from nilometer.broker.producer_ids import ProducerIds
+from nilometer.broker.replica_manager import ReplicaManager
+from nilometer.broker.tasks import Tasks
+from nilometer.cluster.controller.topics import TopicDefaults
+from nilometer.cluster.image import ClusterImage
+from nilometer.config.definition import ConfigValue
+from nilometer.runtime import Runtime
+
+
+@dataclass(slots=True, kw_only=True)
+class Services:
+    config: BrokerConfig
+    runtime: Runtime
+    tasks: Tasks
+    metadata: MetadataLog
+    controller: Controller
+    replicas: ReplicaManager
+    producer_ids: ProducerIds
+    fetch_sessions: FetchSessionCache
+    cluster_id: str
+
+    @property
+    def image(self) -> ClusterImage:
+        return self.metadata.image
+
+    @property
+    def topic_defaults(self) -> TopicDefaults:
+        """What the controller fills in for topics created without numbers."""
+        return TopicDefaults(
+            num_partitions=self.config.integer("num.partitions"),
+            replication_factor=self.config.integer("default.replication.factor"),
+        )
+
+    @property
+    def static_topic_defaults(self) -> dict[str, ConfigValue]:
+        """By topic key, what this broker's file says of topics."""
+        return self.config.topic_defaults()
+
+    @property
+    def broker_id(self) -> int:
+        return self.config.node_id

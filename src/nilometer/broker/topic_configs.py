@@ -1,0 +1,94 @@
+"""The settings in force for a topic or a broker, and where each comes from: what DescribeConfigs shows."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nilometer.broker.config import BROKER_CONFIG_DEFINITION
+from nilometer.broker.services import Services
+from nilometer.cluster.records import ConfigResourceType
+from nilometer.config import ConfigKey
+from nilometer.storage.log_config import TOPIC_CONFIG
+
+
+class ConfigSource(enum.IntEnum):
+    """With the numbers DescribeConfigs gives them."""
+
+    DYNAMIC_TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    name: str
+    text: str | None
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveConfig:
+    key: ConfigKey
+    text: str | None
+    source: ConfigSource
+    synonyms: tuple[Synonym, ...]
+    """All values there are, the one in force first."""
+
+
+def topic_config(
+    services: Services, name: str, own: Mapping[str, str] | None = None
+) -> list[EffectiveConfig]:
+    """Every key of a topic. ``own`` stands for what is set on the topic, where that is not folded yet."""
+    given = services.image.config(ConfigResourceType.TOPIC, name) if own is None else own
+    return [_topic_entry(services, key, given) for key in TOPIC_CONFIG.keys.values()]
+
+
+def broker_config(services: Services, broker_name: str) -> list[EffectiveConfig]:
+    """Every key of this broker, or (empty name) what is set for all brokers."""
+    if not broker_name:
+        given = services.image.config(ConfigResourceType.BROKER, "")
+        return [
+            EffectiveConfig(key, given[name], ConfigSource.DYNAMIC_DEFAULT_BROKER, ())
+            for name, key in BROKER_CONFIG_DEFINITION.keys.items()
+            if name in given
+        ]
+    return [_effective(key, _broker_values(services, key)) for key in BROKER_CONFIG_DEFINITION.keys.values()]
+
+
+def _topic_entry(services: Services, key: ConfigKey, given: Mapping[str, str]) -> EffectiveConfig:
+    values: list[Synonym] = []
+    if key.name in given:
+        values.append(Synonym(key.name, given[key.name], ConfigSource.DYNAMIC_TOPIC))
+    if key.synonym is not None:
+        values.extend(_broker_values(services, BROKER_CONFIG_DEFINITION.keys[key.synonym], topic_key=key))
+    return _effective(key, values)
+
+
+def _broker_values(services: Services, key: ConfigKey, topic_key: ConfigKey | None = None) -> list[Synonym]:
+    image, values = services.image, list[Synonym]()
+    for resource, source in (
+        (str(services.broker_id), ConfigSource.DYNAMIC_BROKER),
+        ("", ConfigSource.DYNAMIC_DEFAULT_BROKER),
+    ):
+        text = image.config(ConfigResourceType.BROKER, resource).get(key.name)
+        if text is not None:
+            values.append(Synonym(key.name, text, source))
+    static = services.config.texts.get(key.name)
+    if static is not None:
+        values.append(Synonym(key.name, static, ConfigSource.STATIC_BROKER))
+    elif topic_key is not None and (value := services.static_topic_defaults.get(topic_key.name)) is not None:
+        values.append(Synonym(key.name, topic_key.format(value), ConfigSource.STATIC_BROKER))
+    if key.default is not None:
+        values.append(Synonym(key.name, key.format(key.default), ConfigSource.DEFAULT))
+    return values
+
+
+def _effective(key: ConfigKey, values: list[Synonym]) -> EffectiveConfig:
+    if not values:
+        text = None if key.default is None else key.format(key.default)
+        return EffectiveConfig(key, text, ConfigSource.DEFAULT, ())
+    return EffectiveConfig(key, values[0].text, values[0].source, tuple(values))

@@ -1,0 +1,142 @@
+"""``nilometer broker | up | down | status``: broker processes on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from nilometer.cli.local_cluster import BrokerProcess, LaunchFailed, LocalCluster
+
+DEFAULT_DATA_DIR = ".nilometer/data"
+_data_dir = click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=DEFAULT_DATA_DIR,
+    show_default=True,
+    help="The folder that holds the cluster.",
+)
+_override = click.option(
+    "--override",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A broker setting, in Kafka's keys; repeatable.",
+)
+
+
+def _parse_overrides(overrides: tuple[str, ...]) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for item in overrides:
+        key, separator, value = item.partition("=")
+        if not separator or not key:
+            raise click.UsageError(f"--override takes KEY=VALUE, not {item!r}")
+        values[key.strip()] = value.strip()
+    return values
+
+
+@click.command()
+@click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="A server.properties file.")
+@_override
+def broker(config: Path | None, overrides: tuple[str, ...]) -> None:
+    """Run one broker in the foreground, until Ctrl-C or SIGTERM."""
+    from nilometer.broker.process import run_broker
+
+    sys.exit(run_broker(config, _parse_overrides(overrides), ready_fd=None))
+
+
+@click.command()
+@click.option("--brokers", type=click.IntRange(1, 64), default=1, show_default=True, help="How many brokers.")
+@_data_dir
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=9092, show_default=True, help="The first broker's port."
+)
+@click.option("--detach", is_flag=True, help="Return when ready and leave the brokers running.")
+@_override
+def up(brokers: int, data_dir: Path, host: str, port: int, detach: bool, overrides: tuple[str, ...]) -> None:
+    """Start a cluster on this machine: those of its brokers that are down."""
+    settings = _parse_overrides(overrides)
+    cluster = LocalCluster(data_dir)
+    for number in range(max(brokers, len(cluster.broker_ids()))):
+        cluster.configure(number + 1, host, port + number, _cluster_properties(brokers))
+    down_ids = [one.id for one in cluster.brokers() if one.state == "down"]
+    try:
+        cluster.start(down_ids, settings)
+    except LaunchFailed as problem:
+        raise click.ClickException(str(problem)) from None
+    running = cluster.brokers()
+    click.echo("bootstrap.servers=" + ",".join(f"{one.host}:{one.port}" for one in running))
+    if not detach:
+        _stay(cluster, [one for one in running if one.id in down_ids])
+
+
+def _cluster_properties(brokers: int) -> dict[str, str]:
+    replication = min(3, brokers)
+    return {
+        "default.replication.factor": str(replication),
+        "offsets.topic.replication.factor": str(replication),
+        "min.insync.replicas": str(max(1, replication - 1)),
+    }
+
+
+def _stay(cluster: LocalCluster, started: list[BrokerProcess]) -> None:
+    """Wait for Ctrl-C or SIGTERM, then stop the brokers that this command started."""
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda _number, _frame: None)
+    click.echo("Press Ctrl-C to stop.", err=True)
+    signal.pause()
+    click.echo("Stopping ...", err=True)
+    _stop(cluster, started)
+
+
+def _stop(cluster: LocalCluster, brokers: list[BrokerProcess]) -> None:
+    def report(one: BrokerProcess) -> None:
+        click.echo(
+            f"Broker {one.id} (process {one.pid}) has not stopped; see {cluster.broker_dir(one.id)}", err=True
+        )
+
+    if not cluster.stop(brokers, report):
+        sys.exit(1)
+
+
+@click.command()
+@_data_dir
+def down(data_dir: Path) -> None:
+    """Stop the brokers of a data folder."""
+    cluster = LocalCluster(data_dir)
+    running = [one for one in cluster.brokers() if one.state == "running"]
+    _stop(cluster, running)
+    click.echo(f"Stopped {len(running)} broker{'' if len(running) == 1 else 's'}.")
+
+
+@click.command()
+@_data_dir
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def status(data_dir: Path, as_json: bool) -> None:
+    """Say which brokers of a data folder run. Exit code 1 when one is down or there are none."""
+    brokers = LocalCluster(data_dir).brokers()
+    if as_json:
+        listing = [
+            {"id": one.id, "pid": one.pid, "host": one.host, "port": one.port, "state": one.state}
+            for one in brokers
+        ]
+        click.echo(json.dumps({"brokers": listing}))
+    elif not brokers:
+        click.echo(
+            f"No cluster in {os.fspath(data_dir)}; start one with: nilometer up --data-dir {data_dir}",
+            err=True,
+        )
+    else:
+        table = Table("id", "pid", "host", "port", "state")
+        for one in brokers:
+            table.add_row(str(one.id), str(one.pid or ""), one.host, str(one.port), one.state)
+        Console().print(table)
+    if not brokers or any(one.state != "running" for one in brokers):
+        sys.exit(1)

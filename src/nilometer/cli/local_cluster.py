@@ -1,0 +1,225 @@
+"""A cluster of broker processes on this machine, kept in one data folder.
+
+Layout: ``<data>/broker-<id>/`` holds ``server.properties``, ``broker.log`` (standard error), ``process.json``
+(written by the running broker's launcher) and ``logs/`` (the partitions); ``<data>/coordination/`` is where
+the brokers agree. A process is known by its pid *and* its start time, so that a pid used again is never
+mistaken for a broker.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+READY_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 60.0
+_POLL_S = 0.02
+
+
+class LaunchFailed(Exception):
+    """A broker did not come up; the message says which, why, and where to look."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerProcess:
+    """One broker as the data folder knows it."""
+
+    id: int
+    host: str
+    port: int
+    pid: int | None
+    state: str
+    """``running`` or ``down``."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    pid: int
+    started: str
+    host: str
+    port: int
+
+
+def _process_started(pid: int) -> str | None:
+    """What tells this life of ``pid`` from another; None where no such process lives."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+        return None if fields[0] == "Z" else fields[19]
+    except OSError:
+        pass
+    listing = subprocess.run(
+        ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )  # systems without /proc
+    return listing.stdout.strip() or None
+
+
+class LocalCluster:
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir.absolute()
+
+    def broker_dir(self, broker_id: int) -> Path:
+        return self.data_dir / f"broker-{broker_id}"
+
+    def broker_ids(self) -> list[int]:
+        """The brokers that have ever been part of this folder."""
+        if not self.data_dir.is_dir():
+            return []
+        names = [
+            path.name for path in self.data_dir.glob("broker-*") if (path / "server.properties").is_file()
+        ]
+        return sorted(int(number) for name in names if (number := name.removeprefix("broker-")).isdigit())
+
+    def brokers(self) -> list[BrokerProcess]:
+        return [self.broker(broker_id) for broker_id in self.broker_ids()]
+
+    def broker(self, broker_id: int) -> BrokerProcess:
+        record = self._read_record(broker_id)
+        host, port = self._configured_endpoint(broker_id)
+        if record is not None and _process_started(record.pid) == record.started:
+            return BrokerProcess(broker_id, record.host, record.port, record.pid, "running")
+        return BrokerProcess(broker_id, host, port, None, "down")
+
+    def configure(self, broker_id: int, host: str, port: int, properties: dict[str, str]) -> None:
+        """Write a new broker's ``server.properties``; an existing one is left as it is."""
+        folder = self.broker_dir(broker_id)
+        path = folder / "server.properties"
+        if path.exists():
+            return
+        (folder / "logs").mkdir(parents=True, exist_ok=True)
+        settings = {
+            "node.id": str(broker_id),
+            "listeners": f"PLAINTEXT://{host}:{port}",
+            "log.dirs": str(folder / "logs"),
+            "nilometer.coordination": f"local:{self.data_dir / 'coordination'}",
+            **properties,
+        }
+        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")
+
+    def start(self, broker_ids: Sequence[int], overrides: dict[str, str]) -> list[BrokerProcess]:
+        """Start brokers side by side and return when all are ready.
+
+        Raises LaunchFailed; none is left half up.
+        """
+        launches = [_Launch(self, broker_id, overrides) for broker_id in broker_ids]
+        try:
+            for launch in launches:
+                launch.wait_ready()
+        except BaseException:
+            for launch in launches:
+                launch.abandon()
+            raise
+        return [self.broker(broker_id) for broker_id in broker_ids]
+
+    def stop(self, brokers: Sequence[BrokerProcess], stuck: Callable[[BrokerProcess], None]) -> bool:
+        """Ask brokers to stop and wait for it.
+
+        ``stuck`` hears of each that has not; returns whether all did.
+        """
+        records = {broker.id: self._read_record(broker.id) for broker in brokers}
+        for broker in brokers:
+            record = records[broker.id]
+            if record is not None and _process_started(record.pid) == record.started:
+                os.kill(record.pid, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        alive = list(brokers)
+        while alive and time.monotonic() < deadline:
+            alive = [b for b in alive if (r := records[b.id]) and _process_started(r.pid) == r.started]
+            if alive:
+                time.sleep(_POLL_S)
+        for broker in alive:
+            stuck(broker)
+        return not alive
+
+    def write_record(self, broker_id: int, pid: int, host: str, port: int) -> None:
+        started = _process_started(pid)
+        if started is None:
+            return
+        path = self.broker_dir(broker_id) / "process.json"
+        aside = path.with_suffix(".tmp")
+        aside.write_text(json.dumps(asdict(_Record(pid, started, host, port))), encoding="utf-8")
+        aside.replace(path)
+
+    def _read_record(self, broker_id: int) -> _Record | None:
+        try:
+            return _Record(
+                **json.loads((self.broker_dir(broker_id) / "process.json").read_text(encoding="utf-8"))
+            )
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
+
+    def _configured_endpoint(self, broker_id: int) -> tuple[str, int]:
+        for line in (
+            (self.broker_dir(broker_id) / "server.properties").read_text(encoding="utf-8").splitlines()
+        ):
+            if line.startswith("listeners="):
+                host, _, port = line.partition("://")[2].rpartition(":")
+                return host.strip("[]"), int(port)
+        return "", 0
+
+
+class _Launch:
+    """One broker process on its way up. Its readiness comes through a pipe; its end, through the same."""
+
+    def __init__(self, cluster: LocalCluster, broker_id: int, overrides: dict[str, str]) -> None:
+        self._cluster = cluster
+        self._id = broker_id
+        folder = cluster.broker_dir(broker_id)
+        self._log_path = folder / "broker.log"
+        command = [sys.executable, "-m", "nilometer.broker", "--config", str(folder / "server.properties")]
+        for key, value in overrides.items():
+            command += ["--override", f"{key}={value}"]
+        read_end, write_end = os.pipe()
+        self._ready_fd = read_end
+        self._log_start = self._log_path.stat().st_size if self._log_path.exists() else 0
+        with open(self._log_path, "ab") as log:
+            self._process = subprocess.Popen(
+                [*command, "--ready-fd", str(write_end)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(write_end,),
+                start_new_session=True,
+            )
+        os.close(write_end)
+
+    def wait_ready(self) -> None:
+        os.set_blocking(self._ready_fd, False)
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        seen = b""
+        while not seen.endswith(b"\n"):
+            try:
+                part = os.read(self._ready_fd, 256)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise LaunchFailed(
+                        f"broker {self._id} was not ready after {READY_TIMEOUT_S:.0f} s; see {self._log_path}"
+                    ) from None
+                time.sleep(_POLL_S / 4)
+                continue
+            if not part:
+                raise LaunchFailed(f"broker {self._id} did not start: {self._reason()}")
+            seen += part
+        os.close(self._ready_fd)
+        host, _, port = seen.decode().strip().rpartition(":")
+        self._cluster.write_record(self._id, self._process.pid, host, int(port))
+
+    def abandon(self) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait(STOP_TIMEOUT_S)
+
+    def _reason(self) -> str:
+        self._process.wait(5)
+        with open(self._log_path, "rb") as log:
+            log.seek(self._log_start)
+            lines = log.read().decode("utf-8", "replace").strip().splitlines()
+        said = next((line for line in reversed(lines) if line.strip()), "it said nothing")
+        return f"{said} (exit code {self._process.returncode}; see {self._log_path})"

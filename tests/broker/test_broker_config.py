@@ -1,0 +1,87 @@
+"""server.properties: Kafka's keys in, one checked value out, refusals by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from nilometer.broker.config import BrokerConfig, parse_properties
+from nilometer.config import ConfigProblem
+
+HOUR_MS = 3_600_000
+
+
+def config(**texts: str) -> BrokerConfig:
+    return BrokerConfig({"node.id": "1"} | {name.replace("_", "."): text for name, text in texts.items()})
+
+
+def refusal(**texts: str) -> ConfigProblem:
+    with pytest.raises(ConfigProblem) as caught:
+        config(**texts)
+    return caught.value
+
+
+def test_defaults_are_kafkas():
+    defaults = config()
+    assert defaults.socket_request_max_bytes == 104_857_600
+    assert defaults.replica_lag_time_max_ms == 10_000
+    assert defaults.listeners[0].port == 9092
+    assert defaults.coordination == "local"
+    assert defaults.log_dirs == ("/tmp/kafka-logs",)
+
+
+def test_an_unknown_key_is_refused_by_name_with_the_nearest_one():
+    problem = refusal(**{"log.segment.byte": "1"})
+    assert problem.key == "log.segment.byte"
+    assert "did you mean log.segment.bytes" in str(problem)
+
+
+def test_a_bad_value_is_refused_with_what_would_do():
+    assert "must be a number" in str(refusal(num_partitions="many"))
+    assert "at least 1" in str(refusal(num_partitions="0"))
+    assert "true or false" in str(refusal(auto_create_topics_enable="yes"))
+
+
+def test_the_node_id_must_be_given_once():
+    with pytest.raises(ConfigProblem, match=r"node.id must be given"):
+        BrokerConfig({})
+    assert BrokerConfig({"broker.id": "7"}).node_id == 7
+    assert "give one of them" in str(refusal(broker_id="2"))
+
+
+def test_listeners_say_where():
+    endpoint = config(listeners="PLAINTEXT://[::1]:9999").listeners[0]
+    assert (endpoint.host, endpoint.port, str(endpoint)) == ("::1", 9999, "PLAINTEXT://[::1]:9999")
+    assert "PLAINTEXT://host:port" in str(refusal(listeners="localhost:9092"))
+    assert "only PLAINTEXT" in str(refusal(listeners="SSL://localhost:9092"))
+    assert "no such port" in str(refusal(listeners="PLAINTEXT://localhost:70000"))
+    assert "exactly one" in str(refusal(listeners="PLAINTEXT://a:1,PLAINTEXT://b:2"))
+
+
+def test_advertised_listeners_default_to_the_listeners():
+    assert config(listeners="PLAINTEXT://h:1").advertised_listeners[0].host == "h"
+    assert config(advertised_listeners="PLAINTEXT://public:5").advertised_listeners[0].host == "public"
+
+
+def test_topic_defaults_come_from_broker_keys_in_any_unit():
+    defaults = config(log_retention_hours="2", log_segment_bytes="2097152").topic_defaults()
+    assert defaults["retention.ms"] == 2 * HOUR_MS
+    assert defaults["segment.bytes"] == 2_097_152
+    assert config(log_retention_hours="2", log_retention_ms="5").topic_defaults()["retention.ms"] == 5
+
+
+def test_coordination_is_local_a_folder_or_zookeeper():
+    assert config(nilometer_coordination="local:/srv/x").coordination == "local:/srv/x"
+    assert config(zookeeper_connect="z:2181").coordination == "zookeeper://z:2181"
+    assert "zookeeper://host:port" in str(refusal(nilometer_coordination="etcd://x"))
+
+
+def test_keys_that_size_threads_are_accepted_and_named():
+    accepted = config(num_io_threads="8", num_network_threads="3")
+    assert accepted.ignored == ("num.io.threads", "num.network.threads")
+
+
+def test_properties_files_are_read_line_by_line():
+    text = "# a comment\n\nnode.id = 3\nlisteners=PLAINTEXT://:9092\n"
+    assert parse_properties(text, "f") == {"node.id": "3", "listeners": "PLAINTEXT://:9092"}
+    with pytest.raises(ConfigProblem, match="f, line 2"):
+        parse_properties("node.id=3\nnonsense\n", "f")

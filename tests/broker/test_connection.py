@@ -1,0 +1,236 @@
+"""Frames out of bytes, answers in order, and memory that a client cannot make grow."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from nilometer.broker.connection import BYTES_QUEUED_MAX, FRAMES_QUEUED_MAX, Connection, Reply
+
+FRAME_BYTES_MAX = 3_000_000
+
+
+class FakeTransport(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+        self.reading = True
+        self.closed = False
+
+    def write(self, data):
+        self.written.append(bytes(data))
+
+    def writelines(self, list_of_data):
+        self.written.append(b"".join(bytes(part) for part in list_of_data))
+
+    def set_write_buffer_limits(self, high=None, low=None):
+        pass
+
+    def get_extra_info(self, name, default=None):
+        return ("127.0.0.1", 1) if name == "peername" else default
+
+    def pause_reading(self):
+        self.reading = False
+
+    def resume_reading(self):
+        self.reading = True
+
+    def is_closing(self):
+        return self.closed
+
+    def close(self):
+        self.closed = True
+
+
+class Recorder:
+    """Answers each frame with itself: at once, or when the test says so for frames that begin with ``w``."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.futures: list[asyncio.Future[Reply]] = []
+
+    def dispatch(self, frame, connection):
+        data = bytes(frame)
+        self.frames.append(data)
+        if data[:1] in (b"w", b"W"):
+            self.futures.append(asyncio.get_running_loop().create_future())
+            return self.futures[-1]
+        return (data,)
+
+    def may_pipeline(self, frame):
+        return bytes(frame[:1]) not in (b"W", b"a")
+
+    def connection_opened(self, connection):
+        return True
+
+    def connection_closed(self, connection):
+        pass
+
+
+def frame(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "big") + data
+
+
+def open_connection() -> tuple[Connection, FakeTransport, Recorder, list[str]]:
+    recorder, transport, said = Recorder(), FakeTransport(), []
+    connection = Connection(recorder, FRAME_BYTES_MAX, said.append)
+    connection.connection_made(transport)
+    return connection, transport, recorder, said
+
+
+def feed(connection: Connection, data: bytes, sizes=None) -> None:
+    position = 0
+    while position < len(data) and not connection.closed:
+        room = connection.get_buffer(-1)
+        count = min(len(room), len(data) - position, next(sizes) if sizes else len(data))
+        room[:count] = data[position : position + count]
+        connection.buffer_updated(count)
+        position += count
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_frames_are_whole_however_the_bytes_arrive(seed):
+    chance = random.Random(seed)
+    frames = [
+        chance.randbytes(chance.choice([0, 1, 3, 4, 5, 60, 4096, 262_143, 262_144, 262_145, 2_500_000]))
+        for _ in range(40)
+    ]
+    frames = [b"x" + data for data in frames]
+
+    async def run() -> None:
+        connection, transport, recorder, _ = open_connection()
+        sizes = iter(lambda: chance.choice([1, 2, 3, 5, 1000, 100_000, 10_000_000]), None)
+        feed(connection, b"".join(frame(data) for data in frames), sizes)
+        assert recorder.frames == frames
+        assert transport.written == frames
+
+    asyncio.run(run())
+
+
+def test_a_frame_above_the_limit_closes_the_connection_unread():
+    async def run() -> None:
+        connection, transport, recorder, said = open_connection()
+        feed(connection, frame(b"fine") + (FRAME_BYTES_MAX + 1).to_bytes(4, "big"))
+        assert recorder.frames == [b"fine"]
+        assert transport.closed
+        assert "socket.request.max.bytes" in said[0]
+
+    asyncio.run(run())
+
+
+def test_a_negative_length_closes_the_connection():
+    async def run() -> None:
+        connection, transport, _, _ = open_connection()
+        feed(connection, b"\xff\xff\xff\xff")
+        assert transport.closed
+
+    asyncio.run(run())
+
+
+def test_an_announced_length_takes_no_memory_before_its_bytes_arrive():
+    async def run() -> None:
+        connection, _, _, _ = open_connection()
+        feed(connection, FRAME_BYTES_MAX.to_bytes(4, "big") + b"only this")
+        assert len(connection._frame) <= 1024 * 1024
+
+    asyncio.run(run())
+
+
+def test_answers_leave_in_request_order():
+    async def run() -> None:
+        connection, transport, recorder, _ = open_connection()
+        feed(connection, frame(b"w1") + frame(b"now") + frame(b"w2"))
+        assert recorder.frames == [b"w1", b"now", b"w2"]  # pipelined
+        assert transport.written == []
+        recorder.futures[1].set_result((b"second",))
+        await asyncio.sleep(0)
+        assert transport.written == []
+        recorder.futures[0].set_result((b"first",))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert transport.written == [b"first", b"now", b"second"]
+
+    asyncio.run(run())
+
+
+def test_a_request_that_may_not_be_passed_holds_back_the_next():
+    async def run() -> None:
+        connection, transport, recorder, _ = open_connection()
+        feed(connection, frame(b"W1") + frame(b"next"))
+        assert recorder.frames == [b"W1"]
+        recorder.futures[0].set_result((b"done",))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert recorder.frames == [b"W1", b"next"]
+        assert transport.written == [b"done", b"next"]
+
+    asyncio.run(run())
+
+
+def test_a_client_that_does_not_read_is_not_served_and_not_read_from():
+    async def run() -> None:
+        connection, transport, recorder, _ = open_connection()
+        connection.pause_writing()
+        feed(connection, frame(b"x" * 1000))
+        assert recorder.frames == []
+        assert not transport.reading
+        connection.resume_writing()
+        assert recorder.frames == [b"x" * 1000]
+        assert transport.reading
+
+    asyncio.run(run())
+
+
+def test_frames_wait_in_bounded_number():
+    async def run() -> None:
+        connection, transport, recorder, _ = open_connection()
+        feed(connection, frame(b"W"))
+        sent = 0
+        while transport.reading and sent <= FRAMES_QUEUED_MAX:
+            feed(connection, frame(b"next"))
+            sent += 1
+        assert sent == FRAMES_QUEUED_MAX
+        recorder.futures[0].set_result(None)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert transport.reading
+        assert len(recorder.frames) == 1 + sent
+
+    asyncio.run(run())
+
+
+def test_frames_wait_in_bounded_bytes():
+    async def run() -> None:
+        connection, transport, _, _ = open_connection()
+        feed(connection, frame(b"W"))
+        held = 0
+        while transport.reading:
+            feed(connection, frame(bytes(1_000_000)))
+            held += 1_000_000
+            assert held <= BYTES_QUEUED_MAX + 1_000_000
+
+    asyncio.run(run())
+
+
+def test_no_answer_is_sent_for_a_request_that_wants_none():
+    async def run() -> None:
+        connection, transport, recorder, _ = open_connection()
+        feed(connection, frame(b"w") + frame(b"x"))
+        recorder.futures[0].set_result(None)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert transport.written == [b"x"]
+
+    asyncio.run(run())
+
+
+def test_a_lost_connection_cancels_what_waits():
+    async def run() -> None:
+        connection, _, recorder, _ = open_connection()
+        feed(connection, frame(b"w"))
+        connection.connection_lost(None)
+        assert recorder.futures[0].cancelled()
+
+    asyncio.run(run())

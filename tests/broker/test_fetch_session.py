@@ -1,0 +1,114 @@
+"""KIP-227: what a session remembers, refuses and leaves out."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from nilometer.broker.fetch_session import KEEP_MS, FetchPartition, FetchSessionCache, PartitionKey, TopicKey
+from nilometer.runtime.entropy import SeededEntropy
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+TOPIC = TopicKey(None, "t")
+
+
+def cache(slots: int = 2) -> FetchSessionCache:
+    return FetchSessionCache(slots, SeededEntropy(random.Random(1)))
+
+
+def asks(*indexes: int, offset: int = 0, epoch: int = -1) -> list[FetchPartition]:
+    return [FetchPartition(TOPIC, index, offset, 1000, current_leader_epoch=epoch) for index in indexes]
+
+
+def begin(sessions, session_id, epoch, partitions=(), forgotten=(), now_ms=0, by_topic_id=False):
+    return sessions.begin(
+        session_id, epoch, list(partitions), list(forgotten), by_topic_id=by_topic_id, now_ms=now_ms
+    )
+
+
+def test_a_full_fetch_opens_a_session_and_later_ones_name_only_changes():
+    sessions = cache()
+    first = begin(sessions, 0, 0, asks(0, 1, 2))
+    assert first.session_id > 0
+    assert not first.incremental
+    second = begin(sessions, first.session_id, 1, asks(1, offset=7), [PartitionKey(TOPIC, 2)])
+    assert second.incremental
+    assert [(p.partition, p.fetch_offset) for p in second.partitions] == [(0, 0), (1, 7)]
+
+
+def test_a_wrong_epoch_is_refused():
+    sessions = cache()
+    opened = begin(sessions, 0, 0, asks(0))
+    with pytest.raises(KafkaError) as caught:
+        begin(sessions, opened.session_id, 2)
+    assert caught.value.code is ErrorCode.invalid_fetch_session_epoch
+
+
+def test_an_unknown_session_is_refused():
+    with pytest.raises(KafkaError) as caught:
+        begin(cache(), 77, 1)
+    assert caught.value.code is ErrorCode.fetch_session_id_not_found
+
+
+def test_names_and_ids_do_not_mix():
+    sessions = cache()
+    opened = begin(sessions, 0, 0, asks(0))
+    with pytest.raises(KafkaError) as caught:
+        begin(sessions, opened.session_id, 1, by_topic_id=True)
+    assert caught.value.code is ErrorCode.fetch_session_topic_id_error
+
+
+def test_kafka_9338_the_session_keeps_the_readers_leader_epoch():
+    sessions = cache()
+    opened = begin(sessions, 0, 0, asks(0, epoch=5))
+    later = begin(sessions, opened.session_id, 1)
+    assert [p.current_leader_epoch for p in later.partitions] == [5]
+
+
+def test_only_news_is_told():
+    session = begin(cache(), 0, 0, asks(0)).session
+    key = PartitionKey(TOPIC, 0)
+
+    def told(**outcome):
+        return session.is_news(
+            key, **{"failed": False, "has_records": False, "high_watermark": 3, "log_start": 0} | outcome
+        )
+
+    assert told()
+    assert not told()
+    assert told(high_watermark=4)
+    assert not told(high_watermark=4)
+    assert told(high_watermark=4, has_records=True)
+    assert told(failed=True)
+    assert told(high_watermark=4), "recovery from an error is news"
+    assert told(high_watermark=4, log_start=2)
+
+
+def test_partitions_with_records_move_to_the_end_so_that_none_starves():
+    sessions = cache()
+    opened = begin(sessions, 0, 0, asks(0, 1, 2))
+    opened.session.is_news(
+        PartitionKey(TOPIC, 0), failed=False, has_records=True, high_watermark=1, log_start=0
+    )
+    later = begin(sessions, opened.session_id, 1)
+    assert [p.partition for p in later.partitions] == [1, 2, 0]
+
+
+def test_sessions_are_bounded_and_a_recent_one_is_not_evicted():
+    sessions = cache(slots=1)
+    first = begin(sessions, 0, 0, asks(0), now_ms=0)
+    refused = begin(sessions, 0, 0, asks(0), now_ms=KEEP_MS - 1)
+    assert refused.session_id == 0
+    assert refused.session is None
+    later = begin(sessions, 0, 0, asks(0), now_ms=KEEP_MS)
+    assert later.session_id not in (0, first.session_id)
+    assert len(sessions) == 1
+
+
+def test_a_final_epoch_closes_the_session():
+    sessions = cache()
+    opened = begin(sessions, 0, 0, asks(0))
+    closing = begin(sessions, opened.session_id, -1, asks(0))
+    assert closing.session is None
+    assert len(sessions) == 0
