@@ -36,8 +36,8 @@ from nilometer.wire.varint import (
 Header = tuple[str, bytes | None]
 
 RECORD_OVERHEAD_MAX = 21
-"""Bytes that a record without headers adds to its key and value at most: length 5, attributes 1,
-timestamp 10, offset 5, of which few are ever used; the two lengths are counted with their values."""
+"""Bytes that a record may take besides key, value and headers, each of them with its own length: length 5,
+attributes 1, timestamp delta 10, offset delta 5."""
 
 
 class Record(NamedTuple):
@@ -71,7 +71,9 @@ def records_data(
 
 
 def _decode_all(data: bytes, header: BatchHeader) -> list[Record]:
+    """Integers of one byte are read in place: nearly all are, and a call costs more than the reading."""
     records: list[Record] = []
+    make = Record._make
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     fixed_timestamp = header.max_timestamp if header.is_log_append_time else None
     position, data_end = 0, len(data)
@@ -80,22 +82,42 @@ def _decode_all(data: bytes, header: BatchHeader) -> list[Record]:
         end = position + length
         if length < 0 or end > data_end:
             raise CorruptBatch(f"record of {length} bytes in {data_end - position} remaining")
-        delta, position = decode_zigzag(data, position + 1, VARLONG_BYTES_MAX)
-        timestamp = base_timestamp + delta if fixed_timestamp is None else fixed_timestamp
-        delta, position = decode_zigzag(data, position)
-        key, position = _decode_bytes(data, position, end)
-        value, position = _decode_bytes(data, position, end)
-        headers: tuple[Header, ...] = ()
+        position += 1
+        if (byte := data[position]) < 0x80:
+            timestamp_delta = (byte >> 1) ^ -(byte & 1)
+            position += 1
+        else:
+            timestamp_delta, position = decode_zigzag(data, position, VARLONG_BYTES_MAX)
+        offset_delta, position = decode_zigzag(data, position)
+        if data[position] == _NULL_BYTE:
+            key = None
+            position += 1
+        else:
+            key, position = _decode_bytes(data, position, end)
+        size, position = decode_zigzag(data, position)
+        if size >= 0:  # beyond the record's end is noticed below
+            value = data[position : position + size]
+            position += size
+        elif size == -1:
+            value = None
+        else:
+            raise CorruptBatch(f"value of length {size}")
         if position < end and data[position] == 0:
+            headers: tuple[Header, ...] = ()
             position += 1
         else:
             headers, position = _decode_headers(data, position, end)
         if position != end:
             raise CorruptBatch(f"record ends at {position}, its length says {end}")
-        records.append(Record(base_offset + delta, timestamp, key, value, headers))
+        timestamp = base_timestamp + timestamp_delta if fixed_timestamp is None else fixed_timestamp
+        records.append(make((base_offset + offset_delta, timestamp, key, value, headers)))
     if position != data_end:
         raise CorruptBatch(f"{data_end - position} bytes behind the last record")
     return records
+
+
+_NULL_BYTE = 1
+"""Length -1."""
 
 
 def _decode_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:

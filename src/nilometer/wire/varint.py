@@ -38,8 +38,15 @@ def encode_zigzag(value: int) -> bytes:
 def decode_zigzag(buffer: bytes, position: int, bytes_max: int = VARINT_BYTES_MAX) -> tuple[int, int]:
     """The value at ``position`` and the position behind it. Raises CorruptBatch for an encoding that is
     too long, IndexError where the buffer ends."""
-    value, shift = 0, 0
-    for at in range(position, position + bytes_max):
+    first = buffer[position]
+    if first < 0x80:
+        return (first >> 1) ^ -(first & 1), position + 1
+    second = buffer[position + 1]
+    if second < 0x80:
+        value = first & 0x7F | second << 7
+        return (value >> 1) ^ -(value & 1), position + 2
+    value, shift = first & 0x7F | (second & 0x7F) << 7, 14
+    for at in range(position + 2, position + bytes_max):
         byte = buffer[at]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
