@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support.coordination_cluster import Cluster, Zygote
+from support.zookeeper_server import ZooKeeperEnsemble, running_ensemble
+
+_numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +24,20 @@ def local(zygote: Zygote, tmp_path: Path) -> Cluster:
     return Cluster(zygote, "local", f"local:{tmp_path}/store", 1000)
 
 
-@pytest.fixture(params=["local"])
+@pytest.fixture(scope="session")
+def zookeeper_server() -> Iterator[ZooKeeperEnsemble]:
+    with running_ensemble(1) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture
+def zookeeper(zygote: Zygote, zookeeper_server: ZooKeeperEnsemble) -> Cluster:
+    """Each test in a chroot of its own."""
+    chroot = f"nilometer-{next(_numbers)}"
+    return Cluster(zygote, "zookeeper", f"zookeeper://{zookeeper_server.hosts}/{chroot}", 1500)
+
+
+@pytest.fixture(params=["local", "zookeeper"])
 def cluster(request: pytest.FixtureRequest) -> Cluster:
     """One cluster per kind of store: the conformance suite."""
     return request.getfixturevalue(request.param)

@@ -14,9 +14,9 @@ import os
 import signal
 import socket
 import sys
-import tempfile
 from typing import Any
 
+import nilometer.coordination.zookeeper  # noqa: F401  # loaded before the fork
 from nilometer.coordination import CoordinationError, CoordinationStore, EntriesRetired, Session, make_store
 from nilometer.runtime import Runtime
 from nilometer.runtime.system_disk import SystemDisk
@@ -119,7 +119,11 @@ class Agent:
         return won
 
     async def read(self, first: int, limit: int) -> list[tuple[int, str]]:
-        return [(entry.number, entry.data.decode()) for entry in await self.store.read(first, limit)]
+        found: list[tuple[int, str]] = []
+        while batch := await self.store.read(first, limit - len(found)) if len(found) < limit else []:
+            found += [(entry.number, entry.data.decode()) for entry in batch]
+            first = batch[-1].number + 1
+        return found
 
     async def follow(self, first: int, end: int) -> list[tuple[int, str]]:
         """Read on, whenever the signal says so, until ``end``."""
@@ -224,5 +228,4 @@ def zygote(path: str) -> None:
 
 
 if __name__ == "__main__":
-    tempfile.tempdir = None
     zygote(sys.argv[1])

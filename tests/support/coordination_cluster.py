@@ -120,7 +120,7 @@ class Member:
     async def wait_stopped(self) -> None:
         """Until the process has stopped itself: the kernel offers no event for that."""
         async with asyncio.timeout(PATIENCE_S):
-            while not self.is_stopped():
+            while not self.is_stopped():  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
 
     async def dispose(self) -> None:

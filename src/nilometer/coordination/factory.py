@@ -25,6 +25,10 @@ def make_store(
     if scheme == "local" and (not colon or rest):
         folder = rest or local_folder
         return LocalStore(runtime, folder, session_timeout_ms=session_timeout_ms, cluster_id=cluster_id)
+    if scheme == "zookeeper" and rest.startswith("//") and len(rest) > 2:
+        from nilometer.coordination.zookeeper import ZooKeeperStore  # kazoo is loaded where it is used only
+
+        return ZooKeeperStore(runtime, rest[2:], session_timeout_ms=session_timeout_ms, cluster_id=cluster_id)
     raise StoreRefused(
         f"nilometer.coordination={setting} is not understood; say local, local:/folder "
         "or zookeeper://host:port,host:port/chroot"

@@ -169,7 +169,10 @@ class CoordinationStore(Protocol):
         ...
 
     async def read(self, from_number: int, limit: int) -> list[Entry]:
-        """Up to ``limit`` entries from ``from_number`` on, without gaps; empty at the end."""
+        """At most ``limit`` entries from ``from_number`` on, without gaps; empty only at the end.
+
+        Fewer than ``limit`` do not mean that the end was reached: a read is bounded in bytes too.
+        """
         ...
 
     async def read_snapshot(self) -> Snapshot | None:

@@ -6,7 +6,6 @@ others find what it says.
 
 from __future__ import annotations
 
-import base64
 import posixpath
 
 import msgspec
@@ -15,7 +14,7 @@ from nilometer.coordination.local import layout
 from nilometer.coordination.local.entries import Aside, unavailable
 from nilometer.coordination.local.layout import StoreDescription
 from nilometer.coordination.store import StoreDamaged, StoreRefused
-from nilometer.runtime import Disk, Entropy
+from nilometer.runtime import Disk
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {
@@ -55,11 +54,6 @@ NETWORK_FILE_SYSTEMS = frozenset(
 
 ASIDE_KEPT_MS = 3_600_000
 """Unfinished files younger than this may belong to a living writer (whom their removal would not harm)."""
-
-
-def new_id(entropy: Entropy) -> str:
-    """22 characters, as Kafka's cluster ids are."""
-    return base64.urlsafe_b64encode(entropy.uuid().bytes).decode().rstrip("=")
 
 
 class FolderGuard:

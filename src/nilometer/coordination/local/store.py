@@ -19,9 +19,10 @@ import logging
 import posixpath
 from collections.abc import Callable
 
+from nilometer.coordination.identity import new_id
 from nilometer.coordination.local import layout
 from nilometer.coordination.local.entries import Aside, EntryFolders, unavailable
-from nilometer.coordination.local.guard import FolderGuard, new_id
+from nilometer.coordination.local.guard import FolderGuard
 from nilometer.coordination.local.liveness import DOUBT_FRACTION, HEARTBEATS_PER_TIMEOUT, LOOKS_PER_TIMEOUT
 from nilometer.coordination.local.sessions import OwnSession, SessionFolder
 from nilometer.coordination.signal import ChangeSignal

@@ -1,0 +1,255 @@
+"""kazoo's threads end here: calls become awaitables, callbacks arrive on the event loop.
+
+Knows connections and node operations. Knows nothing of what the nodes mean.
+
+Traps this room keeps from the others:
+
+- state listeners and watches come on different threads, in no mutual order: each goes through
+  ``call_soon_threadsafe``, and carries no content;
+- a failed transaction *returns* its exceptions instead of raising them;
+- a request made while no server is in reach is queued without limit of time: every call here has one;
+- starting and stopping block: they run in a thread of their own.
+"""
+
+# kazoo has no type hints: what it returns is named and typed here, once.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from kazoo import exceptions as kazoo_exceptions
+from kazoo.client import KazooClient, KazooState
+
+logger = logging.getLogger(__name__)
+
+RECONNECT_S = 0.05
+"""About what kazoo takes to begin a new session after the old one ended."""
+
+
+class NodeExists(Exception):
+    pass
+
+
+class NoNode(Exception):
+    pass
+
+
+class BadVersion(Exception):
+    pass
+
+
+class Disconnected(Exception):
+    """No server answered in time, or the session ended. A write may have happened."""
+
+
+class SessionEnded(Disconnected):
+    """The servers ended the session. What was under way may have happened before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    data: bytes
+    version: int
+    created_zxid: int
+    owner: int
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    path: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SetVersion:
+    """Write nothing to a node that has exactly this version, which makes it one more."""
+
+    path: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckExists:
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    path: str
+
+
+Step = Create | SetVersion | CheckExists | Delete
+
+
+def _translated(error: BaseException) -> Exception:
+    match error:
+        case kazoo_exceptions.NodeExistsError():
+            return NodeExists(str(error))
+        case kazoo_exceptions.NoNodeError():
+            return NoNode(str(error))
+        case kazoo_exceptions.BadVersionError():
+            return BadVersion(str(error))
+        case kazoo_exceptions.SessionExpiredError():
+            return SessionEnded("the session has ended")
+        case _:
+            return Disconnected(f"{type(error).__name__} {error}".strip())
+
+
+class KazooBridge:
+    def __init__(
+        self,
+        hosts: str,
+        timeout_ms: int,
+        on_connected: Callable[[], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._timeout_s = timeout_ms / 1000
+        self._on_connected = on_connected
+        self._on_lost = on_lost
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="zookeeper")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._client: Any = KazooClient(
+            hosts=hosts,
+            timeout=self._timeout_s,
+            connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": 0.25},
+        )
+
+    @property
+    def session_id(self) -> int:
+        identity: tuple[int, bytes] | None = self._client.client_id
+        return identity[0] if identity else 0
+
+    async def start(self, patience_s: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._client.add_listener(self._on_state)
+        try:
+            await self._loop.run_in_executor(self._threads, lambda: self._client.start(timeout=patience_s))
+        except Exception as error:
+            await self.stop()
+            raise Disconnected(f"no server answered within {patience_s:g} s") from error
+
+    async def stop(self) -> None:
+        def stop() -> None:
+            self._client.stop()
+            self._client.close()
+
+        assert self._loop is not None
+        self._client.remove_listener(self._on_state)
+        await self._loop.run_in_executor(self._threads, stop)
+        self._threads.shutdown(wait=False)
+
+    # ---- calls
+
+    async def get(self, path: str, watch: Callable[[], None] | None = None) -> Node:
+        data, stat = await self._ask(self._client.get_async, path, self._watcher(watch))
+        return Node(data, stat.version, stat.czxid, stat.ephemeralOwner)
+
+    async def exists(self, path: str, watch: Callable[[], None] | None = None) -> Node | None:
+        stat = await self._ask(self._client.exists_async, path, self._watcher(watch))
+        return Node(b"", stat.version, stat.czxid, stat.ephemeralOwner) if stat is not None else None
+
+    async def created_zxid(self, path: str) -> int | None:
+        """Asked within the present session: raises SessionEnded rather than asking again in the next."""
+        stat = await self._call(self._client.exists_async, path)
+        return stat.czxid if stat is not None else None
+
+    async def children(self, path: str, watch: Callable[[], None] | None = None) -> list[str]:
+        return sorted(await self._ask(self._client.get_children_async, path, self._watcher(watch)))
+
+    async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
+        await self._call(lambda: self._client.create_async(path, data, ephemeral=ephemeral))
+
+    async def ensure(self, path: str) -> None:
+        await self._call(self._client.ensure_path_async, path)
+
+    async def set(self, path: str, data: bytes, version: int) -> None:
+        await self._call(self._client.set_async, path, data, version)
+
+    async def delete(self, path: str) -> None:
+        await self._call(self._client.delete_async, path)
+
+    async def sync(self, path: str) -> None:
+        """Until the server in use has seen all that was committed before."""
+        await self._call(self._client.sync_async, path)
+
+    async def commit(self, steps: Sequence[Step]) -> None:
+        """All steps or none; raises what the first failing step says."""
+        transaction = self._client.transaction()
+        for step in steps:
+            match step:
+                case Create(path, data):
+                    transaction.create(path, data)
+                case SetVersion(path, version):
+                    transaction.set_data(path, b"", version)
+                case CheckExists(path):
+                    transaction.check(path, -1)
+                case Delete(path):
+                    transaction.delete(path)
+        for outcome in await self._call(transaction.commit_async):
+            told = (kazoo_exceptions.RolledBackError, kazoo_exceptions.RuntimeInconsistency)
+            if isinstance(outcome, Exception) and not isinstance(outcome, told):
+                raise _translated(outcome)
+
+    async def _ask(self, start: Callable[..., Any], *arguments: Any) -> Any:
+        """A read may be repeated: one that falls into the end of a session is asked again in the next."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while True:
+                    try:
+                        return await self._call(start, *arguments)
+                    except SessionEnded:
+                        await asyncio.sleep(RECONNECT_S)
+        except TimeoutError as error:
+            raise Disconnected(f"no new session within {self._timeout_s:g} s") from error
+
+    async def _call(self, start: Callable[..., Any], *arguments: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+
+        def settle(outcome: Any, error: BaseException | None) -> None:
+            if future.done():
+                return  # nobody waits any more
+            if error is not None:
+                future.set_exception(_translated(error))
+            else:
+                future.set_result(outcome)
+
+        def on_thread(result: Any) -> None:
+            outcome = result.value if result.exception is None else None
+            self._on_loop(settle, outcome, result.exception)
+
+        try:
+            start(*arguments).rawlink(on_thread)
+        except kazoo_exceptions.KazooException as error:
+            raise _translated(error) from error
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await future
+        except TimeoutError as error:
+            raise Disconnected(f"no answer within {self._timeout_s:g} s") from error
+
+    # ---- from kazoo's threads to the loop
+
+    def _watcher(self, watch: Callable[[], None] | None) -> Callable[[Any], None] | None:
+        return (lambda event: self._on_loop(watch)) if watch is not None else None
+
+    def _on_state(self, state: str) -> None:
+        logger.info("ZooKeeper connection: %s", state)
+        if state == KazooState.CONNECTED:
+            self._on_loop(self._on_connected)
+        elif state == KazooState.LOST:
+            self._on_loop(self._on_lost)
+
+    def _on_loop(self, callback: Callable[..., None], *arguments: Any) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(callback, *arguments)
+        except RuntimeError:  # the loop is closed: nobody is left to tell
+            logger.debug("A ZooKeeper event came after the event loop was closed")

@@ -1,0 +1,137 @@
+"""Real ZooKeeper servers on loopback, from Debian's package: one, or an ensemble that can lose members."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from support.ports import free_ports
+
+JARS = Path("/usr/share/java")
+CLASSPATH = [JARS / "zookeeper.jar", JARS / "slf4j-log4j12.jar", JARS / "log4j-1.2.jar"]
+START_PATIENCE_S = 60
+
+LOG4J = """log4j.rootLogger=WARN, console
+log4j.appender.console=org.apache.log4j.ConsoleAppender
+log4j.appender.console.layout=org.apache.log4j.PatternLayout
+log4j.appender.console.layout.ConversionPattern=%d{ISO8601} %-5p %c{1} %m%n
+"""
+
+
+def is_installed() -> bool:
+    return all(jar.exists() for jar in CLASSPATH)
+
+
+class ZooKeeperServer:
+    """One server process. Killed and started again, it keeps its port and its data."""
+
+    def __init__(self, folder: Path, number: int, port: int, members: dict[int, tuple[int, int]]) -> None:
+        self._folder = folder
+        self.port = port
+        (folder / "data").mkdir(parents=True)
+        (folder / "data" / "myid").write_text(str(number))
+        (folder / "log4j.properties").write_text(LOG4J)
+        lines = [
+            "tickTime=200",
+            "minSessionTimeout=400",
+            "initLimit=25",
+            "syncLimit=10",
+            f"dataDir={folder}/data",
+            f"clientPort={self.port}",
+            "clientPortAddress=127.0.0.1",
+            "admin.enableServer=false",
+            "4lw.commands.whitelist=*",
+        ]
+        if len(members) > 1:
+            lines += [f"server.{id}=127.0.0.1:{peer}:{vote}" for id, (peer, vote) in sorted(members.items())]
+        (folder / "zoo.cfg").write_text("\n".join(lines) + "\n")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        classpath = ":".join(str(part) for part in [*CLASSPATH, self._folder])
+        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        with (self._folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                ["java", "-Xmx128m", "-cp", classpath, main, str(self._folder / "zoo.cfg")],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def ask(self, word: str) -> str:
+        """The answer to one of the server's four-letter words; empty when it does not answer."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=2) as connection:
+                connection.sendall(word.encode())
+                return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+        except OSError:
+            return ""
+
+    @property
+    def mode(self) -> str:
+        """standalone, leader or follower; empty while it serves nobody."""
+        return next((line[6:] for line in self.ask("srvr").splitlines() if line.startswith("Mode: ")), "")
+
+    def wait_ready(self) -> None:
+        deadline = time.monotonic() + START_PATIENCE_S
+        while not self.mode:
+            assert self._process is not None
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(
+                    "ZooKeeper did not start:\n" + (self._folder / "server.log").read_text()[-4000:]
+                )
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        os.kill(self._process.pid, number)
+
+
+class ZooKeeperEnsemble:
+    def __init__(self, folder: Path, size: int) -> None:
+        ports = free_ports(3 * size)
+        members = {i + 1: (ports[size + 2 * i], ports[size + 2 * i + 1]) for i in range(size)}
+        self.servers = [
+            ZooKeeperServer(folder / str(number), number, ports[number - 1], members) for number in members
+        ]
+
+    @property
+    def hosts(self) -> str:
+        return ",".join(f"127.0.0.1:{server.port}" for server in self.servers)
+
+    def start(self) -> None:
+        for server in self.servers:
+            server.start()
+        for server in self.servers:
+            server.wait_ready()
+
+    def leader(self) -> ZooKeeperServer:
+        return next(server for server in self.servers if server.mode in ("leader", "standalone"))
+
+    def stop(self) -> None:
+        for server in self.servers:
+            server.kill()
+
+
+@contextlib.contextmanager
+def running_ensemble(size: int = 1) -> Iterator[ZooKeeperEnsemble]:
+    with tempfile.TemporaryDirectory(prefix="nilometer-zookeeper-") as folder:
+        ensemble = ZooKeeperEnsemble(Path(folder), size)
+        try:
+            ensemble.start()
+            yield ensemble
+        finally:
+            ensemble.stop()
