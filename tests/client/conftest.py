@@ -1,4 +1,4 @@
-"""Coroutine tests run on an event loop of their own, with asyncio's debugging off as in production."""
+"""Coroutine tests run on an event loop of their own: uvloop's, as in production."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import inspect
 
 import pytest
+import uvloop
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -13,5 +14,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = pyfuncitem._fixtureinfo.argnames
-    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
     return True

@@ -90,8 +90,8 @@ class ScriptedBroker:
             while True:
                 size = int.from_bytes(await reader.readexactly(4), "big")
                 await self._answer(await reader.readexactly(size), writer)
-        except (asyncio.IncompleteReadError, ConnectionError, _HungUp):
-            writer.close()
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError, _HungUp):
+            writer.close()  # by the client, by the test, or by a handler
 
     async def _answer(self, frame: bytes, writer: asyncio.StreamWriter) -> None:
         header, request = decode_request(frame)

@@ -87,6 +87,7 @@ class Connection(asyncio.BufferedProtocol):
         self.versions: Versions = MappingProxyType({})
         """What the broker serves: API key to lowest and highest version."""
         self.on_lost: Callable[[Connection], None] | None = None
+        self.on_writable: Callable[[], None] | None = None
         self.last_used = 0.0
         """The event loop's time of the last request."""
         self._client_id = client_id
@@ -144,6 +145,11 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def closed(self) -> bool:
         return self._lost is not None
+
+    @property
+    def writable(self) -> bool:
+        """Whether the transport's buffer has room."""
+        return self._writable is None
 
     @property
     def in_flight(self) -> int:
@@ -234,9 +240,8 @@ class Connection(asyncio.BufferedProtocol):
     # --- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one without being a subclass
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
         reason = _reason(exc) if isinstance(exc, OSError) else "closed by the broker"
@@ -250,6 +255,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._writable is not None:
             self._writable.set_result(None)
             self._writable = None
+            if self.on_writable is not None:
+                self.on_writable()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is not None:

@@ -1,0 +1,1 @@
+"""The producer: records gathered, numbered, shipped, acknowledged."""

@@ -1,0 +1,217 @@
+"""One batch of a producer: open while records are added, then closed, sent, and resolved once. Pure.
+
+Invariants:
+
+- ``outcome`` is set once and never changes; callbacks run when it is set, in the order they were added.
+- A batch that was split has ``parts`` and its outcome is theirs: record ``i`` is found in one of them.
+- A batch with a sequence (``base_sequence >= 0``) keeps its records as they are for ever: the broker tells
+  a repetition by the sequence alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.wire.compression import Codec
+from nilometer.wire.errors import KafkaError
+from nilometer.wire.record_batch import HEADER_BYTES, pack_batch, read_header
+from nilometer.wire.records import BatchBuilder, decode_records
+
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+SEQUENCE_MASK = 0x7FFF_FFFF
+
+
+def next_sequence(sequence: int, count: int) -> int:
+    """``count`` sequences further; 0 follows the largest 32-bit number."""
+    return (sequence + count) & SEQUENCE_MASK
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    base_offset: int
+    """-1 where the broker did not say (acks=0)."""
+    log_append_time: int = -1
+
+
+Outcome = Acknowledged | KafkaError
+
+
+class ProducerBatch:
+    __slots__ = (
+        "_builder",
+        "_callbacks",
+        "_data",
+        "attempts",
+        "base_sequence",
+        "created_ms",
+        "deadline_ms",
+        "failures",
+        "held_bytes",
+        "outcome",
+        "partition",
+        "parts",
+        "producer_epoch",
+        "producer_id",
+        "records_count",
+        "resequenced",
+        "retry_at_ms",
+    )
+
+    def __init__(
+        self, partition: TopicPartition, builder: BatchBuilder | None, created_ms: int, deadline_ms: int
+    ):
+        self.partition = partition
+        self.created_ms = created_ms
+        self.deadline_ms = deadline_ms
+        self.retry_at_ms = 0
+        self.attempts = 0
+        """How often it was sent."""
+        self.failures = 0
+        """How many of these attempts failed and count against ``retries``."""
+        self.records_count = 0
+        self.held_bytes = 0
+        """What it takes of ``buffer.memory``."""
+        self.producer_id = NO_PRODUCER_ID
+        self.producer_epoch = NO_PRODUCER_EPOCH
+        self.base_sequence = NO_SEQUENCE
+        self.resequenced = False
+        """Its sequence was changed since it was last sent: what the broker says of the old one is void."""
+        self.outcome: Outcome | None = None
+        self.parts: Sequence[ProducerBatch] = ()
+        self._builder = builder
+        self._data: bytes | None = None
+        self._callbacks: list[Callable[[ProducerBatch], None]] = []
+
+    @property
+    def is_open(self) -> bool:
+        return self._builder is not None
+
+    @property
+    def has_sequence(self) -> bool:
+        return self.base_sequence >= 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the batch: before compression while it is open, as sent once it is closed."""
+        if self._builder is not None:
+            return self._builder.estimated_size
+        return len(self._data) if self._data is not None else 0
+
+    def append(
+        self,
+        timestamp: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]],
+    ) -> int:
+        """Add a record; the bytes it took, or 0 where there was no room or the batch is closed."""
+        builder = self._builder
+        if builder is None:
+            return 0
+        before = builder.estimated_size
+        if not builder.append(timestamp, key, value, headers):
+            return 0
+        self.records_count += 1
+        grown = builder.estimated_size - before
+        self.held_bytes += grown
+        return grown
+
+    def close(self) -> None:
+        """No more records: build (and compress) it."""
+        if self._builder is not None:
+            self._data = self._builder.build()
+            self._builder = None
+
+    def set_sequence(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+        """Number it, or number it anew."""
+        self.resequenced = self.attempts > 0
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.base_sequence = base_sequence
+        if self._data is not None:
+            self._renumber(self._data)
+
+    def encoded(self) -> bytes:
+        """The batch as it goes to the broker; closes it."""
+        if self._builder is not None:
+            self._data = self._builder.build(
+                producer_id=self.producer_id,
+                producer_epoch=self.producer_epoch,
+                base_sequence=self.base_sequence,
+            )
+            self._builder = None
+        assert self._data is not None, "a resolved batch is not sent"
+        return self._data
+
+    def split(self, codec: Codec, level: int | None) -> tuple[ProducerBatch, ProducerBatch]:
+        """Two batches, each with half of the records, that take its place and its sequences."""
+        data = self.encoded()
+        records = decode_records(data, 0, read_header(data))
+        middle = len(records) // 2
+        halves: list[ProducerBatch] = []
+        for part in (records[:middle], records[middle:]):
+            half = ProducerBatch(
+                self.partition, BatchBuilder(codec, level=level), self.created_ms, self.deadline_ms
+            )
+            for record in part:
+                half.append(record.timestamp, record.key, record.value, record.headers)
+            half.close()
+            if self.has_sequence:
+                ahead = middle if halves else 0
+                sequence = next_sequence(self.base_sequence, ahead)
+                half.set_sequence(self.producer_id, self.producer_epoch, sequence)
+            halves.append(half)
+        first, second = halves
+        # What is held stays what was reserved, to the byte.
+        first.held_bytes = self.held_bytes * middle // len(records)
+        second.held_bytes = self.held_bytes - first.held_bytes
+        self.parts, self._data, self.held_bytes = (first, second), None, 0
+        for half in halves:
+            half.add_done_callback(self._on_part_done)
+        return first, second
+
+    def locate(self, index: int) -> tuple[ProducerBatch, int]:
+        """The batch that has record ``index`` now, and its index there."""
+        batch = self
+        while batch.parts:
+            for part in batch.parts:
+                if index < part.records_count:
+                    batch = part
+                    break
+                index -= part.records_count
+            else:
+                raise IndexError(index)
+        return batch, index
+
+    def resolve(self, outcome: Outcome) -> None:
+        if self.outcome is not None:
+            return
+        self.outcome = outcome
+        self._builder = self._data = None
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(self)
+
+    def add_done_callback(self, callback: Callable[[ProducerBatch], None]) -> None:
+        if self.outcome is not None:
+            callback(self)
+        else:
+            self._callbacks.append(callback)
+
+    def _on_part_done(self, _part: ProducerBatch) -> None:
+        """The whole is done with the last part. Its outcome only says so: each record has its part's."""
+        if all(part.outcome is not None for part in self.parts):
+            failed = next((part.outcome for part in self.parts if isinstance(part.outcome, KafkaError)), None)
+            self.resolve(failed if failed is not None else Acknowledged(-1))
+
+    def _renumber(self, data: bytes) -> None:
+        header = read_header(data)._replace(
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            base_sequence=self.base_sequence,
+        )
+        self._data = pack_batch(header, memoryview(data)[HEADER_BYTES:])

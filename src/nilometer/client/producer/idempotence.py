@@ -1,0 +1,234 @@
+"""Sequence numbers: how retries neither repeat nor reorder records (SPEC P-3, KIP-98, KIP-360). Pure.
+
+A producer has an identity (id, epoch). Every batch of a partition carries the identity and the sequence of
+its first record; the broker takes a batch only if its sequence follows the last one, and answers a
+repetition with the first acknowledgement. So batches may be in flight together, and one that comes back
+is sent again before any later one.
+
+When sequences cannot be trusted any more (the broker lost them, or a batch was given up of which nobody
+knows whether it was written) the epoch is raised and the partition starts over at 0: the broker takes
+sequence 0 under a new epoch, whatever it knew.
+
+Invariants, by partition:
+
+- ``in_flight`` holds the batches with a sequence that are not resolved, in the order of sequences, gapless:
+  each begins where the one before it ends, and ``next_sequence`` is where the last one ends.
+- Until the first batch under an identity is acknowledged it is alone under way.
+- A batch that is sent again is sent alone until it is acknowledged; none with a later sequence passes it.
+- Under one identity a sequence stands for the same record for ever.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.producer.batch import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    ProducerBatch,
+    next_sequence,
+)
+from nilometer.wire.errors import ErrorCode
+
+IN_FLIGHT_MAX = 5
+"""Batches of one partition in flight: as many as a broker remembers in order to tell a repetition."""
+PRODUCER_EPOCH_MAX = 0x7FFF
+NOTHING_ACKNOWLEDGED = -1
+
+
+class Verdict(enum.Enum):
+    """What an error says of the batch that it answers, sequences considered."""
+
+    RETRY = enum.auto()
+    """Send it again; this is no attempt of its own that counts."""
+    ALREADY_WRITTEN = enum.auto()
+    FAILED = enum.auto()
+    """Later records are in the log without it, for the broker had forgotten the producer: too late."""
+    NOT_ABOUT_SEQUENCES = enum.auto()
+
+
+@dataclass(slots=True)
+class PartitionSequences:
+    producer_id: int
+    producer_epoch: int
+    next_sequence: int = 0
+    last_acknowledged: int = NOTHING_ACKNOWLEDGED
+    """The sequence of the last record acknowledged under this identity."""
+    in_flight: list[ProducerBatch] = field(default_factory=list[ProducerBatch])
+    unresolved: bool = False
+    """A batch was given up of which nobody knows whether it was written: nothing new until that is known."""
+
+    def is_next(self, batch: ProducerBatch) -> bool:
+        """Whether all records before ``batch`` are acknowledged."""
+        expected = 0 if self.last_acknowledged < 0 else next_sequence(self.last_acknowledged, 1)
+        return batch.base_sequence == expected
+
+    def is_overtaken(self, batch: ProducerBatch) -> bool:
+        """Whether records behind ``batch`` are acknowledged, though it is not."""
+        ahead = next_sequence(self.last_acknowledged, -batch.base_sequence)
+        return self.last_acknowledged >= 0 and ahead < 1 << 30
+
+
+class IdempotenceState:
+    def __init__(self) -> None:
+        self.producer_id = NO_PRODUCER_ID
+        self.producer_epoch = NO_PRODUCER_EPOCH
+        self._partitions: dict[TopicPartition, PartitionSequences] = {}
+        self._to_restart: dict[TopicPartition, None] = {}
+
+    @property
+    def has_identity(self) -> bool:
+        return self.producer_id >= 0
+
+    def adopt(self, producer_id: int, producer_epoch: int) -> None:
+        """Take the identity that a broker gave out; the partitions that wait for one start over under it."""
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self._restart_waiting()
+
+    def forget_identity(self) -> None:
+        """Another one is to be asked for. What is in flight elsewhere goes on under the one it has."""
+        self.producer_id = NO_PRODUCER_ID
+        self.producer_epoch = NO_PRODUCER_EPOCH
+
+    def may_send(self, batch: ProducerBatch) -> bool:
+        """Whether order allows to send ``batch``, the first in its partition's queue, now."""
+        if not self.has_identity:
+            return False
+        state = self._partitions.get(batch.partition)
+        if state is None:
+            return True
+        if batch.has_sequence:
+            return state.in_flight[0] is batch
+        # A broker that does not know the producer takes whatever sequence comes first: let that be 0, and
+        # nothing else be under way until it is written.
+        in_flight_max = IN_FLIGHT_MAX if state.last_acknowledged >= 0 else 1
+        if state.unresolved or len(state.in_flight) >= in_flight_max:
+            return False
+        return not (self._is_stale(state) and state.in_flight)
+
+    def begin(self, batch: ProducerBatch) -> None:
+        """``batch`` is about to be sent: number it, if it is not."""
+        if batch.has_sequence:
+            batch.resequenced = False
+            return
+        state = self._partitions.get(batch.partition)
+        if state is None or (self._is_stale(state) and not state.in_flight):
+            state = PartitionSequences(self.producer_id, self.producer_epoch)
+            self._partitions[batch.partition] = state
+        batch.set_sequence(state.producer_id, state.producer_epoch, state.next_sequence)
+        state.next_sequence = next_sequence(state.next_sequence, batch.records_count)
+        state.in_flight.append(batch)
+
+    def on_acknowledged(self, batch: ProducerBatch) -> None:
+        state = self._state_of(batch)
+        if state is None:
+            return
+        if batch in state.in_flight:
+            state.in_flight.remove(batch)
+        if self._has_identity_of(state, batch):
+            last = next_sequence(batch.base_sequence, batch.records_count - 1)
+            if state.last_acknowledged < 0 or 0 < next_sequence(last, -state.last_acknowledged) < 1 << 30:
+                state.last_acknowledged = last
+        self._maybe_settle(batch.partition, state)
+
+    def on_failed(self, batch: ProducerBatch, *, maybe_written: bool) -> None:
+        """``batch`` is given up. Where it was certainly not written, the later ones close the gap."""
+        state = self._state_of(batch)
+        if state is None or batch not in state.in_flight:
+            return
+        place = state.in_flight.index(batch)
+        del state.in_flight[place]
+        if maybe_written:
+            state.unresolved = True
+        elif self._has_identity_of(state, batch):
+            sequence = batch.base_sequence
+            for later in state.in_flight[place:]:
+                later.set_sequence(state.producer_id, state.producer_epoch, sequence)
+                sequence = next_sequence(sequence, later.records_count)
+            state.next_sequence = sequence
+        self._maybe_settle(batch.partition, state)
+
+    def on_split(self, batch: ProducerBatch, parts: tuple[ProducerBatch, ...]) -> None:
+        """``parts`` take the place and the sequences of ``batch``."""
+        state = self._state_of(batch)
+        if state is not None and batch in state.in_flight:
+            place = state.in_flight.index(batch)
+            state.in_flight[place : place + 1] = parts
+
+    def judge(self, batch: ProducerBatch, code: ErrorCode) -> Verdict:
+        """What an error in the answer to ``batch`` means; may decide that the partition starts over."""
+        if code == ErrorCode.duplicate_sequence_number:
+            return Verdict.ALREADY_WRITTEN
+        state = self._state_of(batch)
+        if state is None:
+            return Verdict.NOT_ABOUT_SEQUENCES
+        match code:
+            case ErrorCode.out_of_order_sequence_number | ErrorCode.unknown_producer_id:
+                if batch.resequenced or not self._has_identity_of(state, batch):
+                    return Verdict.RETRY  # the answer is to a number that it has no more
+                if state.is_overtaken(batch):
+                    return Verdict.FAILED
+                if code == ErrorCode.unknown_producer_id or state.unresolved or state.is_next(batch):
+                    # All before it are acknowledged, and still the broker misses some: it lost them.
+                    self._to_restart[batch.partition] = None
+                return Verdict.RETRY
+            case ErrorCode.invalid_producer_epoch | ErrorCode.invalid_producer_id_mapping:
+                if batch.resequenced or not self._is_current(batch):
+                    return Verdict.RETRY
+                self._to_restart[batch.partition] = None
+                self.forget_identity()
+                return Verdict.RETRY
+            case _:
+                return Verdict.NOT_ABOUT_SEQUENCES
+
+    def maybe_raise_epoch(self) -> None:
+        """Start over the partitions that need it, under the next epoch; past the last one, under a new id."""
+        if not self._to_restart or not self.has_identity:
+            return
+        if self.producer_epoch >= PRODUCER_EPOCH_MAX:
+            self.forget_identity()
+            return
+        self.producer_epoch += 1
+        self._restart_waiting()
+
+    def _restart_waiting(self) -> None:
+        for partition in self._to_restart:
+            state = self._partitions.get(partition)
+            if state is not None:
+                self._restart(state)
+        self._to_restart.clear()
+
+    def _restart(self, state: PartitionSequences) -> None:
+        state.producer_id = self.producer_id
+        state.producer_epoch = self.producer_epoch
+        state.last_acknowledged = NOTHING_ACKNOWLEDGED
+        state.unresolved = False
+        sequence = 0
+        for batch in state.in_flight:
+            batch.set_sequence(state.producer_id, state.producer_epoch, sequence)
+            sequence = next_sequence(sequence, batch.records_count)
+        state.next_sequence = sequence
+
+    def _maybe_settle(self, partition: TopicPartition, state: PartitionSequences) -> None:
+        """With nothing in flight it shows whether what was given up had been written after all."""
+        if not state.unresolved or state.in_flight:
+            return
+        state.unresolved = False
+        last = state.last_acknowledged
+        if state.next_sequence != (0 if last < 0 else next_sequence(last, 1)):
+            self._to_restart[partition] = None
+
+    def _state_of(self, batch: ProducerBatch) -> PartitionSequences | None:
+        return self._partitions.get(batch.partition) if batch.has_sequence else None
+
+    def _is_stale(self, state: PartitionSequences) -> bool:
+        return (state.producer_id, state.producer_epoch) != (self.producer_id, self.producer_epoch)
+
+    def _is_current(self, batch: ProducerBatch) -> bool:
+        return (batch.producer_id, batch.producer_epoch) == (self.producer_id, self.producer_epoch)
+
+    def _has_identity_of(self, state: PartitionSequences, batch: ProducerBatch) -> bool:
+        return (batch.producer_id, batch.producer_epoch) == (state.producer_id, state.producer_epoch)

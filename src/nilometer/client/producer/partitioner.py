@@ -1,0 +1,193 @@
+"""Which partition a record goes to. Pure; chance and the lengths of queues are handed in.
+
+Named partitioners: ``default`` (hash of the key; records without one stick to a partition for a batch's
+worth of bytes), ``uniform_sticky`` (the same, keys ignored), ``round_robin``. A user's own is any callable
+``(topic, key, value, cluster) -> partition``.
+
+Invariant: a key lands where Java's producer puts it: ``murmur2(key) & 0x7fffffff`` modulo the number of
+partitions, whether these have a leader or not.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Protocol
+
+from nilometer.client.cluster_metadata import ClusterMetadata
+from nilometer.runtime import Entropy
+
+PartitionFunction = Callable[[str, bytes | None, bytes | None, ClusterMetadata], int]
+QueueLengths = Callable[[str, Sequence[int]], list[int]]
+"""Batches waiting for each of some partitions of a topic."""
+
+HASHES_KEPT = 4096
+"""Keys repeat: the hashes of so many are remembered."""
+
+_SEED = 0x9747B28C
+_M = 0x5BD1E995
+_MASK = 0xFFFF_FFFF
+
+
+def murmur2(data: bytes) -> int:
+    """The 32-bit hash of Java's ``Utils.murmur2``, as an unsigned number."""
+    length = len(data)
+    h = _SEED ^ length
+    whole = length & ~3
+    for (k,) in struct.iter_unpack("<I", data[:whole]):
+        k = k * _M & _MASK
+        k ^= k >> 24
+        h = (h * _M & _MASK) ^ (k * _M & _MASK)
+    if whole < length:
+        h ^= int.from_bytes(data[whole:], "little")
+        h = h * _M & _MASK
+    h ^= h >> 13
+    h = h * _M & _MASK
+    return h ^ (h >> 15)
+
+
+@functools.lru_cache(HASHES_KEPT)
+def positive_hash(key: bytes) -> int:
+    return murmur2(key) & 0x7FFF_FFFF
+
+
+def partition_for_key(key: bytes, partition_count: int) -> int:
+    return positive_hash(key) % partition_count
+
+
+class Partitioner(Protocol):
+    def partition(self, topic: str, key: bytes | None, value: bytes | None, cluster: ClusterMetadata) -> int:
+        """The partition for a record of a topic that ``cluster`` knows."""
+        ...
+
+    def on_appended(self, topic: str, partition: int, size: int, room: int, cluster: ClusterMetadata) -> None:
+        """A record of ``size`` bytes went into a batch of ``partition`` that has ``room`` bytes left."""
+        ...
+
+
+class UserPartitioner:
+    """A function of the user's, checked: what it returns must be a partition of the topic."""
+
+    def __init__(self, choose: PartitionFunction) -> None:
+        self._choose = choose
+
+    def partition(self, topic: str, key: bytes | None, value: bytes | None, cluster: ClusterMetadata) -> int:
+        chosen = self._choose(topic, key, value, cluster)
+        count = cluster.partition_count(topic)
+        if not isinstance(chosen, int) or not 0 <= chosen < count:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(
+                f"the partitioner chose partition {chosen!r} of topic {topic}, which has {count}"
+            )
+        return chosen
+
+    def on_appended(self, topic: str, partition: int, size: int, room: int, cluster: ClusterMetadata) -> None:
+        pass
+
+
+class RoundRobinPartitioner:
+    """Each record to the next partition that has a leader, whatever its key."""
+
+    def __init__(self) -> None:
+        self._next: dict[str, int] = {}
+
+    def partition(self, topic: str, key: bytes | None, value: bytes | None, cluster: ClusterMetadata) -> int:
+        turn = self._next.get(topic, 0)
+        self._next[topic] = turn + 1
+        candidates = _candidates(topic, cluster)
+        return candidates[turn % len(candidates)]
+
+    def on_appended(self, topic: str, partition: int, size: int, room: int, cluster: ClusterMetadata) -> None:
+        pass
+
+
+class _Sticky:
+    __slots__ = ("partition", "produced")
+
+    def __init__(self, partition: int) -> None:
+        self.partition = partition
+        self.produced = 0
+
+
+class StickyPartitioner:
+    """Keys by hash; the rest stays with one partition until it has had ``batch_size`` bytes (KIP-794).
+
+    The next partition is drawn at random, those with shorter queues being likelier where ``queue_lengths``
+    is given: a slow broker gets fewer of the records that may go anywhere.
+    """
+
+    def __init__(
+        self,
+        entropy: Entropy,
+        batch_size: int,
+        *,
+        ignore_keys: bool = False,
+        queue_lengths: QueueLengths | None = None,
+    ) -> None:
+        self._entropy = entropy
+        self._batch_size = max(batch_size, 1)
+        self._ignore_keys = ignore_keys
+        self._queue_lengths = queue_lengths
+        self._current: dict[str, _Sticky] = {}
+
+    def partition(self, topic: str, key: bytes | None, value: bytes | None, cluster: ClusterMetadata) -> int:
+        if key is not None and not self._ignore_keys:
+            return positive_hash(key) % cluster.partition_count(topic)
+        current = self._current.get(topic)
+        if current is None or not self._is_usable(topic, current.partition, cluster):
+            current = self._current[topic] = _Sticky(self._draw(topic, cluster))
+        return current.partition
+
+    def on_appended(self, topic: str, partition: int, size: int, room: int, cluster: ClusterMetadata) -> None:
+        current = self._current.get(topic)
+        if current is None or current.partition != partition:
+            return
+        current.produced += size
+        # Leave where a batch ends, lest the next one begins with a single record and waits for more.
+        at_boundary = room < size and current.produced + size > self._batch_size
+        if at_boundary or current.produced >= 2 * self._batch_size:
+            self._current[topic] = _Sticky(self._draw(topic, cluster))
+
+    def _is_usable(self, topic: str, partition: int, cluster: ClusterMetadata) -> bool:
+        available = cluster.topics[topic].available
+        return partition < cluster.partition_count(topic) and (not available or partition in available)
+
+    def _draw(self, topic: str, cluster: ClusterMetadata) -> int:
+        candidates = _candidates(topic, cluster)
+        if len(candidates) == 1:
+            return candidates[0]
+        if self._queue_lengths is None:
+            return self._entropy.choice(candidates)
+        lengths = self._queue_lengths(topic, candidates)
+        longest = max(lengths) + 1
+        cumulative = list(accumulate(longest - length for length in lengths))
+        drawn = self._entropy.below(cumulative[-1])
+        return next(candidates[i] for i, bound in enumerate(cumulative) if drawn < bound)
+
+
+def _candidates(topic: str, cluster: ClusterMetadata) -> Sequence[int]:
+    known = cluster.topics[topic]
+    return known.available or range(len(known.partitions))
+
+
+def make_partitioner(
+    name: str,
+    entropy: Entropy,
+    batch_size: int,
+    *,
+    ignore_keys: bool = False,
+    queue_lengths: QueueLengths | None = None,
+) -> Partitioner:
+    """The partitioner that ``partitioner.class`` names."""
+    match name:
+        case "round_robin":
+            return RoundRobinPartitioner()
+        case "uniform_sticky":
+            return StickyPartitioner(entropy, batch_size, ignore_keys=True, queue_lengths=queue_lengths)
+        case "default":
+            return StickyPartitioner(
+                entropy, batch_size, ignore_keys=ignore_keys, queue_lengths=queue_lengths
+            )
+        case _:
+            raise ValueError(f"no partitioner is named {name}")

@@ -1,0 +1,102 @@
+"""Produce requests made of batches, and their responses read back per batch. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from nilometer.client.cluster_metadata import NO_EPOCH, BrokerNode, ClusterMetadata, TopicPartition
+from nilometer.client.producer.batch import ProducerBatch
+from nilometer.wire.building import milliseconds_since_epoch
+from nilometer.wire.errors import ErrorCode
+from nilometer.wire.messages import Api, Message
+
+TOPIC_IDS_SINCE = 13
+"""The version of Produce that names topics by id alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceAnswer:
+    """What a broker said of one batch."""
+
+    partition: TopicPartition
+    code: ErrorCode
+    message: str
+    base_offset: int
+    log_append_time: int
+    leader_id: int
+    leader_epoch: int
+    """The present leader, where the broker that is not it any more named it (KIP-951)."""
+
+
+def topic_ids(metadata: ClusterMetadata, batches: Sequence[ProducerBatch]) -> dict[str, UUID] | None:
+    """The ids of all topics concerned, or None where one of them has none."""
+    ids: dict[str, UUID] = {}
+    for batch in batches:
+        topic = metadata.topics.get(batch.partition.topic)
+        if topic is None or topic.topic_id is None:
+            return None
+        ids[topic.name] = topic.topic_id
+    return ids
+
+
+def produce_request(
+    api: Api, batches: Sequence[ProducerBatch], ids: dict[str, UUID] | None, acks: int, timeout_ms: int
+) -> Message:
+    """At most one batch of each partition."""
+    by_topic: dict[str, list[Message]] = {}
+    for batch in batches:
+        part = api.make_request(
+            "PartitionProduceData", index=batch.partition.partition, records=batch.encoded()
+        )
+        by_topic.setdefault(batch.partition.topic, []).append(part)
+    return api.request(
+        transactional_id=None,
+        acks=acks,
+        timeout_ms=timeout_ms,
+        topic_data=tuple(
+            api.make_request(
+                "TopicProduceData",
+                name=topic,
+                topic_id=ids[topic] if ids is not None else None,
+                partition_data=tuple(parts),
+            )
+            for topic, parts in by_topic.items()
+        ),
+    )
+
+
+def read_produce_response(response: Message, ids: dict[str, UUID] | None) -> list[ProduceAnswer]:
+    names = {topic_id: name for name, topic_id in ids.items()} if ids is not None else {}
+    answers: list[ProduceAnswer] = []
+    for topic in response.responses:
+        name = topic.name if hasattr(topic, "name") else names.get(topic.topic_id, "")
+        for part in topic.partition_responses:
+            leader = getattr(part, "current_leader", None)
+            answers.append(
+                ProduceAnswer(
+                    partition=TopicPartition(name, part.index),
+                    code=part.error_code,
+                    message=getattr(part, "error_message", None) or "",
+                    base_offset=part.base_offset,
+                    log_append_time=_milliseconds(part.log_append_time),
+                    leader_id=leader.leader_id if leader is not None else -1,
+                    leader_epoch=leader.leader_epoch if leader is not None else NO_EPOCH,
+                )
+            )
+    return answers
+
+
+def nodes_named(response: Message) -> list[BrokerNode]:
+    """Brokers that a response introduces, for the leaders it names."""
+    return [
+        BrokerNode(node.node_id, node.host, node.port, node.rack)
+        for node in getattr(response, "node_endpoints", ())
+    ]
+
+
+def _milliseconds(moment: datetime | None) -> int:
+    """A point in time as the schemas have it, or -1 where there is none."""
+    return milliseconds_since_epoch(moment) if moment is not None else -1

@@ -1,0 +1,249 @@
+"""The producer: `send` records, learn where they landed (SPEC P-1 to P-4).
+
+``await producer.send(topic, value, key=…)`` returns once the record is in a batch; what it returns is a
+:class:`~nilometer.client.producer.delivery.Delivery`, which is awaited for the acknowledgement. Sending
+waits while ``buffer.memory`` is used up, so a producer that is faster than its brokers is slowed down.
+
+Knows the way of a record into a batch. Batches on their way are the sender's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+from nilometer.client.client import Client
+from nilometer.client.cluster_metadata import ClusterMetadata, TopicPartition
+from nilometer.client.config_keys import PRODUCER_CONFIG_DEFINITION
+from nilometer.client.producer.accumulator import RecordAccumulator, size_bound
+from nilometer.client.producer.batch import ProducerBatch
+from nilometer.client.producer.delivery import Delivery, RecordMetadata
+from nilometer.client.producer.partitioner import (
+    Partitioner,
+    PartitionFunction,
+    UserPartitioner,
+    make_partitioner,
+)
+from nilometer.client.producer.producer_config import ProducerConfig
+from nilometer.client.producer.sender import Sender
+from nilometer.client.settings import ClientSettings, GivenConfig
+from nilometer.runtime import Runtime
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Producer:
+    """Use as ``async with Producer(runtime, {"bootstrap.servers": …}) as producer``: leaving it flushes."""
+
+    def __init__(
+        self, runtime: Runtime, config: GivenConfig, *, partitioner: PartitionFunction | None = None
+    ) -> None:
+        settings = ClientSettings(PRODUCER_CONFIG_DEFINITION, config)
+        self.config = ProducerConfig.of(settings)
+        self.client = Client(runtime, settings)
+        self.client.auto_create_topics = settings.boolean("allow.auto.create.topics")
+        self._clock = runtime.clock
+        self._accumulator = RecordAccumulator(
+            batch_size=self.config.batch_size,
+            linger_ms=self.config.linger_ms,
+            buffer_memory=self.config.buffer_memory,
+            delivery_timeout_ms=self.config.delivery_timeout_ms,
+            codec=self.config.codec,
+            level=self.config.level,
+        )
+        self._partitioner = self._make_partitioner(runtime, partitioner)
+        self._sender: Sender | None = None
+        self._room: deque[asyncio.Future[None]] = deque()
+        self._numbered: dict[str, tuple[ClusterMetadata, list[TopicPartition]]] = {}
+        self._flushes = 0
+        self._closed = False
+
+    async def __aenter__(self) -> Producer:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # After an error there may be nobody who wants to wait for what is not yet acknowledged.
+        await self.close(timeout_ms=None if kind is None else 0)
+
+    async def start(self) -> None:
+        """Find the cluster. Raises ConnectionLost."""
+        await self.client.start()
+        self._sender = Sender(
+            self.client, self.config, self._accumulator, self._on_room, lambda: bool(self._room)
+        )
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> Delivery:
+        """Put a record into a batch. Raises KafkaError where that is not possible within ``max.block.ms``."""
+        sender = self._sender
+        if sender is None or self._closed:
+            raise KafkaError(ErrorCode.network_exception, "the producer is not open")
+        metadata = self.client.metadata
+        if topic not in metadata.topics:
+            await self.client.topic(topic, self.config.max_block_ms)
+            metadata = self.client.metadata
+        chosen = partition
+        if chosen is None:
+            chosen = self._partitioner.partition(topic, key, value, metadata)
+        target = self._target(topic, chosen, metadata)
+        if timestamp is None:
+            timestamp = self._clock.wall_ms()
+        size = size_bound(key, value, headers)
+        if size > self.config.max_request_size:
+            raise KafkaError(
+                ErrorCode.message_too_large,
+                f"the record takes {size} bytes; max.request.size is {self.config.max_request_size}",
+            )
+        now_ms = self._clock.monotonic_ms()
+        batch = None
+        if not self._room:
+            batch = self._accumulator.append(target, timestamp, key, value, headers, now_ms)
+        if batch is None:
+            batch = await self._append_when_room(target, timestamp, key, value, headers)
+        delivery = Delivery(batch, batch.records_count - 1, timestamp)
+        if partition is None:
+            room = self.config.batch_size - batch.size
+            self._partitioner.on_appended(topic, chosen, size, room, metadata)
+        if batch.records_count == 1:
+            # A batch began, so the one before it may be full: let the sender and the network have a turn.
+            sender.wake()
+            await asyncio.sleep(0)
+        return delivery
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> RecordMetadata:
+        """Send a record and wait for its acknowledgement. Raises KafkaError."""
+        return await (
+            await self.send(topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp)
+        )
+
+    async def partitions_for(self, topic: str) -> int:
+        """How many partitions a topic has. Raises KafkaError."""
+        return len((await self.client.topic(topic, self.config.max_block_ms)).partitions)
+
+    async def flush(self) -> None:
+        """Send without lingering; return when all that was sent before is acknowledged or failed."""
+        if self._sender is None:
+            return
+        self._flushes += 1
+        self._accumulator.flushing = True
+        self._sender.wake()
+        try:
+            for batch in self._accumulator.incomplete():
+                await _resolved(batch)
+        finally:
+            self._flushes -= 1
+            self._accumulator.flushing = self._flushes > 0
+
+    async def close(self, timeout_ms: int | None = None) -> None:
+        """Flush, for at most ``timeout_ms``, and close; what is not acknowledged then fails."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if timeout_ms is None:
+                await self.flush()
+            elif timeout_ms > 0:
+                async with asyncio.timeout(timeout_ms / 1000):
+                    await self.flush()
+        except TimeoutError:
+            pass  # the records that it is about say so themselves
+        finally:
+            if self._sender is not None:
+                await self._sender.close()
+            await self.client.close()
+
+    def _make_partitioner(self, runtime: Runtime, choose: PartitionFunction | None) -> Partitioner:
+        if choose is not None:
+            return UserPartitioner(choose)
+        return make_partitioner(
+            self.config.partitioner,
+            runtime.entropy,
+            self.config.batch_size,
+            ignore_keys=self.config.ignore_keys,
+            queue_lengths=self._accumulator.queue_lengths if self.config.adaptive else None,
+        )
+
+    def _target(self, topic: str, partition: int, metadata: ClusterMetadata) -> TopicPartition:
+        known = self._numbered.get(topic)
+        if known is None or known[0] is not metadata:
+            numbered = [TopicPartition(topic, index) for index in range(metadata.partition_count(topic))]
+            known = self._numbered[topic] = (metadata, numbered)
+        if not 0 <= partition < len(known[1]):
+            raise KafkaError(
+                ErrorCode.unknown_topic_or_partition,
+                f"topic {topic} has {len(known[1])} partitions and none is number {partition}",
+            )
+        return known[1][partition]
+
+    async def _append_when_room(
+        self,
+        target: TopicPartition,
+        timestamp: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+    ) -> ProducerBatch:
+        """Wait, behind all who wait already, until memory has become free."""
+        assert self._sender is not None
+        try:
+            async with asyncio.timeout(self.config.max_block_ms / 1000):
+                while True:
+                    await self._wait_for_room()
+                    now_ms = self._clock.monotonic_ms()
+                    batch = self._accumulator.append(target, timestamp, key, value, headers, now_ms)
+                    if batch is not None:
+                        self._on_room()  # there may be enough for the next one too
+                        return batch
+        except TimeoutError:
+            raise KafkaError(
+                ErrorCode.request_timed_out,
+                f"no room in buffer.memory ({self.config.buffer_memory} bytes) "
+                f"within max.block.ms ({self.config.max_block_ms})",
+            ) from None
+
+    async def _wait_for_room(self) -> None:
+        assert self._sender is not None
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._room.append(waiter)
+        self._sender.wake()
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self._on_room()  # the turn that it had been given goes to the next
+            raise
+        finally:
+            self._room.remove(waiter)
+
+    def _on_room(self) -> None:
+        for waiter in self._room:
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+
+async def _resolved(batch: ProducerBatch) -> None:
+    if batch.outcome is None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        batch.add_done_callback(lambda _batch: None if future.done() else future.set_result(None))
+        await future

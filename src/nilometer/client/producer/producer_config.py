@@ -1,0 +1,100 @@
+"""A producer's settings as one checked value, the relations between them included."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nilometer.client.config_keys import ACKS_ALL
+from nilometer.client.producer.idempotence import IN_FLIGHT_MAX
+from nilometer.client.settings import ClientSettings
+from nilometer.config import ConfigProblem
+from nilometer.wire.compression import Codec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig:
+    acks: int
+    batch_size: int
+    linger_ms: int
+    buffer_memory: int
+    max_block_ms: int
+    max_request_size: int
+    delivery_timeout_ms: int
+    request_timeout_ms: int
+    retries: int
+    max_in_flight: int
+    idempotent: bool
+    codec: Codec
+    level: int | None
+    partitioner: str
+    ignore_keys: bool
+    adaptive: bool
+
+    @classmethod
+    def of(cls, settings: ClientSettings) -> ProducerConfig:
+        """Raises ConfigProblem where settings contradict each other."""
+        codec = Codec[settings.string("compression.type").upper()]
+        acks_text = settings.string("acks")
+        acks = ACKS_ALL if acks_text == "all" else int(acks_text)
+        return cls(
+            acks=acks,
+            batch_size=settings.integer("batch.size"),
+            linger_ms=settings.integer("linger.ms"),
+            buffer_memory=settings.integer("buffer.memory"),
+            max_block_ms=settings.integer("max.block.ms"),
+            max_request_size=settings.integer("max.request.size"),
+            delivery_timeout_ms=_delivery_timeout_ms(settings),
+            request_timeout_ms=settings.integer("request.timeout.ms"),
+            retries=settings.integer("retries"),
+            max_in_flight=settings.integer("max.in.flight.requests.per.connection"),
+            idempotent=_is_idempotent(settings, acks),
+            codec=codec,
+            level=_level(settings, codec),
+            partitioner=settings.string("partitioner.class"),
+            ignore_keys=settings.boolean("partitioner.ignore.keys"),
+            adaptive=settings.boolean("partitioner.adaptive.partitioning.enable"),
+        )
+
+
+def _delivery_timeout_ms(settings: ClientSettings) -> int:
+    delivery = settings.integer("delivery.timeout.ms")
+    least = settings.integer("linger.ms") + settings.integer("request.timeout.ms")
+    if delivery >= least:
+        return delivery
+    if settings.is_given("delivery.timeout.ms"):
+        raise ConfigProblem(
+            "delivery.timeout.ms",
+            f"delivery.timeout.ms ({delivery}) must be at least linger.ms + request.timeout.ms ({least})",
+        )
+    return least
+
+
+def _is_idempotent(settings: ClientSettings, acks: int) -> bool:
+    """Idempotence is on unless other settings exclude it; asked for by name, they are refused instead."""
+    if not settings.boolean("enable.idempotence"):
+        return False
+    in_flight = settings.integer("max.in.flight.requests.per.connection")
+    conflicts = [
+        ("acks", acks != ACKS_ALL, "acks must be all"),
+        ("retries", settings.integer("retries") == 0, "retries must not be 0"),
+        (
+            "max.in.flight.requests.per.connection",
+            in_flight > IN_FLIGHT_MAX,
+            f"max.in.flight.requests.per.connection must be at most {IN_FLIGHT_MAX}",
+        ),
+    ]
+    for key, conflict, demand in conflicts:
+        if conflict:
+            if settings.is_given("enable.idempotence"):
+                raise ConfigProblem(key, f"{demand} where enable.idempotence is true")
+            return False
+    return True
+
+
+def _level(settings: ClientSettings, codec: Codec) -> int | None:
+    """The level that was asked for; otherwise the codec's own default."""
+    key = f"compression.{codec.name.lower()}.level"
+    if codec in (Codec.NONE, Codec.SNAPPY) or not settings.is_given(key):
+        return None
+    level = settings.integer(key)
+    return None if codec is Codec.GZIP and level < 0 else level

@@ -1,0 +1,365 @@
+"""Ships batches to the leaders of their partitions and deals with what comes back. The producer's shell.
+
+There is no task that runs all the time: a *step* looks at everything that is due and sends what can be
+sent, and is taken whenever something changed: a batch filled or lingered long enough, an answer came, a
+connection was made, metadata arrived.
+
+Invariants:
+
+- At most ``max.in.flight.requests.per.connection`` requests to one broker at a time, and at most one batch
+  of a partition in a request; with a limit of 1 a partition has at most one batch under way altogether.
+- Every batch taken from the accumulator is resolved, or put back into it.
+- A batch whose delivery time is over fails, wherever it is. If it was ever sent, it may have been written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+from uuid import UUID
+
+from nilometer.client.backoff import Backoff
+from nilometer.client.client import STALE_METADATA, Client
+from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.connection import Connection, ConnectionLost
+from nilometer.client.producer.accumulator import RecordAccumulator
+from nilometer.client.producer.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Acknowledged, ProducerBatch
+from nilometer.client.producer.idempotence import IdempotenceState, Verdict
+from nilometer.client.producer.produce_exchange import (
+    TOPIC_IDS_SINCE,
+    ProduceAnswer,
+    nodes_named,
+    produce_request,
+    read_produce_response,
+    topic_ids,
+)
+from nilometer.client.producer.producer_config import ProducerConfig
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode, KafkaError, is_retriable
+from nilometer.wire.messages import Message
+
+MAYBE_WRITTEN = frozenset(
+    {
+        ErrorCode.request_timed_out,
+        ErrorCode.network_exception,
+        ErrorCode.not_enough_replicas_after_append,
+        ErrorCode.unknown_server_error,
+    }
+)
+"""Errors that leave open whether the batch is in the log."""
+
+NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1
+
+
+class Sender:
+    def __init__(
+        self,
+        client: Client,
+        config: ProducerConfig,
+        accumulator: RecordAccumulator,
+        on_room: Callable[[], None],
+        memory_is_short: Callable[[], bool],
+    ) -> None:
+        self.idempotence = IdempotenceState() if config.idempotent else None
+        self._client = client
+        self._config = config
+        self._accumulator = accumulator
+        self._on_room = on_room
+        self._memory_is_short = memory_is_short
+        settings = client.settings
+        self._backoff = Backoff(
+            settings.integer("retry.backoff.ms"), settings.integer("retry.backoff.max.ms")
+        )
+        self._loop = asyncio.get_running_loop()
+        self._requests: dict[int, int] = {}
+        """Requests in flight, by broker."""
+        self._sent: dict[ProducerBatch, None] = {}
+        """Batches in flight, in the order they were sent."""
+        self._muted: dict[TopicPartition, None] = {}
+        self._jobs: dict[str, asyncio.Task[None]] = {}
+        """What goes on in the background, by name: connections being made, the identity being asked for."""
+        self._turn = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._step_is_due = False
+        self._closed = False
+        client.on_metadata.append(lambda _metadata: self.wake())
+
+    def wake(self) -> None:
+        """Something changed: take a step soon."""
+        if not self._step_is_due and not self._closed:
+            self._step_is_due = True
+            self._loop.call_soon(self._step)
+
+    async def close(self) -> None:
+        """Stop. What is not resolved fails with ConnectionLost."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for job in list(self._jobs.values()):
+            job.cancel()
+        await asyncio.gather(*self._jobs.values(), return_exceptions=True)
+        self._accumulator.discard_all()
+        for batch in self._accumulator.incomplete():
+            self._resolve(batch, ConnectionLost("the producer was closed"))
+
+    # --- one step
+
+    def _step(self) -> None:
+        self._step_is_due = False
+        if self._closed:
+            return
+        now_ms = self._client.runtime.clock.monotonic_ms()
+        self._expire(now_ms)
+        if self.idempotence is not None:
+            self.idempotence.maybe_raise_epoch()
+            if not self.idempotence.has_identity:
+                self._start_job("identity", self._obtain_identity)
+                self._set_timer(now_ms, None)
+                return
+        due, next_ms = self._accumulator.ready(now_ms, self._memory_is_short())
+        by_leader, leaderless = self._by_leader(due)
+        if leaderless:
+            self._client.request_refresh()
+        for node_id, partitions in by_leader.items():
+            self._send_to(node_id, partitions, now_ms)
+        self._set_timer(now_ms, next_ms)
+
+    def _by_leader(self, due: list[TopicPartition]) -> tuple[dict[int, list[TopicPartition]], bool]:
+        by_leader: dict[int, list[TopicPartition]] = {}
+        leaderless = False
+        for partition in due:
+            leader = self._client.metadata.leader(partition)
+            if leader is None:
+                leaderless = True
+            else:
+                by_leader.setdefault(leader.node_id, []).append(partition)
+        return by_leader, leaderless
+
+    def _send_to(self, node_id: int, partitions: list[TopicPartition], now_ms: int) -> None:
+        connection = self._client.connections.existing(node_id)
+        if connection is None:
+            self._start_job(f"connect-{node_id}", lambda: self._connect(node_id))
+            return
+        while self._requests.get(node_id, 0) < self._config.max_in_flight and connection.writable:
+            batches = self._drain(partitions, now_ms)
+            if not batches:
+                return
+            self._send(node_id, connection, batches)
+        connection.on_writable = self.wake
+
+    def _drain(self, partitions: list[TopicPartition], now_ms: int) -> list[ProducerBatch]:
+        """The first batch of each partition that may go, up to the size of a request; each time from another
+        partition on, so that none is always last."""
+        batches: list[ProducerBatch] = []
+        size = 0
+        self._turn += 1
+        begin = self._turn % len(partitions)
+        for partition in partitions[begin:] + partitions[:begin]:
+            batch = self._accumulator.ready_batch(partition, now_ms, self._memory_is_short())
+            if batch is None or partition in self._muted:
+                continue
+            if self.idempotence is not None and not self.idempotence.may_send(batch):
+                continue
+            if batches and size + batch.size > self._config.max_request_size:
+                break
+            size += batch.size
+            batches.append(self._accumulator.take_first(partition))
+        return batches
+
+    def _send(self, node_id: int, connection: Connection, batches: list[ProducerBatch]) -> None:
+        for batch in batches:
+            if self.idempotence is not None:
+                self.idempotence.begin(batch)
+            batch.attempts += 1
+            self._sent[batch] = None
+            if self._config.max_in_flight == 1:
+                self._muted[batch.partition] = None
+        ids = topic_ids(self._client.metadata, batches)
+        try:
+            api = connection.api(ApiKey.PRODUCE, None if ids is not None else TOPIC_IDS_SINCE - 1)
+            named = ids if api.version >= TOPIC_IDS_SINCE else None
+            request = produce_request(api, batches, named, self._config.acks, self._config.request_timeout_ms)
+            if self._config.acks == 0:
+                connection.send_without_response(request)
+                for batch in batches:
+                    self._acknowledge(batch, Acknowledged(-1))
+                return
+            future = connection.send(request)
+        except KafkaError as problem:
+            self._on_request_failed(batches, problem)
+            return
+        self._requests[node_id] = self._requests.get(node_id, 0) + 1
+        future.add_done_callback(lambda done: self._on_response(node_id, batches, named, done))
+
+    # --- what comes back
+
+    def _on_response(
+        self,
+        node_id: int,
+        batches: Sequence[ProducerBatch],
+        ids: dict[str, UUID] | None,
+        future: asyncio.Future[Message],
+    ) -> None:
+        self._requests[node_id] -= 1
+        problem = ConnectionLost("cancelled") if future.cancelled() else future.exception()
+        if self._closed:
+            return
+        if isinstance(problem, KafkaError):
+            self._on_request_failed(batches, problem)
+        elif problem is not None:
+            self._on_request_failed(batches, KafkaError(ErrorCode.unknown_server_error, repr(problem)))
+            raise problem  # for the loop's exception handler: an error of ours, not of the broker's
+        else:
+            self._on_answers(batches, ids, future.result())
+        self.wake()
+
+    def _on_answers(
+        self, batches: Sequence[ProducerBatch], ids: dict[str, UUID] | None, response: Message
+    ) -> None:
+        waiting = {batch.partition: batch for batch in batches}
+        nodes = nodes_named(response)
+        for answer in read_produce_response(response, ids):
+            batch = waiting.pop(answer.partition, None)
+            if batch is None:
+                continue
+            if answer.code == ErrorCode.none:
+                self._acknowledge(batch, Acknowledged(answer.base_offset, answer.log_append_time))
+                continue
+            if answer.leader_id >= 0:
+                self._client.learn_leader(answer.partition, answer.leader_id, answer.leader_epoch, nodes)
+            self._on_batch_failed(batch, answer.code, answer.message, answer)
+        for batch in waiting.values():
+            self._on_batch_failed(
+                batch, ErrorCode.unknown_server_error, "the broker's answer leaves the partition out"
+            )
+
+    def _on_request_failed(self, batches: Sequence[ProducerBatch], problem: KafkaError) -> None:
+        for batch in batches:
+            self._on_batch_failed(batch, problem.code, problem.message)
+
+    def _on_batch_failed(
+        self, batch: ProducerBatch, code: ErrorCode, message: str, answer: ProduceAnswer | None = None
+    ) -> None:
+        self._sent.pop(batch, None)
+        self._muted.pop(batch.partition, None)
+        if code in STALE_METADATA:
+            self._client.request_refresh()
+        if batch.outcome is not None:
+            return  # its time was over before the answer came
+        now_ms = self._client.runtime.clock.monotonic_ms()
+        if code == ErrorCode.message_too_large and batch.records_count > 1:
+            self._split(batch, now_ms)
+            return
+        verdict = Verdict.NOT_ABOUT_SEQUENCES
+        if self.idempotence is not None:
+            verdict = self.idempotence.judge(batch, code)
+        if verdict is Verdict.ALREADY_WRITTEN:
+            self._acknowledge(batch, Acknowledged(answer.base_offset if answer is not None else -1))
+        elif verdict is Verdict.RETRY:
+            self._accumulator.put_back(batch, now_ms + self._delay_ms(1))
+        elif verdict is Verdict.FAILED:
+            self._give_up(batch, KafkaError(code, message), maybe_written=True)
+        elif is_retriable(code) and batch.failures < self._config.retries:
+            batch.failures += 1
+            self._accumulator.put_back(batch, now_ms + self._delay_ms(batch.failures))
+        else:
+            self._give_up(batch, KafkaError(code, message), maybe_written=code in MAYBE_WRITTEN)
+
+    def _split(self, batch: ProducerBatch, now_ms: int) -> None:
+        parts = batch.split(self._accumulator.codec, self._accumulator.level)
+        if self.idempotence is not None:
+            self.idempotence.on_split(batch, parts)
+        self._accumulator.replace(batch, parts, now_ms)
+
+    def _acknowledge(self, batch: ProducerBatch, outcome: Acknowledged) -> None:
+        self._sent.pop(batch, None)
+        self._muted.pop(batch.partition, None)
+        if self.idempotence is not None:
+            self.idempotence.on_acknowledged(batch)
+        self._resolve(batch, outcome)
+
+    def _give_up(self, batch: ProducerBatch, problem: KafkaError, *, maybe_written: bool) -> None:
+        if self.idempotence is not None and batch.has_sequence:
+            self.idempotence.on_failed(batch, maybe_written=maybe_written)
+        self._resolve(batch, problem)
+
+    def _resolve(self, batch: ProducerBatch, outcome: Acknowledged | KafkaError) -> None:
+        self._accumulator.release(batch)
+        batch.resolve(outcome)
+        self._on_room()
+
+    def _delay_ms(self, failures: int) -> int:
+        return self._backoff.delay_ms(failures, self._client.runtime.entropy)
+
+    # --- time
+
+    def _expire(self, now_ms: int) -> None:
+        oldest = self._accumulator.oldest_deadline_ms()
+        if oldest is None or oldest > now_ms:
+            return
+        late = self._accumulator.expired(now_ms)
+        late += [batch for batch in self._sent if batch.deadline_ms <= now_ms]
+        for batch in late:
+            self._sent.pop(batch, None)
+            after = now_ms - batch.created_ms
+            reason = f"{batch.records_count} records for {batch.partition} not acknowledged after {after} ms"
+            problem = KafkaError(ErrorCode.request_timed_out, reason)
+            self._give_up(batch, problem, maybe_written=batch.attempts > 0)
+
+    def _set_timer(self, now_ms: int, next_ms: int | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        oldest = self._accumulator.oldest_deadline_ms()
+        times = [when for when in (next_ms, oldest) if when is not None]
+        if times:
+            self._timer = self._loop.call_later(max(min(times) - now_ms, 0) / 1000, self.wake)
+
+    # --- background jobs
+
+    def _start_job(self, name: str, job: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if name in self._jobs or self._closed:
+            return
+        task = asyncio.create_task(job(), name=f"producer-{name}")
+        self._jobs[name] = task
+
+        def ended(done: asyncio.Task[None]) -> None:
+            del self._jobs[name]
+            if not done.cancelled() and (problem := done.exception()) is not None:
+                raise problem  # for the loop's exception handler: a job deals with every KafkaError itself
+            self.wake()
+
+        task.add_done_callback(ended)
+
+    async def _connect(self, node_id: int) -> None:
+        try:
+            await self._client.connections.get(node_id)
+        except KafkaError:
+            self._client.request_refresh()  # the broker may be gone, and its partitions elsewhere
+
+    async def _obtain_identity(self) -> None:
+        assert self.idempotence is not None
+
+        async def ask() -> Message:
+            response = await self._client.send_to_any(
+                ApiKey.INIT_PRODUCER_ID,
+                lambda api: api.request(
+                    transactional_id=None,
+                    transaction_timeout_ms=NO_TRANSACTION_TIMEOUT_MS,
+                    producer_id=NO_PRODUCER_ID,
+                    producer_epoch=NO_PRODUCER_EPOCH,
+                ),
+            )
+            if response.error_code != ErrorCode.none:
+                raise KafkaError(response.error_code, "no producer id was given out")
+            return response
+
+        try:
+            response = await self._client.retry(ask, self._config.delivery_timeout_ms)
+        except KafkaError as problem:
+            if not problem.retriable:
+                for batch in self._accumulator.discard_all():
+                    self._give_up(batch, problem, maybe_written=batch.attempts > 0)
+            return
+        self.idempotence.adopt(response.producer_id, response.producer_epoch)
