@@ -14,15 +14,19 @@ import posixpath
 from nilometer.broker.config import BrokerConfig, Endpoint
 from nilometer.broker.connection import Connection
 from nilometer.broker.controller import Controller
+from nilometer.broker.controller_channel import ControllerChannel
+from nilometer.broker.controller_link import ControllerLink
 from nilometer.broker.dispatcher import RequestDispatcher
 from nilometer.broker.fetch_session import FetchSessionCache
 from nilometer.broker.group_commit import GroupCommit
 from nilometer.broker.housekeeping import Housekeeping
+from nilometer.broker.isr_requests import IsrRequests
 from nilometer.broker.log_disposal import LogDisposal
 from nilometer.broker.membership import Membership, RegistrationRefused
 from nilometer.broker.metadata_log import MetadataLog
 from nilometer.broker.partition_host import LocalPartitionHost
 from nilometer.broker.producer_ids import ProducerIds
+from nilometer.broker.replica_fetchers import ReplicaFetchers
 from nilometer.broker.replica_manager import ReplicaManager
 from nilometer.broker.services import Services
 from nilometer.broker.tasks import Tasks
@@ -34,10 +38,12 @@ from nilometer.coordination import CoordinationError, CoordinationStore, make_st
 from nilometer.runtime import Listener, LockHeld, Runtime
 from nilometer.storage import CorruptCheckpoint, LogConfig
 from nilometer.storage.log_manager import LoadingProgress, LogManager, ManagerOptions, NoLogDirectory
+from nilometer.wire.errors import KafkaError
 
 logger = logging.getLogger("nilometer.broker")
 
 PROGRESS_EVERY_MS = 1_000
+HAND_OVER_TIMEOUT_S = 15.0
 
 
 class StartFailed(Exception):
@@ -59,6 +65,8 @@ class Broker:
         self._replicas: ReplicaManager | None = None
         self._metadata: MetadataLog | None = None
         self._services: Services | None = None
+        self._channel: ControllerChannel | None = None
+        self._link: ControllerLink | None = None
         self._stopping = asyncio.Event()
         self._last_progress_ms = 0
         self.failure: str | None = None
@@ -104,6 +112,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Go down cleanly. Safe at any point of coming up."""
+        await self._hand_over()
         if self._listener is not None:
             self._listener.close()
         if self._dispatcher is not None:
@@ -112,6 +121,8 @@ class Broker:
         broker_epoch = self._broker_epoch()
         if self._replicas is not None:
             self._replicas.stop()
+        if self._channel is not None:
+            self._channel.close()
         await self._tasks.stop()
         await self._close_logs(broker_epoch)
         if self._store is not None:
@@ -181,8 +192,14 @@ class Broker:
         controller = Controller(config.node_id, store, metadata)
         disposal = LogDisposal(runtime, logs, self._tasks)
         commit = GroupCommit(runtime, self._tasks, self._on_flush_failure)
-        host = LocalPartitionHost(runtime, logs, disposal, commit, self._on_directory_failure)
-        self._replicas = replicas = ReplicaManager(config, runtime, logs, host, disposal)
+        self._channel = channel = ControllerChannel(config.node_id, runtime, metadata)
+        self._link = link = ControllerLink(config.node_id, controller, channel, metadata)
+        fetchers = ReplicaFetchers(config, runtime, metadata, self._tasks)
+        isr_requests = IsrRequests(link, self._tasks)
+        host = LocalPartitionHost(
+            runtime, logs, disposal, commit, isr_requests, fetchers, self._on_directory_failure
+        )
+        self._replicas = replicas = ReplicaManager(config, runtime, logs, host, disposal, fetchers)
         metadata.subscribe(replicas.on_delta, replicas.on_reload)
         self._services = services = Services(
             config=config,
@@ -190,8 +207,9 @@ class Broker:
             tasks=self._tasks,
             metadata=metadata,
             controller=controller,
+            controller_channel=channel,
             replicas=replicas,
-            producer_ids=ProducerIds(config.node_id, controller),
+            producer_ids=ProducerIds(link),
             fetch_sessions=FetchSessionCache(
                 config.integer("max.incremental.fetch.session.cache.slots"), runtime.entropy
             ),
@@ -269,6 +287,19 @@ class Broker:
             self.fail(f"no data folder is usable any more: {error}")
 
     # ── going down ──────────────────────────────────────────────────────────────────────────────
+    async def _hand_over(self) -> None:
+        """Let other brokers lead before this one stops; if that cannot be, they find out by its absence."""
+        image = self._metadata.image if self._metadata is not None else None
+        if image is None or self._link is None or self.failure or len(image.live_brokers()) < 2:
+            return
+        if not self._config.boolean("controlled.shutdown.enable"):
+            return
+        try:
+            async with asyncio.timeout(HAND_OVER_TIMEOUT_S):
+                await self._link.announce_shutdown()
+        except (KafkaError, CoordinationError, TimeoutError) as problem:
+            logger.warning("Leaderships could not be handed over before stopping: %r", problem)
+
     def _broker_epoch(self) -> int:
         if self._metadata is None:
             return NO_BROKER_EPOCH

@@ -2,7 +2,8 @@
 
 Knows framing, order and back-pressure; what a request means is the dispatcher's. Invariants:
 
-- Responses leave in request order. Produce requests are taken up while earlier ones still wait for
+- Responses leave in request order. A fetch that waits for data is answered as soon as another request stands
+  behind it. Produce requests are taken up while earlier ones still wait for
   their acknowledgement (pipelining); any other request is taken up alone, as Kafka's muted channels do.
 - Memory held for one connection is bounded: a frame above the limit closes the connection before it is
   read; a large frame's buffer grows with the bytes that arrive, not with the length announced; while
@@ -71,6 +72,8 @@ class Connection(asyncio.BufferedProtocol):
         self._doom: str | None = None
         self.peer: tuple[str, int] = ("", 0)
         self.client_software: tuple[str, str] = ("unknown", "unknown")
+        self.on_pressed: Callable[[], None] | None = None
+        """Set by a request that can be answered before its wait is over."""
         self.last_active_ms = 0
         self.closed = False
 
@@ -196,6 +199,7 @@ class Connection(asyncio.BufferedProtocol):
                 frame = self._queue[0]
                 if self._waiting:
                     if self._alone or not self._dispatcher.may_pipeline(frame):
+                        self._hurry()
                         break
                     if len(self._waiting) >= FRAMES_QUEUED_MAX:
                         break
@@ -205,6 +209,12 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._draining = False
         self._balance_reading()
+
+    def _hurry(self) -> None:
+        """Something stands behind a request that only waits for more data: that one is answered as it is."""
+        hurry, self.on_pressed = self.on_pressed, None
+        if hurry is not None:
+            asyncio.get_running_loop().call_soon(hurry)
 
     def _serve(self, frame: Buffer) -> None:
         try:

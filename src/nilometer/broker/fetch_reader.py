@@ -67,6 +67,8 @@ class FetchOutcome:
     diverging: EpochEnd | None = None
     preferred_read_replica: int = -1
     cold: ColdRead | None = None
+    has_news: bool = False
+    """For a follower: its leader's high watermark is above the one it knows."""
 
     @property
     def topic(self) -> str | UUID:
@@ -187,6 +189,8 @@ class FetchReader:
         self, target: _Target, partition: Partition, leader: LeaderRole, outcome: FetchOutcome
     ) -> int | None:
         if target.is_acknowledged:
+            outcome.has_news = leader.has_news_for(self.identity.replica_id)
+            outcome.high_watermark = leader.tell_high_watermark(self.identity.replica_id)
             return leader.log_end_offset
         asked = target.asked
         verdict = partition.on_follower_fetch(
@@ -198,9 +202,13 @@ class FetchReader:
             asked.log_start_offset,
         )
         match verdict:
-            case ServeFetch(end_offset, high_watermark):
+            case ServeFetch(end_offset, high_watermark, _, has_news):
                 target.is_acknowledged = True
-                outcome.high_watermark = high_watermark
+                has_records = asked.fetch_offset < end_offset
+                outcome.has_news = has_news
+                outcome.high_watermark = (
+                    high_watermark if has_records else leader.tell_high_watermark(self.identity.replica_id)
+                )
                 return end_offset
             case DivergingFetch(diverging):
                 outcome.diverging = diverging

@@ -54,6 +54,7 @@ class Housekeeping:
         rounds = (
             ("checkpoints", checkpoint_ms, self.write_checkpoints),
             ("retention", retention_ms, self.apply_retention),
+            ("lagging followers", config.replica_lag_time_max_ms // 2, self.tick_leaders),
             ("overdue flushes", FLUSH_CHECK_MS, self.flush_overdue),
             ("idle connections", CONNECTION_CHECK_MS, self.close_idle_connections),
             ("producer expiry", PRODUCER_CHECK_MS, self.expire_producers),
@@ -89,6 +90,11 @@ class Housekeeping:
             if paths:
                 logger.info("%s now begins at offset %d", partition, log.log_start_offset)
                 self._disposal.remove_files(paths, log.config.file_delete_delay_ms)
+
+    def tick_leaders(self) -> None:
+        """Followers that have not caught up for too long leave their ISRs."""
+        for partition in self._replicas:
+            partition.tick()
 
     def flush_overdue(self) -> None:
         wall_ms = self._runtime.clock.wall_ms()

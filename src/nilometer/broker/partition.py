@@ -22,11 +22,14 @@ from nilometer.replication import (
     AdvanceHighWatermark,
     AdvanceLogStart,
     AlterPartition,
+    AlterPartitionAnswer,
     AppendBatches,
     BackOff,
     EligibleBrokers,
     EpochEnd,
+    FetchAnswer,
     FetchVerdict,
+    FollowerFetch,
     HighWatermarkAdvanced,
     LeaderRole,
     ReleaseProduce,
@@ -54,6 +57,10 @@ class PartitionHost(Protocol):
 
     def request_flush(self, partition: Partition) -> None:
         """Have the log flushed soon, together with others."""
+        ...
+
+    def flushed(self, partition: Partition) -> None:
+        """Its log has been flushed: if it follows, it may fetch on."""
         ...
 
     def send_alter_partition(self, partition: Partition, request: AlterPartition) -> None: ...
@@ -162,6 +169,9 @@ class Partition:
             for waiter in list(self.fetch_waiters):
                 if waiter.for_replica:
                     waiter.on_readable(info.size)
+        self._count_unflushed(info)
+
+    def _count_unflushed(self, info: AppendInfo) -> None:
         self._unflushed_records += info.last_offset - info.first_offset + 1
         if self._unflushed_records >= self.log.config.flush_messages:
             self._unflushed_records = 0
@@ -193,6 +203,47 @@ class Partition:
         self._carry_out(self.replica.on_flushed(flushed, self._host.clock.monotonic_ms()))
         while self._flush_waits and self._flush_waits[0][0] <= flushed:
             self._flush_waits.popleft()[1].release()
+        self._host.flushed(self)
+
+    # ── following ───────────────────────────────────────────────────────────────────────────────
+    def on_fetch_answer(self, fetch: FollowerFetch, answer: FetchAnswer, records: bytes) -> bool:
+        """Do what the leader's answer asks for; returns whether to rest before the next fetch.
+
+        Raises KafkaError where ``records`` cannot be taken: they are damaged, or the disk fails.
+        """
+        backs_off = False
+        for effect in self.replica.on_fetch_answer(fetch, answer):
+            if isinstance(effect, AppendBatches):
+                self._append_as_follower(records)
+            elif isinstance(effect, AdvanceHighWatermark):
+                self.log.on_high_watermark(effect.offset)
+                self._tell_consumers(len(records))
+            elif isinstance(effect, BackOff):
+                backs_off = True
+            else:
+                self._carry_out((effect,))
+        return backs_off
+
+    def _append_as_follower(self, records: bytes) -> None:
+        try:
+            info = self.log.append_as_follower(records, wall_ms=self._host.clock.wall_ms())
+        except LogFenced as reason:
+            self._host.log_failed(self, reason)
+            raise
+        if info is not None:
+            self._count_unflushed(info)
+
+    # ── the ISR ─────────────────────────────────────────────────────────────────────────────────
+    def on_alter_partition_answer(self, request: AlterPartition, answer: AlterPartitionAnswer) -> None:
+        """The controller answered, or nothing came in time."""
+        now_ms = self._host.clock.monotonic_ms()
+        self._carry_out(self.replica.on_alter_partition_answer(request, answer, now_ms))
+
+    def tick(self) -> None:
+        """Time has passed: followers may lag, a request may be due again."""
+        role = self.replica.role
+        if isinstance(role, LeaderRole) and role.needs_tick:
+            self._carry_out(role.on_tick(self._host.clock.monotonic_ms()))
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────
     def check_reader(self, current_leader_epoch: int) -> LeaderRole:
@@ -302,16 +353,15 @@ class Partition:
                     assert_never(effect)
 
     def _on_high_watermark_advanced(self) -> None:
-        high_watermark = self.replica.high_watermark
-        self.log.on_high_watermark(high_watermark)
-        if not self.fetch_waiters:
-            self._bytes_above_high_watermark = 0
-            return
+        self.log.on_high_watermark(self.replica.high_watermark)
         # An estimate: the records up to the log's end are taken as readable; a waiter reads to make sure.
         readable, self._bytes_above_high_watermark = self._bytes_above_high_watermark, 0
+        self._tell_consumers(readable)
+
+    def _tell_consumers(self, readable: int) -> None:
+        """The high watermark has risen: news for consumers, and for followers that know an older one."""
         for waiter in list(self.fetch_waiters):
-            if not waiter.for_replica:
-                waiter.on_readable(max(readable, 1))
+            waiter.on_readable(max(readable, 1) if not waiter.for_replica else 1)
 
     def _answer_all_fetches(self) -> None:
         for waiter in list(self.fetch_waiters):

@@ -6,8 +6,10 @@ import logging
 from collections.abc import Callable
 
 from nilometer.broker.group_commit import GroupCommit
+from nilometer.broker.isr_requests import IsrRequests
 from nilometer.broker.log_disposal import LogDisposal
 from nilometer.broker.partition import Partition
+from nilometer.broker.replica_fetchers import ReplicaFetchers
 from nilometer.replication import AlterPartition
 from nilometer.runtime import Runtime
 from nilometer.storage import LogFenced, Truncation
@@ -23,19 +25,26 @@ class LocalPartitionHost:
         logs: LogManager,
         disposal: LogDisposal,
         commit: GroupCommit,
+        isr_requests: IsrRequests,
+        fetchers: ReplicaFetchers,
         on_directory_failure: Callable[[str, Exception], None],
     ) -> None:
         self.clock = runtime.clock
         self._logs = logs
         self._disposal = disposal
         self._commit = commit
+        self._isr_requests = isr_requests
+        self._fetchers = fetchers
         self._on_directory_failure = on_directory_failure
 
     def request_flush(self, partition: Partition) -> None:
         self._commit.request(partition)
 
+    def flushed(self, partition: Partition) -> None:
+        self._fetchers.wake(partition)
+
     def send_alter_partition(self, partition: Partition, request: AlterPartition) -> None:
-        raise NotImplementedError("a partition with one replica never asks for another ISR")
+        self._isr_requests.send(partition, request)
 
     def truncate_to(self, partition: Partition, offset: int) -> None:
         wall_ms = self.clock.wall_ms()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from nilometer.broker.controller import Controller
-from nilometer.cluster.controller.producer_ids import decide_allocate_producer_ids
-from nilometer.cluster.identifiers import NO_BROKER_EPOCH, BrokerId
+from nilometer.broker.controller_link import ControllerLink
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 
@@ -15,9 +13,8 @@ class ProducerIds:
     forgotten.
     """
 
-    def __init__(self, broker_id: int, controller: Controller) -> None:
-        self._broker_id = BrokerId(broker_id)
-        self._controller = controller
+    def __init__(self, link: ControllerLink) -> None:
+        self._link = link
         self._next = 0
         self._left = 0
         self._refilling = asyncio.Lock()
@@ -36,13 +33,7 @@ class ProducerIds:
         return self._next - 1
 
     async def _refill(self) -> None:
-        block = await self._controller.decide(
-            lambda image: decide_allocate_producer_ids(
-                image,
-                self._broker_id,
-                NO_BROKER_EPOCH if (epoch := image.broker_epoch(self._broker_id)) is None else epoch,
-            )
-        )
+        block = await self._link.allocate_producer_ids()
         if not block.outcome.ok:
             raise KafkaError(ErrorCode.coordinator_load_in_progress, block.outcome.message or "")
         self._next, self._left = block.first, block.count

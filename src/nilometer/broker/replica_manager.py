@@ -17,6 +17,7 @@ from uuid import UUID
 from nilometer.broker.config import BrokerConfig
 from nilometer.broker.log_disposal import LogDisposal
 from nilometer.broker.partition import Partition, PartitionHost
+from nilometer.broker.replica_fetchers import ReplicaFetchers
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.identifiers import BrokerEpoch, BrokerId, TopicIdPartition, uuid_from_text
 from nilometer.cluster.image import ClusterImage
@@ -40,12 +41,14 @@ class ReplicaManager:
         logs: LogManager,
         host: PartitionHost,
         disposal: LogDisposal,
+        fetchers: ReplicaFetchers,
     ) -> None:
         self._config = config
         self._runtime = runtime
         self.logs = logs
         self._host = host
         self._disposal = disposal
+        self._fetchers = fetchers
         self._broker_id = BrokerId(config.node_id)
         self._partitions: dict[TopicIdPartition, Partition] = {}
         self._by_name: dict[tuple[str, int], Partition] = {}
@@ -143,6 +146,7 @@ class ReplicaManager:
 
     def stop(self) -> None:
         """The broker goes down: resign every role; whoever waits is answered."""
+        self._fetchers.stop()
         for partition in list(self._partitions.values()):
             partition.stop()
 
@@ -155,7 +159,10 @@ class ReplicaManager:
         if partition is None:
             partition = self._begin_hosting(key, state)
         if partition is not None:
+            epoch_before = partition.leader_epoch
             partition.on_metadata(state, self._eligible)
+            if partition.leader_epoch != epoch_before:
+                self._fetchers.assign(partition)
 
     def _begin_hosting(self, key: TopicIdPartition, state: PartitionState) -> Partition | None:
         topic = self._image.topic_by_id(key.topic_id)
@@ -206,6 +213,7 @@ class ReplicaManager:
 
     def _forget(self, partition: Partition) -> None:
         key = partition.key
+        self._fetchers.forget(partition)
         del self._partitions[key]
         del self._by_name[partition.topic, key.partition]
         del self._by_uuid[uuid_from_text(key.topic_id), key.partition]

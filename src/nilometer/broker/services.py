@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from nilometer.broker.config import BrokerConfig
 from nilometer.broker.controller import Controller
+from nilometer.broker.controller_channel import ControllerChannel
 from nilometer.broker.fetch_session import FetchSessionCache
 from nilometer.broker.metadata_log import MetadataLog
 from nilometer.broker.producer_ids import ProducerIds
@@ -24,6 +25,7 @@ class Services:
     tasks: Tasks
     metadata: MetadataLog
     controller: Controller
+    controller_channel: ControllerChannel
     replicas: ReplicaManager
     producer_ids: ProducerIds
     fetch_sessions: FetchSessionCache

@@ -124,6 +124,7 @@ class _Fetch:
             for_replica=self._reader.identity.is_replica,
         )
         future.add_done_callback(lambda done: delayed.cancel() if done.cancelled() else None)
+        self._request.connection.on_pressed = delayed.complete
         return future
 
     def _try_answer(self, final: bool) -> bool:

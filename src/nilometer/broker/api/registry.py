@@ -6,7 +6,11 @@ import functools
 from collections.abc import Mapping
 
 from nilometer.broker.api import (
+    allocate_producer_ids,
+    alter_partition,
+    alter_partition_reassignments,
     api_versions,
+    broker_heartbeat,
     create_partitions,
     create_topics,
     delete_records,
@@ -15,14 +19,17 @@ from nilometer.broker.api import (
     describe_configs,
     describe_log_dirs,
     describe_topic_partitions,
+    elect_leaders,
     fetch,
     find_coordinator,
     incremental_alter_configs,
     init_producer_id,
     list_offsets,
+    list_partition_reassignments,
     metadata,
     offset_for_leader_epoch,
     produce,
+    unregister_broker,
 )
 from nilometer.broker.api.spec import ApiSpec
 
@@ -30,7 +37,11 @@ APIS: Mapping[int, ApiSpec] = {
     int(spec.key): spec
     for spec in sorted(
         (
+            allocate_producer_ids.API,
+            alter_partition.API,
+            alter_partition_reassignments.API,
             api_versions.API,
+            broker_heartbeat.API,
             create_partitions.API,
             create_topics.API,
             delete_records.API,
@@ -39,14 +50,17 @@ APIS: Mapping[int, ApiSpec] = {
             describe_configs.API,
             describe_log_dirs.API,
             describe_topic_partitions.API,
+            elect_leaders.API,
             fetch.API,
             find_coordinator.API,
             incremental_alter_configs.API,
             init_producer_id.API,
             list_offsets.API,
+            list_partition_reassignments.API,
             metadata.API,
             offset_for_leader_epoch.API,
             produce.API,
+            unregister_broker.API,
         ),
         key=lambda spec: spec.key,
     )

@@ -1,0 +1,48 @@
+"""BrokerHeartbeat, as far as sessions do not serve for it: a broker announces that it wants to stop.
+
+Its leaderships move at once and it leaves every ISR it can; it may stop when it has folded that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.connection import Reply
+from nilometer.broker.controller_requests import on_controller
+from nilometer.broker.services import Services
+from nilometer.cluster.controller.brokers import ShutdownProgress, decide_controlled_shutdown
+from nilometer.cluster.controller.decision import Decision, Outcome
+from nilometer.cluster.identifiers import BrokerEpoch, BrokerId
+from nilometer.cluster.image import ClusterImage
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode
+
+
+def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
+    body = request.body
+
+    def decide(image: ClusterImage) -> Decision[ShutdownProgress]:
+        if not body.want_shut_down:
+            why = "only announcements of a shutdown are served; sessions tell who lives"
+            return Decision((), ShutdownProgress(outcome=Outcome(ErrorCode.invalid_request, why)))
+        return decide_controlled_shutdown(image, BrokerId(body.broker_id), BrokerEpoch(body.broker_epoch))
+
+    return on_controller(services, request, decide, _respond, _refuse)
+
+
+def _respond(services: Services, request: Request, progress: ShutdownProgress) -> Reply:
+    return request.respond(
+        throttle_time_ms=0,
+        error_code=progress.outcome.error,
+        is_caught_up=True,
+        is_fenced=False,
+        should_shut_down=progress.outcome.ok,
+    )
+
+
+def _refuse(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
+    return _respond(services, request, ShutdownProgress(outcome=Outcome(error, message)))
+
+
+API = ApiSpec(key=ApiKey.BROKER_HEARTBEAT, versions=(0, 1), handle=handle)

@@ -1,0 +1,39 @@
+"""ListPartitionReassignments: the moves under way, of the partitions named or (null) of all."""
+
+from __future__ import annotations
+
+from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.connection import Reply
+from nilometer.broker.services import Services
+from nilometer.cluster.controller.reassignments import list_reassignments
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode
+from nilometer.wire.messages import Message
+
+
+def handle(services: Services, request: Request) -> Reply:
+    asked = request.body.topics
+    wanted = (
+        None
+        if asked is None
+        else [(topic.name, index) for topic in asked for index in topic.partition_indexes]
+    )
+    topics: dict[str, list[Message]] = {}
+    for ongoing in list_reassignments(services.image, wanted):
+        topics.setdefault(ongoing.topic, []).append(
+            request.make(
+                "OngoingPartitionReassignment",
+                partition_index=ongoing.partition,
+                replicas=ongoing.state.replicas,
+                adding_replicas=ongoing.state.adding,
+                removing_replicas=ongoing.state.removing,
+            )
+        )
+    listed = tuple(
+        request.make("OngoingTopicReassignment", name=name, partitions=tuple(partitions))
+        for name, partitions in topics.items()
+    )
+    return request.respond(throttle_time_ms=0, error_code=ErrorCode.none, error_message=None, topics=listed)
+
+
+API = ApiSpec(key=ApiKey.LIST_PARTITION_REASSIGNMENTS, versions=(0, 0), handle=handle)

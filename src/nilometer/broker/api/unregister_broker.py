@@ -1,0 +1,33 @@
+"""UnregisterBroker: a broker will never return; nobody waits for its log any more."""
+
+from __future__ import annotations
+
+import asyncio
+
+from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.connection import Reply
+from nilometer.broker.controller_requests import on_controller
+from nilometer.broker.services import Services
+from nilometer.cluster.controller.brokers import decide_unregister_broker
+from nilometer.cluster.controller.decision import Decision, Outcome
+from nilometer.cluster.image import ClusterImage
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode
+
+
+def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
+    def decide(image: ClusterImage) -> Decision[Outcome]:
+        return decide_unregister_broker(image, request.body.broker_id)
+
+    return on_controller(services, request, decide, _respond, _refuse)
+
+
+def _respond(services: Services, request: Request, outcome: Outcome) -> Reply:
+    return request.respond(throttle_time_ms=0, error_code=outcome.error, error_message=outcome.message)
+
+
+def _refuse(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
+    return _respond(services, request, Outcome(error, message))
+
+
+API = ApiSpec(key=ApiKey.UNREGISTER_BROKER, versions=(0, 0), handle=handle)

@@ -1,0 +1,155 @@
+"""What this broker itself asks of the controller: other ISRs, producer ids, leave to stop.
+
+Asked of the decision functions directly while this broker is in office, of the controller's broker otherwise.
+Raises KafkaError or CoordinationError where no answer came; what became of the request is then not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nilometer.broker.controller import Controller
+from nilometer.broker.controller_channel import ControllerChannel
+from nilometer.broker.metadata_log import MetadataLog
+from nilometer.cluster.controller import alter_partition as decisions
+from nilometer.cluster.controller.brokers import decide_controlled_shutdown
+from nilometer.cluster.controller.decision import OK, Outcome
+from nilometer.cluster.controller.producer_ids import ProducerIdBlock, decide_allocate_producer_ids
+from nilometer.cluster.identifiers import (
+    NO_BROKER_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    LeaderEpoch,
+    PartitionEpoch,
+    TopicIdPartition,
+    topic_id_of,
+    uuid_from_text,
+)
+from nilometer.replication import AlterPartition, AlterPartitionAnswer
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.messages import Api, Message
+
+IsrRequests = Sequence[tuple[TopicIdPartition, AlterPartition]]
+IsrAnswers = dict[TopicIdPartition, AlterPartitionAnswer]
+
+
+class ControllerLink:
+    def __init__(
+        self, broker_id: int, controller: Controller, channel: ControllerChannel, metadata: MetadataLog
+    ) -> None:
+        self._broker_id = BrokerId(broker_id)
+        self._controller = controller
+        self._channel = channel
+        self._metadata = metadata
+
+    @property
+    def _broker_epoch(self) -> BrokerEpoch:
+        epoch = self._metadata.image.broker_epoch(self._broker_id)
+        return NO_BROKER_EPOCH if epoch is None else epoch
+
+    async def alter_partitions(self, broker_epoch: int, requests: IsrRequests) -> IsrAnswers:
+        """All ``requests`` must be of one life of this broker."""
+        if self._controller.is_in_office:
+            asked = [_decision_request(key, request) for key, request in requests]
+            altered = await self._controller.decide(
+                lambda image: decisions.decide_alter_partitions(
+                    image, self._broker_id, BrokerEpoch(broker_epoch), asked
+                )
+            )
+            return {one.partition: _answer_of(one) for one in altered}
+        response = await self._channel.call(
+            ApiKey.ALTER_PARTITION, lambda api: self._alter_partition_request(api, broker_epoch, requests)
+        )
+        if response.error_code is not ErrorCode.none:
+            raise KafkaError(response.error_code, "the controller refused AlterPartition")
+        return {
+            TopicIdPartition(topic_id_of(topic.topic_id), part.partition_index): AlterPartitionAnswer(
+                error=part.error_code,
+                leader_epoch=part.leader_epoch,
+                partition_epoch=part.partition_epoch,
+                isr=tuple(part.isr),
+            )
+            for topic in response.topics
+            for part in topic.partitions
+        }
+
+    async def allocate_producer_ids(self) -> ProducerIdBlock:
+        if self._controller.is_in_office:
+            return await self._controller.decide(
+                lambda image: decide_allocate_producer_ids(image, self._broker_id, self._broker_epoch)
+            )
+        response = await self._channel.call(
+            ApiKey.ALLOCATE_PRODUCER_IDS,
+            lambda api: api.request(broker_id=self._broker_id, broker_epoch=self._broker_epoch),
+        )
+        outcome = OK if response.error_code is ErrorCode.none else Outcome(response.error_code, "refused")
+        return ProducerIdBlock(outcome, response.producer_id_start, response.producer_id_len)
+
+    async def announce_shutdown(self) -> None:
+        """Returns when every leadership that can move has moved, and this broker has folded it."""
+        if self._controller.is_in_office:
+            progress = await self._controller.decide(
+                lambda image: decide_controlled_shutdown(image, self._broker_id, self._broker_epoch)
+            )
+            outcome = progress.outcome
+        else:
+            response = await self._channel.call(ApiKey.BROKER_HEARTBEAT, self._shutdown_request)
+            outcome = Outcome(response.error_code)
+        if not outcome.ok:
+            raise KafkaError(outcome.error, outcome.message or "the controller refused the shutdown")
+        await self._metadata.catch_up()
+
+    def _shutdown_request(self, api: Api) -> Message:
+        return api.request(
+            broker_id=self._broker_id,
+            broker_epoch=self._broker_epoch,
+            current_metadata_offset=self._metadata.image.number,
+            want_fence=False,
+            want_shut_down=True,
+        )
+
+    def _alter_partition_request(self, api: Api, broker_epoch: int, requests: IsrRequests) -> Message:
+        topics: dict[str, list[Message]] = {}
+        for key, request in requests:
+            topics.setdefault(key.topic_id, []).append(
+                api.make_request(
+                    "PartitionData",
+                    partition_index=key.partition,
+                    leader_epoch=request.leader_epoch,
+                    new_isr_with_epochs=tuple(
+                        api.make_request("BrokerState", broker_id=member, broker_epoch=epoch)
+                        for member, epoch in request.new_isr
+                    ),
+                    leader_recovery_state=0,
+                    partition_epoch=request.partition_epoch,
+                )
+            )
+        return api.request(
+            broker_id=self._broker_id,
+            broker_epoch=broker_epoch,
+            topics=tuple(
+                api.make_request("TopicData", topic_id=uuid_from_text(topic_id), partitions=tuple(partitions))
+                for topic_id, partitions in topics.items()
+            ),
+        )
+
+
+def _decision_request(key: TopicIdPartition, request: AlterPartition) -> decisions.AlterPartition:
+    return decisions.AlterPartition(
+        partition=key,
+        leader_epoch=LeaderEpoch(request.leader_epoch),
+        partition_epoch=PartitionEpoch(request.partition_epoch),
+        new_isr=tuple(
+            decisions.IsrMember(BrokerId(member), BrokerEpoch(epoch)) for member, epoch in request.new_isr
+        ),
+    )
+
+
+def _answer_of(altered: decisions.AlteredPartition) -> AlterPartitionAnswer:
+    state = altered.state
+    if state is None:
+        return AlterPartitionAnswer(error=altered.outcome.error)
+    return AlterPartitionAnswer(
+        leader_epoch=state.leader_epoch, partition_epoch=state.partition_epoch, isr=state.isr
+    )

@@ -1,0 +1,72 @@
+"""AlterPartition requests on their way to the controller: gathered, sent together, sent again.
+
+Which ISR to ask for, and what an answer means, is the replication core's affair. Here they are carried: all
+that arise while one request is under way go with the next. Where no answer comes, the partitions are told so
+and look again a little later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from nilometer.broker.controller_link import ControllerLink, IsrAnswers
+from nilometer.broker.partition import Partition
+from nilometer.broker.tasks import Tasks
+from nilometer.coordination.store import CoordinationError
+from nilometer.replication import AlterPartition, AlterPartitionAnswer
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger("nilometer.broker")
+
+RETRY_S = 0.05
+REQUEST_PARTITIONS_MAX = 1000
+_NO_ANSWER = AlterPartitionAnswer(error=ErrorCode.request_timed_out)
+
+
+class IsrRequests:
+    def __init__(self, link: ControllerLink, tasks: Tasks) -> None:
+        self._link = link
+        self._tasks = tasks
+        self._waiting: dict[Partition, AlterPartition] = {}
+        self._sending: asyncio.Task[None] | None = None
+
+    def send(self, partition: Partition, request: AlterPartition) -> None:
+        """Replaces an earlier request of the partition that has not left yet."""
+        self._waiting[partition] = request
+        if self._sending is None:
+            self._sending = self._tasks.spawn(self._send_all(), name="ISR requests")
+
+    async def _send_all(self) -> None:
+        try:
+            while self._waiting:
+                broker_epoch, batch = self._next_batch()
+                answers = await self._ask(broker_epoch, batch)
+                unanswered = False
+                for partition, request in batch.items():
+                    answer = answers.get(partition.key, _NO_ANSWER)
+                    unanswered = unanswered or answer is _NO_ANSWER
+                    partition.on_alter_partition_answer(request, answer)
+                if unanswered:
+                    await asyncio.sleep(RETRY_S)
+                    for partition in batch:
+                        partition.tick()
+        finally:
+            self._sending = None
+
+    def _next_batch(self) -> tuple[int, dict[Partition, AlterPartition]]:
+        """Requests of one life of this broker."""
+        broker_epoch = next(iter(self._waiting.values())).broker_epoch
+        batch: dict[Partition, AlterPartition] = {}
+        for partition, request in list(self._waiting.items()):
+            if request.broker_epoch == broker_epoch and len(batch) < REQUEST_PARTITIONS_MAX:
+                batch[partition] = self._waiting.pop(partition)
+        return broker_epoch, batch
+
+    async def _ask(self, broker_epoch: int, batch: dict[Partition, AlterPartition]) -> IsrAnswers:
+        requests = [(partition.key, request) for partition, request in batch.items()]
+        try:
+            return await self._link.alter_partitions(broker_epoch, requests)
+        except (KafkaError, CoordinationError) as problem:
+            logger.info("No answer to an AlterPartition of %d partitions: %s", len(batch), problem)
+            return {}

@@ -1,0 +1,321 @@
+"""Following: one task for each leader (and lane), fetching for all the partitions that it leads.
+
+The decisions are :class:`~nilometer.replication.FollowerRole`'s: what to ask for, what an answer does to the
+log. Here requests are built, sent and taken apart. A fetch session (KIP-227) keeps requests and answers
+small: they name only partitions with news.
+
+Invariants:
+- one fetch of a partition is outstanding at most, and its answer counts only together with it;
+- a fetch offset is what is written (or flushed) at the moment the request is built;
+- a partition given to this task while a fetch waits at the leader does not wait for it: a request behind a
+  waiting fetch makes the leader answer it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from uuid import UUID
+
+from nilometer.broker.config import BrokerConfig
+from nilometer.broker.partition import Partition
+from nilometer.client.connection import Connection
+from nilometer.cluster.identifiers import uuid_from_text
+from nilometer.replication import IN_AGREEMENT, EpochEnd, FetchAnswer, FollowerFetch, FollowerRole
+from nilometer.runtime import Runtime
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.messages import Api, Message
+from nilometer.wire.record_batch import batches
+
+logger = logging.getLogger("nilometer.broker")
+
+BACKOFF_MIN_MS = 20
+MIN_VERSION = 15
+"""Fetch with the follower's broker epoch (KIP-903)."""
+
+Locate = Callable[[], tuple[str, int] | None]
+_Key = tuple[UUID, int]
+
+
+@dataclass(slots=True)
+class _Followed:
+    partition: Partition
+    sent: FollowerFetch | None = None
+    """The fetch that the leader's session knows: what the next answer is an answer to."""
+    resume_ms: int = 0
+    """Not asked for before this time."""
+    failures: int = 0
+
+
+class ReplicaFetcher:
+    def __init__(
+        self, leader_id: int, lane: int, config: BrokerConfig, runtime: Runtime, locate: Locate
+    ) -> None:
+        """``locate`` tells the leader's endpoint now, or None while it is not known."""
+        self._leader_id = leader_id
+        self._config = config
+        self._runtime = runtime
+        self._locate = locate
+        self._name = f"fetcher {lane} of broker {leader_id}"
+        self._client_id = f"broker-{config.node_id}-fetcher-{lane}"
+        self._followed: dict[_Key, _Followed] = {}
+        self._dropped: dict[_Key, None] = {}
+        self._changed = asyncio.Event()
+        self._connection: Connection | None = None
+        self._session_id = 0
+        self._session_epoch = 0
+        self._is_waiting = False
+        self._failures = 0
+
+    def __len__(self) -> int:
+        return len(self._followed)
+
+    def follow(self, partition: Partition) -> None:
+        """Fetch for ``partition`` from now on; its role may have changed."""
+        key = _key(partition)
+        self._followed[key] = _Followed(partition)
+        self._dropped.pop(key, None)
+        self.wake()
+
+    def forget(self, partition: Partition) -> None:
+        key = _key(partition)
+        if self._followed.pop(key, None) is not None:
+            self._dropped[key] = None
+
+    def wake(self) -> None:
+        """Something can be asked for that could not before."""
+        self._changed.set()
+        if self._is_waiting and self._connection is not None and not self._connection.closed:
+            self._is_waiting = False
+            nudge = self._connection.send(
+                self._connection.api(ApiKey.API_VERSIONS, 0).request()
+            )  # the leader answers a waiting fetch when something stands behind it
+            nudge.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    def stop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    async def run(self) -> None:
+        """Fetch for ever."""
+        while True:
+            self._changed.clear()
+            if not self._followed:
+                await self._changed.wait()
+                continue
+            try:
+                await self._fetch_once()
+                self._failures = 0
+            except KafkaError as problem:
+                await self._recover(problem)
+
+    async def _recover(self, problem: KafkaError) -> None:
+        """The connection, or its session, is of no use any more."""
+        if self._failures == 0:
+            logger.info("The %s failed: %s", self._name, problem)
+        self._reset_session()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._failures += 1
+        await self._rest(self._backoff_ms(self._failures))
+
+    async def _rest(self, duration_ms: int) -> None:
+        """Sleep, but not through a change."""
+        try:
+            async with asyncio.timeout(duration_ms / 1000):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    def _backoff_ms(self, failures: int) -> int:
+        return min(self._config.integer("replica.fetch.backoff.ms"), BACKOFF_MIN_MS << min(failures, 8))
+
+    async def _fetch_once(self) -> None:
+        connection = await self._connect()
+        asked, wake_in_ms = self._build()
+        if all(followed.sent is None for followed in self._followed.values()):
+            await self._rest(wake_in_ms)
+            return
+        if wake_in_ms < self._config.integer("replica.fetch.wait.max.ms"):
+            asyncio.get_running_loop().call_later(wake_in_ms / 1000, self.wake)
+        request = self._request(connection.api(ApiKey.FETCH), asked)
+        self._is_waiting = True
+        try:
+            response = await connection.send(request, timeout_ms=self._timeout_ms)
+        finally:
+            self._is_waiting = False
+        self._take(response)
+
+    @property
+    def _timeout_ms(self) -> int:
+        return self._config.integer("replica.fetch.wait.max.ms") + self._config.replica_lag_time_max_ms
+
+    async def _connect(self) -> Connection:
+        if self._connection is not None and not self._connection.closed:
+            return self._connection
+        endpoint = self._locate()
+        if endpoint is None:
+            raise KafkaError(ErrorCode.broker_not_available, f"broker {self._leader_id} is not registered")
+        self._reset_session()
+        connection = await Connection.open(self._runtime, *endpoint, client_id=self._client_id)
+        if connection.api(ApiKey.FETCH).version < MIN_VERSION:
+            connection.close()
+            raise KafkaError(ErrorCode.unsupported_version, f"broker {self._leader_id} is too old")
+        self._connection = connection
+        return connection
+
+    def _reset_session(self) -> None:
+        self._session_id = self._session_epoch = 0
+        self._dropped.clear()
+        for followed in self._followed.values():
+            followed.sent = None
+
+    # ── asking ──────────────────────────────────────────────────────────────────────────────────
+    def _build(self) -> tuple[list[_Followed], int]:
+        """Those whose fetch is news to the session; and how long until a resting one may be asked
+        for again.
+        """
+        now_ms = self._runtime.clock.monotonic_ms()
+        asked: list[_Followed] = []
+        wake_in_ms = self._config.integer("replica.fetch.backoff.ms")
+        for key, followed in self._followed.items():
+            role = followed.partition.replica.role
+            if not isinstance(role, FollowerRole) or role.leader != self._leader_id:
+                continue
+            if followed.resume_ms > now_ms:
+                wake_in_ms = min(wake_in_ms, followed.resume_ms - now_ms)
+                self._pause(key, followed)
+                continue
+            before = followed.sent
+            if before is not None and role.outstanding is before:
+                continue
+            fetch = role.next_fetch()
+            if not isinstance(fetch, FollowerFetch):
+                self._pause(key, followed)
+                continue
+            followed.sent = fetch
+            if before is None or not _is_same(before, fetch):
+                asked.append(followed)
+        return asked, wake_in_ms
+
+    def _pause(self, key: _Key, followed: _Followed) -> None:
+        """Take a partition out of the session: it is not to be asked for now."""
+        if followed.sent is not None:
+            followed.sent = None
+            self._dropped[key] = None
+
+    def _request(self, api: Api, asked: Iterable[_Followed]) -> Message:
+        config = self._config
+        topics: dict[UUID, list[Message]] = {}
+        for followed in asked:
+            fetch = followed.sent
+            assert fetch is not None
+            topic_id, index = _key(followed.partition)
+            self._dropped.pop((topic_id, index), None)
+            topics.setdefault(topic_id, []).append(
+                api.make_request(
+                    "FetchPartition",
+                    partition=index,
+                    current_leader_epoch=fetch.leader_epoch,
+                    fetch_offset=fetch.fetch_offset,
+                    last_fetched_epoch=fetch.last_fetched_epoch,
+                    log_start_offset=fetch.log_start_offset,
+                    partition_max_bytes=config.integer("replica.fetch.max.bytes"),
+                )
+            )
+        dropped: dict[UUID, list[int]] = {}
+        for topic_id, index in self._dropped:
+            dropped.setdefault(topic_id, []).append(index)
+        self._dropped.clear()
+        return api.request(
+            replica_state=api.make_request(
+                "ReplicaState", replica_id=config.node_id, replica_epoch=self._broker_epoch()
+            ),
+            max_wait_ms=config.integer("replica.fetch.wait.max.ms"),
+            min_bytes=config.integer("replica.fetch.min.bytes"),
+            max_bytes=config.integer("replica.fetch.response.max.bytes"),
+            isolation_level=0,
+            session_id=self._session_id,
+            session_epoch=self._session_epoch,
+            topics=tuple(
+                api.make_request("FetchTopic", topic_id=topic_id, partitions=tuple(partitions))
+                for topic_id, partitions in topics.items()
+            ),
+            forgotten_topics_data=tuple(
+                api.make_request("ForgottenTopic", topic_id=topic_id, partitions=tuple(indexes))
+                for topic_id, indexes in dropped.items()
+            ),
+        )
+
+    def _broker_epoch(self) -> int:
+        return next(iter(self._followed.values())).partition.replica.broker_epoch if self._followed else -1
+
+    # ── taking the answer ───────────────────────────────────────────────────────────────────────
+    def _take(self, response: Message) -> None:
+        if response.error_code is not ErrorCode.none:
+            raise KafkaError(response.error_code, f"broker {self._leader_id} refused the fetch")
+        self._session_id = response.session_id
+        self._session_epoch = (self._session_epoch + 1) & 0x7FFF_FFFF or 1
+        if not self._session_id:
+            self._session_epoch = 0
+        for topic in response.responses:
+            for part in topic.partitions:
+                followed = self._followed.get((topic.topic_id, part.partition_index))
+                if followed is not None and followed.sent is not None:
+                    self._take_partition(followed, followed.sent, part)
+        if not self._session_id:
+            for followed in self._followed.values():
+                followed.sent = None  # without a session every request names everything
+
+    def _take_partition(self, followed: _Followed, fetch: FollowerFetch, part: Message) -> None:
+        records: bytes = part.records or b""
+        try:
+            answer = _answer_of(part, records)
+            backoff = followed.partition.on_fetch_answer(fetch, answer, records)
+        except KafkaError as problem:
+            logger.warning(
+                "What broker %d sent of %s is refused: %s", self._leader_id, followed.partition, problem
+            )
+            role = followed.partition.replica.role
+            if isinstance(role, FollowerRole):
+                role.on_fetch_failed(fetch)
+            backoff = True
+        if backoff:
+            followed.failures += 1
+            followed.resume_ms = self._runtime.clock.monotonic_ms() + self._backoff_ms(followed.failures)
+        else:
+            followed.failures = 0
+
+
+def _key(partition: Partition) -> _Key:
+    return uuid_from_text(partition.key.topic_id), partition.key.partition
+
+
+def _is_same(before: FollowerFetch, after: FollowerFetch) -> bool:
+    """Whether the session already knows all that ``after`` says."""
+    return (
+        before.fetch_offset == after.fetch_offset
+        and before.leader_epoch == after.leader_epoch
+        and before.last_fetched_epoch == after.last_fetched_epoch
+        and before.log_start_offset == after.log_start_offset
+    )
+
+
+def _answer_of(part: Message, records: bytes) -> FetchAnswer:
+    base_offset = end_offset = -1
+    for _, header in batches(records):
+        base_offset = header.base_offset if base_offset < 0 else base_offset
+        end_offset = header.next_offset
+    diverging = part.diverging_epoch
+    return FetchAnswer(
+        error=part.error_code,
+        diverging=IN_AGREEMENT if diverging.epoch < 0 else EpochEnd(diverging.epoch, diverging.end_offset),
+        base_offset=base_offset,
+        end_offset=end_offset,
+        high_watermark=part.high_watermark,
+        log_start_offset=part.log_start_offset,
+    )

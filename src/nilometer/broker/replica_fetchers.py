@@ -1,0 +1,70 @@
+"""Which fetcher fetches for which partition: by leader, and spread over ``num.replica.fetchers`` lanes."""
+
+from __future__ import annotations
+
+import asyncio
+
+from nilometer.broker.config import BrokerConfig
+from nilometer.broker.metadata_log import MetadataLog
+from nilometer.broker.partition import Partition
+from nilometer.broker.replica_fetcher import ReplicaFetcher
+from nilometer.broker.tasks import Tasks
+from nilometer.cluster.identifiers import BrokerId
+from nilometer.replication import FollowerRole
+from nilometer.runtime import Runtime
+
+
+class ReplicaFetchers:
+    def __init__(self, config: BrokerConfig, runtime: Runtime, metadata: MetadataLog, tasks: Tasks) -> None:
+        self._config = config
+        self._runtime = runtime
+        self._metadata = metadata
+        self._tasks = tasks
+        self._lanes = config.integer("num.replica.fetchers")
+        self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
+        self._runs: dict[tuple[int, int], asyncio.Task[None]] = {}
+        self._by_partition: dict[Partition, ReplicaFetcher] = {}
+
+    def assign(self, partition: Partition) -> None:
+        """Follow whom the partition's role says; stop following where it says nobody."""
+        role = partition.replica.role
+        if not isinstance(role, FollowerRole) or not role.has_leader:
+            self.forget(partition)
+            return
+        fetcher = self._fetcher(role.leader, partition.key.partition % self._lanes)
+        if self._by_partition.get(partition) is not fetcher:
+            self.forget(partition)
+            self._by_partition[partition] = fetcher
+        fetcher.follow(partition)
+
+    def forget(self, partition: Partition) -> None:
+        fetcher = self._by_partition.pop(partition, None)
+        if fetcher is not None:
+            fetcher.forget(partition)
+
+    def wake(self, partition: Partition) -> None:
+        """What the partition fetched is flushed now: it can go on."""
+        fetcher = self._by_partition.get(partition)
+        if fetcher is not None:
+            fetcher.wake()
+
+    def stop(self) -> None:
+        for fetcher in self._fetchers.values():
+            fetcher.stop()
+
+    def _fetcher(self, leader_id: int, lane: int) -> ReplicaFetcher:
+        fetcher = self._fetchers.get((leader_id, lane))
+        if fetcher is None:
+            fetcher = ReplicaFetcher(
+                leader_id, lane, self._config, self._runtime, lambda: self._locate(leader_id)
+            )
+            self._fetchers[leader_id, lane] = fetcher
+            self._runs[leader_id, lane] = self._tasks.spawn(
+                fetcher.run(), name=f"fetcher {lane} of broker {leader_id}"
+            )
+        return fetcher
+
+    def _locate(self, leader_id: int) -> tuple[str, int] | None:
+        broker = self._metadata.image.broker(BrokerId(leader_id))
+        endpoint = broker.endpoint("PLAINTEXT") if broker is not None and not broker.fenced else None
+        return None if endpoint is None else (endpoint.host, endpoint.port)
