@@ -22,7 +22,13 @@ from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
 from nilometer.cluster.controller.partition_change import Wanted
 from nilometer.cluster.controller.partition_draft import PartitionDraft
 from nilometer.cluster.entries import Unit
-from nilometer.cluster.identifiers import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, Incarnation
+from nilometer.cluster.identifiers import (
+    NO_BROKER_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    Incarnation,
+    TopicIdPartition,
+)
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import (
     BrokerFenced,
@@ -57,7 +63,10 @@ class ShutdownProgress:
 
 
 def check_registration(image: ClusterImage, registration: BrokerRegistration) -> Outcome:
-    """Whether this broker may join: asked by the broker itself before it opens its session, too."""
+    """Whether this broker belongs here: asked by the broker itself before it opens its session, too.
+
+    Its earlier life may still be registered then; that is no obstacle, the session store sees to that.
+    """
     if registration.cluster_id is not None and image.cluster_id not in (None, registration.cluster_id):
         return Outcome(
             ErrorCode.inconsistent_cluster_id,
@@ -67,13 +76,8 @@ def check_registration(image: ClusterImage, registration: BrokerRegistration) ->
     if len(set(registration.log_dirs)) != len(registration.log_dirs):
         return Outcome(ErrorCode.invalid_registration, "Duplicate directory ID in registration")
     for broker in image.brokers():
-        if broker.id == registration.broker_id:
-            if not broker.fenced and broker.incarnation != registration.incarnation:
-                return Outcome(
-                    ErrorCode.duplicate_broker_registration,
-                    f"Another broker is registered with id {broker.id}",
-                )
-        elif shared := set(broker.log_dirs) & set(registration.log_dirs):
+        shared = set(broker.log_dirs) & set(registration.log_dirs)
+        if shared and broker.id != registration.broker_id:
             return Outcome(
                 ErrorCode.invalid_registration,
                 f"Broker {broker.id} is already registered with directory {min(shared)}",
@@ -85,8 +89,13 @@ def decide_broker_up(image: ClusterImage, registration: BrokerRegistration) -> D
     """A session has appeared. Nothing to do where this life is registered already."""
     outcome = check_registration(image, registration)
     known = image.broker(registration.broker_id)
-    if not outcome.ok or (known is not None and _is_same_life(known, registration)):
+    if not outcome.ok:
         return Decision((), outcome)
+    if known is not None and not known.fenced:
+        if known.incarnation == registration.incarnation:
+            return Decision((), OK)
+        duplicate = f"Another broker is registered with id {known.id}"
+        return Decision((), Outcome(ErrorCode.duplicate_broker_registration, duplicate))
     broker_id = registration.broker_id
     draft = PartitionDraft(image)
     if known is not None:
@@ -162,10 +171,6 @@ def decide_unregister_broker(image: ClusterImage, broker_id: BrokerId) -> Decisi
     return Decision(tuple(units), OK)
 
 
-def _is_same_life(known: Broker, registration: BrokerRegistration) -> bool:
-    return not known.fenced and known.incarnation == registration.incarnation
-
-
 def _forfeit(draft: PartitionDraft, known: Broker, registration: BrokerRegistration) -> None:
     """Takes back what the broker's earlier life was trusted with, unless it is known to have lost nothing."""
     disk_lost = not set(known.log_dirs) <= set(registration.log_dirs)
@@ -186,18 +191,15 @@ def _forfeit(draft: PartitionDraft, known: Broker, registration: BrokerRegistrat
 def _without(image: ClusterImage, broker_ids: Sequence[BrokerId]) -> tuple[Unit, ...]:
     """Takes the brokers out of every ISR and every leadership."""
     draft = PartitionDraft(image)
-    seen: set[object] = set()
+    affected: dict[TopicIdPartition, None] = {}
     for broker_id in broker_ids:
-        for key, state in image.partitions_on(broker_id):
-            if key in seen or broker_id not in state.isr:
-                continue
-            seen.add(key)
-            isr = tuple(r for r in state.isr if r not in broker_ids)
-            if not state.has_leader and not isr:
-                continue  # the last member stays, and there is nobody to move
-            draft.change(
-                key,
-                draft.with_election_policy(key, Wanted(isr=isr)),
-                may_lead=lambda r: r not in broker_ids and image.is_active(r),
-            )
+        affected.update(
+            (key, None) for key, state in image.partitions_on(broker_id) if broker_id in state.isr
+        )
+    for key in affected:
+        draft.change(
+            key,
+            draft.with_election_policy(key, Wanted()),
+            may_lead=lambda r: r not in broker_ids and image.is_active(r),
+        )
     return draft.take_units()

@@ -8,7 +8,7 @@ half done (:func:`decide_repair`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from nilometer.cluster.controller.brokers import BrokerRegistration
@@ -17,7 +17,7 @@ from nilometer.cluster.controller.decision import Decision
 from nilometer.cluster.controller.partition_change import Wanted
 from nilometer.cluster.controller.partition_draft import PartitionDraft
 from nilometer.cluster.delta import ConfigResource
-from nilometer.cluster.entries import Entry, Office, Unit
+from nilometer.cluster.entries import Entry, Office
 from nilometer.cluster.identifiers import (
     BrokerId,
     ControllerEpoch,
@@ -109,20 +109,13 @@ def decide_repair(image: ClusterImage) -> Decision[None]:
     """Finishes what an interrupted controller began: no leader and no in-sync replica that may not be one,
     no partition without a leader that could have one. Decides nothing where all is well."""
     draft = PartitionDraft(image)
-    for key, state in _doubtful_partitions(image):
-        active = tuple(r for r in state.isr if image.is_active(r))
-        wanted = Wanted(isr=active) if state.has_leader else Wanted()
-        draft.change(key, draft.with_election_policy(key, wanted), may_lead=image.is_active)
-    units: tuple[Unit, ...] = draft.take_units()
-    return Decision(units, None)
-
-
-def _doubtful_partitions(image: ClusterImage) -> Collection[tuple[TopicIdPartition, PartitionState]]:
-    found: dict[TopicIdPartition, PartitionState] = {}
+    doubtful: dict[TopicIdPartition, PartitionState] = {}
     for broker in image.brokers():
         if not broker.is_active:
-            found.update(
+            doubtful.update(
                 (key, state) for key, state in image.partitions_on(broker.id) if broker.id in state.isr
             )
-    found.update(image.leaderless_partitions())
-    return list(found.items())
+    doubtful.update(image.leaderless_partitions())
+    for key in doubtful:
+        draft.change(key, draft.with_election_policy(key, Wanted()), may_lead=image.is_active)
+    return Decision(draft.take_units(), None)

@@ -9,10 +9,10 @@ leader replica (KIP-966: it was in the ISR when that shrank below min.insync.rep
 leader could not advance its high watermark). A restart without a clean shutdown ends that certainty: the
 replica is *forfeited*.
 
-Who leads, in this order, each by assignment order:
+A replica whose broker may not lead (fenced, about to stop) is not in sync either, but stays safe. Who
+leads, in this order, each by assignment order:
 
-1. the leader in office, if it is still in sync and may lead (a preferred election asks the first replica
-   first);
+1. the leader in office, if it is still in sync (a preferred election asks the first replica first);
 2. a member of the ISR;
 3. an eligible leader replica, which becomes the whole ISR;
 4. if no replica is safe any more: the last known leader, or a crash of all would be for ever;
@@ -86,18 +86,24 @@ def change_partition(
     may_lead: MayLead,
     min_insync_replicas: int,
 ) -> PartitionChanged | None:
-    assignment = _completed(_wanted_assignment(state, wanted))
-    min_isr = min(min_insync_replicas, len(assignment.replicas))
-    standing = _elect(state, assignment, wanted, may_lead, min_isr)
+    underway = _wanted_assignment(state, wanted, may_lead)
+    assignment = _completed(underway)
+    standing = _elect(state, assignment, wanted, may_lead, min_insync_replicas)
+    if standing.leader == NO_LEADER and assignment is not underway:
+        # To wait for a leader with fewer replicas than there are could be to wait for ever.
+        assignment = underway
+        standing = _elect(state, assignment, wanted, may_lead, min_insync_replicas)
     return _record(key, state, assignment, standing)
 
 
-def _wanted_assignment(state: PartitionState, wanted: Wanted) -> _Assignment:
+def _wanted_assignment(state: PartitionState, wanted: Wanted, may_lead: MayLead) -> _Assignment:
+    """As asked for, but in sync are only replicas that could lead: the others would hold everybody up."""
     replicas = state.replicas if wanted.replicas is None else wanted.replicas
     isr = state.isr if wanted.isr is None else wanted.isr
+    out = (*wanted.forfeited, *wanted.lost)
     return _Assignment(
         replicas,
-        tuple(r for r in isr if r in replicas and r not in wanted.forfeited and r not in wanted.lost),
+        () if state.is_suspect else tuple(r for r in isr if r in replicas and r not in out and may_lead(r)),
         state.adding if wanted.adding is None else wanted.adding,
         state.removing if wanted.removing is None else wanted.removing,
     )
@@ -115,10 +121,15 @@ def _completed(assignment: _Assignment) -> _Assignment:
 
 
 def _elect(
-    state: PartitionState, assignment: _Assignment, wanted: Wanted, may_lead: MayLead, min_isr: int
+    state: PartitionState,
+    assignment: _Assignment,
+    wanted: Wanted,
+    may_lead: MayLead,
+    min_insync_replicas: int,
 ) -> _Standing:
     order = assignment.replicas
-    isr = () if state.is_suspect else assignment.isr
+    min_isr = min(min_insync_replicas, len(order))
+    isr = assignment.isr
     safe = _safe(state, order, wanted)
     last_known = _last_known_leader(state, order, wanted)
 
@@ -134,13 +145,8 @@ def _elect(
             election,
         )
 
-    if wanted.prefer_first and order[0] in isr and may_lead(order[0]):
-        return led_by(order[0], isr, Election.IN_SYNC)
-    if state.leader in isr and may_lead(state.leader):
-        return led_by(state.leader, isr, Election.IN_SYNC)
-    for replica in order:
-        if replica in isr and may_lead(replica):
-            return led_by(replica, isr, Election.IN_SYNC)
+    if isr:
+        return led_by(_choose(state, order, isr, wanted), isr, Election.IN_SYNC)
     for replica in safe:
         if may_lead(replica):
             return led_by(replica, (replica,), Election.ELIGIBLE)
@@ -151,6 +157,13 @@ def _elect(
             if may_lead(replica):
                 return led_by(replica, (replica,), Election.UNCLEAN)
     return _leaderless(state, assignment, safe, last_known)
+
+
+def _choose(state: PartitionState, order: Replicas, isr: Replicas, wanted: Wanted) -> BrokerId:
+    """Among those in sync."""
+    if state.leader in isr and not (wanted.prefer_first and order[0] in isr):
+        return state.leader
+    return next(replica for replica in order if replica in isr)
 
 
 def _safe(state: PartitionState, order: Replicas, wanted: Wanted) -> Replicas:
@@ -172,15 +185,12 @@ def _recovery_state(state: PartitionState, wanted: Wanted) -> RecoveryState:
 def _leaderless(
     state: PartitionState, assignment: _Assignment, safe: Replicas, last_known: BrokerId
 ) -> _Standing:
-    isr, recovery = assignment.isr, state.recovery_state
-    if state.is_suspect or not (isr or safe):
-        recovery = RecoveryState.RECOVERING
-        stand_in = last_known if last_known != NO_LEADER else _first_of(state.isr, assignment.replicas)
-        isr, safe = (stand_in,), ()
-    elif not isr:
-        isr = (last_known if last_known in safe else _first_of((*state.isr, *state.elr), safe),)
-    elr = tuple(r for r in safe if r not in isr)
-    return _Standing(NO_LEADER, isr, elr, last_known, recovery, None)
+    """One stands for the ISR, whoever is safe besides is eligible."""
+    candidates = safe or assignment.replicas
+    stand_in = last_known if last_known in candidates else _first_of((*state.isr, *state.elr), candidates)
+    elr = tuple(r for r in safe if r != stand_in)
+    recovery = state.recovery_state if safe else RecoveryState.RECOVERING
+    return _Standing(NO_LEADER, (stand_in,), elr, last_known, recovery, None)
 
 
 def _first_of(candidates: Replicas, within: Replicas) -> BrokerId:

@@ -24,6 +24,7 @@ from nilometer.cluster.controller.partition_draft import PartitionDraft
 from nilometer.cluster.identifiers import BrokerId, TopicIdPartition
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.partition import PartitionState
+from nilometer.cluster.records import Replicas
 from nilometer.wire.errors import ErrorCode
 
 
@@ -119,9 +120,17 @@ def _cancel(draft: PartitionDraft, key: TopicIdPartition) -> None:
         raise Refusal(ErrorCode.no_reassignment_in_progress, "No partition reassignment is in progress.")
     original = state.original_replicas
     wanted = draft.with_election_policy(key, Wanted(replicas=original, adding=(), removing=()))
-    if not any(r in original for r in (*state.isr, *state.elr)) and not wanted.allow_unclean:
+    if not _survives_on(draft.image, state, original) and not wanted.allow_unclean:
         raise Refusal(
             ErrorCode.invalid_replica_assignment,
             "Unable to revert the partition assignment because it would require an unclean leader election.",
         )
     draft.change(key, wanted, may_lead=draft.image.is_active)
+
+
+def _survives_on(image: ClusterImage, state: PartitionState, replicas: Replicas) -> bool:
+    """Whether one of ``replicas`` can lead with nothing lost: now, or once it is back."""
+    safe = () if state.is_suspect else tuple(r for r in (*state.isr, *state.elr) if r in replicas)
+    if state.has_leader:
+        return any(image.is_active(r) for r in safe)
+    return state.last_known_leader in replicas and (state.is_suspect or bool(safe))
