@@ -8,9 +8,11 @@ truncation proves nothing and is dropped.
 
 from __future__ import annotations
 
+import posixpath
 from dataclasses import dataclass
 
 from nilometer.runtime import Disk
+from nilometer.storage import names
 from nilometer.storage.local_log import LocalLog
 
 
@@ -20,7 +22,7 @@ class FlushPlan:
     offset: int
     """Every record below is durable once :meth:`run` has returned."""
     paths: tuple[str, ...]
-    folder: str | None
+    folders: tuple[str, ...]
     sealed: tuple[int, ...]
     truncations: int
     name_changes: int
@@ -37,8 +39,9 @@ class FlushPlan:
                 file.sync()
             finally:
                 file.close()
-        if self.folder is not None and self.disk.is_directory(self.folder):
-            self.disk.sync_directory(self.folder)
+        for folder in self.folders:
+            if self.disk.is_directory(folder):
+                self.disk.sync_directory(folder)
 
 
 def plan_flush(log: LocalLog) -> FlushPlan:
@@ -56,11 +59,13 @@ def plan_flush(log: LocalLog) -> FlushPlan:
     has_epochs = log.epoch_writes > log.epoch_writes_durable and log.files.disk.exists(log.epochs.path)
     if has_epochs:
         paths.append(log.epochs.path)
+    if not log.name_changes_durable and log.topic_id is not None:
+        paths.append(posixpath.join(log.folder, names.PARTITION_METADATA))
     return FlushPlan(
         disk=log.files.disk,
         offset=log.log_end_offset,
         paths=tuple(paths),
-        folder=log.folder if has_epochs or log.name_changes > log.name_changes_durable else None,
+        folders=_folders(log, has_epochs),
         sealed=tuple(log.unsynced_sealed),
         truncations=log.truncations,
         name_changes=log.name_changes,
@@ -78,3 +83,10 @@ def mark_flushed(log: LocalLog, plan: FlushPlan, wall_ms: int) -> None:
     log.name_changes_durable = max(log.name_changes_durable, plan.name_changes)
     log.epoch_writes_durable = max(log.epoch_writes_durable, plan.epoch_writes)
     log.first_unflushed_ms = None if log.flushed_offset == log.log_end_offset else wall_ms
+
+
+def _folders(log: LocalLog, has_epochs: bool) -> tuple[str, ...]:
+    """The folder, if names in it changed; and the one above, which may not hold the folder's own name yet."""
+    if not log.name_changes_durable:
+        return log.folder, posixpath.dirname(log.folder)
+    return (log.folder,) if has_epochs or log.name_changes > log.name_changes_durable else ()

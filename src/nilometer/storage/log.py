@@ -46,7 +46,7 @@ class Log(LocalLog):
         config: LogConfig,
         options: OpenOptions,
     ) -> Log:
-        """Open the log in ``folder``, creating what is missing. Stalls. Raises OSError, CorruptCheckpoint."""
+        """Open the log in ``folder``, creating what is missing. Stalls. Raises OSError."""
         files.disk.make_directories(folder)
         loaded = LogLoader(files, folder, topic_partition, config, options).load()
         log = cls(

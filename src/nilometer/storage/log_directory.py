@@ -54,7 +54,9 @@ class LogDirectory:
 
     def lock(self) -> None:
         """Raises LockHeld, OSError."""
-        self._disk.make_directories(self.path)
+        if not self._disk.is_directory(self.path):
+            self._disk.make_directories(self.path)
+            self._disk.sync_directory(posixpath.dirname(self.path) or ".")
         self._lock = self._disk.lock(self._join(names.LOCK))
 
     def release(self) -> None:

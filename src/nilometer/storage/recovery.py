@@ -83,16 +83,14 @@ class LogLoader:
         self._options = options
 
     def load(self) -> LoadedLog:
-        """Raises OSError, CorruptCheckpoint (of ``partition.metadata``)."""
+        """Raises OSError."""
         disk, options = self._files.disk, self._options
         complete_interrupted_swaps(disk, self._folder)
         segments = LogSegments(find_segments(self._files, self._folder, self._config, options.wall_ms))
         producers = ProducerStateManager(disk, self._folder, options.producer_expiration_ms)
         producers.find_snapshots(disk.list_directory(self._folder))
         loaded = LoadedLog(segments, self._load_epochs(segments), producers)
-        loaded.topic_id = checkpoints.read_partition_metadata(
-            disk, posixpath.join(self._folder, names.PARTITION_METADATA)
-        )
+        loaded.topic_id = self._load_topic_id()
         self._check_sealed(loaded)
         if not options.clean and len(segments):
             self._recover(loaded, options.recovery_point)
@@ -118,6 +116,14 @@ class LogLoader:
                 except KafkaError:
                     break  # damage: found again, and reported, where batches are checked
         return epochs
+
+    def _load_topic_id(self) -> uuid.UUID | None:
+        """None also where the file was torn: whoever knows the topic assigns the id again."""
+        try:
+            path = posixpath.join(self._folder, names.PARTITION_METADATA)
+            return checkpoints.read_partition_metadata(self._files.disk, path)
+        except CorruptCheckpoint:
+            return None
 
     def _check_sealed(self, loaded: LoadedLog) -> None:
         """Rebuild unusable indexes of segments that are not going to be recovered anyway.
@@ -220,6 +226,8 @@ class LogLoader:
         suspects = loaded.segments.from_offset(recovery_point)
         start = suspects[0].base_offset
         self._replay(loaded, min(self._options.log_start_offset, start), start)
+        # The epoch checkpoint may be older than a cut of the log: above here the batches alone are believed.
+        loaded.epochs.truncate_from_end(start)
         next_offset = start
         for done, segment in enumerate(suspects):
             if self._options.on_progress is not None:

@@ -1,0 +1,225 @@
+"""What one file of a log directory says, line by line, for people and tools; and whether it is sound.
+
+One dataclass for each kind of line. Nothing is raised for damage: it becomes a line of its own, with
+the byte position, so that a dump shows all that can be read. Reads only, safe beside a running broker.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nilometer.runtime import Disk
+from nilometer.storage import checkpoints, names, producer_snapshot, transaction_index
+from nilometer.storage.batch_scan import scan
+from nilometer.storage.errors import CorruptCheckpoint
+from nilometer.storage.offset_index import CorruptIndex, OffsetIndex
+from nilometer.storage.producer_snapshot import CorruptSnapshot, SnapshotEntry
+from nilometer.storage.time_index import TimeIndex
+from nilometer.storage.transaction_index import AbortedTxn
+from nilometer.storage.transaction_marker import EndTxnMarker, read_marker
+from nilometer.wire.errors import KafkaError
+from nilometer.wire.record_batch import BatchHeader, check_batch, read_header
+from nilometer.wire.records import Record, decode_records
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLine:
+    """A batch of a ``.log`` file. ``records`` only where they were asked for and can be read."""
+
+    position: int
+    header: BatchHeader
+    problem: str | None
+    records: tuple[Record, ...] = ()
+    marker: EndTxnMarker | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexLine:
+    offset: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimeIndexLine:
+    timestamp: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTxnLine:
+    entry: AbortedTxn
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerLine:
+    entry: SnapshotEntry
+
+
+@dataclass(frozen=True, slots=True)
+class EpochLine:
+    epoch: int
+    start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetLine:
+    """A line of an offset checkpoint of a log directory."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemLine:
+    """Something is wrong from byte ``position`` on (0: with the file as a whole)."""
+
+    position: int
+    problem: str
+
+
+DumpLine = (
+    BatchLine
+    | IndexLine
+    | TimeIndexLine
+    | AbortedTxnLine
+    | ProducerLine
+    | EpochLine
+    | OffsetLine
+    | ProblemLine
+)
+
+_OFFSET_CHECKPOINTS = (
+    names.RECOVERY_POINT_CHECKPOINT,
+    names.REPLICATION_OFFSET_CHECKPOINT,
+    names.LOG_START_OFFSET_CHECKPOINT,
+)
+
+
+def is_dumpable(name: str) -> bool:
+    """Whether :func:`dump_file` knows files of this name."""
+    parsed = names.parse_offset_name(name)
+    known = (*names.SEGMENT_SUFFIXES, names.SNAPSHOT_SUFFIX)
+    return (parsed is not None and parsed[1] in known) or name in (
+        names.LEADER_EPOCH_CHECKPOINT,
+        *_OFFSET_CHECKPOINTS,
+    )
+
+
+def dump_file(disk: Disk, path: str, *, deep: bool = False) -> Iterator[DumpLine]:
+    """The lines of one file; with ``deep`` a log's batches carry their records.
+
+    Raises ValueError for a file of a kind that is not known, FileNotFoundError.
+    """
+    name = posixpath.basename(path)
+    if name == names.LEADER_EPOCH_CHECKPOINT or name in _OFFSET_CHECKPOINTS:
+        return _dump_checkpoint(disk, path, name)
+    parsed = names.parse_offset_name(name)
+    if parsed is None:
+        raise ValueError(f"{path} is not a file of a log that can be dumped")
+    base_offset, suffix = parsed
+    if suffix == names.LOG_SUFFIX:
+        return _dump_log(disk, path, deep)
+    if suffix == names.INDEX_SUFFIX:
+        return _dump_index(disk, path, base_offset)
+    if suffix == names.TIME_INDEX_SUFFIX:
+        return _dump_time_index(disk, path, base_offset)
+    if suffix == names.TXN_INDEX_SUFFIX:
+        return _dump_transaction_index(disk, path, base_offset)
+    if suffix == names.SNAPSHOT_SUFFIX:
+        return _dump_snapshot(disk, path)
+    raise ValueError(f"{path} is not a file of a log that can be dumped")
+
+
+def _dump_log(disk: Disk, path: str, deep: bool) -> Iterator[DumpLine]:
+    file = disk.open(path, writable=False)
+    end = 0
+    try:
+        for position, header, buffer, at in scan(file, 0, file.size()):
+            end = position + header.size
+            yield _batch_line(position, header, buffer, at, deep)
+        if end < file.size():
+            yield ProblemLine(end, f"{file.size() - end} bytes are not a whole batch")
+    except KafkaError as problem:
+        yield ProblemLine(end, str(problem))
+    finally:
+        file.close()
+
+
+def _batch_line(position: int, header: BatchHeader, buffer: bytes, at: int, deep: bool) -> BatchLine:
+    try:
+        check_batch(buffer, at, header)
+        records = tuple(decode_records(buffer, at, header)) if deep else ()
+        marker = read_marker(buffer, at, header) if header.is_control else None
+        return BatchLine(position, header, None, records, marker)
+    except KafkaError as problem:
+        return BatchLine(position, header, str(problem))
+
+
+def _dump_index(disk: Disk, path: str, base_offset: int) -> Iterator[DumpLine]:
+    """The entries, each checked against the batch it points at."""
+    try:
+        index = OffsetIndex.parse(base_offset, disk.read_file(path))
+        file = disk.open(path.removesuffix(names.INDEX_SUFFIX) + names.LOG_SUFFIX, writable=False)
+    except (CorruptIndex, FileNotFoundError) as problem:
+        yield ProblemLine(0, str(problem))
+        return
+    try:
+        for slot, (offset, position) in enumerate(index.entries()):
+            yield IndexLine(offset, position)
+            found = _last_offset_at(file.read_at(position, 61))
+            if found != offset:
+                yield ProblemLine(slot * 8, f"points at a batch that ends at {found}, not {offset}")
+    finally:
+        file.close()
+
+
+def _last_offset_at(data: bytes) -> int | None:
+    try:
+        return read_header(data).last_offset
+    except KafkaError:
+        return None
+
+
+def _dump_time_index(disk: Disk, path: str, base_offset: int) -> Iterator[DumpLine]:
+    try:
+        index = TimeIndex.parse(base_offset, disk.read_file(path))
+    except CorruptIndex as problem:
+        yield ProblemLine(0, str(problem))
+        return
+    for timestamp, offset in index.entries():
+        yield TimeIndexLine(timestamp, offset)
+
+
+def _dump_transaction_index(disk: Disk, path: str, base_offset: int) -> Iterator[DumpLine]:
+    try:
+        entries = transaction_index.parse(base_offset, disk.read_file(path))
+    except CorruptIndex as problem:
+        yield ProblemLine(0, str(problem))
+        return
+    for entry in entries:
+        yield AbortedTxnLine(entry)
+
+
+def _dump_snapshot(disk: Disk, path: str) -> Iterator[DumpLine]:
+    try:
+        entries = producer_snapshot.decode(disk.read_file(path))
+    except CorruptSnapshot as problem:
+        yield ProblemLine(0, str(problem))
+        return
+    for entry in entries:
+        yield ProducerLine(entry)
+
+
+def _dump_checkpoint(disk: Disk, path: str, name: str) -> Iterator[DumpLine]:
+    try:
+        if name == names.LEADER_EPOCH_CHECKPOINT:
+            for epoch, start_offset in checkpoints.read_epochs(disk, path):
+                yield EpochLine(epoch, start_offset)
+        else:
+            for key, offset in sorted(checkpoints.read_offsets(disk, path).items()):
+                yield OffsetLine(key.topic, key.partition, offset)
+    except CorruptCheckpoint as problem:
+        yield ProblemLine(0, str(problem))

@@ -1,0 +1,120 @@
+"""A read-only view of a partition's folder: no lock, no state, nothing changed.
+
+For tools and for Spark, beside a broker that may be writing, rolling and deleting at the same moment.
+What is there is listed anew for every walk; a segment that retention removes meanwhile is passed over,
+and a batch that is being written counts as not there yet. How far a walk may go (the high watermark) is
+the caller's to know.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from nilometer.runtime import Disk, File
+from nilometer.storage import names
+from nilometer.storage.batch_scan import CHUNK_BYTES, scan
+from nilometer.storage.errors import CorruptCheckpoint, CorruptRecordFound
+from nilometer.storage.leader_epoch_cache import LeaderEpochCache
+from nilometer.storage.offset_index import CorruptIndex, OffsetIndex
+from nilometer.wire.compression import Bytes
+from nilometer.wire.errors import KafkaError
+from nilometer.wire.record_batch import BatchHeader, check_batch
+
+
+class FolderBatch(NamedTuple):
+    """One batch and where it lies. ``buffer[at : at + header.size]`` are its bytes."""
+
+    path: str
+    position: int
+    header: BatchHeader
+    buffer: Bytes
+    at: int
+
+
+class LogFolderReader:
+    def __init__(self, disk: Disk, folder: str) -> None:
+        self._disk = disk
+        self._folder = folder
+
+    def base_offsets(self) -> list[int]:
+        """The base offsets of the segments that are there now, in order."""
+        parsed = (names.parse_offset_name(name) for name in self._disk.list_directory(self._folder))
+        return sorted(found[0] for found in parsed if found and found[1] == names.LOG_SUFFIX)
+
+    def segment_path(self, base_offset: int, suffix: str = names.LOG_SUFFIX) -> str:
+        return posixpath.join(self._folder, names.offset_name(base_offset, suffix))
+
+    def epochs(self) -> LeaderEpochCache | None:
+        """The leader epochs as last written; None where they cannot be read just now."""
+        path = posixpath.join(self._folder, names.LEADER_EPOCH_CHECKPOINT)
+        try:
+            return LeaderEpochCache.load(self._disk, path)
+        except CorruptCheckpoint:
+            return None
+
+    def batches(
+        self,
+        from_offset: int = 0,
+        to_offset: int | None = None,
+        *,
+        verify: bool = True,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> Iterator[FolderBatch]:
+        """The batches that hold ``from_offset`` or more, and nothing at or above ``to_offset``.
+
+        With ``verify`` every CRC is checked. Raises CorruptRecordFound at damage.
+        """
+        bases = self.base_offsets()
+        first = max((index for index, base in enumerate(bases) if base <= from_offset), default=0)
+        for base_offset in bases[first:]:
+            if to_offset is not None and base_offset >= to_offset:
+                return
+            path = self.segment_path(base_offset)
+            try:
+                file = self._disk.open(path, writable=False)
+            except FileNotFoundError:
+                continue  # deleted by retention since it was listed
+            try:
+                start = self._position_near(base_offset, from_offset)
+                for batch in self._segment(file, start, from_offset, verify, chunk_bytes):
+                    if to_offset is not None and batch.header.next_offset > to_offset:
+                        return
+                    yield batch
+            finally:
+                file.close()
+
+    def end_offset(self) -> int:
+        """The offset behind the last whole batch; the base offset of the last segment if it is empty."""
+        bases = self.base_offsets()
+        end = bases[-1] if bases else 0
+        for batch in self.batches(end, verify=False):
+            end = batch.header.next_offset
+        return end
+
+    def _segment(
+        self, file: File, position: int, from_offset: int, verify: bool, chunk_bytes: int
+    ) -> Iterator[FolderBatch]:
+        end, next_offset = position, from_offset
+        try:
+            for found, header, buffer, at in scan(file, position, file.size(), chunk_bytes):
+                end, next_offset = found, header.base_offset
+                if header.last_offset < from_offset:
+                    continue
+                if verify:
+                    check_batch(buffer, at, header)
+                yield FolderBatch(file.path, found, header, buffer, at)
+                end, next_offset = found + header.size, header.next_offset
+        except KafkaError as problem:
+            raise CorruptRecordFound(file.path, end, next_offset, str(problem)) from problem
+
+    def _position_near(self, base_offset: int, offset: int) -> int:
+        if offset <= base_offset:
+            return 0
+        try:
+            data = self._disk.read_file(self.segment_path(base_offset, names.INDEX_SUFFIX))
+            whole = data[: len(data) - len(data) % 8]  # an entry may be half written just now
+            return OffsetIndex.parse(base_offset, whole).lookup(offset - 1)
+        except (FileNotFoundError, CorruptIndex):
+            return 0

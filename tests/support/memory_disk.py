@@ -1,0 +1,395 @@
+"""A disk in memory that can lose power.
+
+Keeps what the seam promises and nothing more: bytes below a file's last ``sync`` and names as of their
+folder's last ``sync_directory`` survive :meth:`MemoryDisk.crash_machine`; of the rest, a seed decides what is
+lost, kept or torn. Everything written survives :meth:`MemoryDisk.crash_process`. An error can be made to
+happen at the n-th operation that changes something.
+
+Of names changed since the last sync a *prefix* of the changes survives, as on a journaling file system.
+"""
+
+from __future__ import annotations
+
+import errno
+import posixpath
+import random
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from typing_extensions import Buffer
+
+from nilometer.runtime.disk import DiskLock, DiskWatch, File, LockHeld
+
+T = TypeVar("T")
+
+SECTOR_BYTES = 512
+
+
+class FileNode:
+    """Content as the process sees it, and as it was at the last sync."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.durable = b""
+        self.modified_ms = 0
+
+    def after_power_loss(self, chance: random.Random) -> FileNode:
+        node = FileNode()
+        node.modified_ms = self.modified_ms
+        node.data = bytearray(_survivor(self.durable, bytes(self.data), chance))
+        node.durable = bytes(node.data)
+        return node
+
+
+class FolderNode:
+    """Names as the process sees them, and the changes since the last sync, in order."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, FileNode | FolderNode] = {}
+        self.durable: dict[str, FileNode | FolderNode] = {}
+        self.pending: list[dict[str, FileNode | FolderNode | None]] = []
+
+    def change(self, changes: dict[str, FileNode | FolderNode | None]) -> None:
+        _apply(self.entries, changes)
+        self.pending.append(changes)
+
+    def sync(self) -> None:
+        self.durable = dict(self.entries)
+        self.pending.clear()
+
+    def after_power_loss(self, chance: random.Random, seen: dict[int, FileNode | FolderNode]) -> FolderNode:
+        names = dict(self.durable)
+        for changes in self.pending[: chance.randint(0, len(self.pending))]:
+            _apply(names, changes)
+        folder = FolderNode()
+        for name, node in sorted(names.items()):
+            if id(node) not in seen:
+                seen[id(node)] = (
+                    node.after_power_loss(chance)
+                    if isinstance(node, FileNode)
+                    else node.after_power_loss(chance, seen)
+                )
+            folder.entries[name] = seen[id(node)]
+        folder.durable = dict(folder.entries)
+        return folder
+
+
+def _apply(names: dict[str, FileNode | FolderNode], changes: dict[str, FileNode | FolderNode | None]) -> None:
+    for name, node in changes.items():
+        if node is None:
+            names.pop(name, None)
+        else:
+            names[name] = node
+
+
+def _survivor(durable: bytes, data: bytes, chance: random.Random) -> bytes:
+    """What a power cut leaves of ``data`` of which ``durable`` was synced."""
+    if data == durable:
+        return data
+    if not data.startswith(durable):
+        return chance.choice((durable, data))  # cut or rewritten in place: the old or the new content
+    kept = chance.choice((len(durable), len(data), chance.randint(len(durable), len(data))))
+    survivor = bytearray(data[:kept])
+    if kept > len(durable) and chance.random() < 0.3:  # a sector within the unsynced part never arrived
+        start = chance.randrange(len(durable), kept)
+        end = min(start - start % SECTOR_BYTES + SECTOR_BYTES, kept)
+        survivor[start:end] = bytes(end - start)
+    return bytes(survivor)
+
+
+class MemoryFile:
+    def __init__(self, disk: MemoryDisk, path: str, node: FileNode, writable: bool) -> None:
+        self._disk = disk
+        self._path = path
+        self._node: FileNode | None = node
+        self._writable = writable
+        self._life = disk.life
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def size(self) -> int:
+        return len(self._open().data)
+
+    def read_at(self, position: int, length: int) -> bytes:
+        self._disk.reads += 1
+        return bytes(self._open().data[position : position + length])
+
+    def read_at_if_cached(self, position: int, length: int) -> bytes | None:
+        return None if self._disk.is_cold else self.read_at(position, length)
+
+    def append(self, buffers: Sequence[Buffer]) -> int:
+        data = b"".join(bytes(buffer) for buffer in buffers)
+        node = self._writing("append", data)
+        node.data += data
+        return len(data)
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        node = self._writing("write", b"")
+        content = bytes(data)
+        node.data[position : position + len(content)] = content
+
+    def truncate(self, size: int) -> None:
+        node = self._writing("truncate", b"")
+        if size <= len(node.data):
+            del node.data[size:]
+        else:
+            node.data += bytes(size - len(node.data))
+
+    def sync(self) -> None:
+        node = self._open()
+        self._disk.operation("sync", self._path)
+        node.durable = bytes(node.data)
+
+    def close(self) -> None:
+        if self._node is not None:
+            self._disk.open_files -= 1
+            self._node = None
+
+    def _open(self) -> FileNode:
+        assert self._life == self._disk.life, f"{self._path} was opened before the crash"
+        assert self._node is not None, f"{self._path} is closed"
+        return self._node
+
+    def _writing(self, verb: str, data: bytes) -> FileNode:
+        node = self._open()
+        assert self._writable, f"{self._path} is open for reading only"
+        try:
+            self._disk.operation(verb, self._path)
+        except OSError:
+            node.data += data[: self._disk.chance.randint(0, len(data))]  # how much arrived is not known
+            raise
+        node.modified_ms = self._disk.now_ms
+        return node
+
+
+class MemoryLock:
+    def __init__(self, disk: MemoryDisk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+
+    def release(self) -> None:
+        self._disk.locks.discard(self._path)
+
+
+class NoWatch:
+    """Nothing that is tested on this disk waits for names."""
+
+    async def wait(self, timeout_ms: int) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
+
+
+class MemoryDisk:
+    def __init__(self, seed: int = 0) -> None:
+        self.chance = random.Random(seed)
+        self.root = FolderNode()
+        self.now_ms = 0
+        self.is_cold = False
+        """Whether ``read_at_if_cached`` has nothing."""
+        self.life = 0
+        self.locks: set[str] = set()
+        self.reads = 0
+        self.open_files = 0
+        self.open_files_peak = 0
+        self.operations = 0
+        """Operations that changed something, or tried to."""
+        self.fails: Callable[[int, str, str], OSError | None] = lambda number, verb, path: None
+        """Asked before every such operation: its number, its verb, its path."""
+
+    # -- trouble
+
+    def fail_from(self, number: int, code: int = errno.EIO) -> None:
+        """Every changing operation from the ``number``-th on (counted from now) fails."""
+        first = self.operations + number
+        self.fails = lambda count, verb, path: OSError(code, verb, path) if count >= first else None
+
+    def fail_once(self, number: int, code: int = errno.EIO) -> None:
+        """The ``number``-th changing operation from now on fails, and no other."""
+        only = self.operations + number
+        self.fails = lambda count, verb, path: OSError(code, verb, path) if count == only else None
+
+    def work_again(self) -> None:
+        self.fails = lambda number, verb, path: None
+
+    def crash_process(self) -> None:
+        """Descriptors and locks are gone; all bytes and names stay."""
+        self.life += 1
+        self.open_files = 0
+        self.locks.clear()
+
+    def crash_machine(self, seed: int | None = None) -> None:
+        """What was not synced is lost, kept or torn, as ``seed`` has it."""
+        self.crash_process()
+        chance = self.chance if seed is None else random.Random(seed)
+        self.root = self.root.after_power_loss(chance, {})
+
+    def operation(self, verb: str, path: str) -> None:
+        self.operations += 1
+        error = self.fails(self.operations, verb, path)
+        if error is not None:
+            raise error
+
+    # -- the seam
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
+        folder, name = self._parent(path)
+        node = folder.entries.get(name)
+        if node is None:
+            if not create:
+                raise FileNotFoundError(errno.ENOENT, "no such file", path)
+            self.operation("create", path)
+            node = FileNode()
+            node.modified_ms = self.now_ms
+            folder.change({name: node})
+        if isinstance(node, FolderNode):
+            raise IsADirectoryError(errno.EISDIR, "is a directory", path)
+        self.open_files += 1
+        self.open_files_peak = max(self.open_files_peak, self.open_files)
+        return MemoryFile(self, path, node, writable)
+
+    def exists(self, path: str) -> bool:
+        return self._find(path) is not None
+
+    def is_directory(self, path: str) -> bool:
+        return isinstance(self._find(path), FolderNode)
+
+    def file_size(self, path: str) -> int:
+        return len(self._file(path).data)
+
+    def modified_ms(self, path: str) -> int:
+        return self._file(path).modified_ms
+
+    def list_directory(self, path: str) -> list[str]:
+        return sorted(self._folder(path).entries)
+
+    def make_directories(self, path: str) -> None:
+        folder = self.root
+        for name in _names(path):
+            node = folder.entries.get(name)
+            if node is None:
+                self.operation("mkdir", path)
+                node = FolderNode()
+                folder.change({name: node})
+            if isinstance(node, FileNode):
+                raise FileExistsError(errno.EEXIST, "is a file", path)
+            folder = node
+
+    def rename(self, source: str, target: str) -> None:
+        node = self._find(source)
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", source)
+        self.operation("rename", source)
+        (source_folder, source_name), (target_folder, target_name) = (
+            self._parent(source),
+            self._parent(target),
+        )
+        if source_folder is target_folder:
+            source_folder.change({source_name: None, target_name: node})
+        else:
+            target_folder.change({target_name: node})
+            source_folder.change({source_name: None})
+
+    def link(self, source: str, target: str) -> None:
+        node = self._file(source)
+        folder, name = self._parent(target)
+        if name in folder.entries:
+            raise FileExistsError(errno.EEXIST, "name is taken", target)
+        self.operation("link", target)
+        folder.change({name: node})
+
+    def remove(self, path: str) -> None:
+        self._file(path)
+        self.operation("remove", path)
+        folder, name = self._parent(path)
+        folder.change({name: None})
+
+    def remove_tree(self, path: str) -> None:
+        self._folder(path)
+        self.operation("remove", path)
+        folder, name = self._parent(path)
+        folder.change({name: None})
+
+    def read_file(self, path: str) -> bytes:
+        self.reads += 1
+        return bytes(self._file(path).data)
+
+    def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        self.operation("replace", path)
+        folder, name = self._parent(path)
+        node = FileNode()
+        node.data = bytearray(data)
+        node.modified_ms = self.now_ms
+        folder.change({name: node})
+        if sync:
+            node.durable = bytes(data)
+            folder.sync()
+
+    def sync_directory(self, path: str) -> None:
+        folder = self._folder(path)
+        self.operation("sync", path)
+        folder.sync()
+
+    def free_bytes(self, path: str) -> int:
+        return 1 << 40
+
+    def total_bytes(self, path: str) -> int:
+        return 1 << 41
+
+    def lock(self, path: str) -> DiskLock:
+        if path in self.locks:
+            raise LockHeld(path, None)
+        self.open(path, create=True).close()
+        self.locks.add(path)
+        return MemoryLock(self, path)
+
+    def is_locked(self, path: str) -> bool:
+        return path in self.locks
+
+    def watch(self, folders: Sequence[str]) -> DiskWatch:
+        return NoWatch()
+
+    def file_system_type(self, path: str) -> str:
+        return "memory"
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        return work()
+
+    # -- helpers
+
+    def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
+        """Damage at rest: one bit of a file changes, durably, and nobody is told."""
+        node = self._file(path)
+        node.data[position] ^= 1 << bit
+        node.durable = bytes(node.data)
+
+    def _find(self, path: str) -> FileNode | FolderNode | None:
+        node: FileNode | FolderNode | None = self.root
+        for name in _names(path):
+            if not isinstance(node, FolderNode):
+                return None
+            node = node.entries.get(name)
+        return node
+
+    def _file(self, path: str) -> FileNode:
+        node = self._find(path)
+        if not isinstance(node, FileNode):
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        return node
+
+    def _folder(self, path: str) -> FolderNode:
+        node = self._find(path)
+        if not isinstance(node, FolderNode):
+            raise FileNotFoundError(errno.ENOENT, "no such folder", path)
+        return node
+
+    def _parent(self, path: str) -> tuple[FolderNode, str]:
+        folder, name = posixpath.split(path)
+        return self._folder(folder), name
+
+
+def _names(path: str) -> list[str]:
+    return [name for name in path.split("/") if name]
