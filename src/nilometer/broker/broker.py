@@ -218,8 +218,15 @@ class Broker:
         self._dispatcher = RequestDispatcher(services, config.integer("max.connections"))
         await metadata.catch_up()
         membership = Membership(
-            self._registration(logs), store, metadata, controller, runtime.entropy, self._cluster_defaults()
+            self._registration(logs),
+            store,
+            metadata,
+            controller,
+            runtime.entropy,
+            self._cluster_defaults(),
+            self._tasks,
         )
+        host.is_live = membership.is_live
         await membership.join()
         self._tasks.spawn(self._run_membership(membership), name="cluster membership")
         await membership.wait_registered()
@@ -268,7 +275,9 @@ class Broker:
 
     # ── trouble ─────────────────────────────────────────────────────────────────────────────────
     def _on_session_lost(self, reason: str) -> None:
-        self.fail(f"the broker's session is over: {reason}")
+        """Others have been told that this broker is gone: stop leading and following at once."""
+        if self._replicas is not None:
+            self._replicas.resign_all()
 
     def _on_flush_failure(self, partition: object, error: OSError) -> None:
         assert self._logs is not None

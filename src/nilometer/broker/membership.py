@@ -16,6 +16,7 @@ import msgspec
 
 from nilometer.broker.controller import Controller
 from nilometer.broker.metadata_log import MetadataLog
+from nilometer.broker.tasks import Tasks
 from nilometer.cluster.controller.brokers import (
     BrokerRegistration,
     check_registration,
@@ -32,8 +33,10 @@ from nilometer.cluster.controller.office import (
 )
 from nilometer.cluster.identifiers import BrokerId, Incarnation
 from nilometer.coordination.store import (
+    BrokerIdInUse,
     CoordinationError,
     CoordinationStore,
+    OutcomeUnknown,
     Session,
     SessionInfo,
     SessionLost,
@@ -60,6 +63,7 @@ class Membership:
         controller: Controller,
         entropy: Entropy,
         cluster_defaults: dict[str, str],
+        tasks: Tasks,
     ) -> None:
         self._registration = registration
         self._store = store
@@ -67,6 +71,7 @@ class Membership:
         self._controller = controller
         self._entropy = entropy
         self._cluster_defaults = cluster_defaults
+        self._tasks = tasks
         self._session: Session | None = None
         self._registered = asyncio.Event()
 
@@ -94,24 +99,42 @@ class Membership:
         """Until the metadata log has this life of the broker."""
         await self._registered.wait()
 
+    def is_live(self) -> bool:
+        """Whether this broker may still lead and serve: its session stands, and it is sure of that."""
+        return self._session is not None and self._session.is_live()
+
     async def run(self, on_lost: Callable[[str], None]) -> None:
-        """Follow the store's signal: claim the controller's office when it is free, and do its
-        duties when held.
+        """Follow the store's signal: claim the controller's office when it is free, do its duties when held.
+
+        When the session is over, ``on_lost`` is told at once, and a new session begins: another life of this
+        broker, whose process lost nothing.
         """
-        seen = -1
         while True:
+            watching = self._tasks.spawn(self._watch_session(self.session, on_lost), name="session watch")
+            try:
+                await self._follow(self.session)
+            finally:
+                watching.cancel()
+            await self._rejoin()
+
+    async def _watch_session(self, session: Session, on_lost: Callable[[str], None]) -> None:
+        reason = await session.wait_lost()
+        logger.warning("Session %s is over: %s", session.name, reason)
+        self._registered.clear()
+        on_lost(reason)
+
+    async def _follow(self, session: Session) -> None:
+        """Until ``session`` is over."""
+        seen = -1
+        while not session.lost:
             try:
                 seen = await self._store.wait_changed(seen)
-                if self.session.lost:
-                    on_lost(await self.session.wait_lost())
-                    return
                 await self._metadata.catch_up()
                 if await self._holds_office():
                     await self._do_duties()
-            except SessionLost as problem:
-                on_lost(str(problem))
+            except SessionLost:
                 return
-            except StoreUnavailable as problem:
+            except (StoreUnavailable, OutcomeUnknown) as problem:
                 logger.warning("The coordination store cannot be reached: %s", problem)
                 await asyncio.sleep(RETRY_S)
                 seen = -1
@@ -119,6 +142,23 @@ class Membership:
                 if problem.code is not ErrorCode.not_controller:
                     raise
                 logger.info("No longer controller: %s", problem.message)
+
+    async def _rejoin(self) -> None:
+        """Register another life; the fold of the last one's end is what it builds on."""
+        epoch = self._metadata.image.broker_epoch(BrokerId(self._registration.broker_id))
+        if epoch is not None:
+            self._registration = replace(self._registration, previous_broker_epoch=epoch)
+        while True:
+            try:
+                self._session = await self._store.register(
+                    self._registration.broker_id, msgspec.json.encode(self._registration)
+                )
+            except (StoreUnavailable, OutcomeUnknown, BrokerIdInUse) as problem:
+                logger.warning("Cannot register anew: %s", problem)
+                await asyncio.sleep(RETRY_S)
+            else:
+                logger.info("Registered anew as session %s", self.session.name)
+                return
 
     async def _holds_office(self) -> bool:
         holder = await self._store.controller()

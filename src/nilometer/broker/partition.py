@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol, assert_never
 
 from nilometer.broker.delayed_fetch import DelayedFetch
@@ -54,6 +55,8 @@ class PartitionHost(Protocol):
     """What a partition needs of the broker around it."""
 
     clock: Clock
+    is_live: Callable[[], bool]
+    """Whether this broker may lead: its session stands, and it is sure of that."""
 
     def request_flush(self, partition: Partition) -> None:
         """Have the log flushed soon, together with others."""
@@ -105,7 +108,7 @@ class Partition:
     def leader(self) -> LeaderRole:
         """The role, if it is to lead. Raises KafkaError."""
         role = self.replica.role
-        if not isinstance(role, LeaderRole):
+        if not isinstance(role, LeaderRole) or not self._host.is_live():
             raise KafkaError(ErrorCode.not_leader_or_follower, f"this broker does not lead {self}")
         return role
 
@@ -135,8 +138,8 @@ class Partition:
         """Whether a record counts as written only once it is flushed."""
         return self.log.config.flush_messages <= 1
 
-    def stop(self) -> None:
-        """No longer hosted, or the broker stops: whoever waits is told that it must ask elsewhere."""
+    def resign(self) -> None:
+        """Neither lead nor follow until told anew: whoever waits is told that it must ask elsewhere."""
         self._carry_out(self.replica.resign())
         self._answer_all_fetches()
         while self._flush_waits:

@@ -30,6 +30,8 @@ class LocalPartitionHost:
         on_directory_failure: Callable[[str, Exception], None],
     ) -> None:
         self.clock = runtime.clock
+        self.is_live: Callable[[], bool] = lambda: False
+        """Whether this broker's session stands; set once there is one."""
         self._logs = logs
         self._disposal = disposal
         self._commit = commit

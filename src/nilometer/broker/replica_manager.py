@@ -112,6 +112,9 @@ class ReplicaManager:
             self._update_eligible(image)
         for resource in delta.configs:
             self._reconfigure(image, resource.type, resource.name)
+        if self._begins_new_life(delta):
+            self.on_reload(image)
+            return
         for key, transition in delta.partitions_on(self._broker_id):
             if transition.after is not None:
                 self._follow_state(key, transition.after)
@@ -142,13 +145,26 @@ class ReplicaManager:
             partition = self._by_name.get((name.topic, name.partition))
             if partition is not None:
                 self._forget(partition)
-                partition.stop()
+                partition.resign()
+
+    def resign_all(self) -> None:
+        """The broker's session is over: no role is valid until its next life is told of one."""
+        for partition in list(self._partitions.values()):
+            self._fetchers.forget(partition)
+            partition.resign()
 
     def stop(self) -> None:
         """The broker goes down: resign every role; whoever waits is answered."""
         self._fetchers.stop()
         for partition in list(self._partitions.values()):
-            partition.stop()
+            partition.resign()
+
+    def _begins_new_life(self, delta: ImageDelta) -> bool:
+        """Whether this broker was registered (again): what it had to do before, it may have to do anew."""
+        transition = delta.brokers.get(self._broker_id)
+        if transition is None or transition.after is None:
+            return False
+        return transition.before is None or transition.before.epoch != transition.after.epoch
 
     # ── below: how ──────────────────────────────────────────────────────────────────────────────
     def _follow_state(self, key: TopicIdPartition, state: PartitionState) -> None:
@@ -207,7 +223,7 @@ class ReplicaManager:
         if partition is None:
             return
         self._forget(partition)
-        partition.stop()
+        partition.resign()
         logger.info("%s is removed: %s", partition, why)
         self._disposal.delete(partition.log.topic_partition)
 
