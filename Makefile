@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: help setup java lint test soak clean
+.PHONY: help setup java lint test bench soak clean
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -29,6 +29,9 @@ lint: setup  ## style, import layers, types
 
 test: setup java  ## all tests but the long campaigns
 	$(BIN)/pytest -m "not soak"
+
+bench: setup java  ## Nilometer beside Apache Kafka; BENCH='--row start --rounds 5' passes options
+	$(BIN)/python -m bench $(BENCH)
 
 soak: setup java  ## the long campaigns
 	$(BIN)/pytest -m soak --timeout 7200

@@ -1,0 +1,103 @@
+"""`python -m bench`: run rows side by side and write the table. `--help` names the options."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+from tests.support.apache_kafka import ensure_java
+
+from . import load, report
+from .rows import ROWS, WARM_UP, Row
+from .systems import SYSTEMS, remove
+
+SCRATCH = Path(".nilometer") / "bench"
+console = Console()
+
+
+def _round(name: str, rows: list[Row], samples: report.Samples) -> None:
+    """One system through all rows, on an empty folder that is removed behind it."""
+    SCRATCH.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=SCRATCH))
+    system = SYSTEMS[name](folder)
+    started = False
+    warm = False
+    try:
+        for row in rows:
+            if not row.launches and not started:
+                system.launch()
+                system.wait_ready()
+            started = True
+            if not warm and row.key not in ("start", "idle"):
+                WARM_UP.measure(system)
+                warm = True
+            numbers = row.measure(system)
+            shown = ", ".join(
+                f"{column.title} {numbers[column.key]:,.{column.digits}f}" for column in row.columns
+            )
+            console.print(f"  {row.title}: {shown}")
+            for key, number in numbers.items():
+                samples.setdefault(row.key, {}).setdefault(system.name, {}).setdefault(key, []).append(number)
+    finally:
+        system.stop()
+        remove(folder)
+
+
+def _chosen(keys: tuple[str, ...]) -> list[Row]:
+    """The rows whose keys begin as asked; a consumer's row brings the producer's that fills its topic."""
+    if not keys:
+        return list(ROWS)
+    wanted = {row.key for row in ROWS if row.key.startswith(keys)}
+    if not wanted:
+        raise click.UsageError(f"no such row; there are: {', '.join(row.key for row in ROWS)}")
+    wanted |= {key.replace("consume-", "produce-") for key in wanted if key.startswith("consume-")}
+    return [row for row in ROWS if row.key in wanted]
+
+
+@click.command()
+@click.option(
+    "--row", "keys", multiple=True, metavar="KEY", help="Only rows whose key begins so; repeatable."
+)
+@click.option("--system", "names", multiple=True, type=click.Choice(list(SYSTEMS)), help="Only this system.")
+@click.option("--rounds", type=click.IntRange(1, 20), default=3, show_default=True)
+@click.option("--dry", is_flag=True, help="Show the numbers, write nothing.")
+@click.option("--list", "list_rows", is_flag=True, help="Name the rows and stop.")
+def main(keys: tuple[str, ...], names: tuple[str, ...], rounds: int, dry: bool, list_rows: bool) -> None:
+    """Nilometer beside Apache Kafka: medians, ratios, bench/results/."""
+    if list_rows:
+        for row in ROWS:
+            click.echo(f"{row.key}\t{row.title}")
+        return
+    ensure_java()
+    load.compile_load()
+    rows = _chosen(keys)
+    systems = list(names or SYSTEMS)
+    samples: report.Samples = {}
+    for number in range(rounds):
+        for name in systems if number % 2 == 0 else reversed(systems):
+            console.print(f"[bold]round {number + 1} of {rounds}: {SYSTEMS[name].name}")
+            _round(name, rows, samples)
+    _show(rows, samples)
+    if not dry:
+        versions = {SYSTEMS[name].name: SYSTEMS[name].version() for name in systems}
+        command = shlex.join(["python", "-m", "bench", *sys.argv[1:]])
+        report.write(samples, rows, versions, rounds, command)
+        console.print(f"written: {report.render(ROWS).relative_to(Path.cwd())}")
+
+
+def _show(rows: list[Row], samples: report.Samples) -> None:
+    table = Table("row", "", "Nilometer", "Apache Kafka", "ratio")
+    for row in rows:
+        for line in report.table_lines(row, samples.get(row.key, {}), 1):
+            cells = [cell.strip().replace("**", "") for cell in line.strip("|").split("|")[:5]]
+            table.add_row(*(cell.partition(" (")[0] for cell in cells))
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

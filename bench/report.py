@@ -1,0 +1,130 @@
+"""Medians, ratios, and the table they are read in. Knows nothing of brokers."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from . import load
+from .rows import Column, Row
+
+RESULTS = Path(__file__).with_name("results")
+Samples = dict[str, dict[str, dict[str, list[float]]]]
+"""row key → system name → column key → one number a round"""
+
+
+def machine() -> dict[str, str]:
+    """What the numbers depend on; nothing that names a host or a folder."""
+    cpu = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.processor(),
+    )
+    memory_kb = int(Path("/proc/meminfo").read_text().split()[1])
+    java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True).stderr
+    return {
+        "cpu": cpu,
+        "cores": str(os.cpu_count()),
+        "memory": f"{memory_kb / 1024**2:.0f} GiB",
+        "kernel": f"{platform.system()} {platform.release().split('-')[0]}",
+        "python": platform.python_version(),
+        "java": java.splitlines()[1].strip() if len(java.splitlines()) > 1 else java.strip(),
+        "librdkafka": load.librdkafka_version(),
+    }
+
+
+def write(samples: Samples, rows: list[Row], versions: dict[str, str], rounds: int, command: str) -> Path:
+    RESULTS.mkdir(exist_ok=True)
+    facts = {
+        "command": command,
+        "date": datetime.now(UTC).date().isoformat(),
+        "rounds": rounds,
+        "machine": machine(),
+        "versions": versions,
+    }
+    for row in rows:
+        result = {**facts, "row": row.title, "samples": samples.get(row.key, {})}
+        (RESULTS / f"{row.key}.json").write_text(json.dumps(result, indent=1) + "\n")
+    return render(tuple(rows))
+
+
+def render(all_rows: tuple[Row, ...]) -> Path:
+    """The table, from the result file of each row that has one: rows of different runs name their own run."""
+    stored = {
+        row.key: json.loads((RESULTS / f"{row.key}.json").read_text())
+        for row in all_rows
+        if (RESULTS / f"{row.key}.json").exists()
+    }
+    runs: list[dict[str, Any]] = []
+    lines: list[str] = []
+    for row in all_rows:
+        if row.key in stored:
+            facts = {key: value for key, value in stored[row.key].items() if key not in ("row", "samples")}
+            if facts not in runs:
+                runs.append(facts)
+            lines += table_lines(row, stored[row.key]["samples"], runs.index(facts) + 1)
+    page = RESULTS / "README.md"
+    page.write_text("\n".join([*_HEAD, *_TABLE_HEAD, *lines, "", *_run_lines(runs), ""]))
+    return page
+
+
+_HEAD = [
+    "# Nilometer beside Apache Kafka",
+    "",
+    "Same client, same machine, one broker at a time, in turns; one broker process, one partition, no",
+    "compression. Each number is the median of the rounds (lowest … highest). The ratio says how many times",
+    "better Nilometer is: above 1 it is ahead. Raw numbers: the `.json` files beside this page.",
+    "",
+]
+_TABLE_HEAD = ["| | | Nilometer | Apache Kafka | ratio | run |", "|---|---|---|---|---|---|"]
+
+
+def table_lines(row: Row, samples: dict[str, dict[str, list[float]]], run: int) -> list[str]:
+    ours, theirs = samples.get("Nilometer", {}), samples.get("Apache Kafka", {})
+    lines: list[str] = []
+    for index, column in enumerate(row.columns):
+        title = row.title if index == 0 else ""
+        cells = [_cell(column, ours.get(column.key)), _cell(column, theirs.get(column.key))]
+        ratio = _ratio(column, ours.get(column.key), theirs.get(column.key))
+        lines.append(f"| {title} | {column.title} | {cells[0]} | {cells[1]} | {ratio} | {run} |")
+    return lines
+
+
+def _cell(column: Column, numbers: list[float] | None) -> str:
+    if not numbers:
+        return "–"
+    median, low, high = (
+        f"{number:,.{column.digits}f}" for number in (statistics.median(numbers), min(numbers), max(numbers))
+    )
+    unit = "" if column.unit == column.title else f" {column.unit}"
+    return f"**{median}**{unit} ({low} … {high})"
+
+
+def _ratio(column: Column, ours: list[float] | None, theirs: list[float] | None) -> str:
+    if not ours or not theirs:
+        return "–"
+    mine, other = statistics.median(ours), statistics.median(theirs)
+    better, worse = (mine, other) if column.more_is_better else (other, mine)
+    return f"{better / worse:.2f}" if worse else "–"
+
+
+def _run_lines(runs: list[dict[str, Any]]) -> list[str]:
+    lines: list[str] = []
+    for number, facts in enumerate(runs, 1):
+        machine_facts = ", ".join(f"{key} {value}" for key, value in facts["machine"].items())
+        versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+        lines += [
+            f"**Run {number}** ({facts['date']}, {facts['rounds']} rounds): `{facts['command']}`.",
+            f"{versions}; {machine_facts}.",
+            "",
+        ]
+    return lines

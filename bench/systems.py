@@ -1,0 +1,121 @@
+"""What is measured: a broker to be prepared, launched, asked for its CPU time and memory, and removed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+from pathlib import Path
+from typing import Protocol
+
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.support.apache_kafka import JVM_AS_SHIPPED, ApacheKafka, kafka_version
+from tests.support.nilometer_broker import NilometerBroker
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_RETENTION = {"retention.ms": "-1"}
+
+
+class System(Protocol):
+    """One broker on an empty folder."""
+
+    name: str
+    bootstrap: str
+
+    def launch(self) -> None:
+        """Start the process and return at once."""
+        ...
+
+    def wait_ready(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def pids(self) -> list[int]: ...
+
+
+class Nilometer:
+    name = "Nilometer"
+
+    def __init__(self, folder: Path) -> None:
+        self._broker = NilometerBroker(folder / "data")
+        self.bootstrap = self._broker.bootstrap
+
+    @staticmethod
+    def version() -> str:
+        return importlib.metadata.version("nilometer")
+
+    def launch(self) -> None:
+        self._broker.launch()
+
+    def wait_ready(self) -> None:
+        self._broker.wait_ready()
+
+    def stop(self) -> None:
+        self._broker.stop()
+
+    def pids(self) -> list[int]:
+        return [self._broker.pid]
+
+
+class Kafka:
+    """Apache Kafka, one node that is broker and controller, with the JVM settings of its own start script."""
+
+    name = "Apache Kafka"
+
+    def __init__(self, folder: Path) -> None:
+        self._kafka = ApacheKafka(folder, jvm=JVM_AS_SHIPPED)
+        self._kafka.format()
+        self.bootstrap = self._kafka.bootstrap
+
+    @staticmethod
+    def version() -> str:
+        return kafka_version()
+
+    def launch(self) -> None:
+        self._kafka.start(wait=False)
+
+    def wait_ready(self) -> None:
+        self._kafka.wait_ready()
+
+    def stop(self) -> None:
+        self._kafka.stop()
+
+    def pids(self) -> list[int]:
+        return [self._kafka.pid]
+
+
+SYSTEMS: dict[str, type[Nilometer] | type[Kafka]] = {"nilometer": Nilometer, "kafka": Kafka}
+
+
+def create_topic(system: System, name: str, partitions: int = 1) -> str:
+    admin = AdminClient({"bootstrap.servers": system.bootstrap})
+    topic = NewTopic(name, partitions, 1, config=dict(_RETENTION))
+    admin.create_topics([topic])[name].result(30)
+    return name
+
+
+def delete_topic(system: System, name: str) -> None:
+    admin = AdminClient({"bootstrap.servers": system.bootstrap})  # named, since its end would end the request
+    admin.delete_topics([name])[name].result(30)
+
+
+def cpu_seconds(system: System) -> float:
+    """User and system time of the broker's processes so far."""
+    total = 0
+    for pid in system.pids():
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / _TICKS_PER_S
+
+
+def resident_mb(system: System) -> float:
+    total = 0
+    for pid in system.pids():
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                total += int(line.split()[1])
+    return total / 1024
+
+
+def remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
