@@ -79,8 +79,8 @@ def append_as_leader(
         segment = _maybe_roll(log, size, newest, first_offset, offset - 1, wall_ms)
         if leader_epoch != log.epochs.latest_epoch:
             log.enter_epoch(leader_epoch, first_offset)
-        segment.append(_bounded(buffers), marks)
-        _took(log, segment, updates, offset, wall_ms)
+        new_size = segment.append(_bounded(buffers), marks)
+        _took(log, segment, new_size, updates, offset, wall_ms)
     except OSError as error:
         log.fence(error)
         raise LogFenced(log.name, error) from error
@@ -124,8 +124,8 @@ def append_as_follower(log: LocalLog, records: Bytes, *, wall_ms: int) -> Append
         for epoch, start_offset in epochs:
             if epoch != log.epochs.latest_epoch:
                 log.enter_epoch(epoch, start_offset)
-        segment.append([memoryview(records)[:end]], marks)
-        _took(log, segment, updates, offset, wall_ms)
+        new_size = segment.append([memoryview(records)[:end]], marks)
+        _took(log, segment, new_size, updates, offset, wall_ms)
     except OSError as error:
         log.fence(error)
         raise LogFenced(log.name, error) from error
@@ -209,10 +209,19 @@ def _replace_empty(log: LocalLog, segment: LogSegment, base_offset: int, wall_ms
 
 
 def _took(
-    log: LocalLog, segment: LogSegment, updates: ProducerUpdates | None, next_offset: int, wall_ms: int
+    log: LocalLog,
+    segment: LogSegment,
+    new_size: int,
+    updates: ProducerUpdates | None,
+    next_offset: int,
+    wall_ms: int,
 ) -> None:
-    """After the write: the end offset first, so that offsets rise even if what follows fails."""
+    """After the write: the end offset first, so that offsets rise even if what follows fails.
+
+    The size comes after it: a reader on another thread never sees a batch beyond the end of the log.
+    """
     log.log_end_offset = next_offset
+    segment.size = new_size
     if log.first_unflushed_ms is None:
         log.first_unflushed_ms = wall_ms
     if updates is not None:

@@ -83,6 +83,11 @@ class OffsetIndex:
         slot = bisect_right(self._offsets, offset - self.base_offset) - 1
         return self._positions[slot] if slot >= 0 else 0
 
+    def lookup_entry(self, offset: int) -> tuple[int, int] | None:
+        """The last entry whose offset is not above ``offset``, as (offset, position)."""
+        slot = bisect_right(self._offsets, offset - self.base_offset) - 1
+        return (self.base_offset + self._offsets[slot], self._positions[slot]) if slot >= 0 else None
+
     def truncate_to(self, offset: int) -> None:
         """Drop the entries at ``offset`` and above."""
         keep = bisect_left(self._offsets, max(offset - self.base_offset, 0))

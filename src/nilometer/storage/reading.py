@@ -91,18 +91,24 @@ def _read_segment(
     only_cached: bool,
 ) -> LogSlice | _Outcome:
     hint = log.read_hints.get(offset)
-    if hint is not None and hint[0] is segment:
-        position = hint[1]
-    else:
+    entry: tuple[int, int] | None = None
+    if hint is None or hint[0] is not segment:
+        hint = None
         indexes = find_indexes(log, segment, only_cached=only_cached)
         if indexes is None:
             return _Outcome.WOULD_WAIT
-        position = indexes.offsets.lookup(offset)
+        entry = indexes.offsets.lookup_entry(offset)
     with bytes_of(log, segment, only_cached=only_cached) as read_bytes:
-        window = _locate(segment, position, offset, max_bytes + READ_AHEAD_BYTES, read_bytes)
+        wanted = max_bytes + READ_AHEAD_BYTES
+        if hint is not None:
+            window = _locate(segment, hint[1], offset, offset, wanted, read_bytes)
+        else:
+            window = _locate_from_entry(segment, entry, offset, wanted, read_bytes)
         if isinstance(window, _Outcome):
             return window
         first = window.header
+        if first.next_offset > log.log_end_offset:
+            raise _damage(segment, window.position + window.at, offset, "a batch beyond the end of the log")
         if first.next_offset > upper or (first.size > max_bytes and not min_one):
             return LogSlice(b"", offset, segment.log_path, window.position + window.at)
         rest = segment.size - window.position - window.at
@@ -117,10 +123,28 @@ def _read_segment(
         return _take(log, segment, window, max(max_bytes, first.size), upper, offset)
 
 
-def _locate(
-    segment: LogSegment, position: int, offset: int, wanted: int, read_bytes: ReadBytes
+def _locate_from_entry(
+    segment: LogSegment, entry: tuple[int, int] | None, offset: int, wanted: int, read_bytes: ReadBytes
 ) -> _Window | _Outcome:
-    """The first batch at or behind ``position`` that holds ``offset`` or something above it."""
+    """As :func:`_locate`, from an index entry; from the start if the entry and the batch there disagree."""
+    if entry is not None:
+        entry_offset, position = entry
+        data = read_bytes(position, HEADER_BYTES)
+        if data is None:
+            return _Outcome.WOULD_WAIT
+        header = _header(segment, position, data, 0, offset)
+        if header.last_offset == entry_offset:
+            return _locate(segment, position, header.base_offset, offset, wanted, read_bytes)
+    return _locate(segment, 0, segment.base_offset, offset, wanted, read_bytes)
+
+
+def _locate(
+    segment: LogSegment, position: int, floor: int, offset: int, wanted: int, read_bytes: ReadBytes
+) -> _Window | _Outcome:
+    """The first batch at or behind ``position`` that holds ``offset`` or something above it.
+
+    Offsets lie outside the CRC, so that they rise (from ``floor`` on) is checked on the way.
+    """
     size = segment.size
     while size - position >= HEADER_BYTES:
         buffer = read_bytes(position, min(wanted, size - position))
@@ -129,7 +153,10 @@ def _locate(
         at = 0
         while len(buffer) - at >= HEADER_BYTES:
             header = _header(segment, position, buffer, at, offset)
-            if header.next_offset > offset:
+            if header.base_offset < floor:
+                raise _damage(segment, position + at, floor, "offsets go back")
+            floor = header.next_offset
+            if floor > offset:
                 return _Window(position, buffer, at, header)
             at += header.size
         if at == 0:
@@ -152,8 +179,8 @@ def _take(
             following = end + header.size
             if following > limit or header.next_offset > upper:
                 break
-            if end > start and header.base_offset < next_offset:
-                raise _damage(segment, position + end, next_offset, "offsets go back")
+            if end > start and not next_offset <= header.base_offset < log.log_end_offset:
+                raise _damage(segment, position + end, next_offset, "offsets do not follow")
             check_batch(buffer, end, header)
             end, next_offset = following, header.next_offset
             if limit - end < HEADER_BYTES:

@@ -136,8 +136,12 @@ class LogSegment:
 
     # -- appending
 
-    def append(self, buffers: Sequence[Buffer], marks: Sequence[BatchMark]) -> None:
-        """Write the batches that ``marks`` describe. After an OSError nothing must be written again."""
+    def append(self, buffers: Sequence[Buffer], marks: Sequence[BatchMark]) -> int:
+        """Write the batches that ``marks`` describe; returns the new size, for the caller to set.
+
+        :attr:`size` is what readers go by, on whatever thread: the log sets it once its end offset is true.
+        After an OSError nothing must be written again.
+        """
         position = self.size
         self._files.pool.open(self.log_path).append(buffers)
         indexes = self._indexes
@@ -157,9 +161,9 @@ class LogSegment:
             since += size
             position += size
         self._bytes_since_index_entry = since
-        self.size = position
         if indexes.offsets.unwritten_count >= UNWRITTEN_ENTRIES_MAX:
             self.write_indexes()
+        return position
 
     def append_aborted(self, entries: Sequence[AbortedTxn]) -> None:
         path = self.path(names.TXN_INDEX_SUFFIX)
