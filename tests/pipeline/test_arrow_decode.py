@@ -219,3 +219,10 @@ def test_importing_the_package_imports_neither_spark_nor_numba():
         "sys.exit(any(name in sys.modules for name in ('numba', 'pyspark', 'pandas', 'pyarrow')))"
     )
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+def test_records_before_the_offset_skipped_to_are_left_out_of_a_batch_that_goes_on_behind_it():
+    decoder = ColumnDecoder("events", 0, 0, 100)
+    decoder.skip_to(3)
+    arrow_batches = [*decoder.add(build([(1, None, b"%d" % n, []) for n in range(5)])), *decoder.take()]
+    assert [row["offset"] for batch in arrow_batches for row in batch.to_pylist()] == [3, 4]

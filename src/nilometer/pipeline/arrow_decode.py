@@ -84,6 +84,10 @@ class ColumnDecoder:
         """Records added and not yet handed out."""
         return int(self._sizes[self._kernels.ROWS])
 
+    def skip_to(self, offset: int) -> None:
+        """Leave out records before ``offset``, also those in a batch that goes on behind it."""
+        self._next_offset = max(self._next_offset, offset)
+
     def add(self, record_set: bytes | memoryview) -> Iterator[pyarrow.RecordBatch]:
         """Measure the batches of ``record_set`` up to the end; full Arrow batches come out as they fill."""
         for position, header in batches(record_set):

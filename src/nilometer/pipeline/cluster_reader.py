@@ -47,6 +47,8 @@ _shared_lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
+    offset: int
+    """From where on records are wanted: those before it in the first batch are deleted, or read already."""
     records: bytes | memoryview
     next_offset: int
 
@@ -92,7 +94,7 @@ class ClusterReader:
         """The offset for each partition's timestamp, or EARLIEST or LATEST."""
         return self._run(self._offsets(wanted), "offsets") if wanted else {}
 
-    def fetch(self, wanted: OffsetRange, *, fail_on_data_loss: bool) -> Iterator[bytes | memoryview]:
+    def fetch(self, wanted: OffsetRange, *, fail_on_data_loss: bool) -> Iterator[Fetched]:
         """The record sets of a range, in order. The next one is being fetched while the last is in use."""
         fetcher = _RangeFetcher(self._settings, wanted, fail_on_data_loss)
         under_way = self._submit(self._with_client(fetcher.fetch))
@@ -101,7 +103,7 @@ class ClusterReader:
                 fetched = self._result(under_way, str(wanted.part))
                 if fetched.next_offset < wanted.end:
                     under_way = self._submit(self._with_client(fetcher.fetch))
-                yield fetched.records
+                yield fetched
                 if fetched.next_offset >= wanted.end:
                     return
         finally:
@@ -210,7 +212,7 @@ class _RangeFetcher:
             next_offset = max(next_offset, header.next_offset)
         if next_offset > self._offset:
             self._empty_answers = 0
-            return Fetched(records, next_offset)
+            return Fetched(self._offset, records, next_offset)
         if records:
             raise KafkaError(
                 ErrorCode.corrupt_message, f"no whole batch from {self._partition} at {self._offset}"
@@ -222,7 +224,8 @@ class _RangeFetcher:
                 f"high watermark {answer.high_watermark} of {self._partition} is below {self._wanted.end}",
             )
         self._empty_answers += 1
-        return Fetched(b"", self._wanted.end if self._empty_answers >= GAP_ANSWERS else self._offset)
+        next_offset = self._wanted.end if self._empty_answers >= GAP_ANSWERS else self._offset
+        return Fetched(self._offset, b"", next_offset)
 
     async def _out_of_range(self, client: Client) -> Fetched:
         part = self._partition
@@ -242,7 +245,7 @@ class _RangeFetcher:
     def _lost(self, what: str, next_offset: int) -> Fetched:
         if self._fail_on_data_loss:
             raise DataLoss(what)
-        return Fetched(b"", next_offset)
+        return Fetched(self._offset, b"", next_offset)
 
     def _request(self, api: Api, topic_id: UUID | None) -> Message:
         partition = api.make_request(

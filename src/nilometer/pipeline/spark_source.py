@@ -174,8 +174,9 @@ def read_range(options: SourceOptions, partition: InputPartition | None) -> Iter
         wanted.topic, wanted.partition, wanted.start, wanted.end, with_headers=options.include_headers
     )
     reader = ClusterReader.shared(options.consumer)
-    for record_set in reader.fetch(wanted, fail_on_data_loss=options.fail_on_data_loss):
-        yield from decoder.add(record_set)
+    for fetched in reader.fetch(wanted, fail_on_data_loss=options.fail_on_data_loss):
+        decoder.skip_to(fetched.offset)
+        yield from decoder.add(fetched.records)
     yield from decoder.take()
 
 

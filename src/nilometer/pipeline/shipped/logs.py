@@ -37,7 +37,7 @@ LATENESS = timedelta(minutes=10)
 
 # Regular expressions as Java has them. Possessive quantifiers (*+) keep a hostile line from making the
 # matcher recurse or try again; [0-9] and [^ ] say what is meant in every locale.
-_QUOTED = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
+_QUOTED = r'(?s:"([^"\\]*+(?:\\.[^"\\]*+)*+)")'
 ACCESS = r"^([^ ]++) [^ ]++ [^ ]++ \[([^\]]++)\] " + _QUOTED + r" ([0-9]{3}) (?:[0-9]++|-)(?: (?s:.*+))?\z"
 """What comes behind the size is let pass: referer and agent, cut off or followed by other fields."""
 _PRIORITY = r"^(?:<([0-9]{1,3})>)?"

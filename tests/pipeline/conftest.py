@@ -1,0 +1,51 @@
+"""One broker and one Spark session for all pipeline tests.
+
+`PIPELINE_AGAINST=host:port pytest tests/pipeline` runs the same tests against a broker that is up already,
+such as Apache Kafka: what fails there is a fault of the test or of the source.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nilometer.pipeline.spark_session import build_session, connector_settings
+from support.apache_kafka import SPARK_JARS, ensure_java
+from support.filled_topics import Topics
+from support.nilometer_broker import NilometerBroker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
+    other = os.environ.get("PIPELINE_AGAINST")
+    if other:
+        yield Topics(other)
+        return
+    with NilometerBroker(tmp_path_factory.mktemp("pipeline") / "data") as running:
+        yield Topics(running.bootstrap)
+
+
+@pytest.fixture(scope="session")
+def connector_jars() -> Path:
+    ensure_java()
+    return SPARK_JARS
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, connector_jars: Path) -> Iterator[SparkSession]:
+    session = build_session(
+        "tests",
+        master="local[2]",
+        quick=True,
+        settings=connector_settings(str(connector_jars)),
+        log_file=tmp_path_factory.mktemp("spark") / "spark.log",
+    )
+    yield session
+    session.stop()

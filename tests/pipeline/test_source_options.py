@@ -1,0 +1,83 @@
+"""Options by name and value: what is accepted, and what is said of the rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from nilometer.pipeline.errors import OptionError
+from nilometer.pipeline.source_options import ALLOWED, EARLIEST, LATEST, parse_options
+
+BASE = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "t"}
+
+
+def test_defaults_are_those_of_sparks_kafka_source():
+    batch, stream = parse_options(BASE, streaming=False), parse_options(BASE, streaming=True)
+    assert (batch.starting, batch.ending, stream.starting) == (EARLIEST, LATEST, LATEST)
+    assert batch.fail_on_data_loss
+    assert not batch.include_headers
+
+
+def test_names_are_taken_in_any_case():
+    options = parse_options(
+        {**BASE, "STARTINGOFFSETS": "Earliest", "failondataloss": "FALSE"}, streaming=True
+    )
+    assert options.starting == EARLIEST
+    assert not options.fail_on_data_loss
+
+
+def test_topics_partitions_and_patterns():
+    def selection(**given):
+        return parse_options({"kafka.bootstrap.servers": "h:1", **given}, streaming=True).selection
+
+    assert selection(subscribe="b, a,b").topics == ("a", "b")
+    assert selection(assign='{"t": [3, 1]}').assigned == {"t": (1, 3)}
+    pattern = selection(subscribePattern="log-.*")
+    assert pattern.matches("log-1")
+    assert not pattern.matches("my-log-1")
+
+
+def test_offsets_by_partition():
+    options = parse_options(
+        {**BASE, "startingOffsets": '{"t": {"0": 7, "1": -2}}', "endingOffsets": '{"t": {"0": 9, "1": -1}}'},
+        streaming=False,
+    )
+    assert options.starting == {"t": {0: 7, 1: EARLIEST}}
+    assert options.ending == {"t": {0: 9, 1: LATEST}}
+
+
+def test_an_unknown_option_is_refused_with_the_list_of_those_allowed():
+    with pytest.raises(OptionError, match="startingOfsets") as problem:
+        parse_options({**BASE, "startingOfsets": "earliest"}, streaming=True)
+    assert all(name in str(problem.value) for name in ALLOWED)
+
+
+@pytest.mark.parametrize(
+    ("given", "streaming", "names"),
+    [
+        ({"subscribe": "t"}, True, "kafka.bootstrap.servers"),
+        ({"kafka.bootstrap.servers": "h:1"}, True, "exactly one of"),
+        ({**BASE, "assign": '{"t": [0]}'}, True, "exactly one of"),
+        ({"kafka.bootstrap.servers": "h:1", "subscribe": " , "}, True, "subscribe"),
+        ({"kafka.bootstrap.servers": "h:1", "assign": '{"t": ["a"]}'}, True, "assign"),
+        ({"kafka.bootstrap.servers": "h:1", "subscribePattern": "("}, True, "subscribePattern"),
+        ({"kafka.bootstrap.servers": "nowhere", "subscribe": "t"}, True, "kafka.bootstrap.servers"),
+        ({**BASE, "startingOffsets": "latest"}, False, "startingOffsets"),
+        ({**BASE, "startingOffsets": '{"t": {"0": -1}}'}, False, "startingOffsets"),
+        ({**BASE, "startingOffsets": '{"t": {"0": -3}}'}, True, "startingOffsets"),
+        ({**BASE, "startingOffsets": "[]"}, True, "startingOffsets"),
+        ({**BASE, "startingOffsets": "newest"}, True, "startingOffsets"),
+        ({**BASE, "endingOffsets": "earliest"}, False, "endingOffsets"),
+        ({**BASE, "endingOffsets": "latest"}, True, "endingOffsets.*stream"),
+        ({**BASE, "maxOffsetsPerTrigger": "5"}, False, "maxOffsetsPerTrigger.*batch"),
+        ({**BASE, "maxOffsetsPerTrigger": "0"}, True, "maxOffsetsPerTrigger"),
+        ({**BASE, "minPartitions": "many"}, True, "minPartitions"),
+        ({**BASE, "failOnDataLoss": "maybe"}, True, "failOnDataLoss"),
+        ({**BASE, "kafka.auto.offset.reset": "earliest"}, True, "startingOffsets"),
+        ({**BASE, "kafka.isolation.level": "read_committed"}, True, "read_uncommitted"),
+        ({**BASE, "kafka.fetch.min.bites": "1"}, True, "fetch.min.bites"),
+        ({**BASE, "kafka.fetch.min.bytes": "some"}, True, "fetch.min.bytes"),
+    ],
+)
+def test_what_is_refused_is_named(given, streaming, names):
+    with pytest.raises(OptionError, match=names):
+        parse_options(given, streaming=streaming)

@@ -1,0 +1,62 @@
+"""Topics with known records in them, made and filled through a client that nobody here wrote."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int = 1_700_000_000_000
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class Topics:
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self._admin = AdminClient({"bootstrap.servers": bootstrap})
+        self._numbers = itertools.count()
+        self._life = uuid.uuid4().hex[:6]
+
+    def create(self, partitions: int = 2, prefix: str = "events", name: str | None = None) -> str:
+        name = name or f"{prefix}-{self._life}-{next(self._numbers)}"
+        self._admin.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
+        return name
+
+    def add_partitions(self, name: str, count: int) -> None:
+        self._admin.create_partitions([NewPartitions(name, count)])[name].result(30)
+
+    def delete(self, name: str) -> None:
+        self._admin.delete_topics([name])[name].result(30)
+
+    def delete_records(self, name: str, partition: int, before: int) -> None:
+        for future in self._admin.delete_records([TopicPartition(name, partition, before)]).values():
+            future.result(30)
+
+    def send(self, name: str, records: Sequence[Sent], codec: str = "none") -> None:
+        producer = Producer(
+            {"bootstrap.servers": self.bootstrap, "linger.ms": 5, "compression.type": codec, "acks": "all"}
+        )
+        failed: list[object] = []
+        for one in records:
+            producer.produce(
+                name,
+                one.value,
+                key=one.key,
+                partition=one.partition,
+                timestamp=one.timestamp,
+                headers=list(one.headers),
+                on_delivery=lambda problem, _: failed.append(problem) if problem else None,
+            )
+            producer.poll(0)
+        assert producer.flush(30) == 0
+        assert not failed
