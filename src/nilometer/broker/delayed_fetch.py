@@ -37,7 +37,7 @@ class DelayedFetch:
         """
         self._partitions = partitions
         self._bytes_missing = bytes_missing
-        self._answer = answer
+        self._answer: Callable[[bool], bool] | None = answer
         self._done = False
         self.for_replica = for_replica
         for partition in partitions:
@@ -49,16 +49,17 @@ class DelayedFetch:
         self._bytes_missing -= byte_count
         if self._bytes_missing > 0 or self._done:
             return
-        if self._answer(False):
+        if self._answer is None or self._answer(False):
             self._leave()
         else:
             self._bytes_missing = 1  # an overestimate: look again at the next change
 
     def complete(self) -> None:
         """Answer now, with whatever there is."""
-        if not self._done:
-            self._leave()
-            self._answer(True)
+        answer = self._answer
+        self._leave()
+        if answer is not None:
+            answer(True)
 
     def cancel(self) -> None:
         """The reader has gone."""
@@ -69,3 +70,5 @@ class DelayedFetch:
         self._timer.cancel()
         for partition in self._partitions:
             partition.fetch_waiters.pop(self, None)
+        self._answer = None  # nothing that was read may be kept alive by who might still hold this
+        self._partitions = ()

@@ -63,7 +63,7 @@ class DelayedProduce:
     __slots__ = ("_finish", "_timer", "_unreleased", "_waits")
 
     def __init__(self, finish: Callable[[], None]) -> None:
-        self._finish = finish
+        self._finish: Callable[[], None] | None = finish
         self._waits: list[ProduceWait] = []
         self._unreleased = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -88,7 +88,15 @@ class DelayedProduce:
         if self._unreleased == 0:
             if self._timer is not None:
                 self._timer.cancel()
-            self._finish()
+            finish = self._finish
+            self.close()
+            if finish is not None:
+                finish()
+
+    def close(self) -> None:
+        """Let go of who waits: the answer is known."""
+        self._finish = None
+        self._waits = []
 
     def _on_timeout(self) -> None:
         self._timer = None

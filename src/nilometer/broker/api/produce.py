@@ -47,7 +47,7 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
         )
         for topic in body.topic_data
     ]
-    waiting = _Waiting(services, request, topics)
+    waiting = _Waiting(services, request.header, topics)
     for topic, outcomes in zip(body.topic_data, topics, strict=True):
         for part, outcome in zip(topic.partition_data, outcomes.partitions, strict=True):
             try:
@@ -93,18 +93,25 @@ def _append(
 
 
 class _Waiting:
-    """The answer of one request, whether it has to wait or not."""
+    """The answer of one request, whether it has to wait or not.
 
-    def __init__(self, services: Services, request: Request, topics: Sequence[TopicOutcomes]) -> None:
+    Holds no records: what was appended is in the log. And no cycle outlives the answer, or the records of
+    thousands of requests would wait for the garbage collector.
+    """
+
+    def __init__(
+        self, services: Services, header: messages.RequestHeader, topics: Sequence[TopicOutcomes]
+    ) -> None:
         self._services = services
-        self._request = request
+        self._header = header
         self._topics = topics
         self._future: asyncio.Future[Reply] | None = None
         self.delayed = DelayedProduce(self._finish)
 
     def reply(self, timeout_ms: int) -> Reply | asyncio.Future[Reply]:
         if not self.delayed.is_waiting:
-            return _respond(self._services, self._request, self._topics)
+            self.delayed.close()
+            return _respond(self._services, self._header, self._topics)
         self._future = asyncio.get_running_loop().create_future()
         self.delayed.start_timer(timeout_ms)
         return self._future
@@ -112,17 +119,17 @@ class _Waiting:
     def _finish(self) -> None:
         future = self._future
         if future is not None and not future.done():
-            future.set_result(_respond(self._services, self._request, self._topics))
+            future.set_result(_respond(self._services, self._header, self._topics))
 
 
-def _respond(services: Services, request: Request, topics: Sequence[TopicOutcomes]) -> Reply:
+def _respond(services: Services, header: messages.RequestHeader, topics: Sequence[TopicOutcomes]) -> Reply:
     hints = LeaderHints(services)
     produced = [
         ProducedTopic(topic.topic, [_partition(hints, topic.topic, outcome) for outcome in topic.partitions])
         for topic in topics
     ]
     frame = encode_produce_response(
-        request.version, request.header.correlation_id, produced, endpoints=hints.endpoints()
+        header.api_version, header.correlation_id, produced, endpoints=hints.endpoints()
     )
     return (frame,)
 
