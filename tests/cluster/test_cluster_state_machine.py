@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from cluster_model import BROKERS, MIN_ISR, ClusterModel
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from nilometer.cluster import ClusterImage, PartitionState, Replicas
+from nilometer.cluster.controller import partition_change
+from nilometer.cluster.controller.partition_change import Wanted
 
 brokers = st.sampled_from(BROKERS)
 topics = st.sampled_from(sorted(MIN_ISR))
@@ -174,3 +179,47 @@ def test_n3_no_acknowledged_record_is_lost_on_long_walks(proves_kills: bool) -> 
 @pytest.mark.parametrize("proves_kills", [True, False])
 def test_n3_no_acknowledged_record_is_lost_on_very_many_walks(proves_kills: bool) -> None:
     assert walk_many(FIRST_SEED, 20 * WALKS, 400, proves_kills=proves_kills) > WALKS * 20
+
+
+def trust_forfeited(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = partition_change._safe
+
+    def wrong(state: PartitionState, order: Replicas, wanted: Wanted) -> Replicas:
+        return right(state, order, Wanted())
+
+    monkeypatch.setattr(partition_change, "_safe", wrong)
+
+
+def any_replica_may_lead(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = partition_change._elect
+
+    def wrong(state: PartitionState, assignment: object, wanted: Wanted, *rest: object) -> object:
+        return right(state, assignment, replace(wanted, allow_unclean=True), *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(partition_change, "_elect", wrong)
+
+
+def count_every_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ClusterImage, "_counts", lambda self, entry: True)
+
+
+def remember_the_eligible_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As though the high watermark were held whatever the size of the ISR."""
+    right = partition_change._elect
+
+    def wrong(state: PartitionState, assignment: object, wanted: object, may_lead: object, _: int) -> object:
+        return right(state, assignment, wanted, may_lead, 99)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(partition_change, "_elect", wrong)
+    monkeypatch.setattr(partition_change, "min", lambda one, _: one, raising=False)
+
+
+@pytest.mark.parametrize(
+    "plant", [trust_forfeited, any_replica_may_lead, count_every_entry, remember_the_eligible_for_ever]
+)
+def test_a_planted_fault_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        walk_many(1, 200, 150, proves_kills=True)

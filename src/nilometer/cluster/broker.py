@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import msgspec
 
-from nilometer.cluster.identifiers import BrokerEpoch, BrokerId, Incarnation
-from nilometer.cluster.records import Endpoint
+from nilometer.cluster.identifiers import BrokerEpoch, BrokerId, EntryNumber, Incarnation
+from nilometer.cluster.partition import BrokenInvariant
+from nilometer.cluster.records import (
+    BrokerFenced,
+    BrokerInControlledShutdown,
+    BrokerRegistered,
+    BrokerUnregistered,
+    Endpoint,
+)
+
+BrokerRecord = BrokerRegistered | BrokerFenced | BrokerInControlledShutdown | BrokerUnregistered
 
 
 class Broker(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -27,3 +36,25 @@ class Broker(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     def endpoint(self, listener: str) -> Endpoint | None:
         return next((point for point in self.endpoints if point.listener == listener), None)
+
+
+def broker_after(before: Broker | None, record: BrokerRecord, number: EntryNumber) -> Broker | None:
+    """The broker once ``record``, of entry ``number``, is folded. Raises BrokenInvariant."""
+    if isinstance(record, BrokerRegistered):
+        return Broker(
+            id=record.broker_id,
+            incarnation=record.incarnation,
+            epoch=BrokerEpoch(number),
+            endpoints=record.endpoints,
+            rack=record.rack,
+            log_dirs=record.log_dirs,
+        )
+    if before is None or before.epoch != record.broker_epoch:
+        raise BrokenInvariant(f"{record} does not fit {before}")
+    match record:
+        case BrokerFenced():
+            return msgspec.structs.replace(before, fenced=True)
+        case BrokerInControlledShutdown():
+            return msgspec.structs.replace(before, in_controlled_shutdown=True)
+        case BrokerUnregistered():
+            return None

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from typing import assert_never
 from uuid import UUID
 
-from nilometer.cluster.broker import Broker
+from nilometer.cluster.broker import Broker, BrokerRecord, broker_after
 from nilometer.cluster.delta import ConfigResource, ImageDelta
 from nilometer.cluster.entries import Entry, Office
 from nilometer.cluster.identifiers import (
@@ -54,7 +54,7 @@ from nilometer.cluster.records import (
 )
 from nilometer.cluster.replica_index import ReplicaIndex
 from nilometer.cluster.snapshot import ConfigSnapshot, ImageSnapshot, TopicSnapshot
-from nilometer.cluster.topic import Topic, collision_key
+from nilometer.cluster.topic import Topic, TopicTable
 
 NO_OFFICE = Office(NO_LEADER, Incarnation(""), ControllerEpoch(0))
 _EMPTY: Mapping[str, str] = {}
@@ -75,10 +75,7 @@ class ClusterImage:
         self.last_known_elections = 0
         """How often the last known leader had to do, since the cluster began."""
         self._brokers: dict[BrokerId, Broker] = {}
-        self._topics: dict[str, Topic] = {}
-        self._topics_by_id: dict[TopicId, Topic] = {}
-        self._topics_by_uuid: dict[UUID, Topic] = {}
-        self._names_by_collision_key: dict[str, str] = {}
+        self._topics = TopicTable()
         self._configs: dict[ConfigResource, dict[str, str]] = {}
         self._index = ReplicaIndex()
 
@@ -114,28 +111,28 @@ class ClusterImage:
         return None if broker is None else broker.epoch
 
     def topic(self, name: str) -> Topic | None:
-        return self._topics.get(name)
+        return self._topics.by_name.get(name)
 
     def topic_by_id(self, topic_id: TopicId) -> Topic | None:
-        return self._topics_by_id.get(topic_id)
+        return self._topics.by_id.get(topic_id)
 
     def topic_by_uuid(self, value: UUID) -> Topic | None:
-        return self._topics_by_uuid.get(value)
+        return self._topics.by_uuid.get(value)
 
     def topics(self) -> list[Topic]:
         """By name."""
-        return [self._topics[name] for name in sorted(self._topics)]
+        return self._topics.in_order()
 
     def colliding_topic(self, name: str) -> str | None:
         """The existing topic whose metrics a topic of this name would share."""
-        return self._names_by_collision_key.get(collision_key(name))
+        return self._topics.colliding(name)
 
     def partition(self, topic: str, partition: int) -> PartitionState | None:
-        found = self._topics.get(topic)
+        found = self._topics.by_name.get(topic)
         return None if found is None else found.partition(partition)
 
     def partition_by_id(self, topic_id: TopicId, partition: int) -> PartitionState | None:
-        found = self._topics_by_id.get(topic_id)
+        found = self._topics.by_id.get(topic_id)
         return None if found is None else found.partition(partition)
 
     def partitions(self) -> Iterator[tuple[TopicIdPartition, PartitionState]]:
@@ -236,28 +233,11 @@ class ClusterImage:
 
     def _change_broker(
         self,
-        record: BrokerRegistered | BrokerFenced | BrokerInControlledShutdown | BrokerUnregistered,
+        record: BrokerRecord,
         delta: ImageDelta,
     ) -> None:
         before = self._brokers.get(record.broker_id)
-        after: Broker | None
-        if isinstance(record, BrokerRegistered):
-            after = Broker(
-                id=record.broker_id,
-                incarnation=record.incarnation,
-                epoch=BrokerEpoch(self.number),
-                endpoints=record.endpoints,
-                rack=record.rack,
-                log_dirs=record.log_dirs,
-            )
-        elif before is None or before.epoch != record.broker_epoch:
-            raise BrokenInvariant(f"{record} does not fit {before}")
-        elif isinstance(record, BrokerFenced):
-            after = _with(before, fenced=True, in_controlled_shutdown=before.in_controlled_shutdown)
-        elif isinstance(record, BrokerInControlledShutdown):
-            after = _with(before, fenced=before.fenced, in_controlled_shutdown=True)
-        else:
-            after = None
+        after = broker_after(before, record, self.number)
         if after is None:
             del self._brokers[record.broker_id]
         else:
@@ -265,24 +245,15 @@ class ClusterImage:
         delta.note_broker(record.broker_id, before, after)
 
     def _create_topic(self, record: TopicCreated, delta: ImageDelta) -> None:
-        if record.name in self._topics or record.topic_id in self._topics_by_id:
+        if record.name in self._topics.by_name or record.topic_id in self._topics.by_id:
             raise BrokenInvariant(f"{record} although the name or the id is taken")
         topic = Topic(record.name, record.topic_id)
-        self._add_topic(topic)
+        self._topics.add(topic)
         delta.topics_created[topic.id] = topic
-
-    def _add_topic(self, topic: Topic) -> None:
-        self._topics[topic.name] = topic
-        self._topics_by_id[topic.id] = topic
-        self._topics_by_uuid[topic.uuid] = topic
-        self._names_by_collision_key[collision_key(topic.name)] = topic.name
 
     def _delete_topic(self, record: TopicDeleted, delta: ImageDelta) -> None:
         topic = self._topic_of(record.topic_id, record)
-        del self._topics[topic.name]
-        del self._topics_by_id[topic.id]
-        del self._topics_by_uuid[topic.uuid]
-        del self._names_by_collision_key[collision_key(topic.name)]
+        self._topics.remove(topic)
         self._configs.pop(ConfigResource(ConfigResourceType.TOPIC, topic.name), None)
         for index, state in enumerate(topic.partitions):
             key = TopicIdPartition(topic.id, index)
@@ -334,12 +305,12 @@ class ClusterImage:
 
     def _topic_of(self, topic_id: TopicId, record: Record) -> Topic:
         try:
-            return self._topics_by_id[topic_id]
+            return self._topics.by_id[topic_id]
         except KeyError:
             raise BrokenInvariant(f"{record} although there is no such topic") from None
 
     def _in_order(self, keys: list[TopicIdPartition]) -> list[tuple[TopicIdPartition, PartitionState]]:
-        topics = self._topics_by_id
+        topics = self._topics.by_id
         keys.sort(key=lambda key: (topics[key.topic_id].name, key.partition))
         return [(key, topics[key.topic_id].partitions[key.partition]) for key in keys]
 
@@ -380,7 +351,7 @@ class ClusterImage:
         image._brokers = {broker.id: broker for broker in snapshot.brokers}
         for found in snapshot.topics:
             topic = Topic(found.name, found.id, list(found.partitions))
-            image._add_topic(topic)
+            image._topics.add(topic)
             for index, state in enumerate(topic.partitions):
                 state.check()
                 image._index.update(TopicIdPartition(topic.id, index), None, state)
@@ -396,22 +367,9 @@ class ClusterImage:
     def __repr__(self) -> str:
         return (
             f"ClusterImage(number={self.number}, controller={self.controller_id}, "
-            f"brokers={len(self._brokers)}, topics={len(self._topics)})"
+            f"brokers={len(self._brokers)}, topics={len(self._topics.by_name)})"
         )
 
 
 def _office(record: TakeOffice) -> Office:
     return Office(record.controller_id, record.incarnation, record.controller_epoch)
-
-
-def _with(broker: Broker, *, fenced: bool, in_controlled_shutdown: bool) -> Broker:
-    return Broker(
-        broker.id,
-        broker.incarnation,
-        broker.epoch,
-        broker.endpoints,
-        broker.rack,
-        broker.log_dirs,
-        fenced,
-        in_controlled_shutdown,
-    )

@@ -58,3 +58,31 @@ def why_invalid_name(name: str) -> str | None:
 def collision_key(name: str) -> str:
     """Equal for names that would collide."""
     return name.replace(".", "_")
+
+
+class TopicTable:
+    """All topics, found by name, by id in either form, and by the name they must not collide with."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Topic] = {}
+        self.by_id: dict[TopicId, Topic] = {}
+        self.by_uuid: dict[uuid.UUID, Topic] = {}
+        self._names_by_collision_key: dict[str, str] = {}
+
+    def add(self, topic: Topic) -> None:
+        self.by_name[topic.name] = topic
+        self.by_id[topic.id] = topic
+        self.by_uuid[topic.uuid] = topic
+        self._names_by_collision_key[collision_key(topic.name)] = topic.name
+
+    def remove(self, topic: Topic) -> None:
+        del self.by_name[topic.name]
+        del self.by_id[topic.id]
+        del self.by_uuid[topic.uuid]
+        del self._names_by_collision_key[collision_key(topic.name)]
+
+    def in_order(self) -> list[Topic]:
+        return [self.by_name[name] for name in sorted(self.by_name)]
+
+    def colliding(self, name: str) -> str | None:
+        return self._names_by_collision_key.get(collision_key(name))
