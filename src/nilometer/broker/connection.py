@@ -26,6 +26,8 @@ SCRATCH_BYTES = 256 * 1024
 FRAMES_QUEUED_MAX = 64
 """Whole frames held unparsed for one connection before its socket is no longer read."""
 BYTES_QUEUED_MAX = 8 * 1024 * 1024
+GATHER_BYTES_MAX = 256 * 1024
+"""Answers are written together up to this size."""
 EAGER_FRAME_BYTES = 1024 * 1024
 """A frame up to this size gets its whole buffer at once."""
 
@@ -66,6 +68,8 @@ class Connection(asyncio.BufferedProtocol):
         self._queued_bytes = 0
         self._waiting: deque[asyncio.Future[Reply]] = deque()  # replies owed, oldest first
         self._alone = False  # the last request taken up lets no other pass
+        self._outgoing: list[Buffer] = []
+        self._outgoing_bytes = 0
         self._write_paused = False
         self._read_paused = False
         self._draining = False
@@ -208,6 +212,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._serve(frame)
         finally:
             self._draining = False
+        self._flush()
         self._balance_reading()
 
     def _hurry(self) -> None:
@@ -251,13 +256,21 @@ class Connection(asyncio.BufferedProtocol):
                 self.close(str(error))
 
     def _write(self, buffers: Sequence[Buffer]) -> None:
+        """Gather what is answered in one go: one system call for many small answers."""
+        self._outgoing.extend(buffers)
+        self._outgoing_bytes += sum(len(memoryview(buffer)) for buffer in buffers)
+        if not self._draining or self._outgoing_bytes >= GATHER_BYTES_MAX:
+            self._flush()
+
+    def _flush(self) -> None:
+        outgoing, self._outgoing, self._outgoing_bytes = self._outgoing, [], 0
         transport = self._transport
-        if transport is None or self.closed:
+        if not outgoing or transport is None or self.closed:
             return
-        if len(buffers) == 1:
-            transport.write(buffers[0])  # type: ignore[arg-type]
+        if len(outgoing) == 1:
+            transport.write(outgoing[0])  # type: ignore[arg-type]
         else:
-            transport.writelines(buffers)  # type: ignore[arg-type]
+            transport.writelines(outgoing)  # type: ignore[arg-type]
 
     def _balance_reading(self) -> None:
         transport = self._transport
@@ -278,6 +291,7 @@ class Connection(asyncio.BufferedProtocol):
     def close(self, reason: str | None = None) -> None:
         if self.closed:
             return
+        self._flush()
         self.closed = True
         if reason:
             self._log(f"Closing the connection from {self.peer[0]}:{self.peer[1]}: {reason}")
