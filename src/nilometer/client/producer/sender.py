@@ -15,14 +15,14 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from nilometer.client.backoff import Backoff
 from nilometer.client.client import STALE_METADATA, Client
 from nilometer.client.cluster_metadata import TopicPartition
 from nilometer.client.connection import Connection, ConnectionLost
+from nilometer.client.jobs import Jobs
 from nilometer.client.producer.accumulator import RecordAccumulator
 from nilometer.client.producer.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Acknowledged, ProducerBatch
 from nilometer.client.producer.idempotence import IdempotenceState, Verdict
@@ -77,8 +77,7 @@ class Sender:
         self._sent: dict[ProducerBatch, None] = {}
         """Batches in flight, in the order they were sent."""
         self._muted: dict[TopicPartition, None] = {}
-        self._jobs: dict[str, asyncio.Task[None]] = {}
-        """What goes on in the background, by name: connections being made, the identity being asked for."""
+        self._jobs = Jobs("producer", self.wake)
         self._turn = 0
         self._timer: asyncio.TimerHandle | None = None
         self._step_is_due = False
@@ -96,9 +95,7 @@ class Sender:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for job in list(self._jobs.values()):
-            job.cancel()
-        await asyncio.gather(*self._jobs.values(), return_exceptions=True)
+        await self._jobs.close()
         self._accumulator.discard_all()
         for batch in self._accumulator.incomplete():
             self._resolve(batch, ConnectionLost("the producer was closed"))
@@ -114,7 +111,7 @@ class Sender:
         if self.idempotence is not None:
             self.idempotence.maybe_raise_epoch()
             if not self.idempotence.has_identity:
-                self._start_job("identity", self._obtain_identity)
+                self._jobs.start("identity", self._obtain_identity)
                 self._set_timer(now_ms, None)
                 return
         due, next_ms = self._accumulator.ready(now_ms, self._memory_is_short())
@@ -139,7 +136,7 @@ class Sender:
     def _send_to(self, node_id: int, partitions: list[TopicPartition], now_ms: int) -> None:
         connection = self._client.connections.existing(node_id)
         if connection is None:
-            self._start_job(f"connect-{node_id}", lambda: self._connect(node_id))
+            self._jobs.start(f"connect-{node_id}", lambda: self._connect(node_id))
             return
         while self._requests.get(node_id, 0) < self._config.max_in_flight and connection.writable:
             batches = self._drain(partitions, now_ms)
@@ -317,20 +314,6 @@ class Sender:
             self._timer = self._loop.call_later(max(min(times) - now_ms, 0) / 1000, self.wake)
 
     # --- background jobs
-
-    def _start_job(self, name: str, job: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        if name in self._jobs or self._closed:
-            return
-        task = asyncio.create_task(job(), name=f"producer-{name}")
-        self._jobs[name] = task
-
-        def ended(done: asyncio.Task[None]) -> None:
-            del self._jobs[name]
-            if not done.cancelled() and (problem := done.exception()) is not None:
-                raise problem  # for the loop's exception handler: a job deals with every KafkaError itself
-            self.wake()
-
-        task.add_done_callback(ended)
 
     async def _connect(self, node_id: int) -> None:
         try:

@@ -1,0 +1,218 @@
+"""The consumer: assign partitions, move the cursor, take records (SPEC C-1).
+
+``await consumer.poll(timeout_ms=…)`` returns the records that are here, ``async for record in consumer``
+goes on for ever. The position of a partition is the offset of the record that comes next; it is the
+user's to move.
+
+Knows what a user may ask for. Fetching is the fetcher's, positions are the positions'. Who assigns the
+partitions is not its business: the user does, or a group's member through the same :meth:`Consumer.assign`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+from nilometer.client.client import Client
+from nilometer.client.cluster_metadata import NO_EPOCH, TopicPartition
+from nilometer.client.config_keys import CONSUMER_CONFIG_DEFINITION
+from nilometer.client.consumer.consumer_config import ConsumerConfig
+from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.consumer.fetcher import Fetcher
+from nilometer.client.consumer.positions import OffsetReset, Positions
+from nilometer.client.offset_queries import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    ListedOffset,
+    list_offsets,
+)
+from nilometer.client.settings import ClientSettings, GivenConfig
+from nilometer.runtime import Runtime
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+FOREVER_MS = 3_600_000
+"""How long one wait for records is at most where no end was given; then it begins anew."""
+
+
+class Consumer:
+    """Use as ``async with Consumer(runtime, {"bootstrap.servers": …}) as consumer``."""
+
+    def __init__(self, runtime: Runtime, config: GivenConfig) -> None:
+        settings = ClientSettings(CONSUMER_CONFIG_DEFINITION, config)
+        self.config = ConsumerConfig.of(settings)
+        self.client = Client(runtime, settings)
+        self.client.auto_create_topics = settings.boolean("allow.auto.create.topics")
+        self._clock = runtime.clock
+        self._positions = Positions(self.config.offset_reset)
+        self._fetcher: Fetcher | None = None
+        self._closed = False
+
+    async def __aenter__(self) -> Consumer:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Find the cluster. Raises ConnectionLost."""
+        await self.client.start()
+        self._fetcher = Fetcher(self.client, self.config, self._positions)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._fetcher is not None:
+            await self._fetcher.close()
+        await self.client.close()
+
+    # --- what to read
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly these partitions; those that were assigned before keep their position."""
+        assigned = list(partitions)
+        self._positions.assign(assigned)
+        if self.client.watch_topics(sorted({partition.topic for partition in assigned})):
+            self.client.request_refresh()
+        self._wake()
+
+    def assignment(self) -> list[TopicPartition]:
+        return [partition for partition, _ in self._positions.entries()]
+
+    async def partitions_for(self, topic: str) -> list[TopicPartition]:
+        """All partitions of a topic. Raises KafkaError."""
+        found = await self.client.topic(topic, self.config.api_timeout_ms)
+        return [TopicPartition(topic, part.partition) for part in found.partitions]
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Return no records of ``partitions`` until they are resumed; their positions stay."""
+        for partition in partitions:
+            self._positions.of(partition).paused = True
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        for partition in partitions:
+            self._positions.of(partition).paused = False
+        self._wake()
+
+    def paused(self) -> list[TopicPartition]:
+        return [partition for partition, position in self._positions.entries() if position.paused]
+
+    # --- where to read
+
+    def seek(self, partition: TopicPartition, offset: int, leader_epoch: int = NO_EPOCH) -> None:
+        """Go on from ``offset``; ``leader_epoch`` is that of the record before it, where it is known."""
+        self._positions.seek(partition, offset, leader_epoch)
+        self._wake()
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Go on from the first record of ``partitions`` (of all that are assigned where none is named)."""
+        self._seek_by(partitions, OffsetReset.EARLIEST)
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Go on behind the last record, as of when it is looked up."""
+        self._seek_by(partitions, OffsetReset.LATEST)
+
+    async def position(self, partition: TopicPartition) -> int:
+        """The offset of the record that comes next, looked up if need be. Raises KafkaError."""
+        fetcher = self._opened()
+        deadline_ms = self._clock.monotonic_ms() + self.config.api_timeout_ms
+        while not (position := self._positions.of(partition)).is_known:
+            if position.reset is None:
+                raise self._positions.missing_position(partition)
+            left_ms = deadline_ms - self._clock.monotonic_ms()
+            if left_ms <= 0:
+                raise KafkaError(
+                    ErrorCode.request_timed_out, f"the position of {partition} was not found in time"
+                )
+            fetcher.wake()
+            await fetcher.wait(left_ms / 1000)
+            fetcher.raise_problem()
+        return position.offset
+
+    def high_watermark(self, partition: TopicPartition) -> int | None:
+        """The high watermark that the last fetch reported, if there was one."""
+        known = self._positions.of(partition).high_watermark
+        return known if known >= 0 else None
+
+    async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        found = await self._list_offsets(dict.fromkeys(partitions, EARLIEST_TIMESTAMP))
+        return {partition: one.offset for partition, one in found.items()}
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where a reader of this consumer's isolation level can get to."""
+        found = await self._list_offsets(dict.fromkeys(partitions, LATEST_TIMESTAMP))
+        return {partition: one.offset for partition, one in found.items()}
+
+    async def offsets_for_times(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, ListedOffset | None]:
+        """The first record at or after a timestamp (milliseconds); None where there is none."""
+        found = await self._list_offsets(timestamps)
+        return {partition: one if one.offset >= 0 else None for partition, one in found.items()}
+
+    # --- reading
+
+    async def poll(self, max_records: int | None = None, timeout_ms: int = 0) -> list[ConsumerRecord]:
+        """Records that are here, waiting up to ``timeout_ms`` for the first. Raises KafkaError.
+
+        Records of one partition are in the order of offsets. A problem with a partition is raised after
+        the records before it, and again at the next poll unless the position was moved.
+        """
+        fetcher = self._opened()
+        count = self.config.max_poll_records if max_records is None else max_records
+        fetcher.wake()
+        self._check_positions()
+        records = fetcher.take(count)
+        if records:
+            if fetcher.has_work:
+                await asyncio.sleep(0)  # what comes after these can be fetched while they are looked at
+            return records
+        deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        while not records and not self._closed:
+            left_ms = deadline_ms - self._clock.monotonic_ms()
+            if left_ms <= 0:
+                await asyncio.sleep(0)  # a loop of polls must let the network have its turn
+                return fetcher.take(count)
+            await fetcher.wait(left_ms / 1000)
+            records = fetcher.take(count)
+        return records
+
+    def __aiter__(self) -> Consumer:
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        while not self._closed:
+            fetcher = self._opened()
+            here = [] if fetcher.has_work else fetcher.take(1)
+            if not here:
+                here = await self.poll(1, timeout_ms=FOREVER_MS)
+            if here:
+                return here[0]
+        raise StopAsyncIteration
+
+    # --- helpers
+
+    def _opened(self) -> Fetcher:
+        if self._fetcher is None or self._closed:
+            raise KafkaError(ErrorCode.network_exception, "the consumer is not open")
+        return self._fetcher
+
+    def _wake(self) -> None:
+        if self._fetcher is not None:
+            self._fetcher.wake()
+
+    def _check_positions(self) -> None:
+        for partition, position in self._positions.entries():
+            if position.reset is None and position.offset < 0:
+                raise self._positions.missing_position(partition)
+
+    def _seek_by(self, partitions: tuple[TopicPartition, ...], reset: OffsetReset) -> None:
+        for partition in partitions or self.assignment():
+            self._positions.seek_by(partition, reset)
+        self._wake()
+
+    async def _list_offsets(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, ListedOffset]:
+        return await list_offsets(
+            self.client, timestamps, self.config.limits.isolation_level, self.config.api_timeout_ms
+        )

@@ -1,0 +1,358 @@
+"""Fetches what a consumer will ask for next, and finds out positions that are not known. Its shell.
+
+Like the producer's sender it takes a *step* whenever something changed. A partition is fetched ahead of
+the user: while one answer is being read, the next is on its way.
+
+Invariants:
+
+- At most one fetch per broker at a time, and at most :data:`BUFFERED_MAX` answers of a partition unread.
+- Records are handed out in the order of offsets, each once, whatever is fetched ahead, moved or lost.
+- A problem that the user must know of is raised once the records before it are read, and not before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from uuid import UUID
+
+from nilometer.client.backoff import Backoff
+from nilometer.client.client import STALE_METADATA, Client
+from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.connection import ConnectionLost
+from nilometer.client.connection_pool import FETCH_CHANNEL
+from nilometer.client.consumer.consumer_config import ConsumerConfig
+from nilometer.client.consumer.fetch_exchange import (
+    TOPIC_IDS_SINCE,
+    FetchAnswer,
+    fetch_request,
+    nodes_named,
+    read_fetch_response,
+)
+from nilometer.client.consumer.fetch_session import FetchPlan, FetchSession, WantedPartition
+from nilometer.client.consumer.fetched_records import ConsumerRecord, FetchedRecords, damaged
+from nilometer.client.consumer.position_finder import PositionFinder
+from nilometer.client.consumer.positions import PartitionPosition, Positions
+from nilometer.client.jobs import Jobs
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode, KafkaError, is_retriable
+from nilometer.wire.messages import Message
+
+BUFFERED_MAX = 2
+"""Answers of one partition held for the user."""
+
+
+class Fetcher:
+    def __init__(self, client: Client, config: ConsumerConfig, positions: Positions) -> None:
+        self._client = client
+        self._config = config
+        self._positions = positions
+        settings = client.settings
+        self._backoff = Backoff(
+            settings.integer("retry.backoff.ms"), settings.integer("retry.backoff.max.ms")
+        )
+        self._loop = asyncio.get_running_loop()
+        self._sessions: dict[int, FetchSession] = {}
+        self._fetching: dict[int, FetchPlan] = {}
+        """The fetch under way, by broker."""
+        self._fetched: deque[FetchedRecords] = deque()
+        self._problems: deque[tuple[TopicPartition, int, KafkaError]] = deque()
+        self._jobs = Jobs("consumer", self._on_job_ended)
+        self._finder = PositionFinder(client, config, positions, self._jobs, self._on_lasting_problem)
+        self._waiters: list[asyncio.Future[None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._step_is_due = False
+        self._closed = False
+        client.on_metadata.append(lambda _metadata: self.wake())
+
+    def wake(self) -> None:
+        """Something changed: take a step soon."""
+        if not self._step_is_due and not self._closed:
+            self._step_is_due = True
+            self._loop.call_soon(self._step)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._jobs.close()
+        self._notify()
+
+    # --- the user's side
+
+    def take(self, count: int) -> list[ConsumerRecord]:
+        """Up to ``count`` records that are here. Raises KafkaError where there is none but a problem."""
+        taken: list[ConsumerRecord] = []
+        set_aside: list[FetchedRecords] = []
+        try:
+            while self._fetched and len(taken) < count:
+                fetched = self._fetched.popleft()
+                position = self._positions.get(fetched.partition)
+                if position is None or position.generation != fetched.generation:
+                    continue  # of a position that was given up
+                if position.paused:
+                    set_aside.append(fetched)
+                    continue
+                try:
+                    taken += fetched.take(count - len(taken))
+                except KafkaError:
+                    set_aside.append(fetched)
+                    if not taken:
+                        raise
+                    break
+                self._move_on(position, fetched)
+        finally:
+            self._fetched.extendleft(reversed(set_aside))
+        if not taken:
+            self.raise_problem()
+        return taken
+
+    def _move_on(self, position: PartitionPosition, fetched: FetchedRecords) -> None:
+        """The user has what was taken: its end is the position."""
+        position.offset = fetched.next_offset
+        if fetched.epoch >= 0:
+            position.offset_epoch = fetched.epoch
+        if fetched.is_exhausted:
+            position.buffered -= 1
+            self.wake()
+        else:
+            self._fetched.appendleft(fetched)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step is due: the next moment that the event loop has should be given to it."""
+        return self._step_is_due
+
+    async def wait(self, timeout_s: float) -> None:
+        """Return when there is something to take, or the time is over."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append(waiter)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await waiter
+        finally:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+
+    def raise_problem(self) -> None:
+        """Raise what went wrong last, if it still matters."""
+        while self._problems:
+            partition, generation, problem = self._problems.popleft()
+            position = self._positions.get(partition)
+            if position is not None and position.generation == generation:
+                raise problem
+
+    def _notify(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _on_job_ended(self) -> None:
+        self._notify()
+        self.wake()
+
+    def _on_lasting_problem(self, partition: TopicPartition, problem: KafkaError) -> None:
+        """Something that the user has to decide; until then it is looked at again now and then."""
+        position = self._positions.get(partition)
+        if position is not None:
+            self._pause_partition(position)
+        self._report(partition, problem)
+
+    def _report(self, partition: TopicPartition, problem: KafkaError) -> None:
+        position = self._positions.get(partition)
+        if position is not None:
+            self._problems.append((partition, position.generation, problem))
+            self._notify()
+
+    # --- one step
+
+    def _step(self) -> None:
+        self._step_is_due = False
+        if self._closed:
+            return
+        now_ms = self._client.runtime.clock.monotonic_ms()
+        self._finder.settle(now_ms)
+        by_node: dict[int, list[tuple[TopicPartition, PartitionPosition]]] = {}
+        for partition, position in self._positions.fetchable(self._client.metadata, now_ms, BUFFERED_MAX):
+            node_id = self._source(partition, position)
+            if node_id is None:
+                self._client.request_refresh()
+            else:
+                by_node.setdefault(node_id, []).append((partition, position))
+        for node_id, wanted in by_node.items():
+            if node_id not in self._fetching:
+                self._fetch(node_id, wanted)
+        self._set_timer(now_ms)
+
+    def _source(self, partition: TopicPartition, position: PartitionPosition) -> int | None:
+        """The broker to read a partition from."""
+        metadata = self._client.metadata
+        if position.preferred_replica in metadata.brokers:
+            return position.preferred_replica
+        leader = metadata.leader(partition)
+        return leader.node_id if leader is not None else None
+
+    def _fetch(self, node_id: int, wanted: list[tuple[TopicPartition, PartitionPosition]]) -> None:
+        connection = self._client.connections.existing(node_id, FETCH_CHANNEL)
+        if connection is None:
+            self._jobs.start(f"connect-{node_id}", lambda: self._connect(node_id))
+            return
+        metadata = self._client.metadata
+        ids = {name: topic.topic_id for name, topic in metadata.topics.items() if topic.topic_id is not None}
+        all_have_ids = all(partition.topic in ids for partition, _ in wanted)
+        generations = {partition: position.generation for partition, position in wanted}
+        session = self._sessions.setdefault(node_id, FetchSession())
+        try:
+            api = connection.api(ApiKey.FETCH, None if all_have_ids else TOPIC_IDS_SINCE - 1)
+            plan = session.plan(
+                {
+                    partition: WantedPartition(
+                        ids.get(partition.topic) if api.version >= TOPIC_IDS_SINCE else None,
+                        position.fetch_offset,
+                        metadata.leader_epoch(partition),
+                        self._config.max_partition_fetch_bytes,
+                    )
+                    for partition, position in wanted
+                }
+            )
+            timeout_ms = self._config.limits.max_wait_ms + self._config.request_timeout_ms
+            future = connection.send(fetch_request(api, plan, self._config.limits), timeout_ms=timeout_ms)
+        except KafkaError as problem:
+            session.on_disconnected()
+            self._on_fetch_failed(list(generations), problem)
+            return
+        self._fetching[node_id] = plan
+        future.add_done_callback(lambda done: self._on_response(node_id, plan, generations, done))
+
+    def _set_timer(self, now_ms: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        next_ms = self._positions.next_retry_ms(now_ms)
+        if next_ms is not None:
+            self._timer = self._loop.call_later((next_ms - now_ms) / 1000, self.wake)
+
+    # --- what comes back
+
+    def _on_response(
+        self,
+        node_id: int,
+        plan: FetchPlan,
+        generations: dict[TopicPartition, int],
+        future: asyncio.Future[Message],
+    ) -> None:
+        del self._fetching[node_id]
+        if self._closed:
+            return
+        problem = ConnectionLost("cancelled") if future.cancelled() else future.exception()
+        if isinstance(problem, KafkaError):
+            self._sessions[node_id].on_disconnected()
+            self._on_fetch_failed(list(plan.wanted), problem)
+        elif problem is not None:
+            raise problem
+        else:
+            self._on_answer(node_id, plan, generations, future.result())
+        self.wake()
+
+    def _on_answer(
+        self, node_id: int, plan: FetchPlan, generations: dict[TopicPartition, int], response: Message
+    ) -> None:
+        code = getattr(response, "error_code", ErrorCode.none)
+        self._sessions[node_id].on_answer(code, getattr(response, "session_id", 0))
+        if code != ErrorCode.none:
+            self._on_fetch_failed(list(plan.wanted), KafkaError(code, f"fetch from broker {node_id}"))
+            return
+        names: dict[UUID, str] = {
+            wanted.topic_id: partition.topic
+            for partition, wanted in plan.wanted.items()
+            if wanted.topic_id is not None
+        }
+        nodes = nodes_named(response)
+        for answer in read_fetch_response(response, names):
+            position = self._positions.get(answer.partition)
+            wanted = plan.wanted.get(answer.partition)
+            if position is None or wanted is None or position.generation != generations[answer.partition]:
+                continue
+            if answer.leader_id >= 0:
+                self._client.learn_leader(answer.partition, answer.leader_id, answer.leader_epoch, nodes)
+            if answer.code == ErrorCode.none:
+                self._on_records(position, answer)
+            else:
+                self._on_partition_failed(answer.partition, position, answer.code)
+
+    def _on_records(self, position: PartitionPosition, answer: FetchAnswer) -> None:
+        position.failures = 0
+        position.drain_first = False
+        position.high_watermark = answer.high_watermark
+        position.log_start_offset = answer.log_start_offset
+        if answer.preferred_replica >= 0:
+            position.preferred_replica = answer.preferred_replica
+        if not answer.records:
+            return
+        try:
+            fetched = FetchedRecords(
+                answer.partition,
+                position.generation,
+                position.fetch_offset,
+                answer.records,
+                aborted=answer.aborted,
+                check_crcs=self._config.check_crcs,
+                read_committed=self._config.read_committed,
+            )
+            if fetched.end_offset <= position.fetch_offset:
+                raise damaged(answer.partition, position.fetch_offset)
+        except KafkaError as problem:
+            self._pause_partition(position)
+            self._report(answer.partition, problem)
+            return
+        position.fetch_offset = fetched.end_offset
+        position.buffered += 1
+        self._fetched.append(fetched)
+        self._positions.move_to_end(answer.partition)
+        self._notify()
+
+    def _on_partition_failed(
+        self, partition: TopicPartition, position: PartitionPosition, code: ErrorCode
+    ) -> None:
+        if code == ErrorCode.offset_out_of_range:
+            if position.preferred_replica >= 0:
+                position.preferred_replica = -1  # a follower may be behind; the leader knows
+            elif position.buffered:
+                position.drain_first = True
+            else:
+                self._finder.out_of_range(partition)
+            return
+        position.preferred_replica = -1
+        self._pause_partition(position)
+        if code in STALE_METADATA:
+            self._client.request_refresh()
+        elif not is_retriable(code) and code != ErrorCode.unknown_server_error:
+            self._report(partition, KafkaError(code, str(partition)))
+
+    def _on_fetch_failed(self, partitions: list[TopicPartition], problem: KafkaError) -> None:
+        """The request as a whole failed: the connection, the session, or the version."""
+        for partition in partitions:
+            position = self._positions.get(partition)
+            if position is not None:
+                position.preferred_replica = -1
+                self._pause_partition(position)
+                if problem.code == ErrorCode.unsupported_version:
+                    self._report(partition, problem)
+        if problem.code in STALE_METADATA:
+            self._client.request_refresh()
+
+    def _pause_partition(self, position: PartitionPosition) -> None:
+        position.failures += 1
+        delay_ms = self._backoff.delay_ms(position.failures, self._client.runtime.entropy)
+        position.retry_at_ms = self._client.runtime.clock.monotonic_ms() + delay_ms
+
+    async def _connect(self, node_id: int) -> None:
+        try:
+            await self._client.connections.get(node_id, FETCH_CHANNEL)
+        except KafkaError:
+            for _, position in self._positions.entries():
+                position.preferred_replica = -1
+            self._client.request_refresh()

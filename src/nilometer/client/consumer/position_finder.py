@@ -1,0 +1,92 @@
+"""Finds out positions: where a log begins or ends, and whether a position survived a change of leader.
+
+Part of the fetcher's shell: it asks the brokers what :mod:`~nilometer.client.consumer.positions` needs to
+know, and reports what the user must decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nilometer.client.client import Client
+from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.consumer.consumer_config import ConsumerConfig
+from nilometer.client.consumer.positions import OffsetReset, Positions
+from nilometer.client.jobs import Jobs
+from nilometer.client.offset_queries import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, epoch_ends, list_offsets
+from nilometer.wire.errors import KafkaError
+
+_RESET_TIMESTAMPS = {OffsetReset.EARLIEST: EARLIEST_TIMESTAMP, OffsetReset.LATEST: LATEST_TIMESTAMP}
+
+Report = Callable[[TopicPartition, KafkaError], None]
+"""Tells the user of a problem with a partition, and has it left alone for a while."""
+
+
+class PositionFinder:
+    def __init__(
+        self, client: Client, config: ConsumerConfig, positions: Positions, jobs: Jobs, report: Report
+    ) -> None:
+        self._client = client
+        self._config = config
+        self._positions = positions
+        self._jobs = jobs
+        self._report = report
+
+    def settle(self, now_ms: int) -> None:
+        """See to the positions that are not known, or not known to be right."""
+        resets: dict[TopicPartition, OffsetReset] = {}
+        epochs: dict[TopicPartition, int] = {}
+        metadata = self._client.metadata
+        for partition, position in self._positions.entries():
+            if metadata.partition(partition) is None:
+                self._client.request_refresh()
+            elif position.retry_at_ms > now_ms:
+                continue
+            elif position.reset is not None:
+                resets[partition] = position.reset
+            elif self._positions.on_leader_epoch(partition, metadata.leader_epoch(partition)):
+                epochs[partition] = self._positions.of(partition).offset_epoch
+        if resets:
+            self._jobs.start("look-up", lambda: self._look_up(resets))
+        if epochs:
+            self._jobs.start("validate", lambda: self._validate(epochs))
+
+    def out_of_range(self, partition: TopicPartition) -> None:
+        """The leader says that the position is not in its log."""
+        try:
+            self._positions.on_out_of_range(partition, "is not in the log")
+        except KafkaError as problem:
+            self._report(partition, problem)
+
+    async def _look_up(self, resets: dict[TopicPartition, OffsetReset]) -> None:
+        generations = {partition: self._positions.of(partition).generation for partition in resets}
+        timestamps = {partition: _RESET_TIMESTAMPS[reset] for partition, reset in resets.items()}
+        isolation_level = self._config.limits.isolation_level
+        try:
+            found = await list_offsets(self._client, timestamps, isolation_level, self._config.api_timeout_ms)
+        except KafkaError as problem:
+            for partition in resets:
+                self._report(partition, problem)
+            return
+        for partition, one in found.items():
+            epoch = max(one.leader_epoch, self._client.metadata.leader_epoch(partition))
+            self._positions.on_looked_up(partition, generations[partition], one.offset, epoch)
+
+    async def _validate(self, epochs: dict[TopicPartition, int]) -> None:
+        metadata = self._client.metadata
+        asked = {
+            partition: (self._positions.of(partition).generation, metadata.leader_epoch(partition))
+            for partition in epochs
+        }
+        try:
+            ends = await epoch_ends(self._client, epochs, self._config.api_timeout_ms)
+        except KafkaError as problem:
+            for partition in epochs:
+                self._report(partition, problem)
+            return
+        for partition, end in ends.items():
+            generation, epoch = asked[partition]
+            try:
+                self._positions.on_validated(partition, generation, epoch, end.leader_epoch, end.end_offset)
+            except KafkaError as problem:
+                self._report(partition, problem)

@@ -1,0 +1,196 @@
+"""Where a consumer stands in each of its partitions, and what must be found out before it reads on. Pure.
+
+Invariants:
+
+- ``offset`` (what the user gets next) never exceeds ``fetch_offset`` (what is asked for next).
+- Whatever is under way for a partition carries the ``generation`` it began in; a seek begins a new one, and
+  what comes back for an older one is dropped.
+- A position is read from only under the leader epoch it was validated for (KIP-320).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from nilometer.client.cluster_metadata import NO_EPOCH, ClusterMetadata, TopicPartition
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+NO_OFFSET = -1
+
+
+class OffsetReset(enum.Enum):
+    """A position that the broker has to be asked for."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+@dataclass(slots=True)
+class PartitionPosition:
+    generation: int
+    offset: int = NO_OFFSET
+    offset_epoch: int = NO_EPOCH
+    """The leader epoch of the record before ``offset``, where it is known."""
+    fetch_offset: int = NO_OFFSET
+    reset: OffsetReset | None = None
+    """Set while the offset is to be looked up."""
+    validated_epoch: int = NO_EPOCH
+    """The leader epoch under which the position is known to be in the log."""
+    paused: bool = False
+    buffered: int = 0
+    """Fetched answers of this partition that are not read to their end."""
+    failures: int = 0
+    retry_at_ms: int = 0
+    drain_first: bool = False
+    """The last fetch failed at ``fetch_offset``: it is tried again when the user has got there."""
+    high_watermark: int = NO_OFFSET
+    log_start_offset: int = NO_OFFSET
+    preferred_replica: int = -1
+    """The follower that the leader said to read from (KIP-392)."""
+
+    @property
+    def is_known(self) -> bool:
+        return self.reset is None and self.offset >= 0
+
+
+class Positions:
+    """The partitions of one consumer, in the order they were assigned."""
+
+    def __init__(self, default_reset: OffsetReset | None) -> None:
+        self._default_reset = default_reset
+        self._positions: dict[TopicPartition, PartitionPosition] = {}
+        self._generation = 0
+
+    def __contains__(self, partition: TopicPartition) -> bool:
+        return partition in self._positions
+
+    def entries(self) -> list[tuple[TopicPartition, PartitionPosition]]:
+        return list(self._positions.items())
+
+    def get(self, partition: TopicPartition) -> PartitionPosition | None:
+        return self._positions.get(partition)
+
+    def of(self, partition: TopicPartition) -> PartitionPosition:
+        """Raises KafkaError for a partition that is not assigned."""
+        try:
+            return self._positions[partition]
+        except KeyError:
+            raise KafkaError(
+                ErrorCode.unknown_topic_or_partition, f"{partition} is not assigned to this consumer"
+            ) from None
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Take exactly ``partitions``; those that stay keep their position."""
+        known = self._positions
+        self._positions = {}
+        for partition in partitions:
+            position = known.get(partition)
+            self._positions[partition] = position if position is not None else self._fresh()
+
+    def seek(self, partition: TopicPartition, offset: int, epoch: int = NO_EPOCH) -> None:
+        if offset < 0:
+            raise ValueError(f"offset {offset} for {partition} is negative")
+        position = self._restart(partition)
+        position.offset = position.fetch_offset = offset
+        position.offset_epoch = epoch
+        position.reset = None
+
+    def seek_by(self, partition: TopicPartition, reset: OffsetReset) -> None:
+        self._restart(partition).reset = reset
+
+    def on_out_of_range(self, partition: TopicPartition, reason: str) -> None:
+        """The offset is not in the log. Raises KafkaError where ``auto.offset.reset`` is none."""
+        position = self.of(partition)
+        if self._default_reset is None:
+            raise KafkaError(
+                ErrorCode.offset_out_of_range,
+                f"offset {position.offset} of {partition} {reason}, and auto.offset.reset is none",
+            )
+        self.seek_by(partition, self._default_reset)
+
+    def on_looked_up(self, partition: TopicPartition, generation: int, offset: int, epoch: int) -> None:
+        """The offset that a reset stands for, unless the position was moved meanwhile."""
+        position = self._positions.get(partition)
+        if position is not None and position.generation == generation and position.reset is not None:
+            position.offset = position.fetch_offset = offset
+            position.offset_epoch = NO_EPOCH
+            position.validated_epoch = epoch
+            position.reset = None
+
+    def on_leader_epoch(self, partition: TopicPartition, epoch: int) -> bool:
+        """The leader epoch is ``epoch`` now; whether the position must be validated before it is read from.
+
+        What was fetched under the epoch before but not read is given up: the position alone is validated.
+        """
+        position = self._positions[partition]
+        if epoch <= position.validated_epoch or not position.is_known:
+            return False
+        if position.offset_epoch < 0:
+            position.validated_epoch = epoch
+            return False
+        if position.fetch_offset != position.offset or position.buffered:
+            self.seek(partition, position.offset, position.offset_epoch)
+        return True
+
+    def on_validated(
+        self, partition: TopicPartition, generation: int, epoch: int, end_epoch: int, end_offset: int
+    ) -> None:
+        """The leader's answer to where the epoch of the position ended. Raises as on_out_of_range does."""
+        position = self._positions.get(partition)
+        if position is None or position.generation != generation:
+            return
+        if end_epoch < 0 or end_offset < 0:
+            self.on_out_of_range(partition, "is of a leader epoch that the log does not have any more")
+        elif end_offset < position.offset or end_epoch < position.offset_epoch:
+            # The log was cut (EDGE 11): what follows the common part was never seen, so read on from there.
+            if self._default_reset is None:
+                self.on_out_of_range(partition, f"was cut off: the log agrees up to {end_offset}")
+            self.seek(partition, min(end_offset, position.offset), end_epoch)
+            self._positions[partition].validated_epoch = epoch
+        else:
+            position.validated_epoch = epoch
+
+    def missing_position(self, partition: TopicPartition) -> KafkaError:
+        return KafkaError(
+            ErrorCode.offset_out_of_range, f"no position for {partition}, and auto.offset.reset is none"
+        )
+
+    def fetchable(
+        self, metadata: ClusterMetadata, now_ms: int, buffered_max: int
+    ) -> list[tuple[TopicPartition, PartitionPosition]]:
+        """Partitions to fetch now, those first that waited longest."""
+        return [
+            (partition, position)
+            for partition, position in self._positions.items()
+            if position.is_known
+            and not position.paused
+            and position.buffered < buffered_max
+            and not (position.drain_first and position.buffered)
+            and position.retry_at_ms <= now_ms
+            and position.validated_epoch >= metadata.leader_epoch(partition)
+        ]
+
+    def move_to_end(self, partition: TopicPartition) -> None:
+        """``partition`` has had its turn."""
+        self._positions[partition] = self._positions.pop(partition)
+
+    def next_retry_ms(self, now_ms: int) -> int | None:
+        times = [
+            position.retry_at_ms for position in self._positions.values() if position.retry_at_ms > now_ms
+        ]
+        return min(times, default=None)
+
+    def _fresh(self) -> PartitionPosition:
+        self._generation += 1
+        return PartitionPosition(self._generation, reset=self._default_reset)
+
+    def _restart(self, partition: TopicPartition) -> PartitionPosition:
+        old = self.of(partition)
+        fresh = self._fresh()
+        fresh.paused = old.paused
+        fresh.high_watermark = old.high_watermark
+        fresh.log_start_offset = old.log_start_offset
+        self._positions[partition] = fresh
+        return fresh
