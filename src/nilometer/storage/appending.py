@@ -59,6 +59,7 @@ def append_as_leader(
     updates: ProducerUpdates | None = None
     offset = first_offset = log.log_end_offset
     newest = NO_TIMESTAMP
+    size = 0
     buffers: list[Buffer] = []
     marks: list[BatchMark] = []
     for batch in judged:
@@ -72,9 +73,10 @@ def append_as_leader(
         _take_buffers(buffers, batch, offset, leader_epoch)
         last_offset = offset + header.last_offset_delta
         marks.append(BatchMark(last_offset, timestamp, header.size))
-        newest = max(newest, timestamp)
+        if timestamp > newest:
+            newest = timestamp
+        size += header.size
         offset = last_offset + 1
-    size = sum(mark.size for mark in marks)
     try:
         segment = _maybe_roll(log, size, newest, first_offset, offset - 1, wall_ms)
         if leader_epoch != log.epochs.latest_epoch:

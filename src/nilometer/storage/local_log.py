@@ -83,9 +83,11 @@ class LocalLog:
         self.failure: OSError | None = None
         self.truncations = 0
         """How often the log was cut: a flush begun before a cut proves nothing after it."""
-        self.name_changes = self.name_changes_durable = 0
+        self.name_changes: int = 0
+        self.name_changes_durable: int = 0
         """Counts files created or renamed; the folder was synced when the count was the second number."""
-        self.epoch_writes = self.epoch_writes_durable = 0
+        self.epoch_writes: int = 0
+        self.epoch_writes_durable: int = 0
         """Likewise for writes of the epoch checkpoint."""
         self.unsynced_sealed: dict[int, LogSegment] = {}
         """Sealed segments, by base offset, whose indexes may not be durable."""

@@ -67,8 +67,9 @@ class Log(LocalLog):
         for segment in loaded.recovered:
             if segment is not loaded.segments.active and segment in tuple(loaded.segments):
                 log.unsynced_sealed[segment.base_offset] = segment
-        log.name_changes += 1
-        log.epoch_writes += 1
+        if loaded.is_changed:
+            log.name_changes += 1
+            log.epoch_writes += 1
         return log
 
     # -- writing
@@ -214,6 +215,8 @@ class Log(LocalLog):
 
     def _settle(self, wall_ms: int) -> None:
         active = self.segments.active
+        if self._is_settled() or not self.log_end_offset:
+            return  # nothing was written since it was opened in order, or ever
         active.complete_indexes()
         if self.log_end_offset and self.log_end_offset not in self.producers.snapshot_offsets:
             self.producers.map_end_offset = self.log_end_offset
@@ -223,3 +226,11 @@ class Log(LocalLog):
         plan.run()
         self.mark_flushed(plan, wall_ms=wall_ms)
         self.unsynced_sealed.pop(active.base_offset, None)
+
+    def _is_settled(self) -> bool:
+        return (
+            self.recovery_point == self.log_end_offset
+            and self.log_end_offset in self.producers.snapshot_offsets
+            and self.name_changes == self.name_changes_durable
+            and self.epoch_writes == self.epoch_writes_durable
+        )

@@ -47,7 +47,7 @@ class JudgedBatch(NamedTuple):
 def judge_batches(records: Bytes, config: LogConfig, origin: AppendOrigin, wall_ms: int) -> list[JudgedBatch]:
     """The batches in ``records``, recompressed where needed. Raises KafkaError for the first bad one."""
     judged: list[JudgedBatch] = []
-    total = 0
+    total = written = 0
     for position, header in batches(records):
         total += header.size
         if header.size > config.max_message_bytes and origin is AppendOrigin.CLIENT:
@@ -57,10 +57,16 @@ def judge_batches(records: Bytes, config: LogConfig, origin: AppendOrigin, wall_
             check_produced_batch(header)
             if header.base_offset != 0:
                 raise InvalidRecord(f"base offset is {header.base_offset}, a producer must send 0")
-        judged.append(_judge(records, position, header, config, origin, wall_ms))
+        batch = _judge(records, position, header, config, origin, wall_ms)
+        written += batch.header.size
+        judged.append(batch)
     if not judged or total != len(records):
         raise CorruptBatch(f"{len(records) - total} bytes are not a whole batch")
-    _check_total(judged, config)
+    if written > config.segment_bytes:
+        raise KafkaError(
+            ErrorCode.record_list_too_large,
+            f"{written} bytes are more than a segment may hold ({config.segment_bytes})",
+        )
     return judged
 
 
@@ -110,15 +116,6 @@ def _check_records(
             and wall_ms - record.timestamp > config.message_timestamp_before_max_ms
         ):
             raise _out_of_bounds(record.timestamp, wall_ms, config)
-
-
-def _check_total(judged: list[JudgedBatch], config: LogConfig) -> None:
-    total = sum(batch.header.size for batch in judged)
-    if total > config.segment_bytes:
-        raise KafkaError(
-            ErrorCode.record_list_too_large,
-            f"{total} bytes are more than a segment may hold ({config.segment_bytes})",
-        )
 
 
 def _recompressed(decoded: list[Record], header: BatchHeader, codec: Codec, config: LogConfig) -> bytes:

@@ -65,6 +65,8 @@ class LoadedLog:
     recovered: list[LogSegment] = field(default_factory=list[LogSegment])
     damages: list[Damage] = field(default_factory=list[Damage])
     bytes_checked: int = 0
+    is_changed: bool = False
+    """Whether files were created or rewritten that may not be durable yet."""
 
 
 class LogLoader:
@@ -96,6 +98,7 @@ class LogLoader:
             self._recover(loaded, options.recovery_point)
         self._find_end(loaded)
         self._fold_epochs_and_producers(loaded)
+        loaded.is_changed |= not options.clean or bool(loaded.recovered)
         return loaded
 
     # -- what is always done
@@ -182,6 +185,7 @@ class LogLoader:
             for path in segment.mark_deleted():
                 self._files.disk.remove(path)
         start = self._options.log_start_offset
+        loaded.is_changed = True
         if loaded.log_end_offset < start:
             loaded.epochs.clear()
         loaded.producers.truncate_fully(start)
