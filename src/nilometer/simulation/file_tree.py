@@ -1,0 +1,166 @@
+"""Files and folders of one machine in memory, and what a power cut leaves of them. Pure.
+
+Content: bytes below a file's last sync survive. Of the bytes behind them, chance decides: all lost, all
+kept, or torn, with a sector inside perhaps never written. A file rewritten in place since its last sync
+comes back with its old or its new content.
+
+Names: those of a folder as of its last sync survive, and of the changes since then a prefix, as on a
+journaling file system.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+SECTOR_BYTES = 512
+
+
+class FileNode:
+    """Content as processes see it, and what it takes to go back to the last sync.
+
+    Invariant: undoing ``undo`` from its end, and cutting to ``durable_size``, gives the durable content.
+    """
+
+    __slots__ = ("data", "durable_size", "links", "modified_ms", "undo")
+
+    def __init__(self, data: bytes = b"") -> None:
+        self.data = bytearray(data)
+        self.durable_size = len(data)
+        self.undo: list[tuple[int, bytes]] = []
+        self.links = 0
+        self.modified_ms = 0
+
+    def append(self, data: bytes) -> None:
+        self.data += data
+
+    def write(self, position: int, data: bytes) -> None:
+        if position > len(self.data):
+            self.data += bytes(position - len(self.data))
+        old = bytes(self.data[position : min(position + len(data), self.durable_size)])
+        if old:
+            self.undo.append((position, old))
+        self.data[position : position + len(data)] = data
+
+    def truncate(self, size: int) -> None:
+        if size < len(self.data):
+            lost = bytes(self.data[size : self.durable_size])
+            if lost:
+                self.undo.append((size, lost))
+            del self.data[size:]
+        else:
+            self.data += bytes(size - len(self.data))
+
+    def sync(self) -> None:
+        self.durable_size = len(self.data)
+        self.undo.clear()
+
+    def durable(self) -> bytes:
+        data = bytearray(self.data)
+        for position, old in reversed(self.undo):
+            data[position : position + len(old)] = old
+        return bytes(data[: self.durable_size])
+
+    def flip_bit(self, position: int, bit: int = 0) -> None:
+        """Damage at rest: durable, and nobody is told."""
+        self.data[position] ^= 1 << bit
+
+    def after_power_loss(self, chance: random.Random) -> FileNode:
+        node = FileNode(self._survivor(chance))
+        node.modified_ms = self.modified_ms
+        return node
+
+    def _survivor(self, chance: random.Random) -> bytes:
+        if self.undo:
+            return chance.choice((self.durable(), bytes(self.data)))
+        durable, size = self.durable_size, len(self.data)
+        if size == durable:
+            return bytes(self.data)
+        kept = chance.choice((durable, size, chance.randint(durable, size)))
+        survivor = bytearray(self.data[:kept])
+        if kept > durable and chance.random() < 0.3:  # a sector of the unsynced part never arrived
+            start = chance.randrange(durable, kept)
+            end = min(start - start % SECTOR_BYTES + SECTOR_BYTES, kept)
+            survivor[start:end] = bytes(end - start)
+        return bytes(survivor)
+
+
+@dataclass(slots=True)
+class Move:
+    """One rename, seen from both its folders: it survives in both or in neither."""
+
+    survives: bool | None = None
+
+
+class FolderNode:
+    """Names as processes see them, and the changes since the last sync, in order.
+
+    One change may touch two names (a rename within the folder): it survives as a whole or not at all.
+    """
+
+    __slots__ = ("_undo", "entries")
+
+    def __init__(self) -> None:
+        self.entries: dict[str, FileNode | FolderNode] = {}
+        self._undo: list[tuple[dict[str, FileNode | FolderNode | None], Move | None]] = []
+
+    def change(self, changes: dict[str, FileNode | FolderNode | None], move: Move | None = None) -> None:
+        self._undo.append(({name: self.entries.get(name) for name in changes}, move))
+        _apply(self.entries, changes)
+
+    def sync(self) -> None:
+        for _, move in self._undo:
+            if move is not None:
+                move.survives = True
+        self._undo.clear()
+
+    def _kept_changes(self, chance: random.Random) -> int:
+        """How many of the unsynced changes survive: a prefix that agrees with what was said of each move."""
+        fates = [move.survives if move is not None else None for _, move in self._undo]
+        least = max((i + 1 for i, fate in enumerate(fates) if fate is True), default=0)
+        most = next((i for i, fate in enumerate(fates) if fate is False), len(fates))
+        kept = chance.randint(least, max(least, most))
+        for i, (_, move) in enumerate(self._undo):
+            if move is not None:
+                move.survives = i < kept
+        return kept
+
+    def after_power_loss(
+        self, chance: random.Random, seen: dict[int, FileNode | FolderNode] | None = None
+    ) -> FolderNode:
+        """This folder as it is found after the power came back; files with two names stay one file."""
+        seen = {} if seen is None else seen
+        names = dict(self.entries)
+        for old, _ in reversed(self._undo[self._kept_changes(chance) :]):
+            _apply(names, old)
+        folder = FolderNode()
+        for name in sorted(names):
+            node = names[name]
+            found = seen.get(id(node))
+            if found is None:
+                found = (
+                    node.after_power_loss(chance)
+                    if isinstance(node, FileNode)
+                    else node.after_power_loss(chance, seen)
+                )
+                seen[id(node)] = found
+            if isinstance(found, FileNode):
+                found.links += 1
+            folder.entries[name] = found
+        return folder
+
+    def files(self) -> list[FileNode]:
+        """Every file below, once per name."""
+        found: list[FileNode] = []
+        for name in sorted(self.entries):
+            node = self.entries[name]
+            found += [node] if isinstance(node, FileNode) else node.files()
+        return found
+
+
+def _apply(names: dict[str, FileNode | FolderNode], changes: dict[str, FileNode | FolderNode | None]) -> None:
+    for name, node in changes.items():
+        if node is None:
+            names.pop(name, None)
+        else:
+            names[name] = node

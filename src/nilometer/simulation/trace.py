@@ -1,0 +1,40 @@
+"""What happened in a world, line by line, and one hash over all of it.
+
+Two worlds that ran the same way have the same hash; a trace that differs shows where they parted.
+Bounded: the hash covers every line, but only the last lines are kept, unless a sink takes them all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable
+
+LINES_KEPT = 5_000
+
+
+class Trace:
+    def __init__(self, now: Callable[[], float], sink: Callable[[str], object] | None = None) -> None:
+        self._now = now
+        self._sink = sink
+        self._hash = hashlib.blake2b(digest_size=16)
+        self.lines: deque[str] = deque(maxlen=LINES_KEPT)
+        self.count = 0
+
+    def note(self, who: str, what: str) -> None:
+        """``who`` did or suffered ``what``, now. Nothing in a line may hang on addresses or hash order."""
+        line = f"{self._now():.6f} {who} {what}"
+        self._hash.update(line.encode())
+        self._hash.update(b"\n")
+        self.lines.append(line)
+        self.count += 1
+        if self._sink is not None:
+            self._sink(line)
+
+    @property
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+    def of(self, who: str, limit: int = 50) -> list[str]:
+        """The last lines about one process or host: its story."""
+        return [line for line in self.lines if line.split(" ", 2)[1].startswith(who)][-limit:]

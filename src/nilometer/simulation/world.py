@@ -1,0 +1,221 @@
+"""A world: machines, processes on them, one network, one clock, one seed.
+
+A *process* is a coroutine started on a host with a runtime of its own. It can be crashed (all that it had is
+gone at once, and nothing of it ever runs again), paused, and resumed; a machine can lose power and come
+back. Pages written by a crashed process live on; what a machine had not synced does not.
+
+Everything that happens is a function of the seed and of the calls made on the world.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import random
+from asyncio import events
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from nilometer.runtime import Runtime
+from nilometer.runtime.entropy import SeededEntropy
+from nilometer.simulation.clock import EPOCH_MS, HostClock
+from nilometer.simulation.disk import HostDisk, VirtualDisk
+from nilometer.simulation.loop import CURRENT, ProcessGone, VirtualLoop
+from nilometer.simulation.network import Fabric, VirtualNetwork
+from nilometer.simulation.trace import Trace
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Main = Callable[[Runtime], Coroutine[Any, Any, None]]
+
+TASKS_BEFORE_SWEEP = 64
+
+
+class Process:
+    """One life of a program on a host."""
+
+    def __init__(self, world: World, host: Host, name: str, pid: int) -> None:
+        self.world = world
+        self.host = host
+        self.name = name
+        self.pid = pid
+        self.alive = True
+        self.paused = False
+        self.held: list[events.Handle] = []
+        self.exited: asyncio.Future[BaseException | None] = world.loop.create_future()
+        """Done when the process is no more: with what its main raised, or None."""
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._sweep_at = TASKS_BEFORE_SWEEP
+        chance = random.Random(f"{world.seed}/{name}/{pid}")
+        self.runtime = Runtime(
+            host.clock,
+            VirtualDisk(host.disk, self, EPOCH_MS),
+            VirtualNetwork(world.network, self),
+            SeededEntropy(chance),
+        )
+
+    def adopt(self, task: asyncio.Task[Any]) -> None:
+        if not self.alive:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        self._tasks.append(task)
+        if len(self._tasks) >= self._sweep_at:
+            self._tasks = [task for task in self._tasks if not task.done()]
+            self._sweep_at = 2 * len(self._tasks) + TASKS_BEFORE_SWEEP
+
+    def run(self, main: Main) -> None:
+        def begin() -> None:
+            task = self.world.loop.create_task(main(self.runtime))
+            task.add_done_callback(self._on_main_done)
+
+        self.world.loop.in_process(0.0, self, begin)
+
+    def pause(self) -> None:
+        if self.alive and not self.paused:
+            self.world.trace.note(self.name, "pauses")
+            self.paused = True
+
+    def resume(self) -> None:
+        if self.alive and self.paused:
+            self.world.trace.note(self.name, "resumes")
+            self.paused = False
+            held, self.held = self.held, []
+            self.world.loop.release(held)
+
+    def crash(self) -> None:
+        """As kill -9. May be called from inside the process: then ProcessGone is raised in it."""
+        inside = CURRENT.get() is self
+        if self.alive:
+            self.world.trace.note(self.name, "crashes")
+            self._end(None)
+        if inside:
+            raise ProcessGone
+
+    def _on_main_done(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if self.alive:
+            self.world.trace.note(self.name, f"exits {type(error).__name__ if error else 'normally'}")
+            self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        self.alive = False
+        self.held.clear()
+        self.world.network.forget(self)
+        self.host.disk.forget(self)
+        self.host.processes.remove(self)
+        self.world.loop.in_process(0.0, None, self._bury, error)
+
+    def _bury(self, error: BaseException | None) -> None:
+        """Close its coroutines now, in order, rather than when memory is collected. What they do to the
+        world on their way out is refused: the process is dead."""
+        for task in self._tasks:
+            if not task.done():
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                context = contextvars.copy_context()
+                context.run(CURRENT.set, self)
+                context.run(_close, task.get_coro())
+        self._tasks.clear()
+        if not self.exited.done():
+            self.exited.set_result(error)
+
+
+def _close(coroutine: Any) -> None:
+    try:
+        coroutine.close()
+    except (ProcessGone, RuntimeError):
+        pass  # it met its own death, or would not stop waiting
+    except Exception as error:
+        logger.debug("A dead process failed once more: %r", error)
+
+
+class Host:
+    """A machine: what outlives its processes."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.up = True
+        chance = random.Random(f"{world.seed}/host/{name}")
+        self.clock = HostClock(world.loop, boot_ms=chance.randrange(1_000, 10_000_000))
+        self.disk = HostDisk(world.loop, chance, world.trace.note)
+        self.processes: list[Process] = []
+
+    def start(self, name: str, main: Main) -> Process:
+        """Start ``main`` as a process called ``name``."""
+        assert self.up, f"{self.name} has no power"
+        process = Process(self.world, self, name, self.world.next_pid())
+        self.processes.append(process)
+        self.world.trace.note(name, f"starts as {process.pid} on {self.name}")
+        process.run(main)
+        return process
+
+    def power_off(self) -> None:
+        """All processes die, the network falls silent, and what was not synced is lost or torn."""
+        self.world.trace.note(self.name, "loses power")
+        self.up = False
+        for process in list(self.processes):
+            process.crash()
+        self.disk.power_loss()
+
+    def power_on(self) -> None:
+        self.world.trace.note(self.name, "has power")
+        self.up = True
+        self.world.network.on_host_up(self.name)
+
+
+class World:
+    def __init__(self, seed: int, *, sink: Callable[[str], object] | None = None) -> None:
+        self.seed = seed
+        self.chance = random.Random(f"{seed}/world")
+        self.loop = VirtualLoop()
+        self.trace = Trace(self.loop.time, sink)
+        self.network = Fabric(self.loop, random.Random(f"{seed}/network"), self.trace.note)
+        self.hosts: dict[str, Host] = {}
+        self.failures: list[BaseException] = []
+        """What went wrong in a callback or a task that nobody looked at: a finding, in a test."""
+        self._pids = 1000
+        self.loop.set_exception_handler(self._on_failure)
+
+    def host(self, name: str) -> Host:
+        """The machine of that name, made when first asked for."""
+        if name not in self.hosts:
+            self.hosts[name] = Host(self, name)
+            self.network.hosts[name] = self.hosts[name]
+        return self.hosts[name]
+
+    def next_pid(self) -> int:
+        self._pids += 1
+        return self._pids
+
+    def run(self, story: Callable[[World], Awaitable[T]], limit_s: float = 86_400.0) -> T:
+        """Play ``story`` to its end, within ``limit_s`` seconds of the world's time; then end the world."""
+
+        async def bounded() -> T:
+            async with asyncio.timeout(limit_s):
+                return await story(self)
+
+        try:
+            return self.loop.run_until_complete(bounded())
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        async def end() -> None:
+            for name in sorted(self.hosts):
+                for process in list(self.hosts[name].processes):
+                    process.crash()
+            await asyncio.sleep(0.001)
+
+        try:
+            self.loop.run_until_complete(end())
+        finally:
+            self.loop.close()
+
+    def _on_failure(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, ProcessGone):
+            return
+        self.trace.note("world", f"failure {type(error).__name__}: {error} ({context.get('message')})")
+        logger.error("In the simulated world: %s", context.get("message"), exc_info=error)
+        self.failures.append(error if error is not None else RuntimeError(str(context.get("message"))))
