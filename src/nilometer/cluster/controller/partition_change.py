@@ -200,10 +200,12 @@ def _first_of(candidates: Replicas, within: Replicas) -> BrokerId:
 def _record(
     key: TopicIdPartition, state: PartitionState, assignment: _Assignment, standing: _Standing
 ) -> PartitionChanged | None:
+    if _is_so(state, assignment, standing):
+        return None
     new_leader = standing.leader != state.leader
     # A replica taken out of the assignment must not be counted, nor fetch, under the epoch it knows.
     new_epoch = new_leader or any(r not in assignment.replicas for r in state.replicas)
-    change = PartitionChanged(
+    return PartitionChanged(
         topic_id=key.topic_id,
         partition=key.partition,
         partition_epoch=PartitionEpoch(state.partition_epoch + 1),
@@ -222,16 +224,20 @@ def _record(
         ),
         election=standing.election if new_leader and standing.leader != NO_LEADER else None,
     )
-    return None if change == _nothing(key, state) else change
+
+
+def _is_so(state: PartitionState, assignment: _Assignment, standing: _Standing) -> bool:
+    return (
+        standing.leader == state.leader
+        and standing.isr == state.isr
+        and standing.elr == state.elr
+        and standing.last_known_leader == state.last_known_leader
+        and standing.recovery_state is state.recovery_state
+        and assignment.replicas == state.replicas
+        and assignment.adding == state.adding
+        and assignment.removing == state.removing
+    )
 
 
 def _unless_equal(wanted: Replicas, present: Replicas) -> Replicas | None:
     return None if wanted == present else wanted
-
-
-def _nothing(key: TopicIdPartition, state: PartitionState) -> PartitionChanged:
-    return PartitionChanged(
-        topic_id=key.topic_id,
-        partition=key.partition,
-        partition_epoch=PartitionEpoch(state.partition_epoch + 1),
-    )
