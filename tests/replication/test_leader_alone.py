@@ -37,7 +37,7 @@ def test_high_watermark_is_the_log_end_at_once() -> None:
     assert leader.acks_all_outcome(5) is ErrorCode.none
     assert leader.on_appended(5, 0) == ()
     assert leader.high_watermark_hold(0) == NotHeld()
-    assert not leader.needs_tick(0)
+    assert not leader.needs_tick
 
 
 def test_one_replica_does_not_freeze_under_a_larger_min_isr() -> None:

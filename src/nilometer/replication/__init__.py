@@ -17,7 +17,7 @@ How a shell uses it::
             leader.acks_all_outcome(log_end_offset)      # REQUEST_TIMED_OUT means: not yet, so
             leader.hold_produce(ticket, log_end_offset)  # ... a ReleaseProduce effect will name the ticket
             verdict, effects = leader.on_follower_fetch(...)
-            effects = leader.on_tick(now_ms)             # while leader.needs_tick(now_ms)
+            effects = leader.on_tick(now_ms)             # while leader.needs_tick
         case FollowerRole() as follower:
             fetch = follower.next_fetch()
             effects = replica.on_fetch_answer(fetch, answer)

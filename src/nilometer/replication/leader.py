@@ -34,6 +34,7 @@ from nilometer.replication.effects import (
     StartEpoch,
 )
 from nilometer.replication.epochs import IN_AGREEMENT, EpochEnd, ReplicaLog, diverging_epoch, fence
+from nilometer.replication.followers import Followers
 from nilometer.replication.high_watermark import (
     NOT_HELD,
     WAITING_FOR_FLUSH,
@@ -62,7 +63,7 @@ from nilometer.replication.partition import (
     PartitionRegistration,
 )
 from nilometer.replication.produce_tickets import ProduceTickets
-from nilometer.replication.remote_replica import NEVER_MS, NO_BROKER_EPOCH, RemoteReplica
+from nilometer.replication.remote_replica import NO_BROKER_EPOCH, RemoteReplica
 from nilometer.replication.verdicts import DivergingFetch, FetchVerdict, RefuseFetch, ServeFetch
 from nilometer.wire.errors import ErrorCode
 
@@ -71,11 +72,10 @@ class LeaderRole:
     """See the module. Fields are for reading; only the methods change them."""
 
     __slots__ = (
-        "_eligible",
+        "_followers",
         "_is_alone",
         "_isr",
         "_log",
-        "_remotes",
         "_tickets",
         "broker_epoch",
         "broker_id",
@@ -86,7 +86,6 @@ class LeaderRole:
         "leader_epoch",
         "log_end_offset",
         "min_insync_replicas",
-        "replica_lag_time_max_ms",
         "replicas",
     )
 
@@ -121,7 +120,6 @@ class LeaderRole:
             leader_epoch=registration.leader_epoch,
         )
         self.min_insync_replicas = min_insync_replicas
-        self.replica_lag_time_max_ms = replica_lag_time_max_ms
         self._log = log
         self.log_end_offset: Offset = log.log_end_offset
         self.epoch_start_offset: Offset = log.log_end_offset
@@ -132,11 +130,10 @@ class LeaderRole:
         self.high_watermark: Offset = clamped_high_watermark(
             high_watermark, log.log_start_offset, log.log_end_offset
         )
-        self._eligible = eligible
         self._tickets = ProduceTickets()
-        self._remotes: dict[BrokerId, RemoteReplica] = {}
-        self._is_alone = False
-        self._track_replicas(now_ms)
+        self._followers = Followers(broker_id, eligible, replica_lag_time_max_ms)
+        self._followers.track(self.replicas, self._isr.state.maximal, now_ms)
+        self._is_alone = not len(self._followers)
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────
     @property
@@ -154,7 +151,7 @@ class LeaderRole:
 
     @property
     def remote_replicas(self) -> tuple[RemoteReplica, ...]:
-        return tuple(self._remotes.values())
+        return tuple(self._followers.all())
 
     @property
     def needed_in_sync(self) -> int:
@@ -174,18 +171,17 @@ class LeaderRole:
     @property
     def low_watermark(self) -> Offset:
         """The log start offset of the whole partition: DeleteRecords is done when this has reached it."""
-        start = self._log.log_start_offset
-        for remote in self._remotes.values():
-            if remote.broker_id in self._eligible:
-                start = min(start, remote.log_start_offset)
-        return start
+        return self._followers.lowest_start_offset(self._log.log_start_offset)
 
-    def needs_tick(self, now_ms: int) -> bool:
-        """Whether time alone may change something. An idle partition whose followers have all needs no
+    @property
+    def needs_tick(self) -> bool:
+        """Whether time alone may change something. An idle partition whose followers have all of it needs no
         ticks."""
-        end = self.log_end_offset
+        end, maximal = self.log_end_offset, self._isr.state.maximal
         return self._isr.is_retry_due or any(
-            remote.log_end_offset != end and self._counts(remote, now_ms) for remote in self._remotes.values()
+            remote.log_end_offset != end
+            and (remote.broker_id in maximal or self._followers.is_eligible(remote))
+            for remote in self._followers.all()
         )
 
     def high_watermark_hold(self, now_ms: int) -> HighWatermarkHold:
@@ -196,7 +192,7 @@ class LeaderRole:
             return UnderMinIsr(len(self.isr), self.needed_in_sync)
         behind = tuple(
             remote.broker_id
-            for remote in self._remotes.values()
+            for remote in self._followers.all()
             if remote.log_end_offset <= self.high_watermark and self._counts(remote, now_ms)
         )
         return WaitingFor(behind) if behind else WAITING_FOR_FLUSH
@@ -240,9 +236,7 @@ class LeaderRole:
                 return NOTHING
             self.high_watermark = log_end_offset
             return self._released() if len(self._tickets) else ADVANCED
-        for remote in self._remotes.values():
-            if remote.log_end_offset == before and remote.last_caught_up_ms < now_ms:
-                remote.last_caught_up_ms = now_ms  # it had everything until this very append
+        self._followers.on_leader_append(before, now_ms)
         return self._maybe_advance(now_ms)
 
     def on_flushed(self, flushed_end_offset: Offset, now_ms: int) -> Effects:
@@ -288,7 +282,7 @@ class LeaderRole:
         now_ms: int,
     ) -> tuple[FetchVerdict, Effects]:
         """A follower asks for records from ``fetch_offset`` on, and thereby says that it has all below."""
-        remote = self._remotes.get(replica)
+        remote = self._followers.get(replica)
         if refusal := self._refuse_fetch(remote, broker_epoch, leader_epoch, last_fetched_epoch):
             return RefuseFetch(refusal, f"fetch of {replica} in leader epoch {leader_epoch}"), NOTHING
         diverging = diverging_epoch(self._log, fetch_offset, last_fetched_epoch)
@@ -308,26 +302,27 @@ class LeaderRole:
         has_news = has_records or self.high_watermark > remote.told_high_watermark
         return ServeFetch(self.log_end_offset, high_watermark, self._log.log_start_offset, has_news), effects
 
+    def has_news_for(self, replica: BrokerId) -> bool:
+        """Whether the high watermark is above what ``replica`` was last told."""
+        remote = self._followers.get(replica)
+        return remote is not None and self.high_watermark > remote.told_high_watermark
+
     def tell_high_watermark(self, replica: BrokerId) -> Offset:
         """The high watermark for an answer to ``replica`` that carries no records."""
-        if (remote := self._remotes.get(replica)) is not None:
+        if (remote := self._followers.get(replica)) is not None:
             remote.told_high_watermark = self.high_watermark
         return self.high_watermark
 
     # ── the ISR ─────────────────────────────────────────────────────────────────────────────────
     def on_tick(self, now_ms: int) -> Effects:
         """Time has passed: lagging members leave the ISR, an unanswered request is sent again."""
-        lagging = [
-            remote.broker_id
-            for remote in self._remotes.values()
-            if not remote.is_caught_up(self.log_end_offset, now_ms, self.replica_lag_time_max_ms)
-        ]
+        lagging = self._followers.lagging(self.log_end_offset, now_ms)
         return self._maybe_retry() + self._maybe_shrink(lagging) + self._maybe_advance(now_ms)
 
     def on_lag_expired(self, replica: BrokerId, now_ms: int) -> Effects:
         """``replica`` has not been caught up for its lag time: what :meth:`on_tick` finds, as an event of
         its own."""
-        if (remote := self._remotes.get(replica)) is None or remote.log_end_offset == self.log_end_offset:
+        if (remote := self._followers.get(replica)) is None or remote.log_end_offset == self.log_end_offset:
             return NOTHING
         remote.lose_touch()
         return self._maybe_shrink([replica]) + self._maybe_advance(now_ms)
@@ -341,9 +336,7 @@ class LeaderRole:
             case Ruling.COMMITTED:
                 return self._on_settled(now_ms)
             case Ruling.REFUSED:
-                for broker_id, broker_epoch in request.new_isr:
-                    if broker_id != self.broker_id:
-                        self._remotes[broker_id].refused_broker_epoch = broker_epoch
+                self._followers.refuse(request.new_isr)
                 return self._maybe_expand() + self._maybe_advance(now_ms)
             case Ruling.STALE | Ruling.UNDECIDED:
                 return NOTHING
@@ -372,9 +365,7 @@ class LeaderRole:
         a replica that was being added has dropped out, the controller has not committed that request and
         never will.
         """
-        self._eligible = eligible
-        for remote in self._remotes.values():
-            remote.refused_broker_epoch = NO_BROKER_EPOCH
+        self._followers.set_eligible(eligible)
         state = self._isr.state
         if isinstance(state, PendingExpandIsr) and any(
             eligible.get(broker_id) != broker_epoch
@@ -400,40 +391,24 @@ class LeaderRole:
             return error
         if remote is None:
             return ErrorCode.not_leader_or_follower  # assigned, perhaps, by an entry not yet folded here
-        known = max(remote.broker_epoch, self._eligible.get(remote.broker_id, NO_BROKER_EPOCH))
+        known = max(remote.broker_epoch, self._followers.eligible.get(remote.broker_id, NO_BROKER_EPOCH))
         if broker_epoch < known:
             return ErrorCode.stale_broker_epoch
         if last_fetched_epoch > self.leader_epoch:
             return ErrorCode.unknown_leader_epoch
         return ErrorCode.none
 
-    def _track_replicas(self, now_ms: int) -> None:
-        """Follow every assigned replica and every member of the ISR, assigned or not (KAFKA-9672)."""
-        known, members = self._remotes, self._isr.state.maximal
-        self._remotes = {}
-        for broker_id in (*self.replicas, *sorted(members.difference(self.replicas))):
-            if broker_id != self.broker_id:
-                remote = known.get(broker_id) or RemoteReplica(
-                    broker_id, assigned=True, last_caught_up_ms=now_ms if broker_id in members else NEVER_MS
-                )
-                remote.assigned = broker_id in self.replicas
-                self._remotes[broker_id] = remote
-        self._is_alone = not self._remotes
-
-    def _is_eligible(self, remote: RemoteReplica) -> bool:
-        return self._eligible.get(remote.broker_id, NO_BROKER_EPOCH) == remote.broker_epoch != NO_BROKER_EPOCH
-
     def _counts(self, remote: RemoteReplica, now_ms: int) -> bool:
         """Whether the high watermark waits for ``remote``."""
         return remote.broker_id in self._isr.state.maximal or (
             remote.assigned
-            and self._is_eligible(remote)
-            and remote.is_caught_up(self.log_end_offset, now_ms, self.replica_lag_time_max_ms)
+            and self._followers.is_eligible(remote)
+            and self._followers.is_caught_up(remote, self.log_end_offset, now_ms)
         )
 
     def _committable_offset(self, now_ms: int) -> Offset:
         end = self.flushed_end_offset if self.counts_flushed else self.log_end_offset
-        for remote in self._remotes.values():
+        for remote in self._followers.all():
             if remote.log_end_offset < end and self._counts(remote, now_ms):
                 end = remote.log_end_offset
         return end
@@ -460,15 +435,15 @@ class LeaderRole:
             and remote.broker_id not in self._isr.state.maximal
             and remote.log_end_offset >= self.high_watermark
             and remote.log_end_offset >= self.epoch_start_offset
-            and self._is_eligible(remote)
+            and self._followers.is_eligible(remote)
             and remote.broker_epoch != remote.refused_broker_epoch
         )
 
     def _maybe_expand(self) -> Effects:
         state = self._isr.state
-        if not isinstance(state, CommittedIsr) or len(state.isr) > len(self._remotes):
+        if not isinstance(state, CommittedIsr) or len(state.isr) > len(self._followers):
             return NOTHING
-        joining = [remote.broker_id for remote in self._remotes.values() if self._may_join(remote)]
+        joining = [remote.broker_id for remote in self._followers.all() if self._may_join(remote)]
         if not joining:
             return NOTHING
         return (SendAlterPartition(self._isr.propose_expand(self._lives_of((*state.isr, *joining)))),)
@@ -481,16 +456,8 @@ class LeaderRole:
         return (SendAlterPartition(self._isr.propose_shrink(self._lives_of(staying))),)
 
     def _lives_of(self, members: tuple[BrokerId, ...]) -> dict[BrokerId, BrokerEpoch]:
-        """The life of each member that is meant: the one that fetched, or else the one that is registered."""
-        lives: dict[BrokerId, BrokerEpoch] = {}
-        for member in members:
-            if member == self.broker_id:
-                lives[member] = self.broker_epoch
-            elif (fetched := self._remotes[member].broker_epoch) != NO_BROKER_EPOCH:
-                lives[member] = fetched
-            else:
-                lives[member] = self._eligible.get(member, NO_BROKER_EPOCH)
-        return lives
+        others = tuple(member for member in members if member != self.broker_id)
+        return {self.broker_id: self.broker_epoch, **self._followers.lives_of(others)}
 
     def _maybe_retry(self) -> Effects:
         request = self._isr.take_retry()
@@ -499,5 +466,6 @@ class LeaderRole:
     def _on_settled(self, now_ms: int) -> Effects:
         """A newer state is committed: the high watermark may be free to move, and acks=all with it
         (KAFKA-13091)."""
-        self._track_replicas(now_ms)
+        self._followers.track(self.replicas, self._isr.state.maximal, now_ms)
+        self._is_alone = not len(self._followers)
         return self._maybe_expand() + self._maybe_advance(now_ms)

@@ -1,0 +1,91 @@
+"""All followers of one leader, and the questions it asks about them together.
+
+Knows every assigned replica and every member of the ISR, assigned or not (KAFKA-9672), and which lives of
+which brokers may be in sync. Never decides anything: who joins, who leaves and what is committed is the
+leader's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nilometer.replication.partition import BrokerEpoch, BrokerId, EligibleBrokers, Offset
+from nilometer.replication.remote_replica import NEVER_MS, NO_BROKER_EPOCH, RemoteReplica
+
+
+class Followers:
+    """Invariant: one :class:`RemoteReplica` for each broker in (AR ∪ ISR) without the leader, in that
+    order."""
+
+    __slots__ = ("_leader", "_remotes", "eligible", "lag_time_max_ms")
+
+    def __init__(self, leader: BrokerId, eligible: EligibleBrokers, lag_time_max_ms: int) -> None:
+        self._leader = leader
+        self._remotes: dict[BrokerId, RemoteReplica] = {}
+        self.eligible = eligible
+        self.lag_time_max_ms = lag_time_max_ms
+
+    def __len__(self) -> int:
+        return len(self._remotes)
+
+    def get(self, broker_id: BrokerId) -> RemoteReplica | None:
+        return self._remotes.get(broker_id)
+
+    def all(self) -> Iterable[RemoteReplica]:
+        return self._remotes.values()
+
+    def track(self, replicas: tuple[BrokerId, ...], isr: frozenset[BrokerId], now_ms: int) -> None:
+        """The assignment or the ISR has changed. A member newly met counts as caught up now."""
+        known, self._remotes = self._remotes, {}
+        for broker_id in (*replicas, *sorted(isr.difference(replicas))):
+            if broker_id == self._leader:
+                continue
+            remote = known.get(broker_id)
+            if remote is None:
+                last_caught_up_ms = now_ms if broker_id in isr else NEVER_MS
+                remote = RemoteReplica(broker_id, assigned=True, last_caught_up_ms=last_caught_up_ms)
+            remote.assigned = broker_id in replicas
+            self._remotes[broker_id] = remote
+
+    def set_eligible(self, eligible: EligibleBrokers) -> None:
+        """What the controller refused before may be possible now."""
+        self.eligible = eligible
+        for remote in self._remotes.values():
+            remote.refused_broker_epoch = NO_BROKER_EPOCH
+
+    def refuse(self, members: Iterable[tuple[BrokerId, BrokerEpoch]]) -> None:
+        """The controller will not have these in one ISR; asking again before something changes is idle."""
+        for broker_id, broker_epoch in members:
+            if broker_id in self._remotes:
+                self._remotes[broker_id].refused_broker_epoch = broker_epoch
+
+    def on_leader_append(self, end_offset_before: Offset, now_ms: int) -> None:
+        """Whoever had everything had it until this very moment, however long nobody fetched."""
+        for remote in self._remotes.values():
+            if remote.log_end_offset == end_offset_before and remote.last_caught_up_ms < now_ms:
+                remote.last_caught_up_ms = now_ms
+
+    def is_eligible(self, remote: RemoteReplica) -> bool:
+        """Whether the life of the broker that fetched is the one that may be in sync."""
+        return self.eligible.get(remote.broker_id, NO_BROKER_EPOCH) == remote.broker_epoch != NO_BROKER_EPOCH
+
+    def is_caught_up(self, remote: RemoteReplica, leader_end_offset: Offset, now_ms: int) -> bool:
+        return remote.is_caught_up(leader_end_offset, now_ms, self.lag_time_max_ms)
+
+    def lagging(self, leader_end_offset: Offset, now_ms: int) -> list[BrokerId]:
+        return [r.broker_id for r in self.all() if not self.is_caught_up(r, leader_end_offset, now_ms)]
+
+    def lives_of(self, members: tuple[BrokerId, ...]) -> dict[BrokerId, BrokerEpoch]:
+        """The life of each member that is meant: the one that fetched, or else the one that is registered."""
+        lives: dict[BrokerId, BrokerEpoch] = {}
+        for member in members:
+            fetched = self._remotes[member].broker_epoch
+            lives[member] = (
+                fetched if fetched != NO_BROKER_EPOCH else self.eligible.get(member, NO_BROKER_EPOCH)
+            )
+        return lives
+
+    def lowest_start_offset(self, leader_start_offset: Offset) -> Offset:
+        """Over the leader and everybody who may be in sync."""
+        living = (r.log_start_offset for r in self.all() if r.broker_id in self.eligible)
+        return min((leader_start_offset, *living))

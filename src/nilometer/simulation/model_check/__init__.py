@@ -1,0 +1,32 @@
+"""A small-scope model check of the replication core: the code that serves, in every order of events.
+
+:class:`World` (:mod:`world`) holds two or three processes with the real
+:class:`~nilometer.replication.Replica`, a log of (epoch, value), a controller and a network that delays,
+loses and repeats. :func:`explore` (:mod:`explorer`) walks through every reachable state, shortest stories
+first, and :mod:`properties` says what must hold in each.
+"""
+
+from nilometer.simulation.model_check.controller import Controller, SmallController, SmallImage
+from nilometer.simulation.model_check.explorer import Exploration, Progress, explore
+from nilometer.simulation.model_check.model_log import ModelLog
+from nilometer.simulation.model_check.parts import Bounds, View
+from nilometer.simulation.model_check.properties import Violation, loss, violation
+from nilometer.simulation.model_check.world import State, Step, World
+
+__all__ = [
+    "Bounds",
+    "Controller",
+    "Exploration",
+    "ModelLog",
+    "Progress",
+    "SmallController",
+    "SmallImage",
+    "State",
+    "Step",
+    "View",
+    "Violation",
+    "World",
+    "explore",
+    "loss",
+    "violation",
+]

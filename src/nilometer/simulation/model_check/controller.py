@@ -1,0 +1,227 @@
+"""The controller as the model check needs it: a small pure one of its own, behind an interface.
+
+:class:`Controller` is what a world calls; :class:`SmallController` decides for one partition: election in
+AR order, AlterPartition fenced by leader epoch, partition epoch and broker epochs, eligible leader replicas
+and the last known leader (KIP-966). Any other controller can take its place, given an adapter whose images
+are hashable.
+
+What it relies on: a broker that restarts knows whether it lost anything (a marker of a clean shutdown, or
+proof that the machine has been up all the time).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+from nilometer.replication import (
+    NO_LEADER,
+    AlterPartition,
+    AlterPartitionAnswer,
+    Registration,
+    check,
+)
+from nilometer.wire.errors import ErrorCode
+
+Image = TypeVar("Image")
+
+
+class Controller(Protocol[Image]):
+    """Pure: each method gives the image after an event. An image is hashable."""
+
+    def first_image(self) -> Image:
+        """All brokers registered in their first life (broker epoch 0), all replicas in sync, broker 0
+        leading."""
+        ...
+
+    def registration(self, image: Image) -> Registration: ...
+
+    def eligible(self, image: Image) -> dict[int, int]:
+        """The broker epoch of every broker that may be in sync."""
+        ...
+
+    def on_alter_partition(
+        self, image: Image, request: AlterPartition
+    ) -> tuple[Image, AlterPartitionAnswer]: ...
+
+    def on_broker_gone(self, image: Image, broker: int) -> Image:
+        """The session of a broker has expired."""
+        ...
+
+    def on_broker_registered(self, image: Image, broker: int, broker_epoch: int, lost_nothing: bool) -> Image:
+        """A new life of a broker begins, whether or not the end of the last one was noticed."""
+        ...
+
+    def on_leader_wanted(self, image: Image, broker: int) -> Image:
+        """Somebody asks for ``broker`` to lead (controlled shutdown, preferred leader). Unchanged if it may
+        not."""
+        ...
+
+    def on_stale_append(self, image: Image, decided: Image) -> Image:
+        """A deposed controller has won a number in the metadata log, for ``decided`` on an older image."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SmallImage:
+    """Invariants: a leader is in the ISR; the ISR is never empty; the ELR is apart from the ISR."""
+
+    isr: tuple[int, ...]
+    elr: tuple[int, ...]
+    leader: int
+    last_known_leader: int
+    leader_epoch: int
+    partition_epoch: int
+    broker_epochs: tuple[int, ...]
+    """Of the latest life of each broker."""
+    living: tuple[bool, ...]
+
+
+class SmallController:
+    def __init__(self, brokers: int, min_insync_replicas: int) -> None:
+        self.replicas = tuple(range(brokers))
+        self.min_isr = min(min_insync_replicas, brokers)
+
+    def first_image(self) -> SmallImage:
+        everybody = tuple(True for _ in self.replicas)
+        return SmallImage(self.replicas, (), 0, 0, 0, 0, tuple(0 for _ in self.replicas), everybody)
+
+    def registration(self, image: SmallImage) -> Registration:
+        return Registration(
+            replicas=self.replicas,
+            isr=image.isr,
+            leader=image.leader,
+            leader_epoch=image.leader_epoch,
+            partition_epoch=image.partition_epoch,
+        )
+
+    def eligible(self, image: SmallImage) -> dict[int, int]:
+        return {broker: image.broker_epochs[broker] for broker in self.replicas if image.living[broker]}
+
+    # ── events ──────────────────────────────────────────────────────────────────────────────────
+    def on_alter_partition(
+        self, image: SmallImage, request: AlterPartition
+    ) -> tuple[SmallImage, AlterPartitionAnswer]:
+        isr = tuple(broker for broker, _ in request.new_isr)
+        error = self._refuse(image, request, isr)
+        if error is not ErrorCode.none:
+            return image, AlterPartitionAnswer(error=error)
+        if set(isr) != set(image.isr):
+            image = self._next(image, isr=isr)
+        answer = AlterPartitionAnswer(
+            leader_epoch=image.leader_epoch, partition_epoch=image.partition_epoch, isr=image.isr
+        )
+        return image, answer
+
+    def on_broker_gone(self, image: SmallImage, broker: int) -> SmallImage:
+        living = tuple(alive and member != broker for member, alive in enumerate(image.living))
+        return self._settle(replace(image, living=living), gone=broker, forfeits=False)
+
+    def on_broker_registered(
+        self, image: SmallImage, broker: int, broker_epoch: int, lost_nothing: bool
+    ) -> SmallImage:
+        image = replace(
+            image,
+            broker_epochs=_with(image.broker_epochs, broker, broker_epoch),
+            living=_with(image.living, broker, True),
+        )
+        return self._settle(image, gone=broker, forfeits=not lost_nothing)
+
+    def on_leader_wanted(self, image: SmallImage, broker: int) -> SmallImage:
+        if image.leader in (broker, NO_LEADER) or broker not in image.isr or not image.living[broker]:
+            return image
+        return self._next(image, leader=broker)
+
+    def on_stale_append(self, image: SmallImage, decided: SmallImage) -> SmallImage:
+        """An entry of another controller epoch is a no-op for all."""
+        return image
+
+    # ── decisions ───────────────────────────────────────────────────────────────────────────────
+    def _refuse(self, image: SmallImage, request: AlterPartition, isr: tuple[int, ...]) -> ErrorCode:
+        if not image.living[request.leader] or image.broker_epochs[request.leader] != request.broker_epoch:
+            return ErrorCode.stale_broker_epoch
+        if request.leader_epoch < image.leader_epoch:
+            return ErrorCode.fenced_leader_epoch
+        if request.leader_epoch > image.leader_epoch or request.partition_epoch > image.partition_epoch:
+            return ErrorCode.not_controller
+        if request.leader != image.leader or request.leader not in isr:
+            return ErrorCode.invalid_request
+        if request.partition_epoch < image.partition_epoch:
+            return ErrorCode.none if set(isr) == set(image.isr) else ErrorCode.invalid_update_version
+        for broker, broker_epoch in request.new_isr:
+            if not image.living[broker] or image.broker_epochs[broker] != broker_epoch:
+                return ErrorCode.ineligible_replica
+        return ErrorCode.none
+
+    def _settle(self, image: SmallImage, *, gone: int, forfeits: bool) -> SmallImage:
+        """A life of ``gone`` has ended, and maybe a new one begun: find what is still in sync, and who
+        leads."""
+        keeps_place = image.living[gone] and not forfeits
+        isr = tuple(member for member in image.isr if member != gone or keeps_place)
+        elr = tuple(member for member in self._elr(image, isr) if not (member == gone and forfeits))
+        leader = image.leader
+        if leader in (gone, NO_LEADER):
+            isr, elr, leader = self._elect(image, isr, elr)
+        elif not isr:
+            isr = image.isr  # the last member is never removed
+        if (isr, elr, leader) == (image.isr, image.elr, image.leader) and leader != gone:
+            return image
+        return self._next(image, isr=isr, elr=elr, leader=leader, ended=gone)
+
+    def _elect(
+        self, image: SmallImage, isr: tuple[int, ...], elr: tuple[int, ...]
+    ) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+        """In AR order: a living member of the ISR; else of the ELR; else, nobody being left, the last leader.
+
+        A replica that forfeited its place is in neither, and must not come back by way of an ISR that is
+        never empty: as long as anybody safe is known, dead or alive, it waits for them.
+        """
+        for candidate in self.replicas:
+            if candidate in isr and image.living[candidate]:
+                return isr, elr, candidate
+        for candidate in self.replicas:
+            if candidate in elr and image.living[candidate]:
+                return (candidate,), tuple(m for m in (*isr, *elr) if m != candidate), candidate
+        if isr or elr:
+            return (isr, elr, NO_LEADER) if isr else (elr, (), NO_LEADER)
+        if image.living[image.last_known_leader]:
+            return (image.last_known_leader,), (), image.last_known_leader
+        return (image.last_known_leader,), (), NO_LEADER
+
+    def _elr(self, image: SmallImage, isr: tuple[int, ...]) -> tuple[int, ...]:
+        """Who was in sync when the ISR fell below the minimum misses nothing: since then nothing is
+        committed."""
+        if len(isr) >= self.min_isr:
+            return ()
+        return tuple(m for m in self.replicas if m in (*image.isr, *image.elr) and m not in isr)
+
+    def _next(
+        self,
+        image: SmallImage,
+        *,
+        isr: tuple[int, ...] | None = None,
+        elr: tuple[int, ...] | None = None,
+        leader: int | None = None,
+        ended: int = NO_LEADER,
+    ) -> SmallImage:
+        isr = image.isr if isr is None else isr
+        leader = image.leader if leader is None else leader
+        leads_anew = leader != image.leader or leader == ended
+        check(leader == NO_LEADER or leader in isr, "a leader is in the ISR", leader, isr)
+        check(bool(isr), "an ISR is never empty", image)
+        return replace(
+            image,
+            isr=tuple(sorted(isr)),
+            elr=self._elr(image, isr) if elr is None else elr,
+            leader=leader,
+            last_known_leader=image.last_known_leader if leader == NO_LEADER else leader,
+            leader_epoch=image.leader_epoch + leads_anew,
+            partition_epoch=image.partition_epoch + 1,
+        )
+
+
+_Item = TypeVar("_Item")
+
+
+def _with(items: tuple[_Item, ...], index: int, item: _Item) -> tuple[_Item, ...]:
+    return (*items[:index], item, *items[index + 1 :])

@@ -1,0 +1,123 @@
+"""Breadth first through every state of a world, so that the first violation has the shortest story.
+
+Only the number of a state, of the state it was reached from and of the step are kept; a story is told by
+going through its steps again.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nilometer.replication import InvariantBroken
+from nilometer.simulation.model_check.properties import Violation, violation
+from nilometer.simulation.model_check.world import State, Step, World
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exploration:
+    """What was seen. Without a violation and if ``is_complete``, every reachable state is good."""
+
+    states: int
+    transitions: int
+    depth: int
+    is_complete: bool
+    violation: Violation | None = None
+    story: tuple[tuple[Step, State], ...] = ()
+    """From the first state to the violation: each step and the state after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    depth: int
+    states: int
+    frontier: int
+
+
+class _Trail:
+    """How each state was first reached."""
+
+    __slots__ = ("_parents", "_step_numbers", "_steps", "_steps_taken")
+
+    def __init__(self) -> None:
+        self._parents = array("l")
+        self._steps_taken = array("l")
+        self._step_numbers: dict[Step, int] = {}
+        self._steps: list[Step] = []
+
+    def add(self, parent: int, step: Step) -> None:
+        number = self._step_numbers.get(step)
+        if number is None:
+            number = self._step_numbers[step] = len(self._steps)
+            self._steps.append(step)
+        self._parents.append(parent)
+        self._steps_taken.append(number)
+
+    def steps_to(self, number: int) -> list[Step]:
+        steps: list[Step] = []
+        while number:
+            steps.append(self._steps[self._steps_taken[number]])
+            number = self._parents[number]
+        return steps[::-1]
+
+
+def explore(
+    world: World,
+    *,
+    depth_max: int | None = None,
+    states_max: int | None = None,
+    judge: Callable[[World, State], Violation | None] = violation,
+    on_level: Callable[[Progress], None] | None = None,
+) -> Exploration:
+    """Go through all states, or those within ``depth_max`` steps, or until ``states_max`` were seen."""
+    first = world.first_state()
+    numbers: dict[State, int] = {first: 0}
+    trail = _Trail()
+    trail.add(0, ("begin", 0, 0))
+    frontier, depth, transitions = [first], 0, 0
+
+    def seen(found: Violation | None = None, story: tuple[tuple[Step, State], ...] = ()) -> Exploration:
+        return Exploration(
+            states=len(numbers),
+            transitions=transitions,
+            depth=depth,
+            is_complete=not frontier,
+            violation=found,
+            story=story,
+        )
+
+    while frontier and (depth_max is None or depth < depth_max):
+        depth += 1
+        level: list[State] = []
+        for state in frontier:
+            parent = numbers[state]
+            try:
+                for step, after in world.steps(state):
+                    transitions += 1
+                    if after in numbers:
+                        continue
+                    trail.add(parent, step)
+                    numbers[after] = len(numbers)
+                    level.append(after)
+                    if states_max is not None and len(numbers) >= states_max:
+                        return seen()
+                    if (found := judge(world, after)) is not None:
+                        return seen(found, tell(world, trail.steps_to(numbers[after])))
+            except InvariantBroken as broken:
+                found = Violation(broken.sentence, f"checked by the code itself: {broken.values}")
+                return seen(found, tell(world, trail.steps_to(parent)))
+        frontier = level
+        if on_level is not None:
+            on_level(Progress(depth, len(numbers), len(frontier)))
+    return seen()
+
+
+def tell(world: World, steps: list[Step]) -> tuple[tuple[Step, State], ...]:
+    """Go through ``steps`` again from the first state."""
+    state = world.first_state()
+    story: list[tuple[Step, State]] = []
+    for wanted in steps:
+        state = next(after for step, after in world.steps(state) if step == wanted)
+        story.append((wanted, state))
+    return tuple(story)

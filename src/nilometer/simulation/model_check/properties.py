@@ -1,0 +1,120 @@
+"""What must hold in every state of the world, as named sentences.
+
+They are stated on what the processes have (their logs), what the controller has written and what the outside
+world has seen; not on what the roles believe. So they are independent of the checks inside the roles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nilometer.simulation.model_check.parts import History, View
+from nilometer.simulation.model_check.world import State, World
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    sentence: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.sentence}: {self.detail}"
+
+
+HW_WITHIN_LOG = "high watermark <= log end offset"
+LEADER_IN_ISR = "a leader is in the ISR"
+ONE_LEADER = "one leader per epoch"
+STRONG_ISR = "what is below a leader's high watermark is on every member of the committed ISR"
+NEVER_WITHDRAWN = "what was handed to a reader is never withdrawn"
+NEVER_LOST = "what was acknowledged (acks=all) is never lost"
+SAME_RECORD = "one epoch has one record at an offset"
+
+
+def violation(world: World, state: State) -> Violation | None:
+    """The first property that does not hold in ``state``."""
+    views = world.views_of(state)
+    return (
+        _of_the_processes(views)
+        or _of_the_cluster(world, state, views)
+        or _of_the_outside(world, state, views, world.history_of(state))
+    )
+
+
+def loss(world: World, state: State) -> Violation | None:
+    """NEVER_LOST alone: for stories in which less would be found sooner."""
+    return _of_the_acknowledged(world, state, world.views_of(state))
+
+
+def _of_the_processes(views: list[View]) -> Violation | None:
+    leaders: dict[int, int] = {}
+    for view in views:
+        if view.high_watermark > view.log_end_offset:
+            return Violation(
+                HW_WITHIN_LOG, f"broker {view.broker}: {view.high_watermark} > {view.log_end_offset}"
+            )
+        if view.is_leader:
+            other = leaders.setdefault(view.leader_epoch, view.broker)
+            if other != view.broker:
+                return Violation(
+                    ONE_LEADER, f"brokers {other} and {view.broker} in epoch {view.leader_epoch}"
+                )
+    return _differing_record(views)
+
+
+def _differing_record(views: list[View]) -> Violation | None:
+    for index, one in enumerate(views):
+        for two in views[index + 1 :]:
+            records = zip(one.epochs, two.epochs, one.values, two.values, strict=False)
+            for offset, (epoch, other_epoch, value, other_value) in enumerate(records):
+                if epoch == other_epoch and value != other_value:
+                    where = f"epoch {epoch}, offset {offset}"
+                    return Violation(SAME_RECORD, f"{where}: brokers {one.broker} and {two.broker}")
+    return None
+
+
+def _of_the_cluster(world: World, state: State, views: list[View]) -> Violation | None:
+    registration, eligible = world.registration_of(state), world.eligible_in(state)
+    if registration.leader >= 0 and registration.leader not in registration.isr:
+        return Violation(LEADER_IN_ISR, f"leader {registration.leader}, ISR {registration.isr}")
+    for leader in views:
+        if not leader.is_leader:
+            continue
+        committed = leader.values[: leader.high_watermark]
+        for member in registration.isr:
+            view = views[member]
+            if view.is_up and eligible.get(member) == view.broker_epoch:
+                has = view.values[: leader.high_watermark]
+                if has != committed:
+                    detail = f"leader {leader.broker} committed {committed}, member {member} has {has}"
+                    return Violation(STRONG_ISR, detail)
+    return None
+
+
+def _of_the_outside(world: World, state: State, views: list[View], history: History) -> Violation | None:
+    exposed = history.exposed
+    for view in views:
+        if view.serves and view.values[: view.high_watermark] != exposed[: view.high_watermark]:
+            shown = view.values[: view.high_watermark]
+            return Violation(
+                NEVER_WITHDRAWN, f"readers got {exposed}, broker {view.broker} now shows {shown}"
+            )
+    for leader in _leaders_in_office(world, state, views):
+        if leader.values[: len(exposed)] != exposed:
+            return Violation(
+                NEVER_WITHDRAWN, f"readers got {exposed}, leader {leader.broker} has {leader.values}"
+            )
+    return _of_the_acknowledged(world, state, views)
+
+
+def _of_the_acknowledged(world: World, state: State, views: list[View]) -> Violation | None:
+    acknowledged = world.history_of(state).acknowledged
+    for leader in _leaders_in_office(world, state, views):
+        if missing := sorted(acknowledged.difference(leader.values)):
+            return Violation(NEVER_LOST, f"values {missing} are not in the log of leader {leader.broker}")
+    return None
+
+
+def _leaders_in_office(world: World, state: State, views: list[View]) -> list[View]:
+    """Whoever leads in the newest epoch: its log is the truth."""
+    leader_epoch = world.registration_of(state).leader_epoch
+    return [view for view in views if view.is_leader and view.leader_epoch == leader_epoch]

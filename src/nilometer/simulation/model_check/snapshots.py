@@ -1,0 +1,57 @@
+"""Copies and fingerprints of the roles, made without knowing their fields.
+
+The model check must branch from one state into many and must know when it has been somewhere before. Both
+walk the whole object: a field added to a role is copied and counted without anybody having to remember it.
+
+Frozen dataclasses, numbers, strings and enum members are values and are shared. Everything else is made of
+slots, lists and dicts.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Hashable
+from typing import Any
+
+_VALUES = (int, str, bytes, tuple, frozenset, type(None), enum.Enum)
+
+
+def _is_value(thing: Any) -> bool:
+    if isinstance(thing, _VALUES):
+        return True
+    parameters = getattr(thing, "__dataclass_params__", None)
+    return parameters is not None and parameters.frozen
+
+
+def clone(thing: Any, copies: dict[int, Any] | None = None) -> Any:
+    """A deep copy; an object met twice stays one object."""
+    if _is_value(thing):
+        return thing
+    copies = {} if copies is None else copies
+    if (known := copies.get(id(thing))) is not None:
+        return known
+    if isinstance(thing, list):
+        copies[id(thing)] = copied = [clone(item, copies) for item in thing]
+        return copied
+    if isinstance(thing, dict):
+        copies[id(thing)] = copied = {key: clone(item, copies) for key, item in thing.items()}
+        return copied
+    copies[id(thing)] = copied = object.__new__(type(thing))
+    for name in type(thing).__slots__:
+        setattr(copied, name, clone(getattr(thing, name), copies))
+    return copied
+
+
+def fingerprint(thing: Any, met: set[int] | None = None) -> Hashable:
+    """Equal for two objects if and only if nothing that is done to them can tell them apart."""
+    if _is_value(thing):
+        return thing
+    met = set() if met is None else met
+    if id(thing) in met:
+        return "met before"
+    met.add(id(thing))
+    if isinstance(thing, list):
+        return tuple(fingerprint(item, met) for item in thing)
+    if isinstance(thing, dict):
+        return tuple(sorted((key, fingerprint(item, met)) for key, item in thing.items()))
+    return (type(thing).__name__, *(fingerprint(getattr(thing, name), met) for name in type(thing).__slots__))
