@@ -77,6 +77,7 @@ class LogManager:
         self.directories = [LogDirectory(disk, path) for path in options.directories]
         self.logs: dict[TopicPartition, Log] = {}
         self._directory_of: dict[TopicPartition, LogDirectory] = {}
+        self._logs_of: dict[str, dict[TopicPartition, Log]] = {path: {} for path in options.directories}
         self.removable_folders: list[str] = []
         """Folders of deleted partitions found on opening, to be removed at leisure."""
 
@@ -156,8 +157,7 @@ class LogManager:
         except OSError as error:
             self.fail_directory(target.path, error)
             raise
-        self.logs[topic_partition] = log
-        self._directory_of[topic_partition] = target
+        self._add(target, log)
         return log
 
     def delete(self, topic_partition: TopicPartition) -> str | None:
@@ -166,6 +166,7 @@ class LogManager:
         if log is None:
             return None
         directory = self._directory_of.pop(topic_partition)
+        del self._logs_of[directory.path][topic_partition]
         for offsets in (directory.recovery_points, directory.high_watermarks, directory.log_start_offsets):
             offsets.pop(topic_partition, None)
         target = directory.new_delete_folder(topic_partition, self._options.entropy)
@@ -183,7 +184,7 @@ class LogManager:
         """Truncate, and checkpoint recovery points if that lowered the log's. Raises LogFenced, OSError."""
         truncation = log.truncate_to(offset, wall_ms=wall_ms)
         if truncation.recovery_point_lowered:
-            self.checkpoint_recovery_points(self._directory_of[log.topic_partition])
+            self._checkpoint_after_cut(self._directory_of[log.topic_partition])
         return truncation
 
     def truncate_fully_and_start_at(
@@ -193,7 +194,7 @@ class LogManager:
             offset, wall_ms=wall_ms, log_start_offset=log_start_offset
         )
         if truncation.recovery_point_lowered:
-            self.checkpoint_recovery_points(self._directory_of[log.topic_partition])
+            self._checkpoint_after_cut(self._directory_of[log.topic_partition])
         return truncation
 
     # -- checkpoints
@@ -219,9 +220,10 @@ class LogManager:
             )
         return plans
 
-    def checkpoint_recovery_points(self, directory: LogDirectory) -> None:
-        points = {key: log.recovery_point for key, log in self._logs_in(directory).items()}
-        directory.plan_checkpoints(recovery_points=points).run()
+    def _checkpoint_after_cut(self, directory: LogDirectory) -> None:
+        logs = self._logs_in(directory)
+        points = {key: log.recovery_point for key, log in logs.items()}
+        directory.plan_checkpoints(recovery_points=points, log_start_offsets=_moved_starts(logs)).run()
 
     def assign_cluster_id(self, cluster_id: str) -> None:
         """Raises CorruptCheckpoint where a directory belongs to another cluster."""
@@ -240,6 +242,7 @@ class LogManager:
         for key in affected:
             log = self.logs.pop(key)
             del self._directory_of[key]
+            del self._logs_of[path][key]
             log.fence(reason if isinstance(reason, OSError) else OSError(str(reason)))
             self._files.pool.forget_folder(log.folder)
         directory.release()
@@ -329,8 +332,7 @@ class LogManager:
             on_progress=report,
         )
         folder = directory.folder_of(key)
-        self.logs[key] = Log.open(self._files, folder, key, self._options.config_for(key), options)
-        self._directory_of[key] = directory
+        self._add(directory, Log.open(self._files, folder, key, self._options.config_for(key), options))
         self._files.pool.forget_folder(folder)
 
     def _open_options(
@@ -362,7 +364,12 @@ class LogManager:
         return [directory for directory in self.directories if directory.failure is None]
 
     def _logs_in(self, directory: LogDirectory) -> dict[TopicPartition, Log]:
-        return {key: log for key, log in self.logs.items() if self._directory_of.get(key) is directory}
+        return self._logs_of[directory.path]
+
+    def _add(self, directory: LogDirectory, log: Log) -> None:
+        self.logs[log.topic_partition] = log
+        self._directory_of[log.topic_partition] = directory
+        self._logs_of[directory.path][log.topic_partition] = log
 
 
 def _moved_starts(logs: Mapping[TopicPartition, Log]) -> dict[TopicPartition, int]:

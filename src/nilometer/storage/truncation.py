@@ -21,6 +21,7 @@ class Truncation(NamedTuple):
 
     log_end_offset: int
     recovery_point_lowered: bool
+    """Or the log start: the checkpoint files say too much until they are written again."""
     removable: list[str]
 
 
@@ -54,7 +55,7 @@ def truncate_fully_and_start_at(
         for segment in reversed(tuple(log.segments)):
             log.segments.remove([segment])
             removable += segment.mark_deleted()
-        lowered = log.recovery_point != offset
+        lowered = log.recovery_point != offset or log.log_start_offset != offset
         log.unsynced_sealed.clear()
         log.epochs.clear()
         log.producers.truncate_fully(offset)
@@ -70,7 +71,7 @@ def truncate_fully_and_start_at(
 
 def _cut(log: LocalLog, offset: int, wall_ms: int) -> Truncation:
     _invalidate(log)
-    recovery_point = log.recovery_point
+    recovery_point, log_start_offset = log.recovery_point, log.log_start_offset
     removable: list[str] = []
     gone = [segment for segment in log.segments if segment.base_offset > offset]
     for segment in reversed(gone):
@@ -87,7 +88,8 @@ def _cut(log: LocalLog, offset: int, wall_ms: int) -> Truncation:
     log.flushed_offset = min(log.flushed_offset, end_offset)
     log.epochs.truncate_from_end(end_offset)
     replay_producers(log, wall_ms)
-    return Truncation(end_offset, log.recovery_point < recovery_point, removable)
+    lowered = log.recovery_point < recovery_point or log.log_start_offset < log_start_offset
+    return Truncation(end_offset, lowered, removable)
 
 
 def _find_cut(segment: LogSegment, offset: int) -> tuple[int, int]:
