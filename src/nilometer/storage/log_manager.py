@@ -12,61 +12,25 @@ Everything here may stall except lookups and what says otherwise; a shell offloa
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
-from nilometer.runtime import Disk, Entropy, LockHeld
+from nilometer.runtime import Disk, LockHeld
 from nilometer.storage.errors import CorruptCheckpoint
-from nilometer.storage.file_pool import OPEN_FILES_MAX
 from nilometer.storage.log import Log
 from nilometer.storage.log_config import LogConfig
 from nilometer.storage.log_directory import CheckpointPlan, LogDirectory
+from nilometer.storage.manager_options import DirectoryDescription, LoadingProgress, ManagerOptions
 from nilometer.storage.names import FolderKind, TopicPartition
-from nilometer.storage.producer_state import PRODUCER_ID_EXPIRATION_MS
 from nilometer.storage.recovery import OpenOptions, Progress
 from nilometer.storage.segment import SegmentFiles
 from nilometer.storage.tail_damage import Damage
 from nilometer.storage.truncation import Truncation
 
+__all__ = ["DirectoryDescription", "LoadingProgress", "LogManager", "ManagerOptions", "NoLogDirectory"]
+
 
 class NoLogDirectory(Exception):
     """Every log directory is offline: the broker cannot run."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManagerOptions:
-    node_id: int
-    directories: Sequence[str]
-    entropy: Entropy
-    config_for: Callable[[TopicPartition], LogConfig] = lambda _: LogConfig()
-    """The configuration with which a log found on disk is opened."""
-    cluster_id: str | None = None
-    producer_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS
-    open_files_max: int = OPEN_FILES_MAX
-    on_progress: Callable[[LoadingProgress], None] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LoadingProgress:
-    """How far the opening of a directory has come. ``segments_*`` count within a log under recovery."""
-
-    directory: str
-    log: str
-    logs_done: int
-    logs_total: int
-    segments_done: int = 0
-    segments_total: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class DirectoryDescription:
-    """For DescribeLogDirs. Bytes are -1 where the directory is offline."""
-
-    path: str
-    failure: str | None
-    sizes: Mapping[TopicPartition, int]
-    total_bytes: int
-    usable_bytes: int
 
 
 class LogManager:

@@ -1,0 +1,48 @@
+"""What a :class:`LogManager` is told, and what it tells: options, progress of loading, sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from nilometer.runtime import Entropy
+from nilometer.storage.file_pool import OPEN_FILES_MAX
+from nilometer.storage.log_config import LogConfig
+from nilometer.storage.names import TopicPartition
+from nilometer.storage.producer_state import PRODUCER_ID_EXPIRATION_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagerOptions:
+    node_id: int
+    directories: Sequence[str]
+    entropy: Entropy
+    config_for: Callable[[TopicPartition], LogConfig] = lambda _: LogConfig()
+    """The configuration with which a log found on disk is opened."""
+    cluster_id: str | None = None
+    producer_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS
+    open_files_max: int = OPEN_FILES_MAX
+    on_progress: Callable[[LoadingProgress], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadingProgress:
+    """How far the opening of a directory has come. ``segments_*`` count within a log under recovery."""
+
+    directory: str
+    log: str
+    logs_done: int
+    logs_total: int
+    segments_done: int = 0
+    segments_total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryDescription:
+    """For DescribeLogDirs. Bytes are -1 where the directory is offline."""
+
+    path: str
+    failure: str | None
+    sizes: Mapping[TopicPartition, int]
+    total_bytes: int
+    usable_bytes: int
