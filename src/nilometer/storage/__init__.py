@@ -39,7 +39,7 @@ from nilometer.storage.names import TopicPartition
 from nilometer.storage.producer_updates import AppendOrigin
 from nilometer.storage.reading import LogSlice
 from nilometer.storage.recovery import OpenOptions
-from nilometer.storage.segment import SegmentFiles
+from nilometer.storage.segment_files import SegmentFiles
 from nilometer.storage.tail_damage import Damage, DamageKind
 from nilometer.storage.time_search import TimestampOffset
 from nilometer.storage.topic_config import TOPIC_CONFIG

@@ -13,7 +13,8 @@ from nilometer.runtime import Disk
 from nilometer.storage import names
 from nilometer.storage.batch_scan import scan
 from nilometer.storage.log_config import LogConfig
-from nilometer.storage.segment import LogSegment, SegmentFiles
+from nilometer.storage.segment import LogSegment
+from nilometer.storage.segment_files import SegmentFiles
 from nilometer.wire.errors import KafkaError
 
 

@@ -21,7 +21,8 @@ from nilometer.storage.leader_epoch_cache import LeaderEpochCache
 from nilometer.storage.log_config import LogConfig
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.producer_state import ProducerStateManager
-from nilometer.storage.segment import LogSegment, SegmentFiles
+from nilometer.storage.segment import LogSegment
+from nilometer.storage.segment_files import SegmentFiles
 from nilometer.storage.segments import LogSegments
 
 

@@ -23,7 +23,7 @@ from nilometer.storage.names import TopicPartition
 from nilometer.storage.producer_updates import AppendOrigin
 from nilometer.storage.reading import LogSlice
 from nilometer.storage.recovery import LogLoader, OpenOptions
-from nilometer.storage.segment import SegmentFiles
+from nilometer.storage.segment_files import SegmentFiles
 from nilometer.storage.tail_damage import Damage
 from nilometer.storage.time_search import TimestampOffset
 from nilometer.storage.transaction_index import AbortedTxn

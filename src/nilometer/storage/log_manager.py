@@ -22,7 +22,7 @@ from nilometer.storage.log_directory import CheckpointPlan, LogDirectory
 from nilometer.storage.manager_options import DirectoryDescription, LoadingProgress, ManagerOptions
 from nilometer.storage.names import FolderKind, TopicPartition
 from nilometer.storage.recovery import OpenOptions, Progress
-from nilometer.storage.segment import SegmentFiles
+from nilometer.storage.segment_files import SegmentFiles
 from nilometer.storage.tail_damage import Damage
 from nilometer.storage.truncation import Truncation
 

@@ -220,7 +220,7 @@ def _remember(log: LocalLog, next_offset: int, segment: LogSegment, position: in
 def find_indexes(log: LocalLog, segment: LogSegment, *, only_cached: bool) -> SegmentIndexes | None:
     """A segment's indexes; empty ones where its files cannot be used, since they only shorten the search."""
     try:
-        return segment.indexes(only_cached=True) if only_cached else segment.indexes_apart(log.files.disk)
+        return segment.indexes(only_cached=True) if only_cached else segment.indexes_apart()
     except (CorruptIndex, FileNotFoundError):
         return SegmentIndexes.empty(segment.base_offset)
 

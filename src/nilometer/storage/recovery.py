@@ -27,7 +27,8 @@ from nilometer.storage.log_config import LogConfig
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.offset_index import CorruptIndex
 from nilometer.storage.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerStateManager
-from nilometer.storage.segment import BatchMark, LogSegment, SegmentFiles
+from nilometer.storage.segment import BatchMark, LogSegment
+from nilometer.storage.segment_files import SegmentFiles
 from nilometer.storage.segments import LogSegments
 from nilometer.storage.tail_damage import Damage, DamageKind, set_aside
 from nilometer.wire.errors import CorruptBatch, KafkaError

@@ -12,18 +12,17 @@ The file behind a segment comes from the pool and is used at once; no segment ho
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from typing_extensions import Buffer
 
-from nilometer.runtime import Disk, File
+from nilometer.runtime import File
 from nilometer.storage import names, offset_index, time_index, transaction_index
 from nilometer.storage.batch_scan import scan
-from nilometer.storage.file_pool import FilePool
-from nilometer.storage.index_cache import IndexCache, SegmentIndexes
+from nilometer.storage.index_cache import SegmentIndexes
 from nilometer.storage.offset_index import CorruptIndex, OffsetIndex
+from nilometer.storage.segment_files import IndexFiles, SegmentFiles
 from nilometer.storage.time_index import NO_TIMESTAMP, TimeIndex
 from nilometer.storage.transaction_index import AbortedTxn
 
@@ -38,27 +37,12 @@ class BatchMark(NamedTuple):
     size: int
 
 
-class SegmentFiles(NamedTuple):
-    """What all segments of a process share."""
-
-    pool: FilePool
-    index_cache: IndexCache
-
-    @classmethod
-    def on(cls, disk: Disk, open_max: int = 1024) -> SegmentFiles:
-        return cls(FilePool(disk, open_max), IndexCache())
-
-    @property
-    def disk(self) -> Disk:
-        return self.pool.disk
-
-
 class LogSegment:
     __slots__ = (
         "_aborted",
         "_bytes_since_index_entry",
         "_files",
-        "_folder",
+        "_index_files",
         "_indexes",
         "_max_timestamp",
         "_offset_of_max_timestamp",
@@ -83,7 +67,7 @@ class LogSegment:
         jitter_ms: int = 0,
     ) -> None:
         self._files = files
-        self._folder = folder
+        self._index_files = IndexFiles(files.pool, folder, base_offset)
         self.base_offset = base_offset
         self.size = size
         self.created_ms = created_ms
@@ -126,12 +110,12 @@ class LogSegment:
         return segment
 
     def path(self, suffix: str) -> str:
-        return posixpath.join(self._folder, names.offset_name(self.base_offset, suffix))
+        return self._index_files.path(suffix)
 
     def moved_to(self, folder: str) -> None:
         """The partition's folder was renamed."""
         self._files.index_cache.forget(self.log_path)
-        self._folder = folder
+        self._index_files = IndexFiles(self._files.pool, folder, self.base_offset)
         self.log_path = self.path(names.LOG_SUFFIX)
 
     # -- appending
@@ -166,9 +150,7 @@ class LogSegment:
         return position
 
     def append_aborted(self, entries: Sequence[AbortedTxn]) -> None:
-        path = self.path(names.TXN_INDEX_SUFFIX)
-        self._files.pool.open(path, create=True).append([entry.encode() for entry in entries])
-        self._files.pool.forget(path)
+        self._index_files.append(names.TXN_INDEX_SUFFIX, b"".join(entry.encode() for entry in entries))
         self._aborted = None
 
     def can_hold(self, offset: int) -> bool:
@@ -206,11 +188,7 @@ class LogSegment:
     def last_time_entry(self) -> tuple[int, int]:
         if self._indexes is not None:
             return self._indexes.times.last_entry
-        file = self._files.pool.open(self.path(names.TIME_INDEX_SUFFIX))
-        size = file.size()
-        tail = file.read_at(max(size - time_index.ENTRY_SIZE, 0), time_index.ENTRY_SIZE)
-        self._files.pool.forget(file.path)
-        return TimeIndex.parse(self.base_offset, tail).last_entry
+        return self._index_files.last_time_entry()
 
     def waited_ms(self, wall_ms: int, timestamp: int) -> int:
         """How long the segment has been open, by the time of records where there is one (as Kafka does)."""
@@ -224,10 +202,6 @@ class LogSegment:
 
     # -- indexes
 
-    @property
-    def is_active(self) -> bool:
-        return self._indexes is not None
-
     def indexes(self, *, only_cached: bool = False) -> SegmentIndexes | None:
         """The indexes, from memory or their files; None if ``only_cached`` and that would wait.
 
@@ -236,30 +210,16 @@ class LogSegment:
         found = self._indexes or self._files.index_cache.get(self.log_path)
         if found is not None:
             return found
-        contents: list[bytes] = []
-        for suffix in (names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX):
-            file = self._files.pool.open(self.path(suffix))
-            data = (file.read_at_if_cached if only_cached else file.read_at)(0, file.size())
-            self._files.pool.forget(file.path)
-            if data is None:
-                return None
-            contents.append(bytes(data))
-        found = self._parse(*contents)
-        self._files.index_cache.put(self.log_path, found)
+        found = self._index_files.load(only_cached=only_cached)
+        if found is not None:
+            self._files.index_cache.put(self.log_path, self._checked(found))
         return found
 
-    def indexes_apart(self, disk: Disk) -> SegmentIndexes:
+    def indexes_apart(self) -> SegmentIndexes:
         """The indexes, leaving pool and cache alone: for any thread. Raises as :meth:`indexes` does."""
-        if self._indexes is not None:
-            return self._indexes
-        return self._parse(
-            disk.read_file(self.path(names.INDEX_SUFFIX)), disk.read_file(self.path(names.TIME_INDEX_SUFFIX))
-        )
+        return self._indexes or self._checked(self._index_files.load_apart())
 
-    def _parse(self, offsets: bytes, times: bytes) -> SegmentIndexes:
-        found = SegmentIndexes(
-            OffsetIndex.parse(self.base_offset, offsets), TimeIndex.parse(self.base_offset, times)
-        )
+    def _checked(self, found: SegmentIndexes) -> SegmentIndexes:
         if len(found.offsets) and found.offsets.last_position >= self.size:
             raise CorruptIndex(f"{self.log_path} has {self.size} bytes, its index points behind them")
         return found
@@ -272,10 +232,9 @@ class LogSegment:
         self._max_timestamp, self._offset_of_max_timestamp = NO_TIMESTAMP, self.base_offset
         self.first_timestamp = None
         self._aborted = None
-        for suffix in (names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX):
-            self._cut_file(suffix, 0)
+        self._index_files.empty()
         if not keep_aborted and self._files.disk.exists(self.path(names.TXN_INDEX_SUFFIX)):
-            self._cut_file(names.TXN_INDEX_SUFFIX, 0)
+            self._index_files.cut(names.TXN_INDEX_SUFFIX, 0)
 
     def index_batch(self, position: int, mark: BatchMark) -> None:
         """Take note of a batch that lies in the file already: how recovery rebuilds the indexes."""
@@ -291,12 +250,7 @@ class LogSegment:
 
     def check_files_exist(self) -> None:
         """That the index files exist and have a possible length. Raises FileNotFoundError, CorruptIndex."""
-        for suffix, entry_size in (
-            (names.INDEX_SUFFIX, offset_index.ENTRY_SIZE),
-            (names.TIME_INDEX_SUFFIX, time_index.ENTRY_SIZE),
-        ):
-            if self._files.disk.file_size(self.path(suffix)) % entry_size:
-                raise CorruptIndex(f"{self.path(suffix)} ends inside an entry")
+        self._index_files.check_exist()
 
     def position_near(self, offset: int) -> int:
         """A position at or before the batch that holds ``offset``; the start where the index is unusable."""
@@ -318,11 +272,7 @@ class LogSegment:
         assert found is not None, "reading may wait here"
         self._files.index_cache.forget(self.log_path)
         self._indexes = found
-        for suffix, size in (
-            (names.INDEX_SUFFIX, len(found.offsets) * offset_index.ENTRY_SIZE),
-            (names.TIME_INDEX_SUFFIX, len(found.times) * time_index.ENTRY_SIZE),
-        ):
-            self._cut_file(suffix, size)
+        self._index_files.cut_to(found)
         self._max_timestamp, self._offset_of_max_timestamp = found.times.last_entry
         next_offset = self.base_offset
         start = end = found.offsets.last_position
@@ -336,17 +286,8 @@ class LogSegment:
 
     def write_indexes(self) -> None:
         """Bring the index files up to what is in memory."""
-        indexes = self._indexes
-        if indexes is None:
-            return
-        for suffix, data in (
-            (names.INDEX_SUFFIX, indexes.offsets.unwritten()),
-            (names.TIME_INDEX_SUFFIX, indexes.times.unwritten()),
-        ):
-            if data:
-                path = self.path(suffix)
-                self._files.pool.open(path, create=True).append([data])
-                self._files.pool.forget(path)
+        if self._indexes is not None:
+            self._index_files.write_unwritten(self._indexes)
 
     def complete_indexes(self) -> None:
         """Add the largest timestamp as the last entry, as on a roll or close, and write all out."""
@@ -370,10 +311,7 @@ class LogSegment:
     def aborted(self) -> list[AbortedTxn]:
         """The segment's aborted transactions. Raises CorruptIndex."""
         if self._aborted is None:
-            path = self.path(names.TXN_INDEX_SUFFIX)
-            exists = self._files.disk.exists(path)
-            data = self._files.disk.read_file(path) if exists else b""
-            self._aborted = transaction_index.parse(self.base_offset, data)
+            self._aborted = self._index_files.aborted()
         return self._aborted
 
     def truncate_to(self, offset: int, position: int) -> None:
@@ -385,7 +323,7 @@ class LogSegment:
         assert found is not None, "reading may wait here"
         aborted = [entry for entry in self.aborted() if entry.last_offset < offset]
         if len(aborted) < len(self.aborted()):
-            self._cut_file(names.TXN_INDEX_SUFFIX, len(aborted) * transaction_index.ENTRY_SIZE)
+            self._index_files.cut(names.TXN_INDEX_SUFFIX, len(aborted) * transaction_index.ENTRY_SIZE)
             self._aborted = aborted
         self._files.index_cache.forget(self.log_path)
         found.offsets.truncate_to(offset)
@@ -395,38 +333,17 @@ class LogSegment:
         self._indexes = found
         if position == 0:
             self.first_timestamp = None
-        self.activate_loaded()
-
-    def activate_loaded(self) -> None:
-        """Recompute what hangs on the tail, the indexes being in memory already."""
-        indexes = self._indexes
-        assert indexes is not None, "indexes are in memory"
-        indexes.offsets.forget_written()
-        indexes.times.forget_written()
-        for suffix in (names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX):
-            self._cut_file(suffix, 0)
+        found.offsets.forget_written()
+        found.times.forget_written()
+        self._index_files.empty()
         self.write_indexes()
         self.activate()
 
     def existing_files(self) -> list[str]:
         """Paths of the segment's files that exist."""
-        paths = (self.path(suffix) for suffix in names.SEGMENT_SUFFIXES)
-        return [path for path in paths if self._files.disk.exists(path)]
+        return self._index_files.existing()
 
     def mark_deleted(self, suffix: str = names.DELETED_SUFFIX) -> list[str]:
         """Rename all files aside; returns their new names, to be removed at leisure."""
         self._files.index_cache.forget(self.log_path)
-        renamed: list[str] = []
-        for path in self.existing_files():
-            self._files.pool.forget(path)
-            self._files.disk.rename(path, path + suffix)
-            renamed.append(path + suffix)
-        return renamed
-
-    def _cut_file(self, suffix: str, size: int) -> None:
-        """Make an index file exactly ``size`` bytes long or shorter."""
-        path = self.path(suffix)
-        file = self._files.pool.open(path, create=True)
-        if file.size() > size:
-            file.truncate(size)
-        self._files.pool.forget(path)
+        return self._index_files.rename_aside(suffix)
