@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+KEEP = {"retention.ms": "-1"}
+"""The records of tests were made long ago by what they say: retention would drop them in between."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sent:
@@ -29,7 +32,7 @@ class Topics:
 
     def create(self, partitions: int = 2, prefix: str = "events", name: str | None = None) -> str:
         name = name or f"{prefix}-{self._life}-{next(self._numbers)}"
-        self._admin.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
+        self._admin.create_topics([NewTopic(name, partitions, 1, config=KEEP)])[name].result(30)
         return name
 
     def add_partitions(self, name: str, count: int) -> None:

@@ -86,14 +86,14 @@ def parse(records: DataFrame) -> DataFrame:
 def _fields(
     name_of_format: str, time: Column | None = None, label: Column | None = None, name: Column | None = None
 ) -> Column:
-    """What every format is brought to. A line whose time is no time does not fit the format."""
+    """What every format is brought to. A line whose time is none does not fit the format."""
     fields = F.struct(
         F.lit(name_of_format).alias("format"),
         (F.lit(None) if time is None else time).cast("timestamp").alias("event_time"),
         (F.lit("") if label is None else label).alias("label"),
         (F.lit("") if name is None else name).alias("name"),
     )
-    return fields if time is None else F.when(time.isNotNull(), fields)
+    return fields if time is None else F.when(time >= F.lit("1970-01-02").cast("timestamp"), fields)
 
 
 def _access(line: Column) -> Column:
