@@ -45,6 +45,10 @@ class Dispatcher(Protocol):
         """Whether the request may be taken up while earlier ones wait."""
         ...
 
+    def request_failed(self, error: BaseException) -> None:
+        """A future given out by ``dispatch`` ended in an error that nobody foresaw; its connection ends."""
+        ...
+
     def connection_opened(self, connection: Connection) -> bool: ...
 
     def connection_closed(self, connection: Connection) -> None: ...
@@ -253,7 +257,9 @@ class Connection(asyncio.BufferedProtocol):
                 if reply is not None:
                     self._write(reply)
             else:
-                self.close(str(error))
+                if not isinstance(error, CloseConnection):
+                    self._dispatcher.request_failed(error)
+                self.close(str(error) or repr(error))
 
     def _write(self, buffers: Sequence[Buffer]) -> None:
         """Gather what is answered in one go: one system call for many small answers."""

@@ -39,6 +39,9 @@ class RequestDispatcher:
     def connection_closed(self, connection: Connection) -> None:
         self.connections.pop(connection, None)
 
+    def request_failed(self, error: BaseException) -> None:
+        logger.error("A request failed", exc_info=error)
+
     def may_pipeline(self, frame: Buffer) -> bool:
         spec = APIS.get(int.from_bytes(memoryview(frame)[:2], "big"))
         return spec is not None and spec.pipelined

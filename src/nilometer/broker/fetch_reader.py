@@ -174,7 +174,7 @@ class FetchReader:
                 outcome.diverging = partition.diverging_epoch(asked.fetch_offset, asked.last_fetched_epoch)
         if end is None or outcome.diverging is not None:
             return
-        room = min(asked.max_bytes, max(0, self._max_bytes - self.bytes_read))
+        room = max(0, min(asked.max_bytes, self._max_bytes - self.bytes_read))
         min_one = self.bytes_read == 0
         if room <= 0 and not min_one:
             return

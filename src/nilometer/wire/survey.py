@@ -140,6 +140,8 @@ def _array_surveyor(field: FieldShape, *, flexible: bool) -> Survey:
     def survey_array(buffer: bytes, position: int, end: int, cuts: list[Cut]) -> int:
         count, position = read_count(buffer, position)
         if count <= 0:
+            if count < 0 and not field.nullable:
+                raise MalformedMessage(f"{field.name} is null, which it may not be")
             return position
         if count * item_min > end - position:
             raise MalformedMessage(f"{count} elements of {field.name} in {end - position} bytes")

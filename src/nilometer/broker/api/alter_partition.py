@@ -6,6 +6,7 @@ Between brokers.
 from __future__ import annotations
 
 import asyncio
+from uuid import UUID
 
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import Reply
@@ -33,12 +34,16 @@ from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message
 
+_NO_TOPIC_ID = UUID(int=0)
 Altered = tuple[AlteredPartition, ...]
 
 
-def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
+def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
     body = request.body
-    asked = [_asked(topic, part) for topic in body.topics for part in topic.partitions]
+    try:
+        asked = [_asked(topic, part) for topic in body.topics for part in topic.partitions]
+    except ValueError as problem:  # a recovery state that nobody knows
+        return _refuse(services, request, ErrorCode.invalid_request, str(problem))
 
     def decide(image: ClusterImage) -> Decision[Altered]:
         return decide_alter_partitions(image, BrokerId(body.broker_id), BrokerEpoch(body.broker_epoch), asked)
@@ -48,7 +53,7 @@ def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
 
 def _asked(topic: Message, part: Message) -> AlterPartition:
     return AlterPartition(
-        partition=TopicIdPartition(topic_id_of(topic.topic_id), part.partition_index),
+        partition=TopicIdPartition(topic_id_of(topic.topic_id or _NO_TOPIC_ID), part.partition_index),
         leader_epoch=LeaderEpoch(part.leader_epoch),
         partition_epoch=PartitionEpoch(part.partition_epoch),
         new_isr=tuple(

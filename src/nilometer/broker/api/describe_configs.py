@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
-from nilometer.broker.topic_configs import ConfigSource, EffectiveConfig, broker_config, topic_config
+from nilometer.broker.topic_configs import EffectiveConfig, broker_config, topic_config
 from nilometer.cluster.topic import why_invalid_name
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -74,7 +74,6 @@ def _config(request: Request, entry: EffectiveConfig, kind: int) -> Message:
         name=entry.key.name,
         value=None if entry.key.sensitive else entry.text,
         read_only=kind == RESOURCE_BROKER and not entry.key.dynamic,
-        is_default=entry.source is ConfigSource.DEFAULT,
         config_source=int(entry.source),
         is_sensitive=entry.key.sensitive,
         synonyms=synonyms,

@@ -15,22 +15,29 @@ PARTITIONS_PER_PAGE_MAX = 2000
 
 def handle(services: Services, request: Request) -> Reply:
     cursor = request.body.cursor
+    if cursor is not None and cursor.partition_index < 0:
+        refused = sorted({topic.name for topic in request.body.topics})
+        answers = tuple(_refused(request, name, ErrorCode.invalid_request) for name in refused)
+        return request.respond(throttle_time_ms=0, topics=answers, next_cursor=None)
     image = services.image
     names = sorted({topic.name for topic in request.body.topics}) or [topic.name for topic in image.topics()]
     if cursor is not None:
         names = [name for name in names if name >= cursor.topic_name]
     room = max(1, min(request.body.response_partition_limit, PARTITIONS_PER_PAGE_MAX))
-    answers: list[object] = []
+    answers = list[object]()
     next_cursor = None
     for name in names:
         topic = image.topic(name)
         if topic is None:
-            answers.append(_unknown(request, name))
+            invalid = why_invalid_name(name) is not None
+            error = ErrorCode.invalid_topic_exception if invalid else ErrorCode.unknown_topic_or_partition
+            answers.append(_refused(request, name, error))
             continue
         first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
         if room == 0:
             next_cursor = request.make("Cursor", topic_name=name, partition_index=first)
             break
+        first = min(first, len(topic.partitions))
         last = min(len(topic.partitions), first + room)
         answers.append(_topic(services, request, topic, range(first, last)))
         room -= last - first
@@ -40,11 +47,10 @@ def handle(services: Services, request: Request) -> Reply:
     return request.respond(throttle_time_ms=0, topics=tuple(answers), next_cursor=next_cursor)
 
 
-def _unknown(request: Request, name: str) -> object:
-    invalid = why_invalid_name(name) is not None
+def _refused(request: Request, name: str, error: ErrorCode) -> object:
     return request.make(
         "DescribeTopicPartitionsResponseTopic",
-        error_code=ErrorCode.invalid_topic_exception if invalid else ErrorCode.unknown_topic_or_partition,
+        error_code=error,
         name=name,
         topic_id=None,
         is_internal=False,
