@@ -191,6 +191,7 @@ class MemoryDisk:
         self.is_cold = False
         """Whether ``read_at_if_cached`` has nothing."""
         self.life = 0
+        self.boots = 1
         self.locks: set[str] = set()
         self.reads = 0
         self.open_files = 0
@@ -224,6 +225,7 @@ class MemoryDisk:
     def crash_machine(self, seed: int | None = None) -> None:
         """What was not synced is lost, kept or torn, as ``seed`` has it."""
         self.crash_process()
+        self.boots += 1
         chance = self.chance if seed is None else random.Random(seed)
         self.root = self.root.after_power_loss(chance, {})
 
@@ -338,6 +340,9 @@ class MemoryDisk:
 
     def total_bytes(self, path: str) -> int:
         return 1 << 41
+
+    def boot_id(self) -> str:
+        return f"boot-{self.boots}"
 
     def lock(self, path: str) -> DiskLock:
         if path in self.locks:

@@ -11,11 +11,13 @@ import asyncio
 import logging
 import posixpath
 
+from nilometer.broker import life_marker
 from nilometer.broker.config import BrokerConfig, Endpoint
 from nilometer.broker.connection import Connection
 from nilometer.broker.controller import Controller
 from nilometer.broker.controller_channel import ControllerChannel
 from nilometer.broker.controller_link import ControllerLink
+from nilometer.broker.controller_upkeep import ControllerUpkeep
 from nilometer.broker.dispatcher import RequestDispatcher
 from nilometer.broker.fetch_session import FetchSessionCache
 from nilometer.broker.group_commit import GroupCommit
@@ -67,6 +69,7 @@ class Broker:
         self._services: Services | None = None
         self._channel: ControllerChannel | None = None
         self._link: ControllerLink | None = None
+        self._marking: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self._last_progress_ms = 0
         self.failure: str | None = None
@@ -225,18 +228,32 @@ class Broker:
             runtime.entropy,
             self._cluster_defaults(),
             self._tasks,
+            self._begin_marking_life,
         )
         host.is_live = membership.is_live
         await membership.join()
         self._tasks.spawn(self._run_membership(membership), name="cluster membership")
         await membership.wait_registered()
+        if self._marking is not None:
+            await self._marking
         replicas.remove_strays()
         for folder in logs.removable_folders:
             disposal.remove_folder(folder)
         Housekeeping(
             config, runtime, replicas, self._dispatcher, disposal, commit.request, self._on_directory_failure
         ).start(self._tasks)
+        self._tasks.spawn(ControllerUpkeep(config, controller).run(), name="preferred leaders")
         await self._serve()
+
+    def _begin_marking_life(self) -> None:
+        self._marking = self._tasks.spawn(self._mark_life(), name="life marker")
+
+    async def _mark_life(self) -> None:
+        disk, folder, epoch = self._runtime.disk, self._config.log_dirs[0], self._broker_epoch()
+        try:
+            await disk.offload(lambda: life_marker.write(disk, folder, epoch))
+        except OSError as error:
+            self._on_directory_failure(folder, error)
 
     async def _serve(self) -> None:
         assert self._listener is not None
@@ -249,6 +266,8 @@ class Broker:
         advertised = self._config.advertised_listeners[0]
         port = advertised.port or self.endpoint.port
         previous = logs.previous_broker_epoch
+        if previous is None:
+            previous = life_marker.read_lossless_broker_epoch(self._runtime.disk, self._config.log_dirs[0])
         return BrokerRegistration(
             broker_id=BrokerId(self._config.node_id),
             incarnation=Incarnation(""),

@@ -157,6 +157,13 @@ REPLICATION = [
         "How often leadership is looked over for that.",
         minimum=1,
     ),
+    _key(
+        "leader.imbalance.per.broker.percentage",
+        _INT,
+        10,
+        "How many percent of its preferred leaderships a broker may miss before they are given back to it.",
+        minimum=0,
+    ),
     _key("controlled.shutdown.enable", _BOOLEAN, True, "Whether a stopping broker hands over first."),
 ]
 

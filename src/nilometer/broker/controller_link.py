@@ -63,6 +63,9 @@ class ControllerLink:
         )
         if response.error_code is not ErrorCode.none:
             raise KafkaError(response.error_code, "the controller refused AlterPartition")
+        # What the controller knew when it decided (min.insync.replicas, who is live) must be known here
+        # before its answer counts: its entry is in the store by now.
+        await self._metadata.catch_up()
         return {
             TopicIdPartition(topic_id_of(topic.topic_id), part.partition_index): AlterPartitionAnswer(
                 error=part.error_code,

@@ -64,7 +64,9 @@ class Membership:
         entropy: Entropy,
         cluster_defaults: dict[str, str],
         tasks: Tasks,
+        on_registered: Callable[[], None],
     ) -> None:
+        """``on_registered`` hears of each life of this broker once the metadata log has it."""
         self._registration = registration
         self._store = store
         self._metadata = metadata
@@ -72,6 +74,7 @@ class Membership:
         self._entropy = entropy
         self._cluster_defaults = cluster_defaults
         self._tasks = tasks
+        self._on_registered = on_registered
         self._session: Session | None = None
         self._registered = asyncio.Event()
 
@@ -145,9 +148,10 @@ class Membership:
 
     async def _rejoin(self) -> None:
         """Register another life; the fold of the last one's end is what it builds on."""
-        epoch = self._metadata.image.broker_epoch(BrokerId(self._registration.broker_id))
-        if epoch is not None:
-            self._registration = replace(self._registration, previous_broker_epoch=epoch)
+        known = self._metadata.image.broker(BrokerId(self._registration.broker_id))
+        if known is not None and known.incarnation == self.incarnation:
+            # Only of a life that was registered is it known that this process lost nothing since.
+            self._registration = replace(self._registration, previous_broker_epoch=known.epoch)
         while True:
             try:
                 self._session = await self._store.register(
@@ -216,8 +220,15 @@ class Membership:
 
     def _note_registered(self) -> None:
         known = self._metadata.image.broker(BrokerId(self._registration.broker_id))
-        if known is not None and not known.fenced and known.incarnation == self.incarnation:
-            self._registered.set()
+        if (
+            known is None
+            or known.fenced
+            or known.incarnation != self.incarnation
+            or self._registered.is_set()
+        ):
+            return
+        self._registered.set()
+        self._on_registered()
 
 
 def _incarnation(number: int) -> Incarnation:

@@ -194,7 +194,7 @@ class ReplicaManager:
             broker_id=self._broker_id,
             broker_epoch=self._broker_epoch,
             checkpointed_high_watermark=self.logs.initial_high_watermark(name),
-            min_insync_replicas=log.config.min_insync_replicas,
+            min_insync_replicas=self._image.min_insync_replicas(topic.name),
             replica_lag_time_max_ms=self._config.replica_lag_time_max_ms,
             counts_flushed=log.config.flush_messages <= 1,
         )
@@ -238,7 +238,7 @@ class ReplicaManager:
         for partition in self:
             if kind is not ConfigResourceType.TOPIC or partition.topic == name:
                 partition.log.config = self._log_config(partition.topic)
-                partition.configure(partition.log.config.min_insync_replicas)
+                partition.configure(image.min_insync_replicas(partition.topic))
 
     def _log_config(self, topic: str) -> LogConfig:
         """What the topic says, else what was set for all brokers, else this broker's file, else

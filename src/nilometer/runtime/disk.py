@@ -144,6 +144,13 @@ class Disk(Protocol):
 
     def total_bytes(self, path: str) -> int: ...
 
+    def boot_id(self) -> str:
+        """Names this run of the machine: while it stays the same, no written byte has been lost.
+
+        Empty where the system does not tell; then nothing may be concluded.
+        """
+        ...
+
     def lock(self, path: str) -> DiskLock:
         """Create ``path`` if need be and lock it exclusively. Raises LockHeld.
 

@@ -193,6 +193,13 @@ class SystemDisk:
     def total_bytes(self, path: str) -> int:
         return shutil.disk_usage(path).total
 
+    def boot_id(self) -> str:
+        try:
+            with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+                return file.read().strip()
+        except OSError:
+            return ""
+
     def lock(self, path: str) -> DiskLock:
         if _is_locked_here(path):
             raise LockHeld(path, os.getpid())

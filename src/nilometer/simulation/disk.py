@@ -51,6 +51,8 @@ class HostDisk:
         self.watches: list[VirtualWatch] = []
         self.capacity: int = 1 << 40
         self.used = 0
+        self.boots = 1
+        """How often the machine was started."""
         self.offload_ms: tuple[float, float] = (0.05, 1.0)
         """Bounds of what a piece of offloaded work takes."""
         self.signal_ms: tuple[float, float] = (0.5, 15.0)
@@ -65,6 +67,7 @@ class HostDisk:
 
     def power_loss(self) -> None:
         """All processes must be dead. What was not synced is lost, kept or torn."""
+        self.boots += 1
         self.root = self.root.after_power_loss(self.chance)
         self.used = sum(len(node.data) for node in {id(node): node for node in self.root.files()}.values())
         self.locks.clear()
@@ -406,6 +409,9 @@ class VirtualDisk:
 
     def total_bytes(self, path: str) -> int:
         return self._disk.capacity
+
+    def boot_id(self) -> str:
+        return f"boot-{self._disk.boots}"
 
     def lock(self, path: str) -> DiskLock:
         self._do("lock", path)

@@ -1,0 +1,43 @@
+"""What the controller does of its own accord: giving leaderships back to the preferred replicas.
+
+After a broker's return its partitions are led by others; where more than
+``leader.imbalance.per.broker.percentage`` of its preferred leaderships are elsewhere, they go back to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from nilometer.broker.config import BrokerConfig
+from nilometer.broker.controller import Controller
+from nilometer.cluster.controller.elections import decide_preferred_leaders
+from nilometer.coordination.store import CoordinationError
+from nilometer.wire.errors import KafkaError
+
+logger = logging.getLogger("nilometer.broker")
+
+
+class ControllerUpkeep:
+    def __init__(self, config: BrokerConfig, controller: Controller) -> None:
+        self._config = config
+        self._controller = controller
+
+    async def run(self) -> None:
+        if not self._config.boolean("auto.leader.rebalance.enable"):
+            return
+        interval_s = self._config.integer("leader.imbalance.check.interval.seconds")
+        while True:
+            await asyncio.sleep(interval_s)
+            if self._controller.is_in_office:
+                await self._restore_preferred_leaders()
+
+    async def _restore_preferred_leaders(self) -> None:
+        percentage = self._config.integer("leader.imbalance.per.broker.percentage")
+        try:
+            while await self._controller.decide(
+                lambda image: decide_preferred_leaders(image, imbalance_percentage=percentage)
+            ):
+                pass  # as many at a time as the decision allows
+        except (KafkaError, CoordinationError) as problem:
+            logger.warning("Preferred leaders were not restored this time: %s", problem)

@@ -1,0 +1,42 @@
+"""Which life of this broker a data folder was last used by, and in which run of the machine.
+
+A process that was killed has lost nothing, as long as the machine ran on: what it wrote is in the page cache or on
+the device. So a broker that finds the marker of its last registered life from this same run of the machine may
+say that this life's end lost nothing, and keeps its place as eligible leader (KIP-966), as after a clean stop.
+After a power cut the run is another, and it may not.
+
+Written once a registration is folded, before clients are served; never by a life that was not registered.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from nilometer.runtime import Disk
+
+NAME = "last-registered-life"
+_VERSION = 1
+
+
+class _Marker(msgspec.Struct):
+    version: int
+    broker_epoch: int
+    boot_id: str
+
+
+def write(disk: Disk, folder: str, broker_epoch: int) -> None:
+    """May stall. Raises OSError."""
+    marker = _Marker(_VERSION, broker_epoch, disk.boot_id())
+    disk.replace_file(f"{folder}/{NAME}", msgspec.json.encode(marker))
+
+
+def read_lossless_broker_epoch(disk: Disk, folder: str) -> int | None:
+    """The broker epoch of the last registered life, if the machine has not stopped since; else None."""
+    boot_id = disk.boot_id()
+    if not boot_id:
+        return None
+    try:
+        marker = msgspec.json.decode(disk.read_file(f"{folder}/{NAME}"), type=_Marker)
+    except (OSError, msgspec.MsgspecError):
+        return None  # none, or not readable: then nothing is known, which is the safe side
+    return marker.broker_epoch if (marker.version, marker.boot_id) == (_VERSION, boot_id) else None
