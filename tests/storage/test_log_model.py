@@ -80,6 +80,16 @@ class LogMachine(RuleBasedStateMachine):
         self.model.truncate(offset)
         self.resume_sequence()
 
+    @rule(ahead=st.integers(0, 20))
+    def start_anew(self, ahead: int) -> None:
+        offset = self.model.end + ahead
+        truncation = self.manager.truncate_fully_and_start_at(self.log, offset, wall_ms=1)
+        for path in truncation.removable:
+            self.disk.remove(path)
+        self.model.batches.clear()
+        self.model.start = self.model.end = offset
+        self.resume_sequence()
+
     @rule(data=st.data())
     def delete_records(self, data: st.DataObject) -> None:
         offset = data.draw(st.integers(self.model.start, self.model.end))

@@ -181,6 +181,7 @@ class LogLoader:
 
     def _start_anew(self, loaded: LoadedLog) -> None:
         """No records at or above the log start are left: the log is empty and begins there."""
+        had_segments = len(loaded.segments) > 0
         for segment in tuple(loaded.segments):
             loaded.segments.remove([segment])
             for path in segment.mark_deleted():
@@ -200,6 +201,8 @@ class LogLoader:
             )
         )
         loaded.log_end_offset = start
+        if had_segments or start:
+            self._files.disk.sync_directory(self._folder)  # or the old end could come back
 
     def _fold_epochs_and_producers(self, loaded: LoadedLog) -> None:
         loaded.epochs.truncate_from_end(loaded.log_end_offset)

@@ -47,7 +47,10 @@ def truncate_to(log: LocalLog, offset: int, wall_ms: int) -> Truncation:
 def truncate_fully_and_start_at(
     log: LocalLog, offset: int, log_start_offset: int | None, wall_ms: int
 ) -> Truncation:
-    """Drop all records; the log goes on at ``offset``, for a follower whose leader no longer has its end."""
+    """Drop all records; the log goes on at ``offset``, for a follower whose leader no longer has its end.
+
+    Rare, and durable at once: may stall.
+    """
     log.check_writable()
     try:
         _invalidate(log)
@@ -63,6 +66,7 @@ def truncate_fully_and_start_at(
         log.log_start_offset = offset if log_start_offset is None else log_start_offset
         log.first_unflushed_ms = None
         log.new_segment(offset, wall_ms)
+        log.files.disk.sync_directory(log.folder)  # or the old segments, and their end, could come back
         return Truncation(offset, lowered, removable)
     except OSError as error:
         log.fence(error)
