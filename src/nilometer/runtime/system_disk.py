@@ -236,7 +236,8 @@ class SystemDisk:
         return _file_system_type(os.path.realpath(path))
 
     async def offload(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        # Shielded: a cancelled wait must not take work from the queue that no thread has begun yet.
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._threads, work))
 
 
 def _lock_holder(descriptor: int) -> int | None:

@@ -287,7 +287,6 @@ class EntryFolders:
             return True
         if kind != layout.KIND_SEAL:
             return False
-        await self._disk.offload(lambda: self._sync_if_there(folder.path))
         await self._follow(data.decode())
         return True
 
@@ -325,7 +324,6 @@ class EntryFolders:
         if not sealed:
             self._discard_tree(prepared.path)
             return False
-        await self._disk.offload(lambda: self._sync_if_there(folder.path))
         await self._follow(name)
         await self._disk.offload(self._retire_old)
         return True
@@ -362,7 +360,11 @@ class EntryFolders:
             return True
 
     async def _follow(self, seal: str) -> None:
-        """Put the folder that a seal names in force, unless somebody did, and go on there."""
+        """Put the folder that a seal names in force, unless somebody did, and go on there.
+
+        What counts after a power cut is the new folder's name, which is synced before anybody goes on there:
+        with it, the seal is not needed any more; without it, nothing happened yet.
+        """
         source = posixpath.join(self._preparing, seal)
         target = posixpath.join(self._entries, seal)
 
@@ -371,7 +373,6 @@ class EntryFolders:
                 self._disk.rename(source, target)
             except FileNotFoundError:
                 pass  # somebody did
-            self._disk.sync_directory(self._entries)
 
         await self._disk.offload(in_force)
         await self._resolve()
@@ -427,9 +428,3 @@ class EntryFolders:
             pass  # another process removes it too
         except OSError as error:
             logger.warning("Could not remove %s: %s. It is removed at a later start.", path, error)
-
-    def _sync_if_there(self, path: str) -> None:
-        try:
-            self._disk.sync_directory(path)
-        except FileNotFoundError:
-            pass  # retired: what came after it is durable already

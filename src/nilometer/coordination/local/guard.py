@@ -109,6 +109,17 @@ class FolderGuard:
         folders = (layout.ASIDE, layout.SESSIONS, layout.PREPARING, layout.RETIRED, layout.ENTRIES)
         for name in folders:
             self._disk.make_directories(posixpath.join(self._root, name))
+        self._sync_ancestors()
+
+    def _sync_ancestors(self) -> None:
+        """The way to the store must be as durable as what is in it, whoever made the folders on it."""
+        folder: str = self._root
+        while folder not in ("", "/"):
+            folder = posixpath.dirname(folder)
+            try:
+                self._disk.sync_directory(folder or ".")
+            except PermissionError:
+                return  # somebody else's, and so not made by a broker
 
     def _describe(self) -> StoreDescription | None:
         path = posixpath.join(self._root, layout.STORE)
