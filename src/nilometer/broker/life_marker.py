@@ -1,9 +1,9 @@
 """Which life of this broker a data folder was last used by, and in which run of the machine.
 
-A process that was killed has lost nothing, as long as the machine ran on: what it wrote is in the page cache or on
-the device. So a broker that finds the marker of its last registered life from this same run of the machine may
-say that this life's end lost nothing, and keeps its place as eligible leader (KIP-966), as after a clean stop.
-After a power cut the run is another, and it may not.
+A process that was killed has lost nothing, as long as the machine ran on: what it wrote is in the page cache
+or on the device. So a broker that finds the marker of its last registered life from this same run of the
+machine may say that this life's end lost nothing, and keeps its place as eligible leader (KIP-966), as after
+a clean stop. After a power cut the run is another, and it may not.
 
 Written once a registration is folded, before clients are served; never by a life that was not registered.
 """

@@ -1,0 +1,39 @@
+"""KIP-966: what a broker may say about the end of its last life."""
+
+from __future__ import annotations
+
+from nilometer.broker import life_marker
+from support.memory_disk import MemoryDisk
+
+
+def marked_disk() -> MemoryDisk:
+    disk = MemoryDisk()
+    disk.make_directories("/data")
+    life_marker.write(disk, "/data", 17)
+    return disk
+
+
+def test_a_killed_process_has_lost_nothing():
+    disk = marked_disk()
+    disk.crash_process()
+    assert life_marker.read_lossless_broker_epoch(disk, "/data") == 17
+
+
+def test_a_machine_that_went_down_may_have_lost_its_tail():
+    disk = marked_disk()
+    disk.crash_machine(seed=1)
+    assert life_marker.read_lossless_broker_epoch(disk, "/data") is None
+
+
+def test_an_empty_or_damaged_folder_says_nothing():
+    disk = MemoryDisk()
+    disk.make_directories("/data")
+    assert life_marker.read_lossless_broker_epoch(disk, "/data") is None
+    disk.replace_file(f"/data/{life_marker.NAME}", b"{not json")
+    assert life_marker.read_lossless_broker_epoch(disk, "/data") is None
+
+
+def test_a_system_without_a_boot_id_is_never_trusted():
+    disk = marked_disk()
+    disk.boot_id = lambda: ""
+    assert life_marker.read_lossless_broker_epoch(disk, "/data") is None
