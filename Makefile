@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: help setup java lint test bench soak clean
+.PHONY: help setup java demo lint test bench soak clean
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -17,6 +17,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[spark,test]'
 	@rm -f $(VENV)/.stamp-*; touch $@
+
+demo: setup  ## the main job on real log lines, with its numbers checked; INPUT=path names a file or folder
+	@$(BIN)/python -m nilometer.cli.demo $(if $(INPUT),"$(INPUT)")
 
 java:  ## Apache Kafka, its clients and tools, Spark's Kafka connector, for tests and benchmarks
 	@KAFKA_VERSION=$(KAFKA_VERSION) tests/java/build.sh

@@ -6,6 +6,7 @@ pipeline, so that an error in one shows beside the other.
 
 from __future__ import annotations
 
+import gzip
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -82,7 +83,7 @@ def take_census(paths: Iterable[Path]) -> Census:
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
+    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
         for line in file:
             yield line.removesuffix(b"\n")
 

@@ -1,4 +1,7 @@
-"""The Java that Spark needs: found, or said to be missing in words that help."""
+"""The Java that Spark needs: found, installed where that can be done without asking, or said to be missing.
+
+It is installed only by root on a system with apt, and only when asked to (``make demo`` does).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 
 from nilometer.pipeline.errors import PipelineProblem
 
@@ -14,6 +18,8 @@ _HOW = (
     f"Spark needs Java {JAVA_MIN} or newer. On Debian or Ubuntu: "
     f"apt-get install openjdk-{JAVA_MIN}-jre-headless; elsewhere install a JDK and set JAVA_HOME"
 )
+_PACKAGES = ("openjdk-21-jre-headless", f"openjdk-{JAVA_MIN}-jre-headless", "default-jre-headless")
+"""What Debian and Ubuntu releases call it, the best first; no release has all of them."""
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
@@ -30,3 +36,32 @@ def require_java() -> str:
         version = found[1] if found else said.strip() or "of unknown version"
         raise PipelineProblem(f"{java} is Java {version}. {_HOW}")
     return java
+
+
+def ensure_java(say: Callable[[str], None]) -> str:
+    """``require_java``, after installing it where that is possible. Raises PipelineProblem."""
+    try:
+        return require_java()
+    except PipelineProblem:
+        if os.environ.get("JAVA_HOME") or os.geteuid() != 0 or shutil.which("apt-get") is None:
+            raise
+    say("Java is missing: installing it with apt-get (once; a minute or two) ...")
+    _apt("update")
+    known = [name for name in _PACKAGES if _is_known_to_apt(name)]
+    if not known:
+        raise PipelineProblem(f"apt-get knows none of {', '.join(_PACKAGES)}. {_HOW}")
+    _apt("install", "-y", "--no-install-recommends", known[0])
+    return require_java()
+
+
+def _is_known_to_apt(package: str) -> bool:
+    return subprocess.run(["apt-cache", "show", package], capture_output=True, check=False).returncode == 0
+
+
+def _apt(*arguments: str) -> None:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    done = subprocess.run(
+        ["apt-get", *arguments], capture_output=True, text=True, check=False, env=environment
+    )
+    if done.returncode:
+        raise PipelineProblem(f"apt-get {' '.join(arguments)} failed: {done.stderr.strip()[-500:]}. {_HOW}")
