@@ -201,6 +201,8 @@ class FollowerRole:
             # Either the leader has deleted what comes next, or there is nothing here that could be kept.
             if log.log_end_offset < answer.log_start_offset or log.latest_epoch == NO_EPOCH:
                 return self._truncate_fully(answer.log_start_offset)
+            if self.rule is TruncationRule.TO_HIGH_WATERMARK and answer.high_watermark < log.log_end_offset:
+                return self._truncate_to(max(answer.high_watermark, log.log_start_offset))
         return (
             BackOff(answer.error, f"leader {self.leader} in epoch {self.leader_epoch} refused the fetch"),
         )

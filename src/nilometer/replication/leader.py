@@ -132,8 +132,7 @@ class LeaderRole:
         )
         self._tickets = ProduceTickets()
         self._followers = Followers(broker_id, eligible, replica_lag_time_max_ms)
-        self._followers.track(self.replicas, self._isr.state.maximal, now_ms)
-        self._is_alone = not len(self._followers)
+        self._track(now_ms)
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────
     @property
@@ -341,30 +340,16 @@ class LeaderRole:
             case Ruling.STALE | Ruling.UNDECIDED:
                 return NOTHING
 
-    def on_partition_changed(self, registration: PartitionRegistration, now_ms: int) -> Effects:
-        """The metadata log has a newer state of this partition, under the same leader epoch.
+    def on_metadata(
+        self, registration: PartitionRegistration, eligible: EligibleBrokers, now_ms: int
+    ) -> Effects:
+        """The metadata log has a newer state of this partition under the same leader epoch, or of the
+        brokers.
 
-        The state may already be known from the answer to an AlterPartition, which does not carry the
-        assignment.
+        Both are of one moment. So if a replica that is being added may no longer be in sync, the controller
+        has not committed that request before, and never will.
         """
-        check(
-            registration.leader_epoch == self.leader_epoch, "a role lives for one leader epoch", registration
-        )
-        if registration.partition_epoch < self.partition_epoch:
-            return NOTHING
-        if registration.partition_epoch == self.partition_epoch and registration.replicas == self.replicas:
-            return NOTHING
-        self.replicas = registration.replicas
-        self._isr.settle(registration.isr, registration.partition_epoch)
-        return self._on_settled(now_ms)
-
-    def on_eligible_brokers(self, eligible: EligibleBrokers, now_ms: int) -> Effects:
-        """Brokers were fenced, came back or announced their end.
-
-        Comes after :meth:`on_partition_changed` for everything that precedes it in the metadata log. So if
-        a replica that was being added has dropped out, the controller has not committed that request and
-        never will.
-        """
+        self._adopt(registration, now_ms)
         self._followers.set_eligible(eligible)
         state = self._isr.state
         if isinstance(state, PendingExpandIsr) and any(
@@ -463,9 +448,24 @@ class LeaderRole:
         request = self._isr.take_retry()
         return NOTHING if request is None else (SendAlterPartition(request),)
 
+    def _adopt(self, registration: PartitionRegistration, now_ms: int) -> None:
+        """The answer to an AlterPartition may have told the state before, but never tells the assignment."""
+        check(
+            registration.leader_epoch == self.leader_epoch, "a role lives for one leader epoch", registration
+        )
+        is_newer = registration.partition_epoch > self.partition_epoch
+        is_same = registration.partition_epoch == self.partition_epoch
+        if is_newer or (is_same and registration.replicas != self.replicas):
+            self.replicas = registration.replicas
+            self._isr.settle(registration.isr, registration.partition_epoch)
+            self._track(now_ms)
+
+    def _track(self, now_ms: int) -> None:
+        self._followers.track(self.replicas, self._isr.state.maximal, now_ms)
+        self._is_alone = not len(self._followers)
+
     def _on_settled(self, now_ms: int) -> Effects:
         """A newer state is committed: the high watermark may be free to move, and acks=all with it
         (KAFKA-13091)."""
-        self._followers.track(self.replicas, self._isr.state.maximal, now_ms)
-        self._is_alone = not len(self._followers)
+        self._track(now_ms)
         return self._maybe_expand() + self._maybe_advance(now_ms)

@@ -103,8 +103,7 @@ class Replica:
                 return self._become_leader(registration, eligible, now_ms)
             return self._become_follower(registration)
         if isinstance(self.role, LeaderRole):
-            effects = self.role.on_partition_changed(registration, now_ms)
-            return effects + self.role.on_eligible_brokers(eligible, now_ms)
+            return self.role.on_metadata(registration, eligible, now_ms)
         return NOTHING
 
     def on_flushed(self, flushed_end_offset: Offset, now_ms: int) -> Effects:

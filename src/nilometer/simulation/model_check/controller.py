@@ -176,12 +176,14 @@ class SmallController:
         A replica that forfeited its place is in neither, and must not come back by way of an ISR that is
         never empty: as long as anybody safe is known, dead or alive, it waits for them.
         """
-        for candidate in self.replicas:
-            if candidate in isr and image.living[candidate]:
-                return isr, elr, candidate
-        for candidate in self.replicas:
-            if candidate in elr and image.living[candidate]:
-                return (candidate,), tuple(m for m in (*isr, *elr) if m != candidate), candidate
+        safe = (*isr, *elr)
+        for group in (isr, elr):
+            living = tuple(member for member in group if image.living[member])
+            for candidate in self.replicas:
+                if candidate in living:
+                    new_isr = living if group is isr else (candidate,)
+                    others = tuple(member for member in safe if member not in new_isr)
+                    return new_isr, others if len(new_isr) < self.min_isr else (), candidate
         if isr or elr:
             return (isr, elr, NO_LEADER) if isr else (elr, (), NO_LEADER)
         if image.living[image.last_known_leader]:

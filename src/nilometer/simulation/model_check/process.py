@@ -115,13 +115,21 @@ class Process:
             self._carry_out(self.replica.on_metadata(registration, eligible, NOW_MS))
             self._maybe_ask()
 
-    def produce(self, value: int) -> None:
+    def produce(self, value: int, *, acks_all: bool = True) -> ErrorCode:
+        """Append as leader; returns why not, if not."""
         leader = self.replica.role
-        if not isinstance(leader, LeaderRole) or leader.admit_acks_all() is not ErrorCode.none:
-            return
+        if not isinstance(leader, LeaderRole):
+            return ErrorCode.not_leader_or_follower
+        if acks_all and (refusal := leader.admit_acks_all()) is not ErrorCode.none:
+            return refusal
         self.log.append(leader.leader_epoch, value)
         required = self.log.log_end_offset
         self._carry_out(leader.on_appended(required, NOW_MS))
+        if acks_all:
+            self._await_acknowledgement(leader, value, required)
+        return ErrorCode.none
+
+    def _await_acknowledgement(self, leader: LeaderRole, value: int, required: int) -> None:
         match leader.acks_all_outcome(required):
             case ErrorCode.none:
                 self.outbox.append(Acknowledged(value))
@@ -137,12 +145,16 @@ class Process:
             if isinstance(fetch, FollowerFetch):
                 self.outbox.append(fetch)
 
-    def serve(self, fetch: FollowerFetch) -> None:
-        """A refusal that only makes the follower ask the same again is not sent: the fetch may arrive once
-        more."""
+    def serve(self, fetch: FollowerFetch, *, max_records: int = 1, may_wait: bool = True) -> ErrorCode:
+        """Answer a fetch; returns why not, if not.
+
+        A refusal that only makes the follower ask the same again is not sent: the fetch may arrive once more.
+        Where there are no records for a fetch that ``may_wait``, the answer is made when the high watermark
+        has moved.
+        """
         leader = self.replica.role
         if not isinstance(leader, LeaderRole):
-            return
+            return ErrorCode.not_leader_or_follower
         verdict, effects = leader.on_follower_fetch(
             fetch.replica,
             fetch.broker_epoch,
@@ -155,14 +167,20 @@ class Process:
         self._carry_out(effects)
         match verdict:
             case ServeFetch():
-                self.outbox.append(self._records_for(fetch, verdict, leader))
+                records = self.log.read(fetch.fetch_offset, max_records)
+                waits = may_wait and not records
+                high_watermark = (
+                    leader.tell_high_watermark(fetch.replica) if waits else verdict.high_watermark
+                )
+                self.outbox.append(_reply(fetch, verdict, high_watermark, records))
+                return ErrorCode.none
             case DivergingFetch(diverging):
                 self.outbox.append(FetchReply(fetch, FetchAnswer(diverging=diverging)))
-            case RefuseFetch(ErrorCode.offset_out_of_range as error):
-                log_start = self.log.log_start_offset
-                self.outbox.append(FetchReply(fetch, FetchAnswer(error=error, log_start_offset=log_start)))
-            case RefuseFetch():
-                pass
+                return ErrorCode.none
+            case RefuseFetch(error):
+                if error is ErrorCode.offset_out_of_range:
+                    self.outbox.append(FetchReply(fetch, self._out_of_range(leader)))
+                return error
 
     def take(self, reply: FetchReply) -> None:
         self._carry_out(self.replica.on_fetch_answer(reply.fetch, reply.answer), reply.records)
@@ -195,16 +213,12 @@ class Process:
         if isinstance(self.replica.role, FollowerRole) and self.replica.role.outstanding is None:
             self.ask()
 
-    def _records_for(self, fetch: FollowerFetch, verdict: ServeFetch, leader: LeaderRole) -> FetchReply:
-        records = self.log.read(fetch.fetch_offset, 1)
-        high_watermark = verdict.high_watermark if records else leader.tell_high_watermark(fetch.replica)
-        answer = FetchAnswer(
-            base_offset=fetch.fetch_offset if records else UNKNOWN_OFFSET,
-            end_offset=fetch.fetch_offset + len(records) if records else UNKNOWN_OFFSET,
-            high_watermark=high_watermark,
-            log_start_offset=verdict.log_start_offset,
+    def _out_of_range(self, leader: LeaderRole) -> FetchAnswer:
+        return FetchAnswer(
+            error=ErrorCode.offset_out_of_range,
+            high_watermark=leader.high_watermark,
+            log_start_offset=self.log.log_start_offset,
         )
-        return FetchReply(fetch, answer, records)
 
     def _carry_out(self, effects: Effects, records: tuple[Record, ...] = ()) -> None:
         for effect in effects:
@@ -241,3 +255,15 @@ class Process:
                     remote.last_fetch_leader_end_offset = UNKNOWN_OFFSET
             case NoRole():
                 pass
+
+
+def _reply(
+    fetch: FollowerFetch, verdict: ServeFetch, high_watermark: int, records: tuple[Record, ...]
+) -> FetchReply:
+    answer = FetchAnswer(
+        base_offset=fetch.fetch_offset if records else UNKNOWN_OFFSET,
+        end_offset=fetch.fetch_offset + len(records) if records else UNKNOWN_OFFSET,
+        high_watermark=high_watermark,
+        log_start_offset=verdict.log_start_offset,
+    )
+    return FetchReply(fetch, answer, records)

@@ -1,0 +1,66 @@
+"""``nilometer model-check``: go through every state of a small world of replicas, and tell the first wrong
+one."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from nilometer.replication import TruncationRule
+from nilometer.simulation.model_check import Bounds, Progress, World, explore, loss, violation
+from nilometer.simulation.model_check.report import report
+
+
+@click.command("model-check")
+@click.option("--brokers", type=click.IntRange(2, 4), default=2, show_default=True)
+@click.option("--min-insync-replicas", type=click.IntRange(1, 4), default=1, show_default=True)
+@click.option("--values", type=click.IntRange(1, 5), default=2, show_default=True, help="Records to produce.")
+@click.option("--leader-epochs", type=click.IntRange(1, 6), default=3, show_default=True)
+@click.option("--crashes", type=click.IntRange(0, 5), default=1, show_default=True)
+@click.option("--lag-expiries", type=click.IntRange(0, 5), default=0, show_default=True)
+@click.option(
+    "--mishaps", type=click.IntRange(0, 5), default=0, show_default=True, help="Messages gone astray."
+)
+@click.option("--rule", type=click.Choice([rule.value for rule in TruncationRule]), default="by-leader-epoch")
+@click.option("--only-loss", is_flag=True, help="Look only for acknowledged records that are lost.")
+@click.option("--states-max", type=click.IntRange(1), default=1_000_000, show_default=True)
+def model_check(
+    brokers: int,
+    min_insync_replicas: int,
+    values: int,
+    leader_epochs: int,
+    crashes: int,
+    lag_expiries: int,
+    mishaps: int,
+    rule: str,
+    only_loss: bool,
+    states_max: int,
+) -> None:
+    """Check the replication core in every order of events, within bounds. Exits with 1 if something is
+    wrong."""
+    bounds = Bounds(
+        brokers=brokers,
+        min_insync_replicas=min_insync_replicas,
+        values=values,
+        leader_epochs=leader_epochs,
+        crashes=crashes,
+        lag_expiries=lag_expiries,
+        mishaps=mishaps,
+        rule=TruncationRule(rule),
+        keeps_late_mail=mishaps > 0,
+    )
+    world = World(bounds)
+    seen = explore(
+        world, states_max=states_max, judge=loss if only_loss else violation, on_level=_show_progress
+    )
+    if sys.stderr.isatty():
+        click.echo(err=True)
+    for line in report(world, seen):
+        click.echo(line)
+    sys.exit(0 if seen.violation is None else 1)
+
+
+def _show_progress(progress: Progress) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"\r{progress.states:,} states, {progress.depth} steps deep ", nl=False, err=True)

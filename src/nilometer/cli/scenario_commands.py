@@ -1,0 +1,49 @@
+"""``nilometer scenario list | run NAME``: stories of replication, every value printed at every step.
+
+They are played on the code that serves, in memory and without a cluster; the same command always prints the
+same.
+"""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from nilometer.replication import TruncationRule
+from nilometer.simulation.scenarios import SCENARIOS
+
+_RULES = [rule.value for rule in TruncationRule]
+
+
+@click.group()
+def scenario() -> None:
+    """Stories of replication: high watermark, leader epochs, recovery."""
+
+
+@scenario.command("list")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def list_scenarios(as_json: bool) -> None:
+    """The stories there are."""
+    if as_json:
+        listing = [{"name": it.name, "summary": it.summary} for it in SCENARIOS.values()]
+        click.echo(json.dumps(listing, indent=2))
+        return
+    width = max(len(name) for name in SCENARIOS)
+    for it in SCENARIOS.values():
+        click.echo(f"{it.name:{width}}  {it.summary}")
+
+
+@scenario.command("run")
+@click.argument("name", type=click.Choice(list(SCENARIOS)), metavar="NAME")
+@click.option(
+    "--rule",
+    type=click.Choice(_RULES),
+    default=TruncationRule.BY_LEADER_EPOCH.value,
+    show_default=True,
+    help="How a replica truncates when it begins to follow; the other rule is Kafka's before 0.11.",
+)
+def run_scenario(name: str, rule: str) -> None:
+    """Play the story NAME."""
+    for line in SCENARIOS[name].play(TruncationRule(rule)).lines:
+        click.echo(line)

@@ -1,0 +1,297 @@
+"""A stage on which stories of replication are played, step by step, with every value in sight.
+
+The actors are the processes of the model check, hence the real replication core; the controller is the
+small one. What is said to whom arrives when the story says so. Each step tells in a line what came of it,
+and then draws each replica:
+
+    A  leader e0      [m1][m2] m3   LEO 3  HW 2  ISR A B  (B has 2)
+    B  follower e0    [m1] m2       LEO 2  HW 1
+
+Records in brackets are below that replica's high watermark. Long logs are drawn as runs of one epoch, ``e0
+0–9``.
+"""
+
+from __future__ import annotations
+
+from nilometer.replication import (
+    AlterPartition,
+    FollowerFetch,
+    FollowerRole,
+    LeaderRole,
+    NoRole,
+    TruncationRule,
+)
+from nilometer.simulation.model_check.controller import SmallController, SmallImage
+from nilometer.simulation.model_check.model_log import ModelLog
+from nilometer.simulation.model_check.process import Acknowledged, AlterReply, FetchReply, Process
+from nilometer.wire.errors import ErrorCode
+
+WIDEST_LOG_DRAWN = 8
+
+
+class Stage:
+    """Invariant: whoever is up and not ``inattentive`` has learned the controller's newest image."""
+
+    def __init__(
+        self,
+        names: str,
+        *,
+        min_insync_replicas: int = 1,
+        rule: TruncationRule = TruncationRule.BY_LEADER_EPOCH,
+    ) -> None:
+        """``names`` has a letter for each replica, in the order of the assignment; the first one leads."""
+        self.names = names
+        self.lines: list[str] = []
+        self._controller = SmallController(len(names), min_insync_replicas)
+        self._image = self._controller.first_image()
+        self._processes = [Process(broker, min_insync_replicas, rule) for broker in range(len(names))]
+        self._inattentive: set[int] = set()
+        self._values = 0
+        for process in self._processes:
+            self._learn(process)
+
+    # ── telling ─────────────────────────────────────────────────────────────────────────────────
+    def say(self, text: str) -> None:
+        """A remark of the narrator."""
+        self.lines += [*([""] if self.lines else []), f"# {text}"]
+
+    def show(self) -> None:
+        self.lines += [f"    {line}" for line in self._drawing()]
+
+    def _tell(self, text: str) -> None:
+        self.lines += ["", text]
+
+    # ── producers ───────────────────────────────────────────────────────────────────────────────
+    def produce(self, name: str, count: int = 1, *, acks_all: bool = True) -> None:
+        process = self._named(name)
+        values = list(range(self._values + 1, self._values + count + 1))
+        what = f"m{values[0]}" if count == 1 else f"m{values[0]} to m{values[-1]}"
+        acks = "all" if acks_all else "1"
+        for value in values:
+            refusal = process.produce(value, acks_all=acks_all)
+            if refusal is not ErrorCode.none:
+                self._tell(f"A producer sends {what} to {name} with acks={acks}: refused, {_code(refusal)}.")
+                self.show()
+                return
+        self._values = values[-1]
+        self._tell(f"A producer sends {what} to {name} with acks={acks}.{self._heard(process)}")
+        self.show()
+
+    # ── followers ───────────────────────────────────────────────────────────────────────────────
+    def fetch(
+        self, name: str, *, max_records: int = 1, may_wait: bool = True, answer_is_lost: bool = False
+    ) -> None:
+        """One fetch of ``name`` from its leader, and the answer."""
+        follower = self._named(name)
+        request = self._request_of(follower)
+        leader = self._processes[request.leader]
+        epoch = f", last epoch {request.last_fetched_epoch}" if request.last_fetched_epoch >= 0 else ""
+        told = f"{name} fetches from {self._name(leader)} at {request.fetch_offset}{epoch}"
+        if not leader.is_up:
+            self._tell(f"{told}: nobody answers.")
+        else:
+            refusal = leader.serve(request, max_records=max_records, may_wait=may_wait)
+            self._tell(f"{told}: {self._answer(leader, follower, refusal, answer_is_lost)}")
+        self.show()
+
+    def _request_of(self, follower: Process) -> FollowerFetch:
+        role = follower.replica.role
+        assert isinstance(role, FollowerRole), f"{self._name(follower)} does not follow"
+        if role.outstanding is None:
+            follower.ask()
+            follower.outbox.clear()
+        assert role.outstanding is not None, f"{self._name(follower)} has nobody to ask"
+        return role.outstanding
+
+    def _answer(self, leader: Process, follower: Process, refusal: ErrorCode, is_lost: bool) -> str:
+        reply = next((it for it in leader.outbox if isinstance(it, FetchReply)), None)
+        heard = self._heard(leader)
+        if reply is None:
+            return f"refused, {_code(refusal)}.{heard}"
+        said = _said(reply)
+        if is_lost:
+            return f"{said}, but the answer is lost.{heard}"
+        before = follower.log.log_end_offset
+        follower.take(reply)
+        follower.outbox.clear()
+        after = follower.log.log_end_offset
+        done = f" {self._name(follower)} truncates to {after}." if after < before else ""
+        return f"{said}.{done}{heard}"
+
+    # ── the controller ──────────────────────────────────────────────────────────────────────────
+    def lag(self, leader: str, follower: str) -> None:
+        """The lag time of a follower is over."""
+        process = self._named(leader)
+        process.find_lagging(self.names.index(follower))
+        text = f"{follower} has not caught up with {leader} for replica.lag.time.max.ms."
+        self._tell(f"{text}{self._heard(process)}")
+        self.show()
+
+    def elect(self, name: str) -> None:
+        """Hand the leadership to a member of the ISR."""
+        image = self._controller.on_leader_wanted(self._image, self.names.index(name))
+        self._decided(image, f"The controller hands the leadership to {name}")
+
+    def expire(self, name: str) -> None:
+        """The controller misses the session of a broker, dead or alive."""
+        image = self._controller.on_broker_gone(self._image, self.names.index(name))
+        self._decided(image, f"The session of {name} expires")
+
+    def is_late_to_learn(self, name: str) -> None:
+        """From now on ``name`` does not read the metadata log."""
+        self._inattentive.add(self.names.index(name))
+
+    def learns(self, name: str) -> None:
+        """``name`` reads the metadata log to its end."""
+        process = self._named(name)
+        self._inattentive.discard(process.broker)
+        self._learn(process)
+        self._tell(f"{name} reads the metadata log.{self._heard(process)}")
+        self.show()
+
+    # ── life and death ──────────────────────────────────────────────────────────────────────────
+    def crash(self, name: str, *, notice: bool = True) -> None:
+        process = self._named(name)
+        process.crash()
+        if notice:
+            self._tell(f"{name} dies.")
+            self.expire(name)
+        else:
+            self._tell(f"{name} dies, and nobody notices yet.")
+            self.show()
+
+    def restart(self, name: str) -> None:
+        """A new life of the broker begins; its log is as it was."""
+        process = self._named(name)
+        before = process.log.log_end_offset
+        process.restart(process.broker_epoch + 1, before, forgets_high_watermark=False)
+        self._inattentive.discard(process.broker)
+        self._image = self._controller.on_broker_registered(
+            self._image, process.broker, process.broker_epoch, lost_nothing=True
+        )
+        self._everybody_learns()
+        after = process.log.log_end_offset
+        done = f" It truncates to its high watermark, {after}." if after < before else ""
+        self._tell(f"{name} is back, its log as it was.{done}{self._ruling()}")
+        self.show()
+
+    # ── for the moral of a story ────────────────────────────────────────────────────────────────
+    def log_of(self, name: str) -> ModelLog:
+        return self._named(name).log
+
+    # ── below: how ──────────────────────────────────────────────────────────────────────────────
+    def _named(self, name: str) -> Process:
+        return self._processes[self.names.index(name)]
+
+    def _name(self, process: Process) -> str:
+        return self.names[process.broker]
+
+    def _names_of(self, brokers: tuple[int, ...]) -> str:
+        return " ".join(self.names[broker] for broker in brokers)
+
+    def _learn(self, process: Process) -> None:
+        if process.is_up and process.broker not in self._inattentive:
+            process.learn(self._controller.registration(self._image), self._controller.eligible(self._image))
+            process.outbox = [it for it in process.outbox if not isinstance(it, FollowerFetch)]
+
+    def _everybody_learns(self) -> None:
+        for process in self._processes:
+            self._learn(process)
+
+    def _decided(self, image: SmallImage, told: str) -> None:
+        changed = image != self._image
+        self._image = image
+        self._everybody_learns()
+        self._tell(f"{told}.{self._ruling() if changed else ''}")
+        self.show()
+
+    def _ruling(self) -> str:
+        image = self._image
+        leader = self.names[image.leader] if image.leader >= 0 else "nobody"
+        elr = f", eligible besides: {self._names_of(image.elr)}" if image.elr else ""
+        return f" Leader: {leader} in epoch {image.leader_epoch}; ISR {self._names_of(image.isr)}{elr}."
+
+    def _heard(self, process: Process) -> str:
+        """What ``process`` has said besides answering fetches, and what the controller made of it."""
+        said: list[str] = []
+        outputs, process.outbox = process.outbox, []
+        safe = [f"m{it.value}" for it in outputs if isinstance(it, Acknowledged)]
+        if safe:
+            said.append(f"{', '.join(safe)} acknowledged.")
+        said += [self._alter(process, it) for it in outputs if isinstance(it, AlterPartition)]
+        return "".join(f" {text}" for text in said)
+
+    def _alter(self, process: Process, request: AlterPartition) -> str:
+        wanted = self._names_of(tuple(broker for broker, _ in request.new_isr))
+        image, answer = self._controller.on_alter_partition(self._image, request)
+        self._image = image
+        process.take_alter_reply(AlterReply(request, answer))
+        self._everybody_learns()
+        verdict = "granted" if answer.error is ErrorCode.none else f"refused, {_code(answer.error)}"
+        return f"{self._name(process)} asks for the ISR {wanted}: {verdict}.{self._heard(process)}"
+
+    # ── drawing ─────────────────────────────────────────────────────────────────────────────────
+    def _drawing(self) -> list[str]:
+        logs = [_drawn(process) for process in self._processes]
+        width = max(len(log) for log in logs)
+        lines: list[str] = []
+        for process, log in zip(self._processes, logs, strict=True):
+            line = f"{self._name(process)}  {self._part(process):13}  {log:{width}}  {self._numbers(process)}"
+            lines.append(line.rstrip())
+        return lines
+
+    def _part(self, process: Process) -> str:
+        match process.replica.role:
+            case LeaderRole() as role:
+                return f"leader e{role.leader_epoch}"
+            case FollowerRole() as role:
+                return f"follower e{role.leader_epoch}"
+            case NoRole():
+                return "no role" if process.is_up else "down"
+
+    def _numbers(self, process: Process) -> str:
+        text = f"LEO {process.log.log_end_offset}  HW {process.replica.high_watermark}"
+        role = process.replica.role
+        if isinstance(role, LeaderRole):
+            known = ", ".join(
+                f"{self.names[remote.broker_id]} has {_or_unknown(remote.log_end_offset)}"
+                for remote in role.remote_replicas
+            )
+            text += f"  ISR {self._names_of(role.isr)}  ({known})"
+        return text
+
+
+def _drawn(process: Process) -> str:
+    records, high_watermark = process.log.records, process.replica.high_watermark
+    if len(records) <= WIDEST_LOG_DRAWN:
+        cells = (
+            f"[m{value}]" if offset < high_watermark else f" m{value} "
+            for offset, (_, value) in enumerate(records)
+        )
+        return "".join(cells)
+    runs: list[str] = []
+    for epoch in sorted({epoch for epoch, _ in records}):
+        offsets = [offset for offset, (of, _) in enumerate(records) if of == epoch]
+        runs.append(f"e{epoch} {offsets[0]}–{offsets[-1]}")
+    return ", ".join(runs)
+
+
+def _said(reply: FetchReply) -> str:
+    answer = reply.answer
+    if answer.error is not ErrorCode.none:
+        return f"refused, {_code(answer.error)}"
+    if answer.diverging.epoch >= 0:
+        return f"the logs part, epoch {answer.diverging.epoch} ends at {answer.diverging.end_offset}"
+    values = [value for _, value in reply.records]
+    if not values:
+        return f"no records, HW {answer.high_watermark}"
+    what = f"m{values[0]}" if len(values) == 1 else f"m{values[0]} to m{values[-1]}"
+    return f"{what}, HW {answer.high_watermark}"
+
+
+def _code(error: ErrorCode) -> str:
+    return error.name.upper()
+
+
+def _or_unknown(offset: int) -> str:
+    return "?" if offset < 0 else str(offset)
