@@ -65,7 +65,7 @@ FORMAT = 1
 LEASE_FRACTION = 0.6
 READ_AT_ONCE = 100
 SWEEP_AT_ONCE = 200
-OPEN_PATIENCE_S = 10.0
+OPEN_PATIENCE_S_MIN = 3.0
 VANISH_PATIENCE = 1.5
 """A dead broker's node stays for up to 1.2 T (measured): wait a little longer before calling an id taken."""
 
@@ -152,7 +152,7 @@ class ZooKeeperStore:
 
     async def open(self) -> None:
         try:
-            await self._bridge.start(OPEN_PATIENCE_S)
+            await self._bridge.start(max(OPEN_PATIENCE_S_MIN, 2 * self._timeout_ms / 1000))
         except Disconnected as error:
             raise StoreUnavailable(f"ZooKeeper at {self._hosts} cannot be reached: {error}") from error
         try:

@@ -1,0 +1,98 @@
+"""The ZooKeeper store when servers, not brokers, fail: a lost leader, servers that hang, no server at all."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+from support.coordination_cluster import Cluster, Refused, Zygote
+from support.zookeeper_server import ZooKeeperEnsemble, running_ensemble
+
+
+async def _append_all(cluster: Cluster, ensemble: ZooKeeperEnsemble) -> None:
+    """Two writers go on while the ensemble loses its leader; what they were told must be what is there."""
+    members = [await cluster.start(1), await cluster.start(2)]
+    told: dict[int, str] = {}
+    refused: set[str] = set()
+    loop = asyncio.get_running_loop()
+
+    async def write(name: str, count: int) -> None:
+        member = members[int(name)]
+        number = 0
+        for attempt in range(1_000_000):
+            if sum(data.startswith(name) for data in told.values()) >= count:
+                return
+            data = f"{name}-{attempt}"
+            try:
+                number += len(await member.call("read", number, 1000))
+                won = await member.call("append", number, data)
+            except Refused as error:
+                assert error.kind in ("OutcomeUnknown", "StoreUnavailable"), error
+                continue
+            if won:
+                assert told.setdefault(number, data) == data
+            else:
+                refused.add(data)
+
+    writing = [loop.create_task(write(name, 60)) for name in ("0", "1")]
+    while len(told) < 20:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    leader = await asyncio.to_thread(ensemble.leader)
+    await asyncio.to_thread(leader.kill)
+    for task in writing:
+        await task
+    reader = await cluster.start()
+    found = dict(await reader.call("read", 0, 100_000))
+    assert list(found) == list(range(len(found)))
+    assert told.items() <= found.items(), "what was acknowledged is there"
+    assert refused.isdisjoint(found.values()), "what was refused is not"
+    for member in members:
+        assert await member.call("is_live") is True, "sessions outlive the leader"
+    await asyncio.to_thread(leader.start)
+    await asyncio.to_thread(leader.wait_ready)
+
+
+def test_an_ensemble_that_loses_its_leader_loses_nothing(zygote: Zygote) -> None:
+    with running_ensemble(3) as ensemble:
+        cluster = Cluster(zygote, "zookeeper", f"zookeeper://{ensemble.hosts}/fail-over", 6000)
+        cluster.run(lambda cluster: _append_all(cluster, ensemble))
+
+
+def test_a_server_that_hangs_puts_the_owner_in_doubt_before_its_session_ends(zygote: Zygote) -> None:
+    """No event tells it: the connection stands, and nobody answers. The lease runs out."""
+
+    async def story(cluster: Cluster) -> None:
+        member = await cluster.start(1)
+        assert await member.call("is_live") is True
+        server.signal(signal.SIGSTOP)
+        async with asyncio.timeout(20):
+            while await member.call("is_live"):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        refused = await member.refusal("append", 0, "x")
+        assert refused.kind == "StoreUnavailable"
+        assert "nothing was changed" in refused.message
+        server.signal(signal.SIGCONT)
+        async with asyncio.timeout(20):
+            while True:
+                try:
+                    if await member.call("append", 0, "y"):
+                        break
+                except Refused as error:
+                    assert error.kind in ("StoreUnavailable", "OutcomeUnknown", "SessionLost"), error
+                    if error.kind == "SessionLost":
+                        await member.call("register", 1, "again")
+        assert await member.call("read", 0, 10) == [[0, "y"]]
+
+    with running_ensemble(1) as ensemble:
+        (server,) = ensemble.servers
+        Cluster(zygote, "zookeeper", f"zookeeper://{ensemble.hosts}/hang", 1500).run(story)
+
+
+def test_no_server_at_all_is_said_clearly(zygote: Zygote) -> None:
+    async def story(cluster: Cluster) -> None:
+        member = await cluster.start(opened=False)
+        refused = await member.refusal("open")
+        assert refused.kind == "StoreUnavailable"
+        assert "ZooKeeper at 127.0.0.1:1/none cannot be reached" in refused.message
+
+    Cluster(zygote, "zookeeper", "zookeeper://127.0.0.1:1/none", 1500).run(story)
