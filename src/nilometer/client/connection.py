@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import cast
 
 from nilometer.runtime import Runtime
-from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.api_keys import ApiKey, any_api_key
 from nilometer.wire.errors import ErrorCode, KafkaError, MalformedResponse, UnsupportedVersion
 from nilometer.wire.messages import (
     Api,
@@ -330,7 +330,7 @@ class Connection(asyncio.BufferedProtocol):
         waiting = self._in_flight.pop(correlation_id, None)
         if waiting is None:
             return
-        name = ApiKey(waiting.api_key).name
+        name = any_api_key(waiting.api_key).name
         _reject(waiting.future, RequestTimedOut(f"{self.host}:{self.port} did not answer {name} in time"))
         self.close(f"{name} was not answered in time")
 

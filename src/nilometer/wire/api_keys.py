@@ -1,8 +1,9 @@
-"""The numbers of Kafka's APIs, by name."""
+"""The numbers of APIs, by name: Kafka's, and those that Nilometer adds."""
 
 from __future__ import annotations
 
 import enum
+from typing import TypeAlias
 
 
 class ApiKey(enum.IntEnum):
@@ -95,3 +96,17 @@ class ApiKey(enum.IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
+
+
+class NilometerApiKey(enum.IntEnum):
+    """Far above Kafka's, so that none of theirs will ever mean one of these."""
+
+    DESCRIBE_REPLICAS = 32100
+
+
+AnyApiKey: TypeAlias = ApiKey | NilometerApiKey
+
+
+def any_api_key(number: int) -> AnyApiKey:
+    """Raises ValueError for a number that nobody has given a meaning."""
+    return NilometerApiKey(number) if number >= NilometerApiKey.DESCRIBE_REPLICAS else ApiKey(number)

@@ -1,4 +1,4 @@
-"""Requests and responses: kio's schemas behind one door.
+"""Requests and responses: kio's schemas, and our own, behind one door.
 
 Knows for every (API key, version) the types, the header versions and how to read and write them. Frames
 come in and go out whole; nothing here knows what a message means.
@@ -19,6 +19,7 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_reader
 from kio.static.constants import EntityType
 
+from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message, build, milliseconds
 from nilometer.wire.encoder import writer
@@ -29,6 +30,7 @@ from nilometer.wire.errors import (
     MalformedResponse,
     UnsupportedVersion,
 )
+from nilometer.wire.own_apis import OWN_APIS, OWN_VERSIONS
 from nilometer.wire.schema import nested_types
 from nilometer.wire.survey import skip_tagged_fields, survey
 
@@ -66,6 +68,8 @@ class RequestHeader(NamedTuple):
 
 def supported_versions(api_key: int) -> tuple[int, int]:
     """Lowest and highest version that has a schema here. Raises UnsupportedVersion for an unknown key."""
+    if (own := OWN_VERSIONS.get(api_key)) is not None:
+        return own
     try:
         versions = schema_name_map[api_key_map[api_key]]
     except KeyError:
@@ -76,13 +80,15 @@ def supported_versions(api_key: int) -> tuple[int, int]:
 @functools.cache
 def api(api_key: int, version: int) -> Api:
     """Raises UnsupportedVersion."""
+    if (own := OWN_APIS.get((api_key, version))) is not None:
+        return own
     if version not in schema_name_map.get(api_key_map.get(api_key, ""), {}):
         raise UnsupportedVersion(api_key, version)
-    return Api(api_key, version)
+    return KafkaApi(api_key, version)
 
 
-class Api:
-    """One version of one API. Get it from ``api``, which keeps one of each."""
+class KafkaApi:
+    """One version of one of Kafka's APIs: kio's readers, our writer. Fits ``Api``."""
 
     def __init__(self, key: int, version: int) -> None:
         self.key = ApiKey(key)
@@ -100,24 +106,21 @@ class Api:
         self._write_response = writer(self.response_type)
 
     def __repr__(self) -> str:
-        return f"Api({self.key.name}, {self.version})"
+        return f"KafkaApi({self.key.name}, {self.version})"
 
     def has(self, name: str) -> bool:
-        """Whether the response of this version knows the nested type ``name``."""
         return name in self._response_types
 
     def response(self, **fields: object) -> Message:
         return build(self.response_type, **fields)
 
     def make(self, name: str, /, **fields: object) -> Message:
-        """A part of the response, by its type's name (``make("PartitionProduceResponse", index=0, ...)``)."""
         return build(self._response_types[name], **fields)
 
     def request(self, **fields: object) -> Message:
         return build(self.request_type, **fields)
 
     def make_request(self, name: str, /, **fields: object) -> Message:
-        """A part of the request, by its type's name."""
         return build(self._request_types[name], **fields)
 
     def read_request(self, body: bytes, position: int = 0) -> Message:

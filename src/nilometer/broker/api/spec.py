@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nilometer.broker.connection import Connection, Reply
 from nilometer.wire import messages
-from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.api_keys import AnyApiKey
 
 if TYPE_CHECKING:
     from nilometer.broker.services import Services
@@ -50,7 +50,7 @@ Handler = Callable[["Services", Request], Reply | asyncio.Future[Reply]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiSpec:
-    key: ApiKey
+    key: AnyApiKey
     versions: tuple[int, int]
     """Lowest and highest version served."""
     handle: Handler

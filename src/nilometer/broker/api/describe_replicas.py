@@ -1,0 +1,189 @@
+"""DescribeReplicas (Nilometer's own): everything this broker knows of its replicas, and why each stands where
+it stands.
+
+Each replica is described at one moment; a broker with many of them answers in slices, between which it
+serves others. A replica that goes away meanwhile is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import assert_never
+
+from nilometer.broker.api.spec import ApiSpec, Request, spawn
+from nilometer.broker.connection import Reply
+from nilometer.broker.partition import Partition
+from nilometer.broker.services import Services
+from nilometer.cluster.identifiers import BrokerId, TopicIdPartition, uuid_from_text
+from nilometer.cluster.partition import PartitionState
+from nilometer.replication import (
+    FollowerRole,
+    HighWatermarkHold,
+    LeaderRole,
+    NotHeld,
+    RemoteReplica,
+    UnderMinIsr,
+    WaitingFor,
+    WaitingForFlush,
+)
+from nilometer.replication.isr import IsrState, PendingExpandIsr, PendingShrinkIsr
+from nilometer.replication.remote_replica import NEVER_MS
+from nilometer.wire import describe_replicas as wire
+from nilometer.wire.errors import KafkaError
+
+SLICE_REPLICAS = 200
+
+
+def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
+    return spawn(services, _answer(services, request))
+
+
+async def _answer(services: Services, request: Request) -> Reply:
+    found: list[wire.ReplicaState] = []
+    for count, (name, index, key) in enumerate(_asked_for(services, request.body), start=1):
+        state = services.image.partition_by_id(key.topic_id, index)
+        if state is not None and services.broker_id in state.replicas:
+            found.append(_replica(services, name, key, state))
+        if count % SLICE_REPLICAS == 0:
+            await asyncio.sleep(0)
+    return request.respond(cluster_id=services.cluster_id, broker=_broker(services), replicas=tuple(found))
+
+
+def _asked_for(
+    services: Services, body: wire.DescribeReplicasRequest
+) -> list[tuple[str, int, TopicIdPartition]]:
+    """Topic name, partition and key of this broker's replicas that were asked for, in order."""
+    topics = None if body.topics is None else frozenset(body.topics)
+    partitions = None if body.partitions is None else frozenset(body.partitions)
+    image, asked = services.image, list[tuple[str, int, TopicIdPartition]]()
+    for key, _ in image.partitions_on(BrokerId(services.broker_id)):
+        topic = image.topic_by_id(key.topic_id)
+        if topic is None or (topics is not None and topic.name not in topics):
+            continue
+        if partitions is None or key.partition in partitions:
+            asked.append((topic.name, key.partition, key))
+    return sorted(asked, key=lambda one: one[:2])
+
+
+def _broker(services: Services) -> wire.BrokerState:
+    image = services.image
+    epoch = image.broker_epoch(BrokerId(services.broker_id))
+    return wire.BrokerState(
+        broker_id=services.broker_id,
+        broker_epoch=-1 if epoch is None else epoch,
+        controller_id=image.controller_id,
+        controller_epoch=image.controller_epoch,
+        metadata_number=image.number,
+        unclean_elections=image.unclean_elections,
+    )
+
+
+def _replica(
+    services: Services, topic: str, key: TopicIdPartition, state: PartitionState
+) -> wire.ReplicaState:
+    topic_id = str(key.topic_id)
+    try:
+        hosted = services.replicas.partition_by_id(uuid_from_text(key.topic_id), key.partition)
+    except KafkaError:
+        return wire.ReplicaState(
+            topic=topic,
+            topic_id=topic_id,
+            partition=key.partition,
+            broker_id=services.broker_id,
+            role=wire.OFFLINE,
+            leader_id=state.leader,
+            leader_epoch=state.leader_epoch,
+            partition_epoch=state.partition_epoch,
+            replicas=state.replicas,
+            isr=state.isr,
+            in_sync=services.broker_id in state.isr,
+        )
+    log, replica = hosted.log, hosted.replica
+    role, leader_epoch, leader = _role(services, hosted)
+    return wire.ReplicaState(
+        topic=topic,
+        topic_id=topic_id,
+        partition=key.partition,
+        broker_id=services.broker_id,
+        role=role,
+        leader_id=state.leader,
+        leader_epoch=state.leader_epoch if leader_epoch < 0 else leader_epoch,
+        partition_epoch=state.partition_epoch,
+        replicas=state.replicas,
+        isr=state.isr,
+        in_sync=services.broker_id in state.isr,
+        log_start_offset=log.log_start_offset,
+        log_end_offset=log.log_end_offset,
+        flushed_offset=log.flushed_offset,
+        high_watermark=replica.high_watermark,
+        last_stable_offset=log.last_stable_offset(replica.high_watermark),
+        size_bytes=log.size,
+        epoch_chain=log.epochs.entries,
+        leader=leader,
+    )
+
+
+def _role(services: Services, partition: Partition) -> tuple[str, int, wire.LeaderState | None]:
+    role = partition.replica.role
+    if isinstance(role, LeaderRole):
+        return wire.LEADER, role.leader_epoch, _leader(services, role)
+    if isinstance(role, FollowerRole):
+        return wire.FOLLOWER, role.leader_epoch, None
+    return wire.NO_ROLE, -1, None
+
+
+def _leader(services: Services, role: LeaderRole) -> wire.LeaderState:
+    now_ms = services.runtime.clock.monotonic_ms()
+    return wire.LeaderState(
+        epoch_start_offset=role.epoch_start_offset,
+        isr=role.isr,
+        maximal_isr=tuple(sorted(role.isr_state.maximal)),
+        pending_isr=_pending_isr(role.isr_state),
+        needed_in_sync=role.needed_in_sync,
+        hold=_hold(role.high_watermark_hold(now_ms)),
+        followers=tuple(_follower(services, role, remote, now_ms) for remote in role.remote_replicas),
+    )
+
+
+def _pending_isr(state: IsrState) -> tuple[int, ...] | None:
+    if isinstance(state, PendingExpandIsr | PendingShrinkIsr):
+        return tuple(broker_id for broker_id, _ in state.request.new_isr)
+    return None
+
+
+def _follower(
+    services: Services, role: LeaderRole, remote: RemoteReplica, now_ms: int
+) -> wire.RemoteReplicaState:
+    if remote.log_end_offset == role.log_end_offset:
+        age_ms = 0
+    else:
+        age_ms = None if remote.last_caught_up_ms == NEVER_MS else max(0, now_ms - remote.last_caught_up_ms)
+    broker = services.image.broker(BrokerId(remote.broker_id))
+    return wire.RemoteReplicaState(
+        broker_id=remote.broker_id,
+        broker_epoch=remote.broker_epoch,
+        log_start_offset=remote.log_start_offset,
+        log_end_offset=remote.log_end_offset,
+        caught_up_age_ms=age_ms,
+        is_assigned=remote.assigned,
+        is_eligible=broker is not None and broker.is_active and broker.epoch == remote.broker_epoch,
+    )
+
+
+def _hold(hold: HighWatermarkHold) -> wire.HighWatermarkHoldState:
+    match hold:
+        case NotHeld():
+            return wire.HighWatermarkHoldState(reason=wire.NOT_HELD, text=str(hold))
+        case UnderMinIsr():
+            return wire.HighWatermarkHoldState(reason=wire.UNDER_MIN_ISR, text=str(hold))
+        case WaitingFor(replicas):
+            return wire.HighWatermarkHoldState(
+                reason=wire.WAITING_FOR_REPLICAS, text=str(hold), replicas=replicas
+            )
+        case WaitingForFlush():
+            return wire.HighWatermarkHoldState(reason=wire.WAITING_FOR_FLUSH, text=str(hold))
+        case _:
+            assert_never(hold)
+
+
+API = ApiSpec(key=wire.KEY, versions=(0, 0), handle=handle)

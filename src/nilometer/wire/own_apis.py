@@ -1,0 +1,91 @@
+"""Nilometer's own APIs: their messages are JSON, framed and numbered as all others are.
+
+A request has the header of version 1 (API key, version, correlation id, client id), a response that of
+version 0 (correlation id); the JSON document behind it reaches to the end of the frame. Keys lie far above
+Kafka's, so clients that do not know them pass over them in ApiVersions.
+
+Invariant: as everywhere, whatever bytes a peer sends end in a value of the message's type or in a
+MalformedMessage, within memory proportional to the frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from nilometer.wire.api import Api
+from nilometer.wire.api_keys import NilometerApiKey
+from nilometer.wire.building import Message
+from nilometer.wire.describe_replicas import DescribeReplicasRequest, DescribeReplicasResponse
+from nilometer.wire.errors import MalformedMessage, MalformedRequest, MalformedResponse
+
+
+class OwnApi:
+    """Fits :class:`~nilometer.wire.api.Api`. Parts of messages are built from their classes directly."""
+
+    def __init__(
+        self, key: NilometerApiKey, version: int, request_type: type[Any], response_type: type[Any]
+    ) -> None:
+        self.key = key
+        self.version = version
+        self.request_type = request_type
+        self.response_type = response_type
+        self.flexible = False
+        self.flexible_response_header = False
+        self._request_decoder = msgspec.json.Decoder(request_type)
+        self._response_decoder = msgspec.json.Decoder(response_type)
+
+    def __repr__(self) -> str:
+        return f"OwnApi({self.key.name}, {self.version})"
+
+    def has(self, name: str) -> bool:
+        return False
+
+    def response(self, **fields: object) -> Message:
+        return self.response_type(**fields)
+
+    def make(self, name: str, /, **fields: object) -> Message:
+        raise KeyError(name)
+
+    def request(self, **fields: object) -> Message:
+        return self.request_type(**fields)
+
+    def make_request(self, name: str, /, **fields: object) -> Message:
+        raise KeyError(name)
+
+    def read_request(self, body: bytes, position: int = 0) -> Message:
+        return _decode(MalformedRequest, self._request_decoder, body, position)
+
+    def read_response(self, body: bytes, position: int = 0) -> Message:
+        return _decode(MalformedResponse, self._response_decoder, body, position)
+
+    def write_request(self, request: Message) -> bytes:
+        return msgspec.json.encode(request)
+
+    def write_response(self, response: Message) -> bytes:
+        return msgspec.json.encode(response)
+
+
+def _decode(
+    failure: type[MalformedMessage], decoder: msgspec.json.Decoder[Any], body: bytes, position: int
+) -> Message:
+    try:
+        return decoder.decode(memoryview(body)[position:])
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as problem:
+        raise failure(f"{decoder.type.__name__}: {problem}") from None
+
+
+_DESCRIBE_REPLICAS = OwnApi(
+    NilometerApiKey.DESCRIBE_REPLICAS, 0, DescribeReplicasRequest, DescribeReplicasResponse
+)
+
+OWN_APIS: Mapping[tuple[int, int], Api] = {(int(api.key), api.version): api for api in (_DESCRIBE_REPLICAS,)}
+"""By key and version."""
+
+OWN_VERSIONS: Mapping[int, tuple[int, int]] = {
+    int(key): (min(versions), max(versions))
+    for key in NilometerApiKey
+    for versions in [[version for known, version in OWN_APIS if known == key]]
+}
