@@ -203,6 +203,20 @@ def test_the_event_time_watermark_follows_the_newest_line_and_late_lines_count(s
     assert_same(counted(spark, tmp_path / "out"), expected([newest, late]))
 
 
+def test_a_running_job_is_stopped_between_two_batches_and_goes_on_later(spark, topics, tmp_path):
+    lines = generated(60, seed=15)
+    topic = send_lines(topics, lines)
+    batches: list[runner.Progress] = []
+    job = runner.Job(topic, str(tmp_path / "out"), topics.bootstrap, seconds=1)
+    last = runner.run(spark, logs, job, on_progress=batches.append, stopped=lambda: bool(batches))
+    assert last == batches[-1]
+    assert [stream for stream in spark.streams.active if stream.name == "logs"] == []
+    more = generated(20, seed=16)
+    send_lines(topics, more, topic)
+    run_logs(spark, topics, topic, tmp_path / "out")
+    assert_same(counted(spark, tmp_path / "out"), expected([*lines, *more]))
+
+
 def test_tables_without_their_checkpoint_are_refused(spark, topics, tmp_path):
     (tmp_path / "lines").mkdir()
     with pytest.raises(PipelineProblem, match="no checkpoint"):

@@ -1,0 +1,93 @@
+"""``make demo`` as a user runs it: real lines in, numbers out, checked; nothing left running."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from nilometer.cli.local_cluster import LocalCluster
+from support.eventually import eventually
+from support.filled_topics import Sent
+
+pytestmark = pytest.mark.spark
+
+DEMO = [sys.executable, "-m", "nilometer.cli.demo"]
+LINES = [
+    *[
+        b'::1 - - [01/Jan/2024:00:%02d:00 +0000] "GET /%d HTTP/1.1" 200 5' % (n % 60, n % 7)
+        for n in range(300)
+    ],
+    b'::1 - - [01/Jan/2024:00:00:00 +0000] "GET /missing HTTP/1.1" 404 5',
+    b"no format at all",
+    b"",
+]
+
+
+def running_brokers(folder: Path) -> list[int]:
+    return [
+        one.id for one in LocalCluster(folder / ".nilometer" / "demo").brokers() if one.state == "running"
+    ]
+
+
+def test_the_demo_verifies_its_numbers_and_leaves_nothing_running(tmp_path):
+    logs = tmp_path / "logs"
+    (logs / "old").mkdir(parents=True)
+    (logs / "access.log").write_bytes(b"\n".join(LINES))  # the last line has no newline
+    (logs / "old" / "access.log.1.gz").write_bytes(gzip.compress(b"\r\n".join(LINES) + b"\r\n"))
+    (logs / ".hidden").write_bytes(b"not to be read\n")
+    (logs / "binary").write_bytes(b"\0\1\2\n")
+    done = subprocess.run([*DEMO, str(logs)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    total = 2 * len(LINES)
+    assert f"Verified: {total:,} lines" in done.stdout
+    assert running_brokers(tmp_path) == []
+
+
+def test_an_interrupted_demo_stops_its_broker(tmp_path):
+    (tmp_path / "access.log").write_bytes(b"\n".join(LINES))
+    demo = subprocess.Popen([*DEMO, "access.log"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    try:
+        eventually(lambda: running_brokers(tmp_path) == [1], "the demo's broker runs", timeout_s=60)
+        os.kill(demo.pid, signal.SIGINT)
+        demo.communicate(timeout=60)
+    finally:
+        demo.kill()
+    assert demo.returncode == 130
+    assert running_brokers(tmp_path) == []
+
+
+def test_a_demo_without_input_says_how_to_name_one(tmp_path):
+    done = subprocess.run([*DEMO, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "make demo INPUT=path" in done.stdout
+
+
+def test_the_command_runs_a_pipeline_through_sparks_own_connector(topics, tmp_path, connector_jars):
+    topic = topics.create(2, prefix="lines")
+    topics.send(topic, [Sent(n % 2, None, line) for n, line in enumerate(LINES)])
+    command = [
+        sys.executable,
+        "-m",
+        "nilometer.cli.main",
+        "pipeline",
+        "run",
+        "logs",
+        "--available-now",
+        "--json",
+    ]
+    where = ["--topic", topic, "--output", str(tmp_path / "out"), "--bootstrap-server", topics.bootstrap]
+    through = ["--connector", "kafka", "--connector-jars", str(connector_jars)]
+    done = subprocess.run([*command, *where, *through], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    by_format = {row["format"]: row["lines"] for row in answer["results"]["Lines by format"]}
+    assert by_format == Counter(access=301, unparsed=1, blank=1)
+    assert sum(answer["offsets"][topic].values()) == len(LINES)
