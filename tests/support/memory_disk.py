@@ -19,82 +19,9 @@ from typing import TypeVar
 from typing_extensions import Buffer
 
 from nilometer.runtime.disk import DiskLock, DiskWatch, File, LockHeld
+from nilometer.simulation.file_tree import FileNode, FolderNode
 
 T = TypeVar("T")
-
-SECTOR_BYTES = 512
-
-
-class FileNode:
-    """Content as the process sees it, and as it was at the last sync."""
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-        self.durable = b""
-        self.modified_ms = 0
-
-    def after_power_loss(self, chance: random.Random) -> FileNode:
-        node = FileNode()
-        node.modified_ms = self.modified_ms
-        node.data = bytearray(_survivor(self.durable, bytes(self.data), chance))
-        node.durable = bytes(node.data)
-        return node
-
-
-class FolderNode:
-    """Names as the process sees them, and the changes since the last sync, in order."""
-
-    def __init__(self) -> None:
-        self.entries: dict[str, FileNode | FolderNode] = {}
-        self.durable: dict[str, FileNode | FolderNode] = {}
-        self.pending: list[dict[str, FileNode | FolderNode | None]] = []
-
-    def change(self, changes: dict[str, FileNode | FolderNode | None]) -> None:
-        _apply(self.entries, changes)
-        self.pending.append(changes)
-
-    def sync(self) -> None:
-        self.durable = dict(self.entries)
-        self.pending.clear()
-
-    def after_power_loss(self, chance: random.Random, seen: dict[int, FileNode | FolderNode]) -> FolderNode:
-        names = dict(self.durable)
-        for changes in self.pending[: chance.randint(0, len(self.pending))]:
-            _apply(names, changes)
-        folder = FolderNode()
-        for name, node in sorted(names.items()):
-            if id(node) not in seen:
-                seen[id(node)] = (
-                    node.after_power_loss(chance)
-                    if isinstance(node, FileNode)
-                    else node.after_power_loss(chance, seen)
-                )
-            folder.entries[name] = seen[id(node)]
-        folder.durable = dict(folder.entries)
-        return folder
-
-
-def _apply(names: dict[str, FileNode | FolderNode], changes: dict[str, FileNode | FolderNode | None]) -> None:
-    for name, node in changes.items():
-        if node is None:
-            names.pop(name, None)
-        else:
-            names[name] = node
-
-
-def _survivor(durable: bytes, data: bytes, chance: random.Random) -> bytes:
-    """What a power cut leaves of ``data`` of which ``durable`` was synced."""
-    if data == durable:
-        return data
-    if not data.startswith(durable):
-        return chance.choice((durable, data))  # cut or rewritten in place: the old or the new content
-    kept = chance.choice((len(durable), len(data), chance.randint(len(durable), len(data))))
-    survivor = bytearray(data[:kept])
-    if kept > len(durable) and chance.random() < 0.3:  # a sector within the unsynced part never arrived
-        start = chance.randrange(len(durable), kept)
-        end = min(start - start % SECTOR_BYTES + SECTOR_BYTES, kept)
-        survivor[start:end] = bytes(end - start)
-    return bytes(survivor)
 
 
 class MemoryFile:
@@ -122,25 +49,21 @@ class MemoryFile:
     def append(self, buffers: Sequence[Buffer]) -> int:
         data = b"".join(bytes(buffer) for buffer in buffers)
         node = self._writing("append", data)
-        node.data += data
+        node.append(data)
         return len(data)
 
     def write_at(self, position: int, data: Buffer) -> None:
         node = self._writing("write", b"")
-        content = bytes(data)
-        node.data[position : position + len(content)] = content
+        node.write(position, bytes(data))
 
     def truncate(self, size: int) -> None:
         node = self._writing("truncate", b"")
-        if size <= len(node.data):
-            del node.data[size:]
-        else:
-            node.data += bytes(size - len(node.data))
+        node.truncate(size)
 
     def sync(self) -> None:
         node = self._open()
         self._disk.operation("sync", self._path)
-        node.durable = bytes(node.data)
+        node.sync()
 
     def close(self) -> None:
         if self._node is not None:
@@ -158,7 +81,7 @@ class MemoryFile:
         try:
             self._disk.operation(verb, self._path)
         except OSError:
-            node.data += data[: self._disk.chance.randint(0, len(data))]  # how much arrived is not known
+            node.append(data[: self._disk.chance.randint(0, len(data))])  # how much arrived is not known
             raise
         node.modified_ms = self._disk.now_ms
         return node
@@ -227,7 +150,7 @@ class MemoryDisk:
         self.crash_process()
         self.boots += 1
         chance = self.chance if seed is None else random.Random(seed)
-        self.root = self.root.after_power_loss(chance, {})
+        self.root = self.root.after_power_loss(chance)
 
     def operation(self, verb: str, path: str) -> None:
         self.operations += 1
@@ -323,11 +246,11 @@ class MemoryDisk:
         self.operation("replace", path)
         folder, name = self._parent(path)
         node = FileNode()
-        node.data = bytearray(data)
+        node.append(data)
         node.modified_ms = self.now_ms
         folder.change({name: node})
         if sync:
-            node.durable = bytes(data)
+            node.sync()
             folder.sync()
 
     def sync_directory(self, path: str) -> None:
@@ -367,9 +290,7 @@ class MemoryDisk:
 
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
         """Damage at rest: one bit of a file changes, durably, and nobody is told."""
-        node = self._file(path)
-        node.data[position] ^= 1 << bit
-        node.durable = bytes(node.data)
+        self._file(path).flip_bit(position, bit)
 
     def _find(self, path: str) -> FileNode | FolderNode | None:
         node: FileNode | FolderNode | None = self.root

@@ -21,7 +21,7 @@ T = TypeVar("T")
 OFFLOAD_THREADS_MAX = 4
 """Threads for work that may stall; each one waits in the kernel, not for the interpreter."""
 
-WATCH_POLL_MS = 15
+WATCH_POLL_MS = 20
 """How often a watch looks. Polling, since no system tells another process that a lock was dropped."""
 
 _RWF_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
