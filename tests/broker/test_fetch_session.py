@@ -34,7 +34,7 @@ def test_a_full_fetch_opens_a_session_and_later_ones_name_only_changes():
     assert not first.incremental
     second = begin(sessions, first.session_id, 1, asks(1, offset=7), [PartitionKey(TOPIC, 2)])
     assert second.incremental
-    assert [(p.partition, p.fetch_offset) for p in second.partitions] == [(0, 0), (1, 7)]
+    assert [(p.partition, p.fetch_offset) for p in second.to_read()] == [(0, 0), (1, 7)]
 
 
 def test_a_wrong_epoch_is_refused():
@@ -63,7 +63,7 @@ def test_kafka_9338_the_session_keeps_the_readers_leader_epoch():
     sessions = cache()
     opened = begin(sessions, 0, 0, asks(0, epoch=5))
     later = begin(sessions, opened.session_id, 1)
-    assert [p.current_leader_epoch for p in later.partitions] == [5]
+    assert [p.current_leader_epoch for p in later.to_read()] == [5]
 
 
 def test_only_news_is_told():
@@ -92,7 +92,7 @@ def test_partitions_with_records_move_to_the_end_so_that_none_starves():
         PartitionKey(TOPIC, 0), failed=False, has_records=True, high_watermark=1, log_start=0
     )
     later = begin(sessions, opened.session_id, 1)
-    assert [p.partition for p in later.partitions] == [1, 2, 0]
+    assert [p.partition for p in later.to_read()] == [1, 2, 0]
 
 
 def test_sessions_are_bounded_and_a_recent_one_is_not_evicted():
@@ -112,3 +112,55 @@ def test_a_final_epoch_closes_the_session():
     closing = begin(sessions, opened.session_id, -1, asks(0))
     assert closing.session is None
     assert len(sessions) == 0
+
+
+def answered(session, index, **outcome):
+    """What a fetch that found nothing new says of a partition."""
+    quiet = {"failed": False, "has_records": False, "high_watermark": 0, "log_start": 0}
+    return session.is_news(PartitionKey(TOPIC, index), **quiet | outcome)
+
+
+def test_a_partition_that_had_nothing_to_tell_is_not_looked_at_again():
+    sessions = cache()
+    opened = begin(sessions, 0, 0, asks(0, 1, 2))
+    for index in range(3):
+        answered(opened.session, index)
+    later = begin(sessions, opened.session_id, 1)
+    assert later.to_read() == []
+    assert not later.is_empty, "there is something to wait for"
+    opened.session.mark_dirty(PartitionKey(TOPIC, 1))
+    assert [p.partition for p in later.to_read()] == [1]
+
+
+def test_a_partition_for_which_there_was_no_room_is_looked_at_again():
+    sessions = cache()
+    opened = begin(sessions, 0, 0, asks(0, 1))
+    answered(opened.session, 0, has_more=True)
+    answered(opened.session, 1)
+    assert [p.partition for p in begin(sessions, opened.session_id, 1).to_read()] == [0]
+
+
+def test_a_partition_that_failed_is_looked_at_again():
+    sessions = cache()
+    opened = begin(sessions, 0, 0, asks(0))
+    answered(opened.session, 0, failed=True)
+    assert [p.partition for p in begin(sessions, opened.session_id, 1).to_read()] == [0]
+
+
+def test_whoever_watches_hears_of_each_partition_that_leaves():
+    class Watcher:
+        def __init__(self):
+            self.forgotten = []
+
+        def forget(self, key):
+            self.forgotten.append(key.partition)
+
+    sessions = cache()
+    opened = begin(sessions, 0, 0, asks(0, 1, 2))
+    opened.session.watcher = watcher = Watcher()
+    begin(sessions, opened.session_id, 1, (), [PartitionKey(TOPIC, 1)])
+    assert watcher.forgotten == [1]
+    begin(sessions, opened.session_id, -1, asks(0))
+    assert watcher.forgotten == [1, 0, 2]
+    opened.session.mark_dirty(PartitionKey(TOPIC, 0))
+    assert opened.session.dirty == {}, "an ended session has no partitions"

@@ -15,7 +15,12 @@ def main() -> int:
     parser.add_argument("--override", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--ready-fd", type=int, help="where to write host:port once ready")
     arguments = parser.parse_args()
-    overrides = dict(item.split("=", 1) for item in arguments.override)
+    overrides: dict[str, str] = {}
+    for item in arguments.override:
+        key, separator, value = item.partition("=")
+        if not separator or not key.strip():
+            parser.error(f"--override takes KEY=VALUE, not {item!r}")
+        overrides[key.strip()] = value.strip()
     return run_broker(arguments.config, overrides, arguments.ready_fd)
 
 

@@ -13,10 +13,25 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 
-class FetchWatchable(Protocol):
-    """A partition that can be waited on."""
+class FetchWaiter(Protocol):
+    """Who hears of changes to a partition: a waiting fetch, or the watch of a fetch session."""
 
-    fetch_waiters: dict[DelayedFetch, None]
+    for_replica: bool
+    """Whether it waits for what is written, not for what is committed."""
+
+    def on_readable(self, source: FetchWatchable, byte_count: int) -> None:
+        """``byte_count`` more bytes can be read (0: something else is news)."""
+        ...
+
+    def complete(self, source: FetchWatchable) -> None:
+        """What was known of the partition is no longer true: look again at once."""
+        ...
+
+
+class FetchWatchable(Protocol):
+    """What can be waited on."""
+
+    fetch_waiters: dict[FetchWaiter, None]
     """Ordered, so that replay is exact."""
 
 
@@ -44,7 +59,7 @@ class DelayedFetch:
             partition.fetch_waiters[self] = None
         self._timer = asyncio.get_running_loop().call_later(max_wait_ms / 1000, self.complete)
 
-    def on_readable(self, byte_count: int) -> None:
+    def on_readable(self, source: FetchWatchable, byte_count: int) -> None:
         """``byte_count`` more bytes can be read from one of the partitions."""
         self._bytes_missing -= byte_count
         if self._bytes_missing > 0 or self._done:
@@ -54,7 +69,7 @@ class DelayedFetch:
         else:
             self._bytes_missing = 1  # an overestimate: look again at the next change
 
-    def complete(self) -> None:
+    def complete(self, source: FetchWatchable | None = None) -> None:
         """Answer now, with whatever there is."""
         answer = self._answer
         self._leave()

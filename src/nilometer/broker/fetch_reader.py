@@ -7,11 +7,11 @@ is *cold*: it is read aside, and taken over afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from nilometer.broker.fetch_session import FetchPartition
+from nilometer.broker.fetch_session import FetchPartition, PartitionKey
 from nilometer.broker.partition import Partition
 from nilometer.broker.replica_manager import ReplicaManager
 from nilometer.replication import DivergingFetch, EpochEnd, LeaderRole, RefuseFetch, ServeFetch
@@ -67,6 +67,8 @@ class FetchOutcome:
     diverging: EpochEnd | None = None
     preferred_read_replica: int = -1
     cold: ColdRead | None = None
+    has_more: bool = False
+    """There was no room for what the partition holds."""
     has_news: bool = False
     """For a follower: its leader's high watermark is above the one it knows."""
 
@@ -84,16 +86,11 @@ class FetchOutcome:
     def is_urgent(self) -> bool:
         """Whether the reader must hear of it at once."""
         return (
-            self.error is not ErrorCode.none or self.diverging is not None or self.preferred_read_replica >= 0
+            self.error is not ErrorCode.none
+            or self.has_news
+            or self.diverging is not None
+            or self.preferred_read_replica >= 0
         )
-
-
-@dataclass(slots=True)
-class _Target:
-    asked: FetchPartition
-    partition: Partition | None
-    error: ErrorCode = ErrorCode.none
-    is_acknowledged: bool = False
 
 
 class FetchReader:
@@ -101,19 +98,22 @@ class FetchReader:
         self,
         replicas: ReplicaManager,
         identity: ReaderIdentity,
-        asked: Sequence[FetchPartition],
+        to_read: Callable[[], Sequence[FetchPartition]],
         max_bytes: int,
+        on_found: Callable[[FetchPartition, Partition], None],
     ) -> None:
+        """``to_read`` tells which partitions to look at, each time anew; ``on_found`` hears of
+        each that is here.
+        """
         self.identity = identity
+        self._replicas = replicas
         self._max_bytes = max_bytes
-        self._targets = [_find(replicas, one) for one in asked]
+        self._to_read = to_read
+        self._on_found = on_found
+        self._acknowledged: set[PartitionKey] = set()
+        """Partitions for which this fetch has counted as its follower's acknowledgement."""
         self.outcomes: list[FetchOutcome] = []
         self.bytes_read = 0
-
-    @property
-    def partitions(self) -> list[Partition]:
-        """Those found here, for waiting on them."""
-        return [target.partition for target in self._targets if target.partition is not None]
 
     @property
     def is_urgent(self) -> bool:
@@ -127,14 +127,20 @@ class FetchReader:
         """Read all partitions as they are now, from memory; the rest is left cold."""
         self.outcomes = []
         self.bytes_read = 0
-        for target in self._targets:
-            outcome = FetchOutcome(target.asked, target.error)
-            if target.partition is not None:
-                try:
-                    self._read_one(target, target.partition, outcome)
-                except KafkaError as problem:
-                    outcome.fail(problem.code)
+        for asked in self._to_read():
+            outcome = FetchOutcome(asked)
+            try:
+                partition = self._find(asked)
+                self._on_found(asked, partition)
+                self._read_one(partition, outcome)
+            except KafkaError as problem:
+                outcome.fail(problem.code)
             self.outcomes.append(outcome)
+
+    def _find(self, asked: FetchPartition) -> Partition:
+        if asked.topic.name is not None:
+            return self._replicas.partition(asked.topic.name, asked.partition)
+        return self._replicas.partition_by_id(asked.topic.id, asked.partition)
 
     def read_cold(self) -> list[tuple[FetchOutcome, LogSlice | KafkaError]]:
         """What was left cold, read from the device. May stall: run it aside, then ``settle`` the result."""
@@ -157,17 +163,17 @@ class FetchReader:
             if isinstance(piece, KafkaError):
                 outcome.fail(piece.code)
             elif cold is not None:
-                self._take(cold.partition, outcome, piece)
+                self._take(cold.partition, outcome, piece, cold.end)
 
-    def _read_one(self, target: _Target, partition: Partition, outcome: FetchOutcome) -> None:
-        asked = target.asked
+    def _read_one(self, partition: Partition, outcome: FetchOutcome) -> None:
+        asked = outcome.asked
         leader = partition.check_reader(asked.current_leader_epoch)
         log = partition.log
         outcome.log_start_offset = log.log_start_offset
         outcome.high_watermark = leader.high_watermark
         outcome.last_stable_offset = log.last_stable_offset(leader.high_watermark)
         if self.identity.is_replica:
-            end = self._end_for_replica(target, partition, leader, outcome)
+            end = self._end_for_replica(partition, leader, outcome)
         else:
             end = outcome.last_stable_offset if self.identity.read_committed else leader.high_watermark
             if asked.last_fetched_epoch >= 0:
@@ -177,22 +183,21 @@ class FetchReader:
         room = max(0, min(asked.max_bytes, self._max_bytes - self.bytes_read))
         min_one = self.bytes_read == 0
         if room <= 0 and not min_one:
+            outcome.has_more = asked.fetch_offset < end
             return
         # Above the high watermark but within the log there is nothing to read yet, which is no error.
         piece = log.read(asked.fetch_offset, room, end, min_one=min_one, only_cached=True)
         if piece is None:
             outcome.cold = ColdRead(partition, asked.fetch_offset, room, end, min_one)
         else:
-            self._take(partition, outcome, piece)
+            self._take(partition, outcome, piece, end)
 
-    def _end_for_replica(
-        self, target: _Target, partition: Partition, leader: LeaderRole, outcome: FetchOutcome
-    ) -> int | None:
-        if target.is_acknowledged:
+    def _end_for_replica(self, partition: Partition, leader: LeaderRole, outcome: FetchOutcome) -> int | None:
+        asked = outcome.asked
+        if asked.key in self._acknowledged:
             outcome.has_news = leader.has_news_for(self.identity.replica_id)
             outcome.high_watermark = leader.tell_high_watermark(self.identity.replica_id)
             return leader.log_end_offset
-        asked = target.asked
         verdict = partition.on_follower_fetch(
             self.identity.replica_id,
             self.identity.replica_epoch,
@@ -203,7 +208,7 @@ class FetchReader:
         )
         match verdict:
             case ServeFetch(end_offset, high_watermark, _, has_news):
-                target.is_acknowledged = True
+                self._acknowledged.add(asked.key)
                 has_records = asked.fetch_offset < end_offset
                 outcome.has_news = has_news
                 outcome.high_watermark = (
@@ -216,9 +221,10 @@ class FetchReader:
             case RefuseFetch(error):
                 raise KafkaError(error)
 
-    def _take(self, partition: Partition, outcome: FetchOutcome, piece: LogSlice) -> None:
+    def _take(self, partition: Partition, outcome: FetchOutcome, piece: LogSlice, end: int) -> None:
         outcome.records = piece.records
         outcome.size = len(piece.records)
+        outcome.has_more = not outcome.size and outcome.asked.fetch_offset < end
         self.bytes_read += outcome.size
         if self.identity.read_committed:
             outcome.aborted = [
@@ -227,12 +233,3 @@ class FetchReader:
                     outcome.asked.fetch_offset, piece.next_offset
                 )
             ]
-
-
-def _find(replicas: ReplicaManager, asked: FetchPartition) -> _Target:
-    try:
-        if asked.topic.name is not None:
-            return _Target(asked, replicas.partition(asked.topic.name, asked.partition))
-        return _Target(asked, replicas.partition_by_id(asked.topic.id, asked.partition))
-    except KafkaError as problem:
-        return _Target(asked, None, problem.code)

@@ -5,6 +5,9 @@ stale reader stays fenced: KAFKA-9338) and what it was last told. Invariants:
 
 - a session's epoch rises by one with each fetch; any other epoch is refused;
 - partitions that returned records go to the end of the order, so that none starves under ``max_bytes``;
+- a partition that may have something to tell is *dirty*: named by the reader, changed since it was last
+  looked at, or left with more to read. Only dirty ones are looked at, so an idle partition costs a fetch
+  nothing;
 - at most ``slots`` sessions live at once; one that has been used within ``KEEP_MS`` is not evicted.
 """
 
@@ -12,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from nilometer.runtime import Entropy
@@ -63,6 +66,14 @@ class _Told:
     log_start_offset: int = -1
 
 
+class SessionWatcher(Protocol):
+    """Who marks partitions dirty."""
+
+    def forget(self, key: PartitionKey) -> None:
+        """The partition has left the session, or the session has ended."""
+        ...
+
+
 @dataclass(slots=True)
 class FetchSession:
     id: int
@@ -71,19 +82,47 @@ class FetchSession:
     last_used_ms: int
     partitions: dict[PartitionKey, FetchPartition] = field(default_factory=dict[PartitionKey, FetchPartition])
     told: dict[PartitionKey, _Told] = field(default_factory=dict[PartitionKey, _Told])
+    dirty: dict[PartitionKey, None] = field(default_factory=dict[PartitionKey, None])
+    """In the order in which they are to be looked at."""
+    watcher: SessionWatcher | None = None
 
     def update(self, partitions: Iterable[FetchPartition], forgotten: Iterable[PartitionKey]) -> None:
         for partition in partitions:
             self.partitions[partition.key] = partition
             self.told.setdefault(partition.key, _Told())
+            self.dirty.setdefault(partition.key)
         for key in forgotten:
-            self.partitions.pop(key, None)
+            self.forget(key)
+
+    def forget(self, key: PartitionKey) -> None:
+        if self.partitions.pop(key, None) is not None:
             self.told.pop(key, None)
+            self.dirty.pop(key, None)
+            if self.watcher is not None:
+                self.watcher.forget(key)
+
+    def end(self) -> None:
+        for key in list(self.partitions):
+            self.forget(key)
+
+    def mark_dirty(self, key: PartitionKey) -> None:
+        if key in self.partitions:
+            self.dirty.setdefault(key)
 
     def is_news(
-        self, key: PartitionKey, *, failed: bool, has_records: bool, high_watermark: int, log_start: int
+        self,
+        key: PartitionKey,
+        *,
+        failed: bool,
+        has_records: bool,
+        high_watermark: int,
+        log_start: int,
+        has_more: bool = False,
     ) -> bool:
-        """Whether this outcome must be told; remembers that it was."""
+        """Whether this outcome must be told; remembers that it was.
+
+        ``has_more``: there was no room for what the partition holds.
+        """
         told = self.told.get(key)
         if told is None:
             return True
@@ -96,8 +135,9 @@ class FetchSession:
             told.high_watermark = -1  # so that recovery from the error is news again
         else:
             told.high_watermark, told.log_start_offset = high_watermark, log_start
-        if has_records and key in self.partitions:
-            self.partitions[key] = self.partitions.pop(key)
+        self.dirty.pop(key, None)
+        if (has_records or has_more or failed) and key in self.partitions:
+            self.dirty[key] = None  # there may be more; and now it comes after the others
         return news
 
 
@@ -107,9 +147,22 @@ class FetchRound(NamedTuple):
     session: FetchSession | None
     session_id: int
     """What the response carries."""
-    partitions: Sequence[FetchPartition]
+    named: Sequence[FetchPartition]
+    """What the reader asked for in this request."""
     incremental: bool
     """Whether partitions without news are left out of the response."""
+
+    def to_read(self) -> list[FetchPartition]:
+        """The partitions to look at now."""
+        if self.session is None:
+            return list(self.named)
+        partitions = self.session.partitions
+        return [partitions[key] for key in self.session.dirty]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is asked for at all, so that there is nothing to wait for."""
+        return not self.named and (self.session is None or not self.session.partitions)
 
 
 class FetchSessionCache:
@@ -137,10 +190,10 @@ class FetchSessionCache:
         FETCH_SESSION_TOPIC_ID_ERROR.
         """
         if epoch == FINAL_EPOCH:
-            self._sessions.pop(session_id, None)
+            self._drop(session_id)
             return FetchRound(None, NO_SESSION, partitions, incremental=False)
         if epoch == INITIAL_EPOCH:
-            self._sessions.pop(session_id, None)
+            self._drop(session_id)
             session = self._open(partitions, by_topic_id, now_ms)
             return FetchRound(session, session.id if session else NO_SESSION, partitions, incremental=False)
         session = self._sessions.get(session_id)
@@ -159,7 +212,7 @@ class FetchSessionCache:
         session.last_used_ms = now_ms
         self._sessions[session.id] = self._sessions.pop(session.id)
         session.update(partitions, forgotten)
-        return FetchRound(session, session.id, list(session.partitions.values()), incremental=True)
+        return FetchRound(session, session.id, partitions, incremental=True)
 
     def _open(
         self, partitions: Sequence[FetchPartition], by_topic_id: bool, now_ms: int
@@ -182,5 +235,10 @@ class FetchSessionCache:
         oldest = next(iter(self._sessions.values()))
         if now_ms - oldest.last_used_ms < KEEP_MS:
             return False
-        del self._sessions[oldest.id]
+        self._drop(oldest.id)
         return True
+
+    def _drop(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            session.end()

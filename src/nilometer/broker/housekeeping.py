@@ -88,6 +88,7 @@ class Housekeeping:
                 logger.error("Retention of %s: %s", partition, reason.message)
                 continue
             if paths:
+                partition.tell_log_start()
                 logger.info("%s now begins at offset %d", partition, log.log_start_offset)
                 self._disposal.remove_files(paths, log.config.file_delete_delay_ms)
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol, assert_never
 
-from nilometer.broker.delayed_fetch import DelayedFetch
+from nilometer.broker.delayed_fetch import FetchWaiter
 from nilometer.broker.delayed_produce import DelayedProduce, ProduceOutcome, ProduceWait
 from nilometer.cluster.identifiers import TopicIdPartition
 from nilometer.cluster.partition import PartitionState
@@ -93,7 +93,7 @@ class Partition:
         self.log = log
         self.replica = replica
         self._host = host
-        self.fetch_waiters: dict[DelayedFetch, None] = {}
+        self.fetch_waiters: dict[FetchWaiter, None] = {}
         self._produce_waits: dict[int, ProduceWait] = {}
         self._next_ticket = 0
         self._flush_waits: deque[tuple[int, ProduceWait]] = deque()
@@ -171,7 +171,7 @@ class Partition:
         if self.fetch_waiters:
             for waiter in list(self.fetch_waiters):
                 if waiter.for_replica:
-                    waiter.on_readable(info.size)
+                    waiter.on_readable(self, info.size)
         self._count_unflushed(info)
 
     def _count_unflushed(self, info: AppendInfo) -> None:
@@ -286,7 +286,14 @@ class Partition:
     def diverging_epoch(self, fetch_offset: int, last_fetched_epoch: int) -> EpochEnd | None:
         """Where the log that a reader has read to ``fetch_offset`` parts from this one; None if
         it does not.
+
+        Raises KafkaError: OFFSET_OUT_OF_RANGE for an epoch that has not been yet.
         """
+        if last_fetched_epoch > self.leader_epoch:
+            raise KafkaError(
+                ErrorCode.offset_out_of_range,
+                f"{self} is in leader epoch {self.leader_epoch}; nothing was read in {last_fetched_epoch}",
+            )
         found = diverging_epoch(self.log, fetch_offset, last_fetched_epoch)
         return None if found is IN_AGREEMENT else found
 
@@ -329,7 +336,13 @@ class Partition:
                 ErrorCode.offset_out_of_range, f"{target} is above the high watermark {leader.high_watermark}"
             )
         self.log.advance_log_start_offset(target, leader.high_watermark)
+        self.tell_log_start()
         return leader.low_watermark
+
+    def tell_log_start(self) -> None:
+        """The log start offset has moved: news for readers, but nothing more to read."""
+        for waiter in list(self.fetch_waiters):
+            waiter.on_readable(self, 0)
 
     # ── effects ─────────────────────────────────────────────────────────────────────────────────
     def _carry_out(self, effects: Effects) -> None:
@@ -364,8 +377,8 @@ class Partition:
     def _tell_consumers(self, readable: int) -> None:
         """The high watermark has risen: news for consumers, and for followers that know an older one."""
         for waiter in list(self.fetch_waiters):
-            waiter.on_readable(max(readable, 1) if not waiter.for_replica else 1)
+            waiter.on_readable(self, max(readable, 1) if not waiter.for_replica else 1)
 
     def _answer_all_fetches(self) -> None:
         for waiter in list(self.fetch_waiters):
-            waiter.complete()
+            waiter.complete(self)

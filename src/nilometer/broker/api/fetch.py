@@ -20,7 +20,9 @@ from nilometer.broker.connection import Reply
 from nilometer.broker.delayed_fetch import DelayedFetch
 from nilometer.broker.fetch_reader import FetchReader, ReaderIdentity
 from nilometer.broker.fetch_session import FINAL_EPOCH, FetchPartition, FetchRound, PartitionKey, TopicKey
+from nilometer.broker.partition import Partition
 from nilometer.broker.services import Services
+from nilometer.broker.session_watch import watch_of
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import KafkaError
@@ -89,21 +91,35 @@ class _Fetch:
         self._round = session_round
         self._max_wait_ms = messages.milliseconds(request.body.max_wait)
         self._min_bytes: int = request.body.min_bytes
+        identity = _identity(request)
         self._reader = FetchReader(
             services.replicas,
-            _identity(request),
-            session_round.partitions,
+            identity,
+            session_round.to_read,
             max_bytes=min(request.field("max_bytes", 0x7FFF_FFFF), services.config.fetch_max_bytes),
+            on_found=self._note_found,
         )
+        self._watch = (
+            None
+            if session_round.session is None
+            else watch_of(session_round.session, for_replica=identity.is_replica)
+        )
+        self._found: dict[Partition, None] = {}
         self._future: asyncio.Future[Reply] | None = None
 
     def begin(self) -> Reply | asyncio.Future[Reply]:
         self._reader.read()
         if self._reader.has_cold:
             return spawn(self._services, self._read_cold())
-        if self._is_enough or self._max_wait_ms <= 0 or not self._round.partitions:
+        if self._is_enough or self._max_wait_ms <= 0 or self._round.is_empty:
             return self._answer()
         return self._wait()
+
+    def _note_found(self, asked: FetchPartition, partition: Partition) -> None:
+        if self._watch is not None:
+            self._watch.watch(asked.key, partition)
+        else:
+            self._found[partition] = None
 
     @property
     def _is_enough(self) -> bool:
@@ -117,7 +133,7 @@ class _Fetch:
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._future = future
         delayed = DelayedFetch(
-            self._reader.partitions,
+            list(self._found) if self._watch is None else [self._watch],
             self._min_bytes - self._reader.bytes_read,
             self._max_wait_ms,
             self._try_answer,

@@ -58,6 +58,7 @@ def _is_told(session_round: FetchRound, outcome: FetchOutcome) -> bool:
         outcome.asked.key,
         failed=outcome.error is not ErrorCode.none or outcome.diverging is not None,
         has_records=outcome.size > 0,
+        has_more=outcome.has_more,
         high_watermark=outcome.high_watermark,
         log_start=outcome.log_start_offset,
     )

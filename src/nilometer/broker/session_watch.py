@@ -1,0 +1,56 @@
+"""What a fetch session hears of its partitions between and during fetches.
+
+Registered once with each partition, for as long as the session has it: a change makes the partition dirty in
+the session, and is passed on to the fetch that waits, if one does. So neither an idle partition nor a waiting
+fetch costs anything, however many partitions a session has.
+"""
+
+from __future__ import annotations
+
+from nilometer.broker.delayed_fetch import FetchWaiter, FetchWatchable
+from nilometer.broker.fetch_session import FetchSession, PartitionKey
+
+
+class SessionWatch:
+    """Invariant: registered with exactly the partitions in ``_keys``, each of which the session has."""
+
+    def __init__(self, session: FetchSession, *, for_replica: bool) -> None:
+        self._session = session
+        self.for_replica = for_replica
+        self.fetch_waiters: dict[FetchWaiter, None] = {}
+        """The fetch of this session that waits; one at most."""
+        self._keys: dict[FetchWatchable, PartitionKey] = {}
+        self._partitions: dict[PartitionKey, FetchWatchable] = {}
+        session.watcher = self
+
+    def watch(self, key: PartitionKey, partition: FetchWatchable) -> None:
+        """``key`` is ``partition`` now: another object than before, if its topic was created anew."""
+        if self._partitions.get(key) is partition:
+            return
+        self.forget(key)
+        self._partitions[key] = partition
+        self._keys[partition] = key
+        partition.fetch_waiters[self] = None
+
+    def on_readable(self, source: FetchWatchable, byte_count: int) -> None:
+        self._session.mark_dirty(self._keys[source])
+        for waiter in list(self.fetch_waiters):
+            waiter.on_readable(source, byte_count)
+
+    def complete(self, source: FetchWatchable) -> None:
+        self._session.mark_dirty(self._keys[source])
+        for waiter in list(self.fetch_waiters):
+            waiter.complete(source)
+
+    def forget(self, key: PartitionKey) -> None:
+        partition = self._partitions.pop(key, None)
+        if partition is not None:
+            del self._keys[partition]
+            partition.fetch_waiters.pop(self, None)
+
+
+def watch_of(session: FetchSession, *, for_replica: bool) -> SessionWatch:
+    """The session's watch, made at its first fetch."""
+    if isinstance(session.watcher, SessionWatch):
+        return session.watcher
+    return SessionWatch(session, for_replica=for_replica)
