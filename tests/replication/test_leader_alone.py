@@ -1,6 +1,6 @@
 """SPEC R-2, R-4: a partition with one replica, the hot path."""
 
-from replica_log_double import ListLog
+from roles import log_of
 
 from nilometer.replication import (
     HighWatermarkAdvanced,
@@ -11,26 +11,27 @@ from nilometer.replication import (
     StartEpoch,
     WaitingForFlush,
 )
+from nilometer.simulation.model_check import ModelLog
 from nilometer.wire.errors import ErrorCode
 
 ALONE = Registration(replicas=(1,), isr=(1,), leader=1, leader_epoch=4, partition_epoch=9)
 
 
-def leader_on(log: ListLog, **settings: object) -> LeaderRole:
+def leader_on(log: ModelLog, **settings: object) -> LeaderRole:
     return LeaderRole(
         ALONE, log, broker_id=1, broker_epoch=7, high_watermark=0, eligible={1: 7}, now_ms=0, **settings
     )
 
 
 def test_taking_office_enters_the_epoch_and_commits_what_is_there() -> None:
-    log = ListLog(1, 1, 3)
+    log = log_of(1, 1, 3)
     leader = leader_on(log)
     assert leader.start(0) == (StartEpoch(4, 3), HighWatermarkAdvanced())
     assert (leader.epoch_start_offset, leader.high_watermark) == (3, 3)
 
 
 def test_high_watermark_is_the_log_end_at_once() -> None:
-    leader = leader_on(ListLog())
+    leader = leader_on(log_of())
     leader.start(0)
     assert leader.on_appended(5, 0) == (HighWatermarkAdvanced(),)
     assert leader.high_watermark == 5
@@ -41,17 +42,17 @@ def test_high_watermark_is_the_log_end_at_once() -> None:
 
 
 def test_one_replica_does_not_freeze_under_a_larger_min_isr() -> None:
-    leader = leader_on(ListLog(), min_insync_replicas=2)
+    leader = leader_on(log_of(), min_insync_replicas=2)
     assert leader.admit_acks_all() is ErrorCode.none
     leader.on_appended(1, 0)
     assert leader.high_watermark == 1
 
 
 def test_where_flushed_records_count_the_high_watermark_waits_for_the_flush() -> None:
-    log = ListLog()
+    log = log_of()
     leader = leader_on(log, counts_flushed=True)
     leader.start(0)
-    log.append(4, "m0")
+    log.append(4, 0)
     assert leader.on_appended(1, 0) == ()
     assert leader.acks_all_outcome(1) is ErrorCode.request_timed_out
     assert leader.high_watermark_hold(0) == WaitingForFlush()

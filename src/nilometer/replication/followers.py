@@ -59,6 +59,11 @@ class Followers:
             if broker_id in self._remotes:
                 self._remotes[broker_id].refused_broker_epoch = broker_epoch
 
+    def find_silent(self, lagging: Iterable[BrokerId]) -> None:
+        """Whoever is to leave the ISR for lagging does not come back before it has fetched again."""
+        for broker_id in lagging:
+            self._remotes[broker_id].is_silent = True
+
     def on_leader_append(self, end_offset_before: Offset, now_ms: int) -> None:
         """Whoever had everything had it until this very moment, however long nobody fetched."""
         for remote in self._remotes.values():

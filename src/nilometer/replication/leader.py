@@ -294,7 +294,7 @@ class LeaderRole:
         assert remote is not None
         remote.on_fetch(broker_epoch, fetch_offset, log_start_offset, self.log_end_offset, now_ms)
         high_watermark = self.high_watermark
-        effects = self._maybe_expand() + self._maybe_advance(now_ms)
+        effects = self._maybe_advance(now_ms) + self._maybe_expand()
         has_records = fetch_offset < self.log_end_offset
         if has_records:
             remote.told_high_watermark = high_watermark
@@ -336,7 +336,7 @@ class LeaderRole:
                 return self._on_settled(now_ms)
             case Ruling.REFUSED:
                 self._followers.refuse(request.new_isr)
-                return self._maybe_expand() + self._maybe_advance(now_ms)
+                return self._maybe_advance(now_ms) + self._maybe_expand()
             case Ruling.STALE | Ruling.UNDECIDED:
                 return NOTHING
 
@@ -358,7 +358,7 @@ class LeaderRole:
             if broker_id in state.added
         ):
             self._isr.withdraw()
-        return self._maybe_expand() + self._maybe_advance(now_ms)
+        return self._maybe_advance(now_ms) + self._maybe_expand()
 
     def on_min_isr_changed(self, min_insync_replicas: int, now_ms: int) -> Effects:
         self.min_insync_replicas = min_insync_replicas
@@ -417,6 +417,7 @@ class LeaderRole:
     def _may_join(self, remote: RemoteReplica) -> bool:
         return (
             remote.assigned
+            and not remote.is_silent
             and remote.broker_id not in self._isr.state.maximal
             and remote.log_end_offset >= self.high_watermark
             and remote.log_end_offset >= self.epoch_start_offset
@@ -437,6 +438,7 @@ class LeaderRole:
         state = self._isr.state
         if not isinstance(state, CommittedIsr) or state.maximal.isdisjoint(lagging):
             return NOTHING
+        self._followers.find_silent(lagging)
         staying = tuple(member for member in state.isr if member not in lagging)
         return (SendAlterPartition(self._isr.propose_shrink(self._lives_of(staying))),)
 
@@ -468,4 +470,4 @@ class LeaderRole:
         """A newer state is committed: the high watermark may be free to move, and acks=all with it
         (KAFKA-13091)."""
         self._track(now_ms)
-        return self._maybe_expand() + self._maybe_advance(now_ms)
+        return self._maybe_advance(now_ms) + self._maybe_expand()

@@ -20,6 +20,7 @@ class RemoteReplica:
         "assigned",
         "broker_epoch",
         "broker_id",
+        "is_silent",
         "last_caught_up_ms",
         "last_fetch_leader_end_offset",
         "last_fetch_ms",
@@ -37,6 +38,8 @@ class RemoteReplica:
         """The life of the broker that fetched last."""
         self.refused_broker_epoch = NO_BROKER_EPOCH
         """The life that the controller has called ineligible."""
+        self.is_silent = False
+        """Found lagging, and not heard of since."""
         self.log_start_offset = UNKNOWN_OFFSET
         self.log_end_offset = UNKNOWN_OFFSET
         self.last_caught_up_ms = last_caught_up_ms
@@ -67,6 +70,7 @@ class RemoteReplica:
         if broker_epoch != self.broker_epoch:
             self.broker_epoch = broker_epoch
             self.told_high_watermark = UNKNOWN_OFFSET
+        self.is_silent = False
         self.log_end_offset = fetch_offset
         self.log_start_offset = log_start_offset
         self.last_fetch_leader_end_offset = leader_end_offset
