@@ -245,9 +245,9 @@ class Fetcher:
         future: asyncio.Future[Message],
     ) -> None:
         del self._fetching[node_id]
+        problem = ConnectionLost("cancelled") if future.cancelled() else future.exception()
         if self._closed:
             return
-        problem = ConnectionLost("cancelled") if future.cancelled() else future.exception()
         if isinstance(problem, KafkaError):
             self._sessions[node_id].on_disconnected()
             self._on_fetch_failed(list(plan.wanted), problem)

@@ -1,0 +1,281 @@
+"""Every replica of a cluster as its own broker describes it, for people and programs that look on.
+
+Asks all brokers at once, each for itself (DescribeReplicas), and puts the answers together: one row for each
+replica that is assigned, whether its broker answers or not. Brokers are found through Metadata; those once
+seen are asked again even when the cluster no longer lists them.
+
+Invariants:
+- a look takes no longer than two time-outs, however many brokers hang; with brokers known, one;
+- nothing is made up: what a broker did not say is None, beside the reason why it did not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from nilometer.client.cluster_metadata import BrokerNode, ClusterMetadata
+from nilometer.client.config_keys import parse_server
+from nilometer.client.connection import Connection, ConnectionLost
+from nilometer.client.metadata_exchange import MetadataAnswer, metadata_request, read_metadata
+from nilometer.runtime import Runtime
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.describe_replicas import (
+    KEY,
+    LEADER,
+    DescribeReplicasResponse,
+    RemoteReplicaState,
+    ReplicaState,
+)
+from nilometer.wire.errors import KafkaError, UnsupportedVersion
+
+T = TypeVar("T")
+_Address = tuple[str, int]
+_PartitionKey = tuple[str, int]
+
+UNLISTED = "the cluster does not list it"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAnswer:
+    broker_id: int
+    node: BrokerNode | None
+    """Where it is, or was when it was last seen; None if that was never known."""
+    answer: DescribeReplicasResponse | None
+    failure: str | None
+    """Why there is no answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRow:
+    topic: str
+    partition: int
+    broker_id: int
+    state: ReplicaState | None
+    """What the replica's broker says; None where it does not answer."""
+    failure: str | None
+    in_sync: bool | None
+    """By the ISR that is committed, as the newest answer has it."""
+    seen_by_leader: RemoteReplicaState | None
+    """A follower, as its leader sees it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    cluster_id: str | None
+    controller_id: int
+    brokers: tuple[BrokerAnswer, ...]
+    rows: tuple[ReplicaRow, ...]
+    missing_topics: tuple[str, ...]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every replica was described by its own broker."""
+        return not self.missing_topics and all(row.state is not None for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    broker: BrokerAnswer
+    metadata: MetadataAnswer | None
+
+    @property
+    def metadata_number(self) -> int:
+        answer = self.broker.answer
+        return -1 if answer is None else answer.broker.metadata_number
+
+
+@dataclass(slots=True)
+class ReplicaSurvey:
+    """Looks again and again over the same connections. Use as ``async with``."""
+
+    runtime: Runtime
+    bootstrap: Sequence[str]
+    timeout_ms: int = 2_000
+    _connections: dict[_Address, Connection] = field(default_factory=dict[_Address, Connection])
+    _nodes: dict[int, BrokerNode] = field(default_factory=dict[int, BrokerNode])
+
+    async def __aenter__(self) -> ReplicaSurvey:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    async def look(
+        self, topics: Sequence[str] | None = None, partitions: Sequence[int] | None = None
+    ) -> Survey:
+        """Raises KafkaError where no broker at all answers."""
+        asked: dict[int, _Asked] = {}
+        problem: KafkaError = ConnectionLost("no broker is known")
+        while fresh := [node for node in self._nodes.values() if node.node_id not in asked]:
+            for one in await asyncio.gather(*(self._ask(node, topics, partitions) for node in fresh)):
+                asked[one.broker.broker_id] = one
+                self._learn(one.metadata)
+        if not any(one.metadata is not None for one in asked.values()):
+            await self._bootstrap()
+            return await self.look(topics, partitions)
+        return _survey(asked, partitions)
+
+    async def _bootstrap(self) -> None:
+        """Find the cluster through the servers that were given. Raises KafkaError where none of them answers."""
+        addresses = [parse_server(text) for text in self.bootstrap]
+        outcomes = await asyncio.gather(
+            *(self._attempt(address, self._metadata(address, ())) for address in addresses)
+        )
+        found = [outcome for outcome in outcomes if not isinstance(outcome, KafkaError)]
+        for answer in found:
+            self._learn(answer)
+        if not found:
+            raise next(outcome for outcome in outcomes if isinstance(outcome, KafkaError))
+
+    def _learn(self, answer: MetadataAnswer | None) -> None:
+        if answer is not None:
+            self._nodes.update(answer.metadata.brokers)
+
+    async def _metadata(self, address: _Address, topics: Sequence[str] | None) -> MetadataAnswer:
+        connection = await self._connection(address)
+        return read_metadata(
+            await connection.request(ApiKey.METADATA, lambda api: metadata_request(api, topics))
+        )
+
+    async def _ask(
+        self, node: BrokerNode, topics: Sequence[str] | None, partitions: Sequence[int] | None
+    ) -> _Asked:
+        """One broker for the cluster as it sees it, and for its replicas."""
+        address = (node.host, node.port)
+
+        async def ask() -> tuple[MetadataAnswer, DescribeReplicasResponse | str]:
+            metadata = await self._metadata(address, topics)
+            return metadata, await self._describe(node, topics, partitions)
+
+        outcome = await self._attempt(address, ask())
+        if isinstance(outcome, KafkaError):
+            reason = outcome.message or outcome.code.name
+            return _Asked(BrokerAnswer(node.node_id, node, None, reason), None)
+        metadata, described = outcome
+        if isinstance(described, str):
+            return _Asked(BrokerAnswer(node.node_id, node, None, described), metadata)
+        return _Asked(BrokerAnswer(node.node_id, node, described, None), metadata)
+
+    async def _describe(
+        self, node: BrokerNode, topics: Sequence[str] | None, partitions: Sequence[int] | None
+    ) -> DescribeReplicasResponse | str:
+        """The answer, or why it is of no use. Raises KafkaError."""
+        connection = await self._connection((node.host, node.port))
+        try:
+            answer: DescribeReplicasResponse = await connection.request(
+                KEY,
+                lambda api: api.request(
+                    topics=None if topics is None else tuple(topics),
+                    partitions=None if partitions is None else tuple(partitions),
+                ),
+            )
+        except UnsupportedVersion:
+            return "it does not serve DescribeReplicas: it is no Nilometer broker, or an older one"
+        if answer.broker.broker_id != node.node_id:
+            return f"broker {answer.broker.broker_id} answers in its place"
+        return answer
+
+    async def _attempt(self, address: _Address, work: Coroutine[object, object, T]) -> T | KafkaError:
+        """The result of ``work``, or why there is none. A broker that hangs loses its connection."""
+        try:
+            async with asyncio.timeout(self.timeout_ms / 1000):
+                return await work
+        except TimeoutError:
+            connection = self._connections.pop(address, None)
+            if connection is not None:
+                connection.close("no answer in time")
+            return ConnectionLost(f"no answer from {address[0]}:{address[1]} within {self.timeout_ms} ms")
+        except KafkaError as problem:
+            return problem
+
+    async def _connection(self, address: _Address) -> Connection:
+        known = self._connections.get(address)
+        if known is not None and not known.closed:
+            return known
+        connection = await Connection.open(self.runtime, *address)
+        self._connections[address] = connection
+        return connection
+
+
+def _survey(asked: Mapping[int, _Asked], partitions: Sequence[int] | None) -> Survey:
+    answers = {broker_id: one.broker for broker_id, one in asked.items()}
+    newest = max(
+        (one for one in asked.values() if one.metadata is not None), key=lambda one: one.metadata_number
+    )
+    assert newest.metadata is not None
+    metadata = newest.metadata.metadata
+    rows = _rows(metadata, answers, partitions)
+    for broker_id in {row.broker_id: None for row in rows}:
+        answers.setdefault(broker_id, BrokerAnswer(broker_id, None, None, UNLISTED))
+    return Survey(
+        metadata.cluster_id,
+        metadata.controller_id,
+        tuple(answers[broker_id] for broker_id in sorted(answers)),
+        rows,
+        tuple(sorted(newest.metadata.errors)),
+    )
+
+
+def _rows(
+    metadata: ClusterMetadata, answers: Mapping[int, BrokerAnswer], partitions: Sequence[int] | None
+) -> tuple[ReplicaRow, ...]:
+    states: dict[_PartitionKey, dict[int, ReplicaState]] = {}
+    for answer in answers.values():
+        for state in answer.answer.replicas if answer.answer is not None else ():
+            states.setdefault((state.topic, state.partition), {})[answer.broker_id] = state
+    assigned: dict[_PartitionKey, tuple[int, ...]] = {
+        (topic.name, part.partition): part.replicas
+        for topic in metadata.topics.values()
+        for part in topic.partitions
+        if partitions is None or part.partition in partitions
+    }
+    rows: list[ReplicaRow] = []
+    for key in sorted(assigned.keys() | states.keys()):
+        known = states.get(key, {})
+        replicas, isr = _newest_assignment(known.values()) or (assigned[key], None)
+        leader = _leader(known.values())
+        rows.extend(
+            _row(key, broker_id, known.get(broker_id), isr, leader, answers.get(broker_id))
+            for broker_id in (*replicas, *sorted(known.keys() - set(replicas)))
+        )
+    return tuple(rows)
+
+
+def _row(
+    key: _PartitionKey,
+    broker_id: int,
+    state: ReplicaState | None,
+    isr: tuple[int, ...] | None,
+    leader: ReplicaState | None,
+    answer: BrokerAnswer | None,
+) -> ReplicaRow:
+    if state is not None:
+        failure = None
+    elif answer is None:
+        failure = UNLISTED
+    else:
+        failure = answer.failure or "it does not know of this replica yet"
+    followers = leader.leader.followers if leader is not None and leader.leader is not None else ()
+    seen = next((one for one in followers if one.broker_id == broker_id), None)
+    return ReplicaRow(
+        *key, broker_id, state, failure, None if isr is None else broker_id in isr, seen_by_leader=seen
+    )
+
+
+def _newest_assignment(states: Iterable[ReplicaState]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    newest = max(states, key=lambda state: state.partition_epoch, default=None)
+    return None if newest is None else (newest.replicas, newest.isr)
+
+
+def _leader(states: Iterable[ReplicaState]) -> ReplicaState | None:
+    """The leader of the highest epoch: an older one may not have heard yet that it is none."""
+    leaders = [state for state in states if state.role == LEADER]
+    return max(leaders, key=lambda state: state.leader_epoch, default=None)
