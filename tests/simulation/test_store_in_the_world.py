@@ -185,6 +185,16 @@ def stop_on_failure(world: World, process: Process) -> None:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_any_mix_of_deaths_hangs_and_power_cuts(seed: int) -> None:
+    live_and_die(seed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(25, 1000))
+def test_any_mix_of_deaths_hangs_and_power_cuts__many_seeds(seed: int) -> None:
+    live_and_die(seed)
+
+
+def live_and_die(seed: int) -> None:
     history = History()
 
     async def story(world: World) -> None:
