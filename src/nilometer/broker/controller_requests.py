@@ -36,10 +36,19 @@ def on_controller(
     decide: Callable[[ClusterImage], Decision[R]],
     respond: Respond[R],
     refuse: Refuse,
+    *,
+    brokers_only: bool = False,
 ) -> asyncio.Future[Reply]:
-    """Answer with ``respond(reply of the decision)``, or with ``refuse`` where no decision came about."""
+    """Answer with ``respond(reply of the decision)``, or with ``refuse`` where no decision came about.
+
+    ``brokers_only``: what a broker says of itself or of a partition it leads. A client that says so is
+    mistaken, and believing it would stop a broker that is well.
+    """
 
     async def answer() -> Reply:
+        if brokers_only and not _is_forwarded(request):
+            why = "Only brokers may ask this."
+            return refuse(services, request, ErrorCode.cluster_authorization_failed, why)
         clock = services.runtime.clock
         deadline_ms = clock.monotonic_ms() + PATIENCE_MS
         while True:

@@ -22,7 +22,7 @@ def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
     def decide(image: ClusterImage) -> Decision[ProducerIdBlock]:
         return decide_allocate_producer_ids(image, BrokerId(body.broker_id), BrokerEpoch(body.broker_epoch))
 
-    return on_controller(services, request, decide, _respond, _refuse)
+    return on_controller(services, request, decide, _respond, _refuse, brokers_only=True)
 
 
 def _respond(services: Services, request: Request, block: ProducerIdBlock) -> Reply:

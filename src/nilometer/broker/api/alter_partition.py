@@ -48,7 +48,7 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
     def decide(image: ClusterImage) -> Decision[Altered]:
         return decide_alter_partitions(image, BrokerId(body.broker_id), BrokerEpoch(body.broker_epoch), asked)
 
-    return on_controller(services, request, decide, _respond, _refuse)
+    return on_controller(services, request, decide, _respond, _refuse, brokers_only=True)
 
 
 def _asked(topic: Message, part: Message) -> AlterPartition:

@@ -28,7 +28,7 @@ def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
             return Decision((), ShutdownProgress(outcome=Outcome(ErrorCode.invalid_request, why)))
         return decide_controlled_shutdown(image, BrokerId(body.broker_id), BrokerEpoch(body.broker_epoch))
 
-    return on_controller(services, request, decide, _respond, _refuse)
+    return on_controller(services, request, decide, _respond, _refuse, brokers_only=True)
 
 
 def _respond(services: Services, request: Request, progress: ShutdownProgress) -> Reply:

@@ -1,4 +1,7 @@
-"""UnregisterBroker: a broker will never return; nobody waits for its log any more."""
+"""UnregisterBroker: a broker will never return; nobody waits for its log any more.
+
+Refused for one that is alive: it would be back at once, without what its log was trusted with.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,11 @@ from nilometer.wire.errors import ErrorCode
 
 def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
     def decide(image: ClusterImage) -> Decision[Outcome]:
+        known = image.broker(request.body.broker_id)
+        if known is not None and not known.fenced:
+            return Decision(
+                (), Outcome(ErrorCode.invalid_request, f"Broker {known.id} is alive; stop it first.")
+            )
         return decide_unregister_broker(image, request.body.broker_id)
 
     return on_controller(services, request, decide, _respond, _refuse)
