@@ -25,7 +25,6 @@ FLUSH_CHECK_MS = 100
 """How often logs are looked over for an overdue ``flush.ms``, once any log has asked for one."""
 CONNECTION_CHECK_MS = 10_000
 PRODUCER_CHECK_MS = 600_000
-NEVER_MS = 1 << 62
 
 
 class Housekeeping:
@@ -99,8 +98,8 @@ class Housekeeping:
 
     def flush_overdue(self) -> None:
         wall_ms = self._runtime.clock.wall_ms()
-        for partition in self._replicas:
-            if partition.log.config.flush_ms < NEVER_MS and partition.log.is_flush_due(wall_ms):
+        for partition in self._replicas.with_flush_ms:
+            if partition.log.is_flush_due(wall_ms):
                 self._request_flush(partition)
 
     def close_idle_connections(self) -> None:

@@ -43,7 +43,7 @@ class LocalPartitionHost:
         self._commit.request(partition)
 
     def flushed(self, partition: Partition) -> None:
-        self._fetchers.wake(partition)
+        self._fetchers.resume(partition)
 
     def send_alter_partition(self, partition: Partition, request: AlterPartition) -> None:
         self._isr_requests.send(partition, request)

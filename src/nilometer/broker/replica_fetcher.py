@@ -62,6 +62,10 @@ class ReplicaFetcher:
         self._name = f"fetcher {lane} of broker {leader_id}"
         self._client_id = f"broker-{config.node_id}-fetcher-{lane}"
         self._followed: dict[_Key, _Followed] = {}
+        self._due: dict[_Key, None] = {}
+        """Those to be looked at when the next request is built; an idle one is not among them."""
+        self._in_session: dict[_Key, None] = {}
+        """Those that the leader's session has."""
         self._dropped: dict[_Key, None] = {}
         self._changed = asyncio.Event()
         self._connection: Connection | None = None
@@ -77,13 +81,19 @@ class ReplicaFetcher:
         """Fetch for ``partition`` from now on; its role may have changed."""
         key = _key(partition)
         self._followed[key] = _Followed(partition)
-        self._dropped.pop(key, None)
+        self._due[key] = None
         self.wake()
 
     def forget(self, partition: Partition) -> None:
         key = _key(partition)
         if self._followed.pop(key, None) is not None:
-            self._dropped[key] = None
+            self._due.pop(key, None)
+            self._leave_session(key)
+
+    def resume(self, partition: Partition) -> None:
+        """What was fetched is flushed: there is more to ask for."""
+        self._due[_key(partition)] = None
+        self.wake()
 
     def wake(self) -> None:
         """Something can be asked for that could not before."""
@@ -137,7 +147,7 @@ class ReplicaFetcher:
     async def _fetch_once(self) -> None:
         connection = await self._connect()
         asked, wake_in_ms = self._build()
-        if all(followed.sent is None for followed in self._followed.values()):
+        if not self._in_session:
             await self._rest(wake_in_ms)
             return
         if wake_in_ms < self._config.integer("replica.fetch.wait.max.ms"):
@@ -171,8 +181,10 @@ class ReplicaFetcher:
     def _reset_session(self) -> None:
         self._session_id = self._session_epoch = 0
         self._dropped.clear()
-        for followed in self._followed.values():
+        self._in_session.clear()
+        for key, followed in self._followed.items():
             followed.sent = None
+            self._due[key] = None
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────
     def _build(self) -> tuple[list[_Followed], int]:
@@ -182,31 +194,41 @@ class ReplicaFetcher:
         now_ms = self._runtime.clock.monotonic_ms()
         asked: list[_Followed] = []
         wake_in_ms = self._config.integer("replica.fetch.backoff.ms")
-        for key, followed in self._followed.items():
-            role = followed.partition.replica.role
-            if not isinstance(role, FollowerRole) or role.leader != self._leader_id:
+        for key in list(self._due):
+            followed = self._followed.get(key)
+            role = followed.partition.replica.role if followed is not None else None
+            if followed is None or not isinstance(role, FollowerRole) or role.leader != self._leader_id:
+                del self._due[key]
                 continue
             if followed.resume_ms > now_ms:
                 wake_in_ms = min(wake_in_ms, followed.resume_ms - now_ms)
-                self._pause(key, followed)
+                self._leave_session(key)
                 continue
-            before = followed.sent
-            if before is not None and role.outstanding is before:
-                continue
-            fetch = role.next_fetch()
-            if not isinstance(fetch, FollowerFetch):
-                self._pause(key, followed)
-                continue
-            followed.sent = fetch
-            if before is None or not _is_same(before, fetch):
+            del self._due[key]
+            if self._is_news(key, followed, role):
                 asked.append(followed)
         return asked, wake_in_ms
 
-    def _pause(self, key: _Key, followed: _Followed) -> None:
-        """Take a partition out of the session: it is not to be asked for now."""
-        if followed.sent is not None:
-            followed.sent = None
+    def _is_news(self, key: _Key, followed: _Followed, role: FollowerRole) -> bool:
+        """Take the partition's next fetch; whether the session has to be told of it."""
+        before = followed.sent
+        if before is not None and role.outstanding is before:
+            return False
+        fetch = role.next_fetch()
+        if not isinstance(fetch, FollowerFetch):
+            self._leave_session(key)  # until what was fetched is flushed
+            return False
+        followed.sent = fetch
+        self._in_session[key] = None
+        return before is None or not _is_same(before, fetch)
+
+    def _leave_session(self, key: _Key) -> None:
+        """The partition is not to be asked for now."""
+        if key in self._in_session:
+            del self._in_session[key]
             self._dropped[key] = None
+        if (followed := self._followed.get(key)) is not None:
+            followed.sent = None
 
     def _request(self, api: Api, asked: Iterable[_Followed]) -> Message:
         config = self._config
@@ -268,10 +290,10 @@ class ReplicaFetcher:
                 if followed is not None and followed.sent is not None:
                     self._take_partition(followed, followed.sent, part)
         if not self._session_id:
-            for followed in self._followed.values():
-                followed.sent = None  # without a session every request names everything
+            self._reset_session()  # without a session every request names everything
 
     def _take_partition(self, followed: _Followed, fetch: FollowerFetch, part: Message) -> None:
+        self._due[_key(followed.partition)] = None
         records: bytes = part.records or b""
         try:
             answer = _answer_of(part, records)

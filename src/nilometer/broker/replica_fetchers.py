@@ -42,11 +42,11 @@ class ReplicaFetchers:
         if fetcher is not None:
             fetcher.forget(partition)
 
-    def wake(self, partition: Partition) -> None:
+    def resume(self, partition: Partition) -> None:
         """What the partition fetched is flushed now: it can go on."""
         fetcher = self._by_partition.get(partition)
         if fetcher is not None:
-            fetcher.wake()
+            fetcher.resume(partition)
 
     def stop(self) -> None:
         for fetcher in self._fetchers.values():

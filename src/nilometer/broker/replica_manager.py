@@ -27,6 +27,7 @@ from nilometer.cluster.topic import Topic
 from nilometer.replication import EligibleBrokers, LeaderRole, Replica
 from nilometer.runtime import Runtime
 from nilometer.storage import Log, LogConfig, TopicPartition
+from nilometer.storage.log_config import LONG_MAX
 from nilometer.storage.log_manager import LogManager, NoLogDirectory
 from nilometer.wire.errors import ErrorCode, KafkaError
 
@@ -53,6 +54,8 @@ class ReplicaManager:
         self._partitions: dict[TopicIdPartition, Partition] = {}
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_uuid: dict[tuple[UUID, int], Partition] = {}
+        self.with_flush_ms: dict[Partition, None] = {}
+        """Those whose topic asks for a flush after some time; usually none."""
         self._image = ClusterImage()
         self._eligible: EligibleBrokers = {}
         self._broker_epoch = BrokerEpoch(-1)
@@ -200,6 +203,7 @@ class ReplicaManager:
         )
         partition = Partition(topic.name, key, state, log, replica, self._host)
         self._partitions[key] = partition
+        self._note_flush_ms(partition)
         self._by_name[topic.name, key.partition] = partition
         self._by_uuid[topic.uuid, key.partition] = partition
         return partition
@@ -230,6 +234,7 @@ class ReplicaManager:
     def _forget(self, partition: Partition) -> None:
         key = partition.key
         self._fetchers.forget(partition)
+        self.with_flush_ms.pop(partition, None)
         del self._partitions[key]
         del self._by_name[partition.topic, key.partition]
         del self._by_uuid[uuid_from_text(key.topic_id), key.partition]
@@ -238,7 +243,14 @@ class ReplicaManager:
         for partition in self:
             if kind is not ConfigResourceType.TOPIC or partition.topic == name:
                 partition.log.config = self._log_config(partition.topic)
+                self._note_flush_ms(partition)
                 partition.configure(image.min_insync_replicas(partition.topic))
+
+    def _note_flush_ms(self, partition: Partition) -> None:
+        if partition.log.config.flush_ms < LONG_MAX:
+            self.with_flush_ms[partition] = None
+        else:
+            self.with_flush_ms.pop(partition, None)
 
     def _log_config(self, topic: str) -> LogConfig:
         """What the topic says, else what was set for all brokers, else this broker's file, else
