@@ -59,9 +59,9 @@ class ConfigKey:
         value = self._parse_kind(text.strip())
         if isinstance(value, int | float) and not isinstance(value, bool):
             if self.minimum is not None and value < self.minimum:
-                raise self._refuse(text, f"must be at least {self.minimum:g}")
+                raise self._refuse(text, f"must be at least {self.minimum}")
             if self.maximum is not None and value > self.maximum:
-                raise self._refuse(text, f"must be at most {self.maximum:g}")
+                raise self._refuse(text, f"must be at most {self.maximum}")
         if self.choices:
             for item in value if isinstance(value, tuple) else (value,):
                 if item not in self.choices:
