@@ -7,6 +7,7 @@ acknowledged, and the broker has to know it from its log. What it gives up is un
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,14 +23,24 @@ FAILED_FOR_CERTAIN = frozenset(
     }
 )
 PADDING = "." * 400
+RECONNECTING: dict[str, Any] = {
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 100,
+    # Else librdkafka forgets all metadata when its last broker goes, and asks again a second too late.
+    "metadata.recovery.strategy": "none",
+    "topic.metadata.refresh.fast.interval.ms": 20,
+    "log_level": 0,
+}
 READ_TIMEOUT_S = 30.0
+GATHER_S = 0.03
+"""`consume` waits this long for its batch to fill, however much there is."""
 
 
 class Writer:
     """One producer on a thread of its own, writing to every partition in turn until stopped."""
 
     def __init__(
-        self, name: str, bootstrap: str, topic: str, partitions: int, history: History, pace_s: float = 0.002
+        self, name: str, bootstrap: str, topic: str, partitions: int, history: History, pace_s: float = 0.004
     ) -> None:
         self.name = name
         self._topic = topic
@@ -43,15 +54,14 @@ class Writer:
             "enable.idempotence": True,
             "acks": "all",
             "linger.ms": 2,
-            "reconnect.backoff.ms": 20,
-            "reconnect.backoff.max.ms": 100,
             "retry.backoff.ms": 20,
             "delivery.timeout.ms": 120_000,
             "socket.timeout.ms": 10_000,
-            "log_level": 0,
+            **RECONNECTING,
         }
         self._producer = confluent_kafka.Producer(self._config)
         self.fatal_errors: list[str] = []
+        self.acknowledged = 0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -87,11 +97,11 @@ class Writer:
         self._producer.flush(READ_TIMEOUT_S)
         self._producer = confluent_kafka.Producer(self._config)
 
-    @staticmethod
-    def _outcome_of(send: Send) -> Callable[[Any, Any], None]:
+    def _outcome_of(self, send: Send) -> Callable[[Any, Any], None]:
         def reported(error: Any, message: Any) -> None:
             if error is None:
                 send.acknowledged(message.offset())
+                self.acknowledged += 1
             elif error.code() in FAILED_FOR_CERTAIN:
                 send.failed()
 
@@ -112,10 +122,8 @@ class Reader:
                 "enable.auto.commit": False,
                 "check.crcs": True,
                 "fetch.wait.max.ms": 20,
-                "reconnect.backoff.ms": 20,
-                "reconnect.backoff.max.ms": 100,
                 "fetch.error.backoff.ms": 20,
-                "log_level": 0,
+                **RECONNECTING,
             }
         )
         self._consumer.assign(
@@ -127,10 +135,13 @@ class Reader:
     def read_past(self, offsets: dict[int, int]) -> list[Seen]:
         """Until every partition was read up to and with the given offset."""
         found: list[Seen] = []
+        deadline = time.monotonic() + READ_TIMEOUT_S
         while any(self.at[partition] < offset for partition, offset in offsets.items()):
-            messages = self._consumer.consume(500, timeout=READ_TIMEOUT_S)
-            if not messages:
+            messages = self._consumer.consume(1000, timeout=GATHER_S)
+            if not messages and time.monotonic() > deadline:
                 raise TimeoutError(f"{self.name} is at {self.at} and waits for {offsets}")
+            if messages:
+                deadline = time.monotonic() + READ_TIMEOUT_S
             seen = [self._seen(message) for message in messages if message.error() is None]
             self._history.poll(self.name, seen)
             found += seen

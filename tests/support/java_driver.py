@@ -36,9 +36,12 @@ class JavaDriver:
 
     def __enter__(self) -> JavaDriver:
         ensure_java()
+        self._launch()
+        return self
+
+    def _launch(self) -> None:
         command = java_command("nilometer.Driver", jvm=(*self._jvm, "-Dlog.level=ERROR"))
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        return self
 
     def __exit__(self, *_: object) -> None:
         process, self._process = self._process, None
@@ -51,7 +54,13 @@ class JavaDriver:
             raise RuntimeError("the Java driver is not running")
         process.stdin.write(json.dumps({"command": command, **arguments}) + "\n")
         process.stdin.flush()
-        line = process.stdout.readline()
+        try:
+            line = process.stdout.readline()
+        except BaseException:  # a test's time ran out: the answer must not be taken for the next one's
+            process.kill()
+            process.wait()
+            self._launch()
+            raise
         if not line:
             raise RuntimeError(f"the Java driver ended, exit {process.wait()}")
         answer = json.loads(line)

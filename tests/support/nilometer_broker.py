@@ -1,15 +1,15 @@
-"""One Nilometer broker as its users run it: a process on a free loopback port, killed and restarted at will.
+"""One Nilometer broker as `nilometer up` starts it: a process on a free loopback port, killed at will.
 
-The installed `nilometer` command starts it; its output is kept beside its data folder, in `<folder>.out`.
+Its output is kept beside its data folder, in `<folder>.out`.
 """
 
 from __future__ import annotations
 
+import os
+import select
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from .ports import HOST, free_ports
 
 READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 20.0
-_POLL_S = 0.005
 
 
 class NilometerBroker:
@@ -40,6 +39,7 @@ class NilometerBroker:
             **(overrides or {}),
         }
         self._process: subprocess.Popen[bytes] | None = None
+        self._ready_fd: int | None = None
 
     @property
     def bootstrap(self) -> str:
@@ -63,31 +63,38 @@ class NilometerBroker:
     def launch(self) -> None:
         """Start the process and return at once."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
-        command = [str(Path(sys.executable).with_name("nilometer")), "broker"]
+        self._forget_readiness()
+        self._ready_fd, tell_fd = os.pipe()
+        command = [sys.executable, "-m", "nilometer.broker", "--ready-fd", str(tell_fd)]
         for key, value in self._settings.items():
             command += ["--override", f"{key}={value}"]
-        with self._output_path.open("ab") as output:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        try:
+            with self._output_path.open("ab") as output:
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=[tell_fd]
+                )
+        finally:
+            os.close(tell_fd)
 
     def start(self) -> None:
         self.launch()
         self.wait_ready()
 
     def wait_ready(self) -> None:
-        """Until it accepts connections: it listens only once it can serve."""
-        deadline = time.monotonic() + READY_TIMEOUT_S
-        while True:
-            if not self.alive():
-                raise RuntimeError(f"the broker ended:\n{self.output[-4000:]}")
-            try:
-                socket.create_connection((HOST, self.port), timeout=1).close()
-                return
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise RuntimeError(
-                        f"the broker was not ready after {READY_TIMEOUT_S:.0f} s:\n{self.output[-4000:]}"
-                    ) from None
-            time.sleep(_POLL_S)
+        """Until it says so: it writes its address to the pipe it was given, which closes should it end."""
+        if self._ready_fd is None:
+            return
+        told, _, _ = select.select([self._ready_fd], [], [], READY_TIMEOUT_S)
+        address = os.read(self._ready_fd, 1000) if told else b""
+        self._forget_readiness()
+        if not address:
+            outcome = "ended" if told else f"was not ready after {READY_TIMEOUT_S:.0f} s"
+            raise RuntimeError(f"the broker {outcome}:\n{self.output[-4000:]}")
+
+    def _forget_readiness(self) -> None:
+        if self._ready_fd is not None:
+            os.close(self._ready_fd)
+            self._ready_fd = None
 
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
@@ -100,6 +107,7 @@ class NilometerBroker:
         return self._end(signal.SIGKILL)
 
     def _end(self, how: signal.Signals) -> int:
+        self._forget_readiness()
         process, self._process = self._process, None
         if process is None:
             return 0
