@@ -40,4 +40,4 @@ soak: setup java  ## the long campaigns
 	$(BIN)/pytest -m soak --timeout 7200
 
 clean:  ## remove everything that was built
-	rm -rf $(VENV) build .nilometer tests/java/target
+	rm -rf $(VENV) build .nilometer tests/java/target bench/native/target
