@@ -58,14 +58,29 @@ def broker(config: Path | None, overrides: tuple[str, ...]) -> None:
 @click.option(
     "--port", type=click.IntRange(1, 65535), default=9092, show_default=True, help="The first broker's port."
 )
+@click.option(
+    "--coordination",
+    metavar="local|zookeeper://HOST:PORT,…",
+    default="local",
+    show_default=True,
+    help="Where the brokers agree: a folder beside their data, or ZooKeeper.",
+)
 @click.option("--detach", is_flag=True, help="Return when ready and leave the brokers running.")
 @_override
-def up(brokers: int, data_dir: Path, host: str, port: int, detach: bool, overrides: tuple[str, ...]) -> None:
+def up(
+    brokers: int,
+    data_dir: Path,
+    host: str,
+    port: int,
+    coordination: str,
+    detach: bool,
+    overrides: tuple[str, ...],
+) -> None:
     """Start a cluster on this machine: those of its brokers that are down."""
     settings = _parse_overrides(overrides)
     cluster = LocalCluster(data_dir)
     for number in range(max(brokers, len(cluster.broker_ids()))):
-        cluster.configure(number + 1, host, port + number, _cluster_properties(brokers))
+        cluster.configure(number + 1, host, port + number, _cluster_properties(brokers, coordination))
     down_ids = [one.id for one in cluster.brokers() if one.state == "down"]
     try:
         cluster.start(down_ids, settings)
@@ -77,9 +92,11 @@ def up(brokers: int, data_dir: Path, host: str, port: int, detach: bool, overrid
         _stay(cluster, [one for one in running if one.id in down_ids])
 
 
-def _cluster_properties(brokers: int) -> dict[str, str]:
+def _cluster_properties(brokers: int, coordination: str) -> dict[str, str]:
     replication = min(3, brokers)
+    agreed = {} if coordination == "local" else {"nilometer.coordination": coordination}
     return {
+        **agreed,
         "default.replication.factor": str(replication),
         "offsets.topic.replication.factor": str(replication),
         "min.insync.replicas": str(max(1, replication - 1)),
