@@ -393,6 +393,11 @@ class ZooKeeperStore:
                 await self._bridge.create(path, content, ephemeral=True)
             except NodeExists:
                 pass
+            except SessionEnded:  # and with it whatever it created: once more, in the next one
+                if clock.monotonic_ms() >= give_up_ms:
+                    raise
+                await asyncio.sleep(RECONNECT_S)
+                continue
             vanished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             node = await self._bridge.exists(
                 path, lambda v=vanished: None if v.done() else v.set_result(None)
