@@ -121,9 +121,6 @@ def run(demo: Demo, source: Path | None) -> bool:
     try:
         with _broker(demo):
             with demo.step(f"Ingesting into topic {demo.topic} ..."):
-                _nilometer(
-                    "topic", "create", demo.topic, "--partitions", "2", "--bootstrap-server", demo.bootstrap
-                )
                 _ingest(demo, files)
             with demo.step("Starting Spark ..."):
                 session = spark.wait()
@@ -251,7 +248,7 @@ def _nilometer(*arguments: str) -> str:
 
 
 def _ingest(demo: Demo, files: Sequence[Path]) -> None:
-    to = ("--topic", demo.topic, "--bootstrap-server", demo.bootstrap)
+    to = ("--topic", demo.topic, "--partitions", "2", "--bootstrap-server", demo.bootstrap)
     _nilometer("ingest", *map(str, files), *to, "--state", str(demo.run_dir / "ingest-state.json"))
 
 

@@ -41,7 +41,8 @@ def list_pipelines(as_json: bool) -> None:
         ]
         click.echo(json.dumps({"pipelines": listing}))
         return
-    table = Table("name", "what it does", "file to copy")
+    table = Table("name", "what it does")
+    table.add_column("file to copy", overflow="fold")
     for one in SHIPPED.values():
         table.add_row(one.name, one.summary, one.module.replace(".", "/") + ".py")
     Console().print(table)
