@@ -117,12 +117,14 @@ def _request(
 
 
 def _with_records(vocabulary: Vocabulary, chance: random.Random, *, damaged: bool) -> Vocabulary:
-    batches = [_batch(chance) for _ in range(2)]
-    records = tuple(_damage(batch, chance) for batch in batches) if damaged else (*batches, b"".join(batches))
+    batches = [random_batch(chance) for _ in range(2)]
+    records = (
+        tuple(damaged_batch(batch, chance) for batch in batches) if damaged else (*batches, b"".join(batches))
+    )
     return replace(vocabulary, records=records)
 
 
-def _batch(chance: random.Random) -> bytes:
+def random_batch(chance: random.Random) -> bytes:
     builder = BatchBuilder(chance.choice(list(Codec)))
     for number in range(chance.choice((1, 2, 30))):
         builder.append(1_700_000_000_000 + number, chance.choice((None, b"key")), b"value %d" % number)
@@ -130,7 +132,7 @@ def _batch(chance: random.Random) -> bytes:
     return builder.build(0, *producer, transactional=chance.random() < 0.2)
 
 
-def _damage(batch: bytes, chance: random.Random) -> bytes:
+def damaged_batch(batch: bytes, chance: random.Random) -> bytes:
     """Under a CRC that is right, so that only what looks at the contents can notice."""
     header = read_header(batch)
     records = bytearray(batch[HEADER_BYTES:])

@@ -1,0 +1,149 @@
+"""Frames sent over several connections at once, each followed by a question that any broker can answer.
+
+A lane is one connection that carries one mutated frame at a time and begins anew whenever the broker closes
+it. Behind every frame goes a harmless request: either its answer comes, so the frame was consumed and the
+connection is in step, or the connection ends. Anything else within ``PATIENCE_S`` is a connection that is
+stuck, and the frame to blame is known. A frame that announces a wrong length is followed by the end of the
+stream instead, since what stands behind it would be taken for a part of it.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Iterator
+
+from .frame_fuzzer import Kind, MutatedFrame
+from .ports import HOST
+
+PATIENCE_S = 20.0
+_QUESTION_ID = 0x7FFF_FFF0
+_QUESTION_BODY = struct.pack(">hhihii", 21, 0, _QUESTION_ID, -1, 0, 1000)
+_QUESTION = struct.pack(">i", len(_QUESTION_BODY)) + _QUESTION_BODY
+"""DeleteRecords of no topics."""
+_ABORT = struct.pack("ii", 1, 0)
+_RECEIVE_BYTES = 256 * 1024
+
+
+class Stuck(AssertionError):
+    """A connection on which neither an answer nor its end came."""
+
+
+class Lanes:
+    """``drive`` sends all frames. ``answered`` and ``closed`` count how the frames ended."""
+
+    def __init__(self, port: int, count: int) -> None:
+        self._port = port
+        self._count = count
+        self.sent = 0
+        self.answered = 0
+        self.closed = 0
+        self.last_frame_of_port: dict[int, MutatedFrame] = {}
+        """By the client's port, as a broker names a connection in its output."""
+
+    def drive(self, frames: Iterator[MutatedFrame]) -> None:
+        """Raises Stuck, or OSError where the broker takes no connections any more."""
+        selector = selectors.DefaultSelector()
+        lanes = [_Lane(self, selector) for _ in range(self._count)]
+        try:
+            busy = sum(lane.take(next(frames, None)) for lane in lanes)
+            while busy:
+                events = selector.select(timeout=1.0)
+                for key, _ in events:
+                    lane: _Lane = key.data
+                    if lane.receive():
+                        busy -= not lane.take(next(frames, None))
+                if not events:
+                    self._refuse_stuck(lanes)
+        finally:
+            for lane in lanes:
+                lane.close()
+            selector.close()
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection((HOST, self._port), timeout=PATIENCE_S)
+
+    @staticmethod
+    def _refuse_stuck(lanes: list[_Lane]) -> None:
+        now = time.monotonic()
+        stuck = [lane.frame for lane in lanes if lane.frame is not None and now > lane.deadline]
+        if stuck:
+            raise Stuck("no answer, no end: " + "; ".join(frame.describe() for frame in stuck))
+
+
+class _Lane:
+    def __init__(self, lanes: Lanes, selector: selectors.BaseSelector) -> None:
+        self._lanes = lanes
+        self._selector = selector
+        self._socket: socket.socket | None = None
+        self._received = bytearray()
+        self.frame: MutatedFrame | None = None
+        self.deadline = 0.0
+
+    def take(self, frame: MutatedFrame | None) -> bool:
+        """Send the next frame; False when there is none."""
+        self.frame = frame
+        if frame is None:
+            return False
+        self._lanes.sent += 1
+        ends = frame.kind is Kind.WRONG_LENGTH
+        while True:
+            connection = self._socket or self._open()
+            self._lanes.last_frame_of_port[connection.getsockname()[1]] = frame
+            try:
+                connection.sendall(frame.frame if ends else frame.frame + _QUESTION)
+                if ends:
+                    connection.shutdown(socket.SHUT_WR)
+                break
+            except (BrokenPipeError, ConnectionResetError):
+                # The frame before was answered, and its connection then closed: a race the broker may win.
+                self._drop()
+        self.deadline = time.monotonic() + PATIENCE_S
+        return True
+
+    def receive(self) -> bool:
+        """Take what has come; True when the frame has been dealt with."""
+        assert self._socket is not None
+        try:
+            data = self._socket.recv(_RECEIVE_BYTES)
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            self._lanes.closed += 1
+            self._drop()
+            return True
+        self._received += data
+        return self._question_answered()
+
+    def _question_answered(self) -> bool:
+        received = self._received
+        while len(received) >= 8:
+            size, correlation_id = struct.unpack_from(">ii", received)
+            if size < 4:
+                raise AssertionError(f"a response of {size} bytes to {self.frame}")
+            if len(received) < 4 + size:
+                return False
+            del received[: 4 + size]
+            if correlation_id == _QUESTION_ID:
+                self._lanes.answered += 1
+                return True
+        return False
+
+    def _open(self) -> socket.socket:
+        self._socket = self._lanes.connect()
+        self._received.clear()
+        self._selector.register(self._socket, selectors.EVENT_READ, self)
+        return self._socket
+
+    def _drop(self) -> None:
+        if self._socket is not None:
+            self._selector.unregister(self._socket)
+            # Reset rather than end in order: ports are free again at once, and the broker sees both ways.
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
+            self._socket.close()
+            self._socket = None
+
+    def close(self) -> None:
+        self._drop()

@@ -1,0 +1,92 @@
+"""The other end of a broker's connection, byte by byte: any API in any version, one question at a time.
+
+No negotiation, no retries, no metadata: what a test asks is what goes over the wire, and what comes back is
+what it gets. Blocking, with a bound on every wait.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from types import TracebackType
+
+from nilometer.wire.messages import Message, api, decode_response, encode_request
+
+TIMEOUT_S = 20.0
+
+
+class ConnectionEnded(Exception):
+    """The broker closed the connection."""
+
+
+class WirePeer:
+    """Use as ``with WirePeer(broker.bootstrap) as peer: peer.ask(ApiKey.METADATA, 9, topics=None)``."""
+
+    def __init__(self, bootstrap: str, client_id: str | None = "test", timeout_s: float = TIMEOUT_S) -> None:
+        host, _, port = bootstrap.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=timeout_s)
+        self._client_id = client_id
+        self._correlation_id = 0
+
+    def __enter__(self) -> WirePeer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def socket(self) -> socket.socket:
+        return self._socket
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def ask(self, key: int, version: int, /, **fields: object) -> Message:
+        """The response to one request. Raises ConnectionEnded."""
+        self.tell(key, version, **fields)
+        return self.hear(key, version)
+
+    def tell(self, key: int, version: int, /, **fields: object) -> None:
+        """Send a request and do not wait."""
+        self._correlation_id += 1
+        request = api(key, version).request(**fields)
+        self._socket.sendall(encode_request(self._correlation_id, self._client_id, request))
+
+    def hear(self, key: int, version: int) -> Message:
+        """The next response, which must be to a request of this kind. Raises ConnectionEnded."""
+        return decode_response(key, version, self.receive())[1]
+
+    def tell_bytes(self, frame: bytes) -> None:
+        """A frame as it is; its length is put before it."""
+        self._socket.sendall(struct.pack(">i", len(frame)) + frame)
+
+    def receive(self) -> bytes:
+        """The next frame without its length. Raises ConnectionEnded."""
+        (size,) = struct.unpack(">i", self._receive_exactly(4))
+        return self._receive_exactly(size)
+
+    def is_ended(self) -> bool:
+        """Whether the broker closes the connection, rather than sending anything. Waits for either."""
+        try:
+            return self._socket.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+    def _receive_exactly(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            try:
+                part = self._socket.recv(min(size - len(data), 1 << 20))
+            except ConnectionResetError:
+                part = b""
+            if not part:
+                raise ConnectionEnded(f"after {len(data)} of {size} bytes")
+            data += part
+        return bytes(data)
+
+
+def make(key: int, version: int, name: str, /, **fields: object) -> Message:
+    """A part of a request, by its type's name."""
+    return api(key, version).make_request(name, **fields)
