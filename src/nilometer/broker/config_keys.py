@@ -6,10 +6,13 @@ Keys that give topics their defaults (``log.segment.bytes``, …) are derived fr
 
 from __future__ import annotations
 
+from nilometer.broker.replica_selection import SELECTORS
 from nilometer.config import ConfigKey, ConfigKind
 
 _BOOLEAN, _INT, _LONG = ConfigKind.BOOLEAN, ConfigKind.INT, ConfigKind.LONG
 _STRING, _LIST, _SHORT = ConfigKind.STRING, ConfigKind.LIST, ConfigKind.SHORT
+
+LONG_MAX = (1 << 63) - 1
 
 
 def _key(
@@ -21,9 +24,17 @@ def _key(
     minimum: float | None = None,
     maximum: float | None = None,
     choices: tuple[str, ...] = (),
+    dynamic: bool = False,
 ) -> ConfigKey:
     return ConfigKey(
-        name=name, kind=kind, default=default, doc=doc, minimum=minimum, maximum=maximum, choices=choices
+        name=name,
+        kind=kind,
+        default=default,
+        doc=doc,
+        minimum=minimum,
+        maximum=maximum,
+        choices=choices,
+        dynamic=dynamic,
     )
 
 
@@ -148,7 +159,13 @@ REPLICATION = [
         "How often high watermarks are written down.",
         minimum=1,
     ),
-    _key("replica.selector.class", _STRING, None, "How consumers' preferred replica is chosen (KIP-392)."),
+    _key(
+        "replica.selector.class",
+        _STRING,
+        None,
+        "How consumers' preferred replica is chosen (KIP-392).",
+        choices=SELECTORS,
+    ),
     _key("auto.leader.rebalance.enable", _BOOLEAN, True, "Whether leadership returns to preferred replicas."),
     _key(
         "leader.imbalance.check.interval.seconds",
@@ -163,6 +180,22 @@ REPLICATION = [
         10,
         "How many percent of its preferred leaderships a broker may miss before they are given back to it.",
         minimum=0,
+    ),
+    _key(
+        "leader.replication.throttled.rate",
+        _LONG,
+        LONG_MAX,
+        "Bytes a second that this broker sends to throttled replicas.",
+        minimum=0,
+        dynamic=True,
+    ),
+    _key(
+        "follower.replication.throttled.rate",
+        _LONG,
+        LONG_MAX,
+        "Bytes a second that this broker fetches for its throttled replicas.",
+        minimum=0,
+        dynamic=True,
     ),
     _key("controlled.shutdown.enable", _BOOLEAN, True, "Whether a stopping broker hands over first."),
 ]

@@ -14,7 +14,8 @@ from uuid import UUID
 from nilometer.broker.fetch_session import FetchPartition, PartitionKey
 from nilometer.broker.partition import Partition
 from nilometer.broker.replica_manager import ReplicaManager
-from nilometer.replication import DivergingFetch, EpochEnd, LeaderRole, RefuseFetch, ServeFetch
+from nilometer.broker.replication_quota import ReplicationQuota
+from nilometer.replication import DivergingFetch, EpochEnd, FollowerRole, RefuseFetch, ServeFetch
 from nilometer.storage import LogSlice
 from nilometer.wire.compression import Bytes
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -69,6 +70,8 @@ class FetchOutcome:
     cold: ColdRead | None = None
     has_more: bool = False
     """There was no room for what the partition holds."""
+    throttled: bool = False
+    """Its bytes count against the leader's replication quota."""
     has_news: bool = False
     """For a follower: its leader's high watermark is above the one it knows."""
 
@@ -101,6 +104,7 @@ class FetchReader:
         to_read: Callable[[], Sequence[FetchPartition]],
         max_bytes: int,
         on_found: Callable[[FetchPartition, Partition], None],
+        quota: ReplicationQuota,
     ) -> None:
         """``to_read`` tells which partitions to look at, each time anew; ``on_found`` hears of
         each that is here.
@@ -110,6 +114,7 @@ class FetchReader:
         self._max_bytes = max_bytes
         self._to_read = to_read
         self._on_found = on_found
+        self._quota = quota
         self._acknowledged: set[PartitionKey] = set()
         """Partitions for which this fetch has counted as its follower's acknowledgement."""
         self.outcomes: list[FetchOutcome] = []
@@ -166,19 +171,13 @@ class FetchReader:
                 self._take(cold.partition, outcome, piece, cold.end)
 
     def _read_one(self, partition: Partition, outcome: FetchOutcome) -> None:
-        asked = outcome.asked
-        leader = partition.check_reader(asked.current_leader_epoch)
-        log = partition.log
-        outcome.log_start_offset = log.log_start_offset
-        outcome.high_watermark = leader.high_watermark
-        outcome.last_stable_offset = log.last_stable_offset(leader.high_watermark)
-        if self.identity.is_replica:
-            end = self._end_for_replica(partition, leader, outcome)
-        else:
-            end = outcome.last_stable_offset if self.identity.read_committed else leader.high_watermark
-            if asked.last_fetched_epoch >= 0:
-                outcome.diverging = partition.diverging_epoch(asked.fetch_offset, asked.last_fetched_epoch)
-        if end is None or outcome.diverging is not None:
+        end_of = self._end_for_replica if self.identity.is_replica else self._end_for_consumer
+        end = end_of(partition, outcome)
+        if end is None or outcome.diverging is not None or outcome.preferred_read_replica >= 0:
+            return
+        asked, log = outcome.asked, partition.log
+        if self.identity.is_replica and self._is_held_back(partition, leader):
+            outcome.has_more = asked.fetch_offset < end
             return
         room = max(0, min(asked.max_bytes, self._max_bytes - self.bytes_read))
         min_one = self.bytes_read == 0
@@ -192,8 +191,45 @@ class FetchReader:
         else:
             self._take(partition, outcome, piece, end)
 
-    def _end_for_replica(self, partition: Partition, leader: LeaderRole, outcome: FetchOutcome) -> int | None:
+    def _describe(self, partition: Partition, high_watermark: int, outcome: FetchOutcome) -> None:
+        outcome.log_start_offset = partition.log.log_start_offset
+        outcome.high_watermark = high_watermark
+        outcome.last_stable_offset = partition.log.last_stable_offset(high_watermark)
+
+    def _end_for_consumer(self, partition: Partition, outcome: FetchOutcome) -> int:
         asked = outcome.asked
+        if self._replicas.serves_from_followers:
+            role = partition.check_consumer(asked.current_leader_epoch)
+        else:
+            role = partition.check_reader(asked.current_leader_epoch)
+        self._describe(partition, role.high_watermark, outcome)
+        if isinstance(role, FollowerRole):
+            if asked.fetch_offset > role.high_watermark:
+                raise KafkaError(ErrorCode.offset_not_available, f"{partition} is not there yet")
+        elif self._replicas.serves_from_followers:
+            preferred = self._replicas.preferred_read_replica(role, self.identity.rack, asked.fetch_offset)
+            outcome.preferred_read_replica = -1 if preferred is None else preferred
+        if asked.last_fetched_epoch >= 0:
+            outcome.diverging = partition.diverging_epoch(asked.fetch_offset, asked.last_fetched_epoch)
+        return outcome.last_stable_offset if self.identity.read_committed else role.high_watermark
+
+    def _is_held_back(self, partition: Partition, leader: LeaderRole) -> bool:
+        """Whether this follower is being moved and has had its share for now."""
+        if not self._quota.throttles(partition.topic, partition.key.partition):
+            return False
+        return self.identity.replica_id not in leader.isr and self._quota.wait_ms() > 0
+
+    def count_throttled(self) -> None:
+        """These outcomes are what is sent."""
+        if self.identity.is_replica:
+            for outcome in self.outcomes:
+                if outcome.throttled:
+                    self._quota.record(outcome.size)
+
+    def _end_for_replica(self, partition: Partition, outcome: FetchOutcome) -> int | None:
+        asked = outcome.asked
+        leader = partition.check_reader(asked.current_leader_epoch)
+        self._describe(partition, leader.high_watermark, outcome)
         if asked.key in self._acknowledged:
             outcome.has_news = leader.has_news_for(self.identity.replica_id)
             outcome.high_watermark = leader.tell_high_watermark(self.identity.replica_id)
@@ -224,6 +260,7 @@ class FetchReader:
     def _take(self, partition: Partition, outcome: FetchOutcome, piece: LogSlice, end: int) -> None:
         outcome.records = piece.records
         outcome.size = len(piece.records)
+        outcome.throttled = self._quota.throttles(partition.topic, partition.key.partition)
         outcome.has_more = not outcome.size and outcome.asked.fetch_offset < end
         self.bytes_read += outcome.size
         if self.identity.read_committed:

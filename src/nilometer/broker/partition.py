@@ -31,6 +31,7 @@ from nilometer.replication import (
     FetchAnswer,
     FetchVerdict,
     FollowerFetch,
+    FollowerRole,
     HighWatermarkAdvanced,
     LeaderRole,
     ReleaseProduce,
@@ -260,6 +261,17 @@ class Partition:
                 error, f"{self} is in leader epoch {leader.leader_epoch}, not {current_leader_epoch}"
             )
         return leader
+
+    def check_consumer(self, current_leader_epoch: int) -> LeaderRole | FollowerRole:
+        """The role, for a consumer that may read from a follower too (KIP-392). Raises KafkaError."""
+        role = self.replica.role
+        if not isinstance(role, FollowerRole) or not role.has_leader or not self._host.is_live():
+            return self.check_reader(current_leader_epoch)
+        if current_leader_epoch >= 0 and (error := fence(current_leader_epoch, role.leader_epoch)):
+            raise KafkaError(
+                error, f"{self} is in leader epoch {role.leader_epoch}, not {current_leader_epoch}"
+            )
+        return role
 
     def on_follower_fetch(
         self,

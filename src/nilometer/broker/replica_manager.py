@@ -18,6 +18,7 @@ from nilometer.broker.config import BrokerConfig
 from nilometer.broker.log_disposal import LogDisposal
 from nilometer.broker.partition import Partition, PartitionHost
 from nilometer.broker.replica_fetchers import ReplicaFetchers
+from nilometer.broker.replica_selection import RACK_AWARE_SELECTOR, preferred_read_replica
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.identifiers import BrokerEpoch, BrokerId, TopicIdPartition, uuid_from_text
 from nilometer.cluster.image import ClusterImage
@@ -51,6 +52,8 @@ class ReplicaManager:
         self._disposal = disposal
         self._fetchers = fetchers
         self._broker_id = BrokerId(config.node_id)
+        self.serves_from_followers = config.optional_string("replica.selector.class") == RACK_AWARE_SELECTOR
+        """Whether consumers are sent to, and may read from, followers."""
         self._partitions: dict[TopicIdPartition, Partition] = {}
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_uuid: dict[tuple[UUID, int], Partition] = {}
@@ -92,6 +95,11 @@ class ReplicaManager:
                 ErrorCode.kafka_storage_error, f"The log of {topic.name}-{index} is offline here."
             )
         return KafkaError(ErrorCode.not_leader_or_follower, f"{topic.name}-{index} is not hosted here.")
+
+    def preferred_read_replica(self, leader: LeaderRole, client_rack: str, fetch_offset: int) -> int | None:
+        """Where a consumer in ``client_rack`` should rather read (KIP-392); None: here."""
+        racks: dict[int, str | None] = {broker.id: broker.rack for broker in self._image.live_brokers()}
+        return preferred_read_replica(leader, client_rack, fetch_offset, racks)
 
     def offset_lag(self, name: TopicPartition) -> int:
         """How far the end of a log is behind the high watermark that this replica knows of."""

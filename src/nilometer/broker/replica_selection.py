@@ -1,0 +1,34 @@
+"""Which replica a consumer should read from (KIP-392): the one in its own rack, if there is a good one.
+
+Pure. Switched on by ``replica.selector.class``; a consumer says where it is with ``client.rack``. A follower
+serves what lies below the high watermark that it knows, and nothing that it does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nilometer.replication import LeaderRole
+
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"
+SELECTORS = (RACK_AWARE_SELECTOR, LEADER_SELECTOR)
+
+
+def preferred_read_replica(
+    leader: LeaderRole, client_rack: str, fetch_offset: int, racks: Mapping[int, str | None]
+) -> int | None:
+    """The in-sync replica in ``client_rack`` that has ``fetch_offset`` and the most behind it.
+
+    None where the leader itself is as good as any. ``racks`` are those of live brokers.
+    """
+    if not client_rack or racks.get(leader.broker_id) == client_rack:
+        return None
+    candidates = [
+        (remote.log_end_offset, -remote.broker_id)
+        for remote in leader.remote_replicas
+        if remote.broker_id in leader.isr
+        and racks.get(remote.broker_id) == client_rack
+        and remote.log_start_offset <= fetch_offset <= remote.log_end_offset
+    ]
+    return -max(candidates)[1] if candidates else None
