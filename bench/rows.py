@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from . import load
-from .systems import System, cpu_seconds, create_topic, delete_topic, resident_mb
+from .systems import System, cpu_seconds, create_topic, delete_topic, memory_mb
 
 IDLE_SETTLE_S = 3.0
 """Between a start and the look at an idle broker's memory and CPU."""
@@ -60,7 +60,7 @@ def _idle(system: System) -> Numbers:
     cpu, began = cpu_seconds(system), time.monotonic()
     time.sleep(IDLE_SETTLE_S)
     share = (cpu_seconds(system) - cpu) / (time.monotonic() - began)
-    return {"rss_mb": resident_mb(system), "cpu_percent": 100 * share}
+    return {**memory_mb(system), "cpu_percent": 100 * share}
 
 
 def _warm_up(system: System) -> Numbers:
@@ -112,7 +112,7 @@ def _latency(system: System, rate: int, seconds: int) -> Numbers:
 
 
 def _after_load(system: System) -> Numbers:
-    return {"rss_mb": resident_mb(system)}
+    return memory_mb(system)
 
 
 _THROUGHPUT = (
@@ -126,6 +126,7 @@ _LATENCY = (
     Column("cpu_percent", "broker CPU", "%", more_is_better=False),
 )
 _RSS = Column("rss_mb", "resident memory", "MB", more_is_better=False, digits=0)
+_ANONYMOUS = Column("anonymous_mb", "of it not mapped files", "MB", more_is_better=False, digits=0)
 _IDLE_CPU = Column("cpu_percent", "CPU", "%", more_is_better=False)
 _START = (Column("seconds", "time", "s", more_is_better=False, digits=2),)
 
@@ -161,7 +162,7 @@ WARM_UP = Row("warm-up", "warm-up", (), _warm_up)
 
 ROWS: tuple[Row, ...] = (
     Row("start", "process start to first acknowledged record", _START, _start_to_first_acknowledgement, True),
-    Row("idle", "idle", (_RSS, _IDLE_CPU), _idle),
+    Row("idle", "idle", (_RSS, _ANONYMOUS, _IDLE_CPU), _idle),
     *(row for shape in _SHAPES for row in (_produce_row(*shape), _consume_row(*shape))),
     Row(
         "latency-1000",
@@ -169,5 +170,5 @@ ROWS: tuple[Row, ...] = (
         _LATENCY,
         partial(_latency, rate=1000, seconds=8),
     ),
-    Row("after-load", "after all that", (_RSS,), _after_load),
+    Row("after-load", "after all that", (_RSS, _ANONYMOUS), _after_load),
 )

@@ -88,14 +88,16 @@ SYSTEMS: dict[str, type[Nilometer] | type[Kafka]] = {"nilometer": Nilometer, "ka
 
 
 def create_topic(system: System, name: str, partitions: int = 1) -> str:
-    admin = AdminClient({"bootstrap.servers": system.bootstrap})
+    admin = AdminClient({"bootstrap.servers": system.bootstrap, "log_level": 3})
     topic = NewTopic(name, partitions, 1, config=dict(_RETENTION))
     admin.create_topics([topic])[name].result(30)
     return name
 
 
 def delete_topic(system: System, name: str) -> None:
-    admin = AdminClient({"bootstrap.servers": system.bootstrap})  # named, since its end would end the request
+    admin = AdminClient(
+        {"bootstrap.servers": system.bootstrap, "log_level": 3}
+    )  # named, since its end would end the request
     admin.delete_topics([name])[name].result(30)
 
 
@@ -108,13 +110,15 @@ def cpu_seconds(system: System) -> float:
     return total / _TICKS_PER_S
 
 
-def resident_mb(system: System) -> float:
-    total = 0
+def memory_mb(system: System) -> dict[str, float]:
+    """Resident memory, and the part of it that is not the page cache's mapped in."""
+    total = {"VmRSS": 0, "RssAnon": 0}
     for pid in system.pids():
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                total += int(line.split()[1])
-    return total / 1024
+            key, _, value = line.partition(":")
+            if key in total:
+                total[key] += int(value.split()[0])
+    return {"rss_mb": total["VmRSS"] / 1024, "anonymous_mb": total["RssAnon"] / 1024}
 
 
 def remove(folder: Path) -> None:
