@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: help setup java demo lint test bench soak clean
+.PHONY: help setup java components demo lint test bench soak clean
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -30,13 +30,16 @@ lint: setup  ## style, import layers, types
 	$(BIN)/lint-imports
 	$(BIN)/pyright
 
-test: setup java  ## all tests but the long campaigns
+components:  ## ZooKeeper, kcat and what else the tests run beside Nilometer
+	@tests/components.sh
+
+test: setup java components  ## all tests but the long campaigns
 	$(BIN)/pytest -m "not soak"
 
 bench: setup java  ## Nilometer beside Apache Kafka; BENCH='--row start --rounds 5' passes options
 	$(BIN)/python -m bench $(BENCH)
 
-soak: setup java  ## the long campaigns
+soak: setup java components  ## the long campaigns
 	$(BIN)/pytest -m soak --timeout 7200
 
 clean:  ## remove everything that was built
