@@ -10,13 +10,23 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 from .ports import HOST, free_ports
 
 READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a broker runs: its address, and what has to hold while its process is started."""
+
+    host: str = HOST
+    entered: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
 class NilometerBroker:
@@ -28,12 +38,14 @@ class NilometerBroker:
         overrides: Mapping[str, str] | None = None,
         port: int = 0,
         node_id: int = 1,
+        place: Place | None = None,
     ) -> None:
+        self._place = place or Place()
         self.data_dir = Path(data_dir).resolve()
         self.port = port or free_ports(1)[0]
         self.node_id = node_id
         self._settings = {
-            "listeners": f"PLAINTEXT://{HOST}:{self.port}",
+            "listeners": f"PLAINTEXT://{self.host}:{self.port}",
             "log.dirs": str(self.data_dir),
             "node.id": str(node_id),
             **(overrides or {}),
@@ -42,8 +54,12 @@ class NilometerBroker:
         self._ready_fd: int | None = None
 
     @property
+    def host(self) -> str:
+        return self._place.host
+
+    @property
     def bootstrap(self) -> str:
-        return f"{HOST}:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -69,7 +85,7 @@ class NilometerBroker:
         for key, value in self._settings.items():
             command += ["--override", f"{key}={value}"]
         try:
-            with self._output_path.open("ab") as output:
+            with self._place.entered(), self._output_path.open("ab") as output:
                 self._process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=[tell_fd]
                 )

@@ -24,8 +24,8 @@ from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import KafkaError
 
 from .eventually import eventually
-from .nilometer_broker import NilometerBroker
-from .ports import HOST, free_ports
+from .nilometer_broker import NilometerBroker, Place
+from .ports import free_ports
 
 T = TypeVar("T")
 
@@ -48,6 +48,7 @@ class NilometerCluster:
         *,
         coordination: str | None = None,
         own_overrides: Mapping[int, Mapping[str, str]] | None = None,
+        places: Mapping[int, Place] | None = None,
     ) -> None:
         self.folder = Path(folder).resolve()
         self.coordination = coordination or f"local:{self.folder / 'coordination'}"
@@ -59,6 +60,7 @@ class NilometerCluster:
             **(overrides or {}),
         }
         self._own = own_overrides or {}
+        self._places = places or {}
         self.brokers: dict[int, NilometerBroker] = {}
         for broker_id, port in enumerate(free_ports(brokers), start=1):
             self._configure(broker_id, port)
@@ -68,7 +70,7 @@ class NilometerCluster:
     def _configure(self, broker_id: int, port: int) -> None:
         settings = {**self._shared, **self._own.get(broker_id, {})}
         self.brokers[broker_id] = NilometerBroker(
-            self.folder / f"broker-{broker_id}", settings, port, node_id=broker_id
+            self.folder / f"broker-{broker_id}", settings, port, broker_id, self._places.get(broker_id)
         )
 
     # --- brokers
@@ -173,7 +175,7 @@ class NilometerCluster:
         async def ask() -> ClusterMetadata:
             connection = await Connection.open(
                 Runtime.system(),
-                HOST,
+                broker.host,
                 broker.port,
                 request_timeout_ms=REQUEST_TIMEOUT_MS,
                 setup_timeout_ms=REQUEST_TIMEOUT_MS,
