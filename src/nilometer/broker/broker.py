@@ -30,6 +30,7 @@ from nilometer.broker.partition_host import LocalPartitionHost
 from nilometer.broker.producer_ids import ProducerIds
 from nilometer.broker.replica_fetchers import ReplicaFetchers
 from nilometer.broker.replica_manager import ReplicaManager
+from nilometer.broker.replication_quota import ReplicationQuotas
 from nilometer.broker.services import Services
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.controller.brokers import BrokerRegistration
@@ -197,12 +198,14 @@ class Broker:
         commit = GroupCommit(runtime, self._tasks, self._on_flush_failure)
         self._channel = channel = ControllerChannel(config.node_id, runtime, metadata)
         self._link = link = ControllerLink(config.node_id, controller, channel, metadata)
-        fetchers = ReplicaFetchers(config, runtime, metadata, self._tasks)
+        quotas = ReplicationQuotas(config, runtime.clock)
+        fetchers = ReplicaFetchers(config, runtime, metadata, self._tasks, quotas.follower)
         isr_requests = IsrRequests(link, self._tasks)
         host = LocalPartitionHost(
             runtime, logs, disposal, commit, isr_requests, fetchers, self._on_directory_failure
         )
         self._replicas = replicas = ReplicaManager(config, runtime, logs, host, disposal, fetchers)
+        metadata.subscribe(quotas.on_delta, quotas.on_reload)
         metadata.subscribe(replicas.on_delta, replicas.on_reload)
         self._services = services = Services(
             config=config,
@@ -216,6 +219,7 @@ class Broker:
             fetch_sessions=FetchSessionCache(
                 config.integer("max.incremental.fetch.session.cache.slots"), runtime.entropy
             ),
+            replication_quotas=quotas,
             cluster_id=store.cluster_id,
         )
         self._dispatcher = RequestDispatcher(services, config.integer("max.connections"))

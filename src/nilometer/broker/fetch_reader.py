@@ -176,7 +176,7 @@ class FetchReader:
         if end is None or outcome.diverging is not None or outcome.preferred_read_replica >= 0:
             return
         asked, log = outcome.asked, partition.log
-        if self.identity.is_replica and self._is_held_back(partition, leader):
+        if self.identity.is_replica and self._is_held_back(partition):
             outcome.has_more = asked.fetch_offset < end
             return
         room = max(0, min(asked.max_bytes, self._max_bytes - self.bytes_read))
@@ -213,11 +213,11 @@ class FetchReader:
             outcome.diverging = partition.diverging_epoch(asked.fetch_offset, asked.last_fetched_epoch)
         return outcome.last_stable_offset if self.identity.read_committed else role.high_watermark
 
-    def _is_held_back(self, partition: Partition, leader: LeaderRole) -> bool:
-        """Whether this follower is being moved and has had its share for now."""
+    def _is_held_back(self, partition: Partition) -> bool:
+        """Whether this follower is throttled, not in sync, and has had its share for now."""
         if not self._quota.throttles(partition.topic, partition.key.partition):
             return False
-        return self.identity.replica_id not in leader.isr and self._quota.wait_ms() > 0
+        return self.identity.replica_id not in partition.leader.isr and self._quota.wait_ms() > 0
 
     def count_throttled(self) -> None:
         """These outcomes are what is sent."""

@@ -21,6 +21,7 @@ from uuid import UUID
 
 from nilometer.broker.config import BrokerConfig
 from nilometer.broker.partition import Partition
+from nilometer.broker.replication_quota import ReplicationQuota
 from nilometer.client.connection import Connection
 from nilometer.cluster.identifiers import uuid_from_text
 from nilometer.replication import IN_AGREEMENT, EpochEnd, FetchAnswer, FollowerFetch, FollowerRole
@@ -52,13 +53,20 @@ class _Followed:
 
 class ReplicaFetcher:
     def __init__(
-        self, leader_id: int, lane: int, config: BrokerConfig, runtime: Runtime, locate: Locate
+        self,
+        leader_id: int,
+        lane: int,
+        config: BrokerConfig,
+        runtime: Runtime,
+        locate: Locate,
+        quota: ReplicationQuota,
     ) -> None:
         """``locate`` tells the leader's endpoint now, or None while it is not known."""
         self._leader_id = leader_id
         self._config = config
         self._runtime = runtime
         self._locate = locate
+        self._quota = quota
         self._name = f"fetcher {lane} of broker {leader_id}"
         self._client_id = f"broker-{config.node_id}-fetcher-{lane}"
         self._followed: dict[_Key, _Followed] = {}
@@ -204,10 +212,20 @@ class ReplicaFetcher:
                 wake_in_ms = min(wake_in_ms, followed.resume_ms - now_ms)
                 self._leave_session(key)
                 continue
+            if hold_ms := self._held_back_ms(followed.partition):
+                wake_in_ms = min(wake_in_ms, hold_ms)
+                self._leave_session(key)
+                continue
             del self._due[key]
             if self._is_news(key, followed, role):
                 asked.append(followed)
         return asked, wake_in_ms
+
+    def _held_back_ms(self, partition: Partition) -> int:
+        """For how long a throttled replica that is not in sync has to wait; mostly 0."""
+        if not self._quota.throttles(partition.topic, partition.key.partition):
+            return 0
+        return 0 if self._config.node_id in partition.state.isr else self._quota.wait_ms()
 
     def _is_news(self, key: _Key, followed: _Followed, role: FollowerRole) -> bool:
         """Take the partition's next fetch; whether the session has to be told of it."""
@@ -295,6 +313,8 @@ class ReplicaFetcher:
     def _take_partition(self, followed: _Followed, fetch: FollowerFetch, part: Message) -> None:
         self._due[_key(followed.partition)] = None
         records: bytes = part.records or b""
+        if records and self._quota.throttles(followed.partition.topic, followed.partition.key.partition):
+            self._quota.record(len(records))
         try:
             answer = _answer_of(part, records)
             backoff = followed.partition.on_fetch_answer(fetch, answer, records)

@@ -8,6 +8,7 @@ from nilometer.broker.config import BrokerConfig
 from nilometer.broker.metadata_log import MetadataLog
 from nilometer.broker.partition import Partition
 from nilometer.broker.replica_fetcher import ReplicaFetcher
+from nilometer.broker.replication_quota import ReplicationQuota
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.identifiers import BrokerId
 from nilometer.replication import FollowerRole
@@ -15,11 +16,19 @@ from nilometer.runtime import Runtime
 
 
 class ReplicaFetchers:
-    def __init__(self, config: BrokerConfig, runtime: Runtime, metadata: MetadataLog, tasks: Tasks) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        runtime: Runtime,
+        metadata: MetadataLog,
+        tasks: Tasks,
+        quota: ReplicationQuota,
+    ) -> None:
         self._config = config
         self._runtime = runtime
         self._metadata = metadata
         self._tasks = tasks
+        self._quota = quota
         self._lanes = config.integer("num.replica.fetchers")
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._runs: dict[tuple[int, int], asyncio.Task[None]] = {}
@@ -56,7 +65,7 @@ class ReplicaFetchers:
         fetcher = self._fetchers.get((leader_id, lane))
         if fetcher is None:
             fetcher = ReplicaFetcher(
-                leader_id, lane, self._config, self._runtime, lambda: self._locate(leader_id)
+                leader_id, lane, self._config, self._runtime, lambda: self._locate(leader_id), self._quota
             )
             self._fetchers[leader_id, lane] = fetcher
             self._runs[leader_id, lane] = self._tasks.spawn(

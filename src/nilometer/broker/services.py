@@ -11,6 +11,7 @@ from nilometer.broker.fetch_session import FetchSessionCache
 from nilometer.broker.metadata_log import MetadataLog
 from nilometer.broker.producer_ids import ProducerIds
 from nilometer.broker.replica_manager import ReplicaManager
+from nilometer.broker.replication_quota import ReplicationQuotas
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.controller.topics import TopicDefaults
 from nilometer.cluster.image import ClusterImage
@@ -29,6 +30,7 @@ class Services:
     replicas: ReplicaManager
     producer_ids: ProducerIds
     fetch_sessions: FetchSessionCache
+    replication_quotas: ReplicationQuotas
     cluster_id: str
 
     @property

@@ -98,6 +98,7 @@ class _Fetch:
             session_round.to_read,
             max_bytes=min(request.field("max_bytes", 0x7FFF_FFFF), services.config.fetch_max_bytes),
             on_found=self._note_found,
+            quota=services.replication_quotas.leader,
         )
         self._watch = (
             None
@@ -159,6 +160,7 @@ class _Fetch:
         return True
 
     def _answer(self) -> Reply:
+        self._reader.count_throttled()
         return encode_fetch_answer(self._services, self._request, self._round, self._reader.outcomes)
 
 

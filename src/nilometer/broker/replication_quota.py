@@ -1,0 +1,129 @@
+"""Holding replication back: how many bytes a second may go to, or come in for, replicas that are being moved.
+
+In Kafka's settings (KIP-73): the topic names the replicas (``leader.replication.throttled.replicas`` and
+``follower.…``, lists of ``partition:broker``), the broker its rate (``….replication.throttled.rate``). Only
+replicas that are not in sync are held back; the bytes of all named ones are counted. One
+:class:`ReplicationQuota` per side is a token bucket: it may be overdrawn by one answer, and what follows
+waits until that is paid back, so the rate holds over time whatever the size of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nilometer.broker.config import BrokerConfig
+from nilometer.broker.config_keys import LONG_MAX
+from nilometer.cluster.delta import ImageDelta
+from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.records import ConfigResourceType
+from nilometer.runtime import Clock
+
+UNLIMITED = LONG_MAX
+BURST_MS = 1_000
+"""The bucket holds what the rate gives in this time."""
+EVERY_PARTITION: frozenset[int] = frozenset({-1})
+
+
+class ReplicationQuota:
+    """Invariant: ``_tokens`` never exceeds what the rate gives in ``BURST_MS``."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.bytes_per_second = UNLIMITED
+        self._tokens = 0.0
+        self._filled_ms = 0
+        self._throttled: dict[str, frozenset[int]] = {}
+        """By topic: the partitions whose replica here is named."""
+
+    def set_rate(self, bytes_per_second: int) -> None:
+        if bytes_per_second != self.bytes_per_second:
+            self.bytes_per_second = bytes_per_second
+            self._tokens = self._capacity
+            self._filled_ms = self._clock.monotonic_ms()
+
+    def set_throttled(self, topic: str, partitions: frozenset[int]) -> None:
+        if partitions:
+            self._throttled[topic] = partitions
+        else:
+            self._throttled.pop(topic, None)
+
+    def throttles(self, topic: str, partition: int) -> bool:
+        """Whether the replica's bytes count, and it may be held back."""
+        if self.bytes_per_second == UNLIMITED or (named := self._throttled.get(topic)) is None:
+            return False
+        return named is EVERY_PARTITION or partition in named
+
+    def record(self, byte_count: int) -> None:
+        """That much of throttled replicas went over the wire."""
+        self._refill()
+        self._tokens -= byte_count
+
+    def wait_ms(self) -> int:
+        """0, or for how long throttled replicas are to be held back."""
+        self._refill()
+        if self._tokens > 0:
+            return 0
+        if self.bytes_per_second == 0:
+            return BURST_MS
+        return int(-self._tokens * 1000 / self.bytes_per_second) + 1
+
+    @property
+    def _capacity(self) -> float:
+        return self.bytes_per_second * BURST_MS / 1000
+
+    def _refill(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        earned = self.bytes_per_second * (now_ms - self._filled_ms) / 1000
+        self._filled_ms = now_ms
+        self._tokens = min(self._capacity, self._tokens + earned)
+
+
+class ReplicationQuotas:
+    """Both sides of one broker, kept in step with the metadata log."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+        self._config = config
+        self._broker_id = config.node_id
+        self.leader = ReplicationQuota(clock)
+        self.follower = ReplicationQuota(clock)
+        self._sides = (("leader", self.leader), ("follower", self.follower))
+        self._topics: dict[str, None] = {}
+        self._read_rates(ClusterImage())
+
+    def on_delta(self, delta: ImageDelta, image: ClusterImage) -> None:
+        for resource in delta.configs:
+            if resource.type is ConfigResourceType.TOPIC:
+                self._read_topic(resource.name, image)
+            elif resource.type is ConfigResourceType.BROKER:
+                self._read_rates(image)
+        for topic in delta.topics_deleted.values():
+            self._read_topic(topic.name, image)
+
+    def on_reload(self, image: ClusterImage) -> None:
+        self._read_rates(image)
+        for name in [*self._topics, *(topic.name for topic in image.topics())]:
+            self._read_topic(name, image)
+
+    def _read_rates(self, image: ClusterImage) -> None:
+        for side, quota in self._sides:
+            key = f"{side}.replication.throttled.rate"
+            given = image.config(ConfigResourceType.BROKER, str(self._broker_id)).get(key)
+            if given is None:
+                given = image.config(ConfigResourceType.BROKER, "").get(key)
+            quota.set_rate(self._config.integer(key) if given is None else int(given))
+
+    def _read_topic(self, name: str, image: ClusterImage) -> None:
+        given = image.config(ConfigResourceType.TOPIC, name)
+        for side, quota in self._sides:
+            named = _named_partitions(given, f"{side}.replication.throttled.replicas", self._broker_id)
+            quota.set_throttled(name, named)
+            if named:
+                self._topics[name] = None
+
+
+def _named_partitions(given: Mapping[str, str], key: str, broker_id: int) -> frozenset[int]:
+    text = given.get(key, "").strip()
+    if text == "*":
+        return EVERY_PARTITION
+    pairs = (item.strip().split(":") for item in text.split(",") if item.strip())
+    return frozenset(int(partition) for partition, broker in pairs if int(broker) == broker_id)
