@@ -118,7 +118,7 @@ class Admin:
         for name in names:
             topic = answer.metadata.topics.get(name)
             code = answer.errors.get(name, ErrorCode.unknown_topic_or_partition)
-            found[name] = topic if topic is not None else KafkaError(code, f"topic {name}")
+            found[name] = topic if topic is not None else KafkaError(code)
         return found
 
     async def list_offsets(

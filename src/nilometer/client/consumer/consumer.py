@@ -65,6 +65,10 @@ class Consumer:
             await self._fetcher.close()
         await self.client.close()
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     # --- what to read
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:

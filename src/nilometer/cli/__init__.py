@@ -1,0 +1,1 @@
+"""The `nilometer` command. Each command is a module of its own, imported when it is used."""

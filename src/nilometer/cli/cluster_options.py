@@ -1,0 +1,106 @@
+"""What commands that talk to a cluster share: options, the event loop, ways of printing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from nilometer.client.config_keys import parse_server
+from nilometer.config import ConfigProblem
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_BOOTSTRAP_SERVER = "127.0.0.1:9092"
+BOOTSTRAP_VARIABLE = "NILOMETER_BOOTSTRAP_SERVER"
+
+
+def _check_servers(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    for server in value.split(","):
+        try:
+            parse_server(server)
+        except ConfigProblem:
+            raise click.BadParameter(f"{server!r} is not of the form HOST:PORT") from None
+    return value
+
+
+bootstrap_option = click.option(
+    "--bootstrap-server",
+    "bootstrap",
+    metavar="HOST:PORT[,…]",
+    envvar=BOOTSTRAP_VARIABLE,
+    default=DEFAULT_BOOTSTRAP_SERVER,
+    show_default=True,
+    show_envvar=True,
+    callback=_check_servers,
+    help="Brokers to ask first for the rest of the cluster.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="For programs.")
+
+
+def parse_pairs(items: Sequence[str], option: str) -> dict[str, str]:
+    """``KEY=VALUE`` items; whatever is not of that form is a usage error that names the option."""
+    pairs: dict[str, str] = {}
+    for item in items:
+        key, separator, value = item.partition("=")
+        if not separator or not key.strip():
+            raise click.UsageError(f"{option} takes KEY=VALUE, not {item!r}")
+        pairs[key.strip()] = value
+    return pairs
+
+
+def run_async(main: Coroutine[Any, Any, T]) -> T:
+    """Run ``main`` to its end. Ctrl-C and SIGTERM cancel it, so that it can close what it opened."""
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_with_sigterm(main))
+
+
+async def _with_sigterm(main: Coroutine[Any, Any, T]) -> T:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        return await main
+    except asyncio.CancelledError:
+        raise click.Abort from None
+
+
+def stop_on_signals(stop: Callable[[], None]) -> None:
+    """In a running loop: Ctrl-C and SIGTERM call ``stop``, for work whose normal end they are."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+
+
+def print_json(value: object) -> None:
+    click.echo(json.dumps(value, indent=2 if sys.stdout.isatty() else None))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None) -> None:
+    """A table for people; columns whose values are all numbers are right-aligned."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for index, column in enumerate(columns):
+        numbers = bool(rows) and all(isinstance(row[index], int) for row in rows)
+        table.add_column(column, justify="right" if numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, (list, tuple)):
+        return ",".join(str(item) for item in value)
+    return str(value)

@@ -1,0 +1,167 @@
+"""``nilometer ingest``: the lines of files into a topic, with progress."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from nilometer.cli.cluster_options import (
+    bootstrap_option,
+    json_option,
+    parse_pairs,
+    print_json,
+    run_async,
+    stop_on_signals,
+)
+from nilometer.client.admin import Admin
+from nilometer.client.config_keys import COMPRESSION_TYPES
+from nilometer.client.descriptions import BROKER_DEFAULT, NewTopic
+from nilometer.client.ingest.ingest import Ingest, IngestOptions, IngestTotals, LineRefused
+from nilometer.client.ingest.state_file import BadState
+from nilometer.runtime import LockHeld, Runtime
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LINGER_MS = 20
+BATCH_BYTES = 256 * 1024
+STATE_FOLDER = ".nilometer/ingest"
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH…", type=click.Path())
+@click.option("--topic", required=True, help="Where the lines go; created if it is not there.")
+@click.option("--follow", is_flag=True, help="Go on as the files grow and rotate, until Ctrl-C.")
+@click.option(
+    "--state",
+    metavar="FILE",
+    help=f"Where it is kept how far each file was read.  [default: {STATE_FOLDER}/TOPIC.json]",
+)
+@click.option("--partitions", type=click.IntRange(1), help="For a topic that is to be created.")
+@click.option("--key", type=click.Choice(["none", "path"]), default="none", show_default=True)
+@click.option("--compression", type=click.Choice(COMPRESSION_TYPES), default="none", show_default=True)
+@click.option(
+    "-X", "--property", "properties", multiple=True, metavar="KEY=VALUE", help="A producer setting."
+)
+@json_option
+@bootstrap_option
+def ingest(
+    paths: tuple[str, ...],
+    topic: str,
+    follow: bool,
+    state: str | None,
+    partitions: int | None,
+    key: str,
+    compression: str,
+    properties: tuple[str, ...],
+    as_json: bool,
+    bootstrap: str,
+) -> None:
+    """Write the lines of files, and of the files in folders, to a topic, each line once.
+
+    Plain and gzip files; in folders hidden files and those that are not text are passed over. What was
+    read is remembered, so that the next run goes on where this one ended, though files were rotated
+    meanwhile. Records carry the headers path, line and source. --key path keeps the lines of a file in
+    their order by giving them all to one partition.
+    """
+    config: dict[str, str | int] = {
+        "bootstrap.servers": bootstrap,
+        "linger.ms": LINGER_MS,
+        "batch.size": BATCH_BYTES,
+        "compression.type": compression,
+        **parse_pairs(properties, "--property"),
+    }
+    options = IngestOptions(
+        paths=paths,
+        topic=topic,
+        state_path=state or f"{STATE_FOLDER}/{topic}.json",
+        follow=follow,
+        key_by_path=key == "path",
+    )
+    try:
+        with _progress(follow) as on_progress:
+            totals = run_async(_ingest(config, options, partitions, on_progress))
+    except LockHeld as problem:
+        raise click.ClickException(
+            f"another ingest is running with the state {options.state_path} (process {problem.holder_pid}); "
+            "stop it, or give another file with --state"
+        ) from None
+    except (LineRefused, BadState) as problem:
+        raise click.ClickException(str(problem)) from None
+    _report(totals, options, as_json)
+
+
+async def _ingest(
+    config: dict[str, str | int],
+    options: IngestOptions,
+    partitions: int | None,
+    on_progress: Callable[[IngestTotals], None],
+) -> IngestTotals:
+    runtime = Runtime.system()
+    async with Admin(runtime, {"bootstrap.servers": str(config["bootstrap.servers"])}) as admin:
+        problem = (await admin.create_topics([NewTopic(options.topic, partitions or BROKER_DEFAULT)]))[
+            options.topic
+        ]
+        if problem is not None and problem.code != ErrorCode.topic_already_exists:
+            raise KafkaError(problem.code, f"topic {options.topic}: {problem.message}")
+    work = Ingest(runtime, config, options, on_progress)
+    if options.follow:
+        stop_on_signals(work.stop)
+    return await work.run()
+
+
+@contextmanager
+def _progress(follow: bool) -> Iterator[Callable[[IngestTotals], None]]:
+    """A bar on a terminal; nothing where nobody looks."""
+    if not sys.stderr.isatty():
+        yield lambda _totals: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TextColumn("{task.fields[lines]:,} lines"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("Following" if follow else "Reading", total=None, lines=0)
+
+        def show(totals: IngestTotals) -> None:
+            progress.update(
+                task,
+                total=totals.bytes_total,
+                completed=totals.bytes_read,
+                lines=totals.lines + totals.lines_there,
+            )
+
+        yield show
+
+
+def _report(totals: IngestTotals, options: IngestOptions, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "topic": options.topic,
+                "state": options.state_path,
+                "lines": totals.lines,
+                "lines_there": totals.lines_there,
+                "files": [{"path": path, "lines": lines} for path, lines in sorted(totals.files.items())],
+                "problems": totals.problems,
+            }
+        )
+    else:
+        there = f" ({totals.lines_there:,} more were there already)" if totals.lines_there else ""
+        files = "1 file" if len(totals.files) == 1 else f"{len(totals.files):,} files"
+        click.echo(f"{totals.lines:,} lines of {files} written to {options.topic}{there}.")
+    for problem in totals.problems:
+        click.echo(f"Error: {problem}", err=True)
+    if totals.problems:
+        raise click.exceptions.Exit(1)

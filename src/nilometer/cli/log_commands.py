@@ -1,0 +1,63 @@
+"""``nilometer log``: files of a log read and checked: segments, indexes, snapshots, checkpoints."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import click
+
+from nilometer.cli.cluster_options import json_option
+from nilometer.cli.log_dump import dump_file, is_known
+
+_PATH = click.Path(exists=True)
+
+
+@click.group()
+def log() -> None:
+    """Look into segment files."""
+
+
+@log.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH…", type=_PATH)
+@click.option("--records", is_flag=True, help="The records of each batch too.")
+@json_option
+def dump(paths: tuple[str, ...], records: bool, as_json: bool) -> None:
+    """Print what files of a log hold: batches, index entries, epochs, producers.
+
+    A folder stands for all such files in it and below. Every batch's checksum is verified, and every index
+    entry compared with its log. The exit code is 1 where something is damaged. With --json each line is
+    one object.
+    """
+    damaged = False
+    for path in _files(paths):
+        if not as_json:
+            click.echo(f"{path}:")
+        for entry in dump_file(path, records=records):
+            damaged = damaged or "problem" in entry
+            click.echo(json.dumps({"file": path, **entry}) if as_json else f"  {_line(entry)}")
+    if damaged:
+        raise click.exceptions.Exit(1)
+
+
+def _files(paths: Iterable[str]) -> Iterator[str]:
+    for path in paths:
+        if not os.path.isdir(path):
+            if not is_known(path):
+                raise click.UsageError(f"{path} is no file of a log that this command knows")
+            yield path
+            continue
+        for parent, folders, names in os.walk(path):
+            folders.sort()
+            yield from (os.path.join(parent, name) for name in sorted(names) if is_known(name))
+
+
+def _line(entry: dict[str, Any]) -> str:
+    """``key: value`` pairs; records indented below their batch."""
+    shown = "  ".join(f"{name}: {value}" for name, value in entry.items() if name not in ("type", "records"))
+    text = f"{entry['type']}  {shown}" if "problem" not in entry else f"DAMAGED  {shown}"
+    for record in entry.get("records", ()):
+        text += "\n    " + "  ".join(f"{name}: {value!r}" for name, value in record.items())
+    return text

@@ -1,0 +1,196 @@
+"""The files of a partition's folder as plain values: what `nilometer log dump` prints.
+
+Reads with the storage engine's own readers and checks what they leave to the caller: checksums of batches,
+and that each index entry points at what it says. Something damaged ends its file with an entry that has a
+``problem``; nothing is repaired, nothing is written.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from nilometer.cli.record_format import as_text_or_base64
+from nilometer.runtime import Disk
+from nilometer.runtime.system_disk import SystemDisk
+from nilometer.storage import checkpoints, names, producer_snapshot, transaction_index
+from nilometer.storage.batch_scan import ScannedBatch, scan
+from nilometer.storage.errors import CorruptCheckpoint
+from nilometer.storage.offset_index import CorruptIndex, OffsetIndex
+from nilometer.storage.producer_snapshot import CorruptSnapshot
+from nilometer.storage.time_index import TimeIndex
+from nilometer.wire.control_records import control_type
+from nilometer.wire.errors import KafkaError
+from nilometer.wire.record_batch import check_batch
+from nilometer.wire.records import decode_records
+
+Entry = dict[str, Any]
+
+CHECKPOINT_FILES = (
+    names.RECOVERY_POINT_CHECKPOINT,
+    names.REPLICATION_OFFSET_CHECKPOINT,
+    names.LOG_START_OFFSET_CHECKPOINT,
+)
+PLAIN_FILES = (names.LEADER_EPOCH_CHECKPOINT, names.PARTITION_METADATA, *CHECKPOINT_FILES)
+
+
+def is_known(path: str) -> bool:
+    """Whether a file is of a kind that can be dumped, by its name."""
+    name = os.path.basename(path)
+    if name in PLAIN_FILES:
+        return True
+    parsed = names.parse_offset_name(name)
+    return parsed is not None and parsed[1] in (*names.SEGMENT_SUFFIXES, names.SNAPSHOT_SUFFIX)
+
+
+def dump_file(path: str, *, records: bool = False, disk: Disk | None = None) -> Iterator[Entry]:
+    """What a file holds, entry by entry."""
+    disk = disk or SystemDisk()
+    name = os.path.basename(path)
+    parsed = names.parse_offset_name(name)
+    base_offset, suffix = parsed if parsed is not None else (0, "")
+    try:
+        match suffix:
+            case names.LOG_SUFFIX:
+                yield from _batches(disk, path, records)
+            case names.INDEX_SUFFIX:
+                yield from _offset_index(disk, path, base_offset)
+            case names.TIME_INDEX_SUFFIX:
+                yield from _time_index(disk, path, base_offset)
+            case names.TXN_INDEX_SUFFIX:
+                yield from _transactions(disk, path, base_offset)
+            case names.SNAPSHOT_SUFFIX:
+                yield from _snapshot(disk, path)
+            case _:
+                yield from _plain_file(disk, path, name)
+    except (KafkaError, CorruptIndex, CorruptSnapshot, CorruptCheckpoint, ValueError) as problem:
+        yield {"type": "damage", "problem": str(problem)}
+
+
+def _batches(disk: Disk, path: str, records: bool) -> Iterator[Entry]:
+    file = disk.open(path, writable=False)
+    try:
+        size, end = file.size(), 0
+        try:
+            for found in scan(file, 0, size):
+                check_batch(found.buffer, found.at, found.header)
+                yield _batch(found, records)
+                end = found.position + found.header.size
+        except KafkaError as problem:
+            yield {"type": "damage", "position": end, "problem": str(problem)}
+            return
+        if end < size:
+            reason = f"{size - end} bytes behind the last whole batch"
+            yield {"type": "damage", "position": end, "problem": reason}
+    finally:
+        file.close()
+
+
+def _batch(found: ScannedBatch, records: bool) -> Entry:
+    header = found.header
+    entry: Entry = {
+        "type": "batch",
+        "position": found.position,
+        "base_offset": header.base_offset,
+        "last_offset": header.last_offset,
+        "count": header.records_count,
+        "size": header.size,
+        "leader_epoch": header.partition_leader_epoch,
+        "codec": header.codec.name.lower(),
+        "timestamp_type": "LogAppendTime" if header.is_log_append_time else "CreateTime",
+        "base_timestamp": header.base_timestamp,
+        "max_timestamp": header.max_timestamp,
+        "producer_id": header.producer_id,
+        "producer_epoch": header.producer_epoch,
+        "base_sequence": header.base_sequence,
+        "transactional": header.is_transactional,
+        "control": header.is_control,
+        "crc": header.crc,
+    }
+    if records:
+        entry["records"] = list(_records(found))
+    return entry
+
+
+def _records(found: ScannedBatch) -> Iterator[Entry]:
+    for record in decode_records(found.buffer, found.at, found.header):
+        entry: Entry = {"offset": record.offset, "timestamp": record.timestamp}
+        if found.header.is_control:
+            entry["control_type"] = control_type(record).name
+        else:
+            entry |= as_text_or_base64("key", record.key)
+            entry |= as_text_or_base64("value", record.value)
+            entry["headers"] = [
+                {"name": name, **as_text_or_base64("value", value)} for name, value in record.headers
+            ]
+        yield entry
+
+
+def _offset_index(disk: Disk, path: str, base_offset: int) -> Iterator[Entry]:
+    index = OffsetIndex.parse(base_offset, disk.read_file(path))
+    headers = {found.position: found.header for found in _readable(disk, path)}
+    for offset, position in index.entries():
+        entry: Entry = {"type": "index", "offset": offset, "position": position}
+        header = headers.get(position)
+        if headers and (header is None or header.last_offset != offset):
+            there = "no batch" if header is None else f"a batch that ends at {header.last_offset}"
+            entry["problem"] = f"the log has {there} at position {position}"
+        yield entry
+
+
+def _time_index(disk: Disk, path: str, base_offset: int) -> Iterator[Entry]:
+    index = TimeIndex.parse(base_offset, disk.read_file(path))
+    highest: dict[int, int] = {}
+    """By the last offset of each batch, the highest timestamp up to there."""
+    so_far = -1
+    for found in _readable(disk, path):
+        so_far = max(so_far, found.header.max_timestamp)
+        highest[found.header.last_offset] = so_far
+    for timestamp, offset in index.entries():
+        entry: Entry = {"type": "timeindex", "timestamp": timestamp, "offset": offset}
+        there = highest.get(offset, timestamp)
+        if there != timestamp:
+            entry["problem"] = f"the log's highest timestamp up to offset {offset} is {there}"
+        yield entry
+
+
+def _readable(disk: Disk, index_path: str) -> Iterator[ScannedBatch]:
+    """The batches of the log that an index belongs to, up to the first damage; none where there is no log."""
+    log_path = os.path.splitext(index_path)[0] + names.LOG_SUFFIX
+    if not disk.exists(log_path):
+        return
+    file = disk.open(log_path, writable=False)
+    try:
+        yield from scan(file, 0, file.size())
+    except KafkaError:
+        return  # dumping the log itself says what is wrong
+    finally:
+        file.close()
+
+
+def _transactions(disk: Disk, path: str, base_offset: int) -> Iterator[Entry]:
+    for one in transaction_index.parse(base_offset, disk.read_file(path)):
+        yield {"type": "aborted_transaction", **one._asdict()}
+
+
+def _snapshot(disk: Disk, path: str) -> Iterator[Entry]:
+    for one in producer_snapshot.decode(disk.read_file(path)):
+        yield {"type": "producer", **one._asdict()}
+
+
+def _plain_file(disk: Disk, path: str, name: str) -> Iterator[Entry]:
+    if name == names.LEADER_EPOCH_CHECKPOINT:
+        for epoch, start_offset in checkpoints.read_epochs(disk, path):
+            yield {"type": "leader_epoch", "epoch": epoch, "start_offset": start_offset}
+    elif name == names.PARTITION_METADATA:
+        topic_id = checkpoints.read_partition_metadata(disk, path)
+        yield {"type": "partition_metadata", "topic_id": str(topic_id) if topic_id else None}
+    else:
+        for partition, offset in sorted(checkpoints.read_offsets(disk, path).items()):
+            yield {
+                "type": "checkpoint",
+                "topic": partition.topic,
+                "partition": partition.partition,
+                "offset": offset,
+            }

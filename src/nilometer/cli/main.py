@@ -1,0 +1,162 @@
+"""The `nilometer` command: its subcommands by name, and what becomes of errors.
+
+Commands are imported when they are used: ``nilometer --help`` costs little, and nothing that one command
+needs (Spark, say) is needed by the others.
+
+Exit codes: 0 done, 1 failed, 2 used wrongly, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from typing import NamedTuple
+
+import click
+
+from nilometer import __version__
+from nilometer.config import ConfigProblem
+
+FAILED = 1
+USED_WRONGLY = 2
+INTERRUPTED = 130
+
+
+class _Lazy(NamedTuple):
+    module: str
+    attribute: str
+    summary: str
+
+
+COMMANDS: dict[str, _Lazy] = {
+    "up": _Lazy(
+        "broker_commands", "up", "Start a cluster on this machine: those of its brokers that are down."
+    ),
+    "down": _Lazy("broker_commands", "down", "Stop the brokers of a data folder."),
+    "status": _Lazy("broker_commands", "status", "Say which brokers of a data folder run."),
+    "broker": _Lazy("broker_commands", "broker", "Run one broker in the foreground."),
+    "topic": _Lazy("topic_commands", "topic", "Create, list, describe, alter and delete topics."),
+    "produce": _Lazy("produce_command", "produce", "Write the lines of standard input to a topic."),
+    "consume": _Lazy("consume_command", "consume", "Print the records of a topic."),
+    "ingest": _Lazy("ingest_command", "ingest", "Write the lines of files to a topic, each once."),
+    "replicas": _Lazy(
+        "replicas_commands", "replicas", "Show every replica's log end, high watermark and epochs."
+    ),
+    "log": _Lazy("log_commands", "log", "Look into segment files."),
+    "pipeline": _Lazy("pipeline_commands", "pipeline", "Run the shipped Spark pipelines."),
+}
+
+
+class OutputClosed(Exception):
+    """Whoever read our output has had enough: no failure of ours."""
+
+
+class LazyGroup(click.Group):
+    """Lists commands without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name, lazy in COMMANDS.items() if _exists(lazy)]
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as problem:
+            raise OutputClosed from problem  # click would exit with 1
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        lazy = COMMANDS.get(cmd_name)
+        if lazy is None or not _exists(lazy):
+            return None
+        command = getattr(importlib.import_module(_module(lazy)), lazy.attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name].summary) for name in self.list_commands(ctx)])
+
+
+def _module(lazy: _Lazy) -> str:
+    return f"nilometer.cli.{lazy.module}"
+
+
+def _exists(lazy: _Lazy) -> bool:
+    return importlib.util.find_spec(_module(lazy)) is not None
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="nilometer")
+def cli() -> None:
+    """A replicated, partitioned log that speaks Kafka's wire protocol."""
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and say how it ended."""
+    try:
+        result = cli.main(args=arguments, prog_name="nilometer", standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except click.ClickException as problem:
+        problem.show()
+        return problem.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("Interrupted.", err=True)
+        return INTERRUPTED
+    except (OutputClosed, BrokenPipeError):
+        _write_to_nowhere()
+        return 0
+    except ConfigProblem as problem:
+        click.echo(f"Error: {problem}", err=True)
+        return USED_WRONGLY
+    except Exception as problem:
+        message = _explain(problem)
+        if message is None:
+            raise
+        click.echo(f"Error: {message}", err=True)
+        return FAILED
+
+
+def _write_to_nowhere() -> None:
+    """What is left in the buffers is written at exit: that must not fail again."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def _explain(problem: Exception) -> str | None:
+    """What is worth saying of an error that the world is to blame for; None for mistakes of our own."""
+    from nilometer.runtime import LockHeld
+    from nilometer.wire.errors import KafkaError
+
+    if isinstance(problem, KafkaError):
+        return _explain_kafka_error(problem.code.name.upper(), problem.message)
+    if isinstance(problem, LockHeld):
+        return str(problem)
+    if isinstance(problem, OSError):
+        return f"{problem.filename}: {problem.strerror}" if problem.filename else str(problem)
+    return None
+
+
+_ADVICE = {
+    "NETWORK_EXCEPTION": "`nilometer up` starts a broker; --bootstrap-server names one that runs elsewhere.",
+    "UNKNOWN_TOPIC_OR_PARTITION": "`nilometer topic list` shows what there is.",
+    "UNKNOWN_TOPIC_ID": "`nilometer topic list` shows the topics.",
+    "MESSAGE_TOO_LARGE": "The topic's max.message.bytes and the producer's max.request.size limit a record.",
+    "NOT_ENOUGH_REPLICAS": "Fewer replicas are in sync than min.insync.replicas: start the missing brokers.",
+}
+
+
+def _explain_kafka_error(name: str, message: str) -> str:
+    advice = _ADVICE.get(name)
+    return f"{name}: {message}" + (f"\n{advice}" if advice else "")
+
+
+if __name__ == "__main__":
+    main()

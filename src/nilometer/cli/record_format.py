@@ -1,0 +1,89 @@
+"""Records as text: the ways in which `nilometer consume` prints them. Pure."""
+
+from __future__ import annotations
+
+import base64
+import json
+import string
+from collections.abc import Callable
+from typing import Any
+
+from nilometer.client.consumer.fetched_records import ConsumerRecord
+
+Formatter = Callable[[ConsumerRecord], bytes]
+
+FIELDS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers", "leader_epoch")
+_ESCAPES = {"\\n": "\n", "\\t": "\t", "\\0": "\0", "\\\\": "\\"}
+
+
+class BadFormat(ValueError):
+    """A format that names what a record does not have."""
+
+
+def value_lines(record: ConsumerRecord) -> bytes:
+    """The value as it is, and a newline; of a record without one the newline alone."""
+    return (record.value or b"") + b"\n"
+
+
+def json_lines(record: ConsumerRecord) -> bytes:
+    return json.dumps(as_json(record), ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+
+
+def template(text: str) -> Formatter:
+    """Records printed by a format such as ``{offset}: {key} {value}\\n``. Raises BadFormat.
+
+    Bytes that are no UTF-8 are printed as they are.
+    """
+    for escape, meant in _ESCAPES.items():
+        text = text.replace(escape, meant)
+    try:
+        parts = list(string.Formatter().parse(text))
+    except ValueError as problem:
+        raise BadFormat(f"{text!r}: {problem}") from None
+    for _, name, _, _ in parts:
+        if name is not None and name not in FIELDS:
+            raise BadFormat(f"{{{name}}} is none of {', '.join(FIELDS)}")
+
+    def render(record: ConsumerRecord) -> bytes:
+        shown = {
+            **{name: getattr(record, name) for name in FIELDS},
+            "key": _text(record.key),
+            "value": _text(record.value),
+            "headers": ",".join(f"{name}={_text(value)}" for name, value in record.headers),
+        }
+        return text.format(**shown).encode("utf-8", "surrogateescape")
+
+    try:
+        render(ConsumerRecord("t", 0, 0, 0, 0, None, None, (), 0))
+    except (ValueError, IndexError, KeyError) as problem:
+        raise BadFormat(f"{text!r}: {problem}") from None
+    return render
+
+
+def as_json(record: ConsumerRecord) -> dict[str, Any]:
+    """Bytes that are text appear as such, others under ``…_base64``."""
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "timestamp_type": "LogAppendTime" if record.timestamp_type else "CreateTime",
+        "leader_epoch": record.leader_epoch,
+        **as_text_or_base64("key", record.key),
+        **as_text_or_base64("value", record.value),
+        "headers": [{"name": name, **as_text_or_base64("value", value)} for name, value in record.headers],
+    }
+
+
+def as_text_or_base64(name: str, value: bytes | None) -> dict[str, str | None]:
+    """Under its name where it is UTF-8, else under ``…_base64``."""
+    if value is None:
+        return {name: None}
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(value).decode()}
+
+
+def _text(value: bytes | None) -> str:
+    return "" if value is None else value.decode("utf-8", "surrogateescape")

@@ -1,0 +1,43 @@
+"""Standard input as lines, without holding up the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import sys
+from collections.abc import AsyncIterator
+
+from nilometer.client.ingest.line_splitter import LineSplitter
+
+CHUNK_BYTES = 256 * 1024
+
+
+async def input_lines() -> AsyncIterator[list[bytes]]:
+    """The lines that have come, as they come; the last one may lack its newline."""
+    splitter = LineSplitter()
+    async for chunk in _chunks(sys.stdin.buffer.fileno()):
+        if lines := splitter.feed(chunk):
+            yield lines
+    last = splitter.finish()
+    if last is not None:
+        yield [last]
+
+
+async def _chunks(descriptor: int) -> AsyncIterator[bytes]:
+    mode = os.fstat(descriptor).st_mode
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)):
+        while chunk := os.read(descriptor, CHUNK_BYTES):  # a file: there is nothing to wait for
+            yield chunk
+        return
+    reader = asyncio.StreamReader(limit=CHUNK_BYTES)
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(os.dup(descriptor), "rb", buffering=0)
+    )
+    try:
+        while chunk := await reader.read(CHUNK_BYTES):
+            yield chunk
+    finally:
+        transport.close()
+        os.set_blocking(descriptor, True)  # shared with whoever started us

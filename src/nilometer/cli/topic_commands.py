@@ -1,0 +1,248 @@
+"""``nilometer topic``: create, list, describe, alter, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from nilometer.cli.cluster_options import (
+    bootstrap_option,
+    json_option,
+    parse_pairs,
+    print_json,
+    print_table,
+    run_async,
+)
+from nilometer.client.admin import Admin
+from nilometer.client.cluster_metadata import NO_LEADER, TopicMetadata
+from nilometer.client.descriptions import (
+    BROKER_DEFAULT,
+    AlterOperation,
+    ConfigChange,
+    ConfigEntry,
+    ConfigSource,
+    NewTopic,
+    ResourceType,
+)
+from nilometer.runtime import Runtime
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+
+@click.group()
+def topic() -> None:
+    """Create, list, describe, alter and delete topics."""
+
+
+def _admin(bootstrap: str) -> Admin:
+    return Admin(Runtime.system(), {"bootstrap.servers": bootstrap})
+
+
+def _report(
+    outcomes: Mapping[str, KafkaError | None], done: str, as_json: bool, forgiven: ErrorCode | None
+) -> None:
+    """What became of each topic; exit code 1 if one failed with anything but ``forgiven``."""
+    failed = False
+    for name, problem in outcomes.items():
+        if problem is not None and problem.code != forgiven:
+            failed = True
+            click.echo(f"Error: topic {name}: {problem}", err=True)
+        elif not as_json:
+            click.echo(f"{done} topic {name}." if problem is None else f"Nothing to do for topic {name}.")
+    if as_json:
+        print_json({name: str(problem) if problem else None for name, problem in outcomes.items()})
+    if failed:
+        raise click.exceptions.Exit(1)
+
+
+@topic.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME…")
+@click.option("--partitions", type=click.IntRange(1), help="How many; by default what the broker says.")
+@click.option(
+    "--replication-factor",
+    type=click.IntRange(1, 32767),
+    help="Replicas of each; by default what the broker says.",
+)
+@click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="A topic setting; repeatable.")
+@click.option("--if-not-exists", is_flag=True, help="No error for a topic that is there.")
+@json_option
+@bootstrap_option
+def create(
+    names: tuple[str, ...],
+    partitions: int | None,
+    replication_factor: int | None,
+    configs: tuple[str, ...],
+    if_not_exists: bool,
+    as_json: bool,
+    bootstrap: str,
+) -> None:
+    """Create topics."""
+    settings = parse_pairs(configs, "--config")
+    wanted = [
+        NewTopic(name, partitions or BROKER_DEFAULT, replication_factor or BROKER_DEFAULT, settings)
+        for name in names
+    ]
+
+    async def work() -> dict[str, KafkaError | None]:
+        async with _admin(bootstrap) as admin:
+            return await admin.create_topics(wanted)
+
+    forgiven = ErrorCode.topic_already_exists if if_not_exists else None
+    _report(run_async(work()), "Created", as_json, forgiven)
+
+
+@topic.command("list")
+@click.option("--internal", is_flag=True, help="Internal topics too.")
+@json_option
+@bootstrap_option
+def list_topics(internal: bool, as_json: bool, bootstrap: str) -> None:
+    """List topics."""
+
+    async def work() -> dict[str, TopicMetadata]:
+        async with _admin(bootstrap) as admin:
+            return await admin.list_topics()
+
+    found = [one for one in run_async(work()).values() if internal or not one.is_internal]
+    if as_json:
+        print_json({"topics": [_summary(one) for one in found]})
+    else:
+        rows = [(one.name, len(one.partitions), _replication(one)) for one in found]
+        print_table(("topic", "partitions", "replicas"), rows)
+
+
+@topic.command()
+@click.argument("names", nargs=-1, metavar="[NAME]…")
+@json_option
+@bootstrap_option
+def describe(names: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
+    """Show the partitions and settings of topics; of all of them where none is named."""
+
+    async def work() -> list[tuple[str, TopicMetadata | KafkaError, dict[str, ConfigEntry]]]:
+        async with _admin(bootstrap) as admin:
+            wanted = names or tuple(await admin.list_topics())
+            described = await admin.describe_topics(wanted)
+            return [
+                (
+                    name,
+                    one,
+                    await admin.describe_configs(ResourceType.TOPIC, name)
+                    if isinstance(one, TopicMetadata)
+                    else {},
+                )
+                for name, one in described.items()
+            ]
+
+    found = run_async(work())
+    if as_json:
+        topics = [_detail(one, configs) for _, one, configs in found if isinstance(one, TopicMetadata)]
+        print_json({"topics": topics})
+    failed = False
+    for name, one, configs in found:
+        if isinstance(one, KafkaError):
+            failed = True
+            click.echo(f"Error: topic {name}: {one}", err=True)
+        elif not as_json:
+            _print_topic(one, configs)
+    if failed:
+        raise click.exceptions.Exit(1)
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--partitions", type=click.IntRange(1), help="Raise the number of partitions to this.")
+@click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="Set; repeatable.")
+@click.option(
+    "--delete-config", "deleted", multiple=True, metavar="KEY", help="Back to the default; repeatable."
+)
+@bootstrap_option
+def alter(
+    name: str, partitions: int | None, configs: tuple[str, ...], deleted: tuple[str, ...], bootstrap: str
+) -> None:
+    """Change the settings of a topic, or give it more partitions."""
+    changes = [ConfigChange(key, value) for key, value in parse_pairs(configs, "--config").items()]
+    changes += [ConfigChange(key, None, AlterOperation.DELETE) for key in deleted]
+    if not changes and partitions is None:
+        raise click.UsageError("nothing to change: give --partitions, --config or --delete-config")
+
+    async def work() -> None:
+        async with _admin(bootstrap) as admin:
+            if changes:
+                await admin.incremental_alter_configs(ResourceType.TOPIC, name, changes)
+            if partitions is not None:
+                problem = (await admin.create_partitions({name: partitions}))[name]
+                if problem is not None:
+                    raise problem
+
+    run_async(work())
+    click.echo(f"Altered topic {name}.")
+
+
+@topic.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME…")
+@click.option("--if-exists", is_flag=True, help="No error for a topic that is not there.")
+@json_option
+@bootstrap_option
+def delete(names: tuple[str, ...], if_exists: bool, as_json: bool, bootstrap: str) -> None:
+    """Delete topics and all their records."""
+
+    async def work() -> dict[str, KafkaError | None]:
+        async with _admin(bootstrap) as admin:
+            return await admin.delete_topics(names)
+
+    forgiven = ErrorCode.unknown_topic_or_partition if if_exists else None
+    _report(run_async(work()), "Deleted", as_json, forgiven)
+
+
+def _replication(one: TopicMetadata) -> int:
+    return len(one.partitions[0].replicas) if one.partitions else 0
+
+
+def _summary(one: TopicMetadata) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "topic_id": str(one.topic_id) if one.topic_id else None,
+        "internal": one.is_internal,
+        "partitions": len(one.partitions),
+        "replication_factor": _replication(one),
+    }
+
+
+def _detail(one: TopicMetadata, configs: Mapping[str, ConfigEntry]) -> dict[str, Any]:
+    return {
+        **_summary(one),
+        "partitions": [
+            {
+                "partition": part.partition,
+                "leader": part.leader_id if part.leader_id != NO_LEADER else None,
+                "leader_epoch": part.leader_epoch,
+                "replicas": list(part.replicas),
+                "isr": list(part.in_sync_replicas),
+                "offline": list(part.offline_replicas),
+            }
+            for part in one.partitions
+        ],
+        "configs": {
+            entry.name: {"value": entry.value, "source": entry.source.name, "read_only": entry.read_only}
+            for entry in configs.values()
+        },
+    }
+
+
+def _print_topic(one: TopicMetadata, configs: Mapping[str, ConfigEntry]) -> None:
+    rows = [
+        (
+            part.partition,
+            part.leader_id if part.leader_id != NO_LEADER else "none",
+            part.leader_epoch,
+            part.replicas,
+            part.in_sync_replicas,
+            part.offline_replicas,
+        )
+        for part in one.partitions
+    ]
+    columns = ("partition", "leader", "leader epoch", "replicas", "isr", "offline")
+    print_table(columns, rows, title=f"{one.name}  (id {one.topic_id})")
+    own = [entry for entry in configs.values() if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG]
+    for entry in own:
+        click.echo(f"  {entry.name}={entry.value}")
