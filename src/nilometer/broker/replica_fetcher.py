@@ -7,6 +7,7 @@ small: they name only partitions with news.
 Invariants:
 - one fetch of a partition is outstanding at most, and its answer counts only together with it;
 - a fetch offset is what is written (or flushed) at the moment the request is built;
+- a session belongs to one life of this broker;
 - a partition given to this task while a fetch waits at the leader does not wait for it: a request behind a
   waiting fetch makes the leader answer it at once.
 """
@@ -79,6 +80,8 @@ class ReplicaFetcher:
         self._connection: Connection | None = None
         self._session_id = 0
         self._session_epoch = 0
+        self._session_broker_epoch = -1
+        """The life of this broker in which the session began."""
         self._is_waiting = False
         self._failures = 0
 
@@ -154,6 +157,7 @@ class ReplicaFetcher:
 
     async def _fetch_once(self) -> None:
         connection = await self._connect()
+        self._maybe_begin_anew()
         asked, wake_in_ms = self._build()
         if not self._in_session:
             await self._rest(wake_in_ms)
@@ -193,6 +197,16 @@ class ReplicaFetcher:
         for key, followed in self._followed.items():
             followed.sent = None
             self._due[key] = None
+
+    def _maybe_begin_anew(self) -> None:
+        """In another life of this broker the leader must hear of every partition again: an idle one would
+        else stay the fetch of the last life, which cannot be in sync (KIP-903)."""
+        broker_epoch = self._broker_epoch()
+        if broker_epoch != self._session_broker_epoch:
+            replaced = self._session_id
+            self._reset_session()
+            self._session_id = replaced
+            self._session_broker_epoch = broker_epoch
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────
     def _build(self) -> tuple[list[_Followed], int]:
