@@ -152,4 +152,12 @@ def test_a_history_is_kept_one_operation_a_line(tmp_path: Path) -> None:
         "outcome": "ok",
         "offset": 0,
         "transaction": None,
+        "may_repeat": False,
     }
+
+
+def test_a_producer_that_does_not_number_its_records_may_repeat_them() -> None:
+    history = _clean()
+    history.send("plain", P, "p1", may_repeat=True).acknowledged(7)
+    history.poll("r", [Seen(P, 6, "p1"), Seen(P, 7, "p1")])
+    assert check(history) == []
