@@ -45,6 +45,9 @@ COMMANDS: dict[str, _Lazy] = {
         "replicas_commands", "replicas", "Show every replica's log end, high watermark and epochs."
     ),
     "log": _Lazy("log_commands", "log", "Look into segment files."),
+    "reassign": _Lazy("reassign_commands", "reassign", "Move partitions onto other brokers."),
+    "elect-leaders": _Lazy("elect_leaders_commands", "elect_leaders", "Let other replicas lead."),
+    "metadata": _Lazy("metadata_commands", "metadata", "Read the cluster's metadata log."),
     "pipeline": _Lazy("pipeline_commands", "pipeline", "Run the shipped Spark pipelines."),
 }
 

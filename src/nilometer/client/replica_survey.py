@@ -5,7 +5,7 @@ replica that is assigned, whether its broker answers or not. Brokers are found t
 seen are asked again even when the cluster no longer lists them.
 
 Invariants:
-- a look takes no longer than two time-outs, however many brokers hang; with brokers known, one;
+- a look takes no longer than a few time-outs, however many brokers hang; with brokers known, one;
 - nothing is made up: what a broker did not say is None, beside the reason why it did not.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from nilometer.client.cluster_metadata import BrokerNode, ClusterMetadata
@@ -75,6 +75,14 @@ class Survey:
         """Whether every replica was described by its own broker."""
         return not self.missing_topics and all(row.state is not None for row in self.rows)
 
+    def of_brokers(self, broker_ids: Sequence[int]) -> Survey:
+        """Only the replicas that these brokers hold."""
+        return replace(
+            self,
+            brokers=tuple(one for one in self.brokers if one.broker_id in broker_ids),
+            rows=tuple(row for row in self.rows if row.broker_id in broker_ids),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
@@ -112,19 +120,28 @@ class ReplicaSurvey:
         self, topics: Sequence[str] | None = None, partitions: Sequence[int] | None = None
     ) -> Survey:
         """Raises KafkaError where no broker at all answers."""
+        asked = await self._ask_all(topics, partitions)
+        if not _answered(asked):
+            await self._bootstrap()
+            asked = await self._ask_all(topics, partitions)
+        if not _answered(asked):
+            reasons = "; ".join(f"broker {id_}: {one.broker.failure}" for id_, one in asked.items())
+            raise ConnectionLost(f"no broker of the cluster answers: {reasons}")
+        return _survey(asked, partitions)
+
+    async def _ask_all(
+        self, topics: Sequence[str] | None, partitions: Sequence[int] | None
+    ) -> dict[int, _Asked]:
+        """All brokers that are known, and those that they know."""
         asked: dict[int, _Asked] = {}
-        problem: KafkaError = ConnectionLost("no broker is known")
         while fresh := [node for node in self._nodes.values() if node.node_id not in asked]:
             for one in await asyncio.gather(*(self._ask(node, topics, partitions) for node in fresh)):
                 asked[one.broker.broker_id] = one
                 self._learn(one.metadata)
-        if not any(one.metadata is not None for one in asked.values()):
-            await self._bootstrap()
-            return await self.look(topics, partitions)
-        return _survey(asked, partitions)
+        return asked
 
     async def _bootstrap(self) -> None:
-        """Find the cluster through the servers that were given. Raises KafkaError where none of them answers."""
+        """Find the cluster through the servers that were given. Raises KafkaError where none answers."""
         addresses = [parse_server(text) for text in self.bootstrap]
         outcomes = await asyncio.gather(
             *(self._attempt(address, self._metadata(address, ())) for address in addresses)
@@ -203,6 +220,10 @@ class ReplicaSurvey:
         connection = await Connection.open(self.runtime, *address)
         self._connections[address] = connection
         return connection
+
+
+def _answered(asked: Mapping[int, _Asked]) -> bool:
+    return any(one.metadata is not None for one in asked.values())
 
 
 def _survey(asked: Mapping[int, _Asked], partitions: Sequence[int] | None) -> Survey:

@@ -1,0 +1,186 @@
+"""``nilometer replicas``: every replica as its own broker describes it, once or again and again.
+
+Exit codes: 0 when every replica was described by its broker, 1 when one could not be (its row says why).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Sequence
+
+import click
+from rich.console import Console
+from rich.live import Live
+
+from nilometer.cli.cluster_options import (
+    bootstrap_option,
+    json_option,
+    print_json,
+    run_async,
+    stop_on_signals,
+)
+from nilometer.cli.replicas_view import document, picture
+from nilometer.client.replica_survey import ReplicaSurvey, Survey
+from nilometer.runtime import Runtime
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+PLAIN_WIDTH = 200
+"""Of a table that goes to a file or a pipe."""
+
+
+@click.command()
+@click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable.")
+@click.option(
+    "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only this one; repeatable."
+)
+@click.option(
+    "--broker", "broker_ids", type=click.IntRange(0), multiple=True, help="Only its replicas; repeatable."
+)
+@json_option
+@click.option(
+    "--watch", is_flag=True, help="Look again and again, until Ctrl-C. With --json: one line a look."
+)
+@click.option(
+    "--interval", type=click.FloatRange(0.05), default=1.0, show_default=True, help="Seconds between looks."
+)
+@click.option("--times", type=click.IntRange(1), help="With --watch: stop after this many looks.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0.05),
+    default=2.0,
+    show_default=True,
+    help="Seconds after which a broker counts as unreachable.",
+)
+@bootstrap_option
+def replicas(
+    topics: tuple[str, ...],
+    partitions: tuple[int, ...],
+    broker_ids: tuple[int, ...],
+    as_json: bool,
+    watch: bool,
+    interval: float,
+    times: int | None,
+    timeout: float,
+    bootstrap: str,
+) -> None:
+    """Show every replica: where its log begins and ends, its high watermark, and what that waits for.
+
+    Each broker is asked for its own replicas. AGE says for how long a follower has lacked something that
+    the leader has; REMOTE LEO, where the leader takes its followers' logs to end; EPOCHS lists leader
+    epochs with their start offsets.
+    """
+    survey = ReplicaSurvey(Runtime.system(), bootstrap.split(","), timeout_ms=round(timeout * 1000))
+    looks = _Looks(survey, topics or None, partitions or None, broker_ids, interval)
+    if watch:
+        run_async(_watch(looks, times, as_json))
+        return
+    found = run_async(looks.once())
+    if as_json:
+        print_json(document(found))
+    else:
+        _console().print(picture(found))
+    if not found.is_complete:
+        raise click.exceptions.Exit(1)
+
+
+class _Looks:
+    """What to look at, and how often."""
+
+    def __init__(
+        self,
+        survey: ReplicaSurvey,
+        topics: Sequence[str] | None,
+        partitions: Sequence[int] | None,
+        broker_ids: Sequence[int],
+        interval_s: float,
+    ) -> None:
+        self._survey = survey
+        self._topics = topics
+        self._partitions = partitions
+        self._broker_ids = broker_ids
+        self._interval_s = interval_s
+
+    async def once(self) -> Survey:
+        """Raises KafkaError where no broker answers, or a topic asked for does not exist."""
+        async with self._survey:
+            found = await self._look()
+        if found.missing_topics:
+            names = ", ".join(found.missing_topics)
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"no topic {names}")
+        if absent := set(self._broker_ids).difference(one.broker_id for one in found.brokers):
+            raise click.ClickException(f"no such broker: {', '.join(map(str, sorted(absent)))}")
+        return found
+
+    async def again(self, stop: asyncio.Event) -> AsyncIterator[Survey | KafkaError]:
+        """Look after look until ``stop``; a cluster that is gone is looked for until it is back."""
+        async with self._survey:
+            while not stop.is_set():
+                try:
+                    yield await self._look()
+                except KafkaError as problem:
+                    yield problem
+                try:
+                    async with asyncio.timeout(self._interval_s):
+                        await stop.wait()
+                except TimeoutError:
+                    continue
+
+    async def _look(self) -> Survey:
+        found = await self._survey.look(self._topics, self._partitions)
+        return found.of_brokers(self._broker_ids) if self._broker_ids else found
+
+
+async def _watch(looks: _Looks, times: int | None, as_json: bool) -> None:
+    stop = asyncio.Event()
+    stop_on_signals(stop.set)
+    left = times
+    with _Screen(as_json) as screen:
+        async for found in looks.again(stop):
+            screen.show(found)
+            if left is not None:
+                left -= 1
+                if left == 0:
+                    stop.set()
+
+
+class _Screen:
+    """Where looks go: redrawn in place on a terminal, one below the other elsewhere; for programs, lines."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self._console = _console()
+        self._live = (
+            Live(console=self._console, auto_refresh=False, vertical_overflow="visible")
+            if self._console.is_terminal and not as_json
+            else None
+        )
+
+    def __enter__(self) -> _Screen:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, found: Survey | KafkaError) -> None:
+        if self._as_json:
+            click.echo(_json_line(found))
+            sys.stdout.flush()
+            return
+        drawn = f"No broker answers: {found.message}" if isinstance(found, KafkaError) else picture(found)
+        if self._live is not None:
+            self._live.update(drawn, refresh=True)
+        else:
+            self._console.print(drawn)
+
+
+def _console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+
+
+def _json_line(found: Survey | KafkaError) -> str:
+    return json.dumps({"error": str(found)} if isinstance(found, KafkaError) else document(found))
