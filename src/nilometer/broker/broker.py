@@ -13,7 +13,7 @@ import posixpath
 
 from nilometer.broker import life_marker
 from nilometer.broker.config import BrokerConfig, Endpoint
-from nilometer.broker.connection import Connection
+from nilometer.broker.connection import Connection, Reserve
 from nilometer.broker.controller import Controller
 from nilometer.broker.controller_channel import ControllerChannel
 from nilometer.broker.controller_link import ControllerLink
@@ -71,6 +71,7 @@ class Broker:
         self._channel: ControllerChannel | None = None
         self._link: ControllerLink | None = None
         self._marking: asyncio.Task[None] | None = None
+        self._receive_reserve = Reserve()
         self._stopping = asyncio.Event()
         self._last_progress_ms = 0
         self.failure: str | None = None
@@ -150,7 +151,9 @@ class Broker:
 
     def _new_connection(self) -> Connection:
         assert self._dispatcher is not None, "connections are accepted once they can be served"
-        return Connection(self._dispatcher, self._config.socket_request_max_bytes, logger.info)
+        return Connection(
+            self._dispatcher, self._config.socket_request_max_bytes, logger.info, self._receive_reserve
+        )
 
     async def _open_logs(self) -> LogManager:
         options = ManagerOptions(

@@ -6,8 +6,9 @@ Knows framing, order and back-pressure; what a request means is the dispatcher's
   behind it. Produce requests are taken up while earlier ones still wait for
   their acknowledgement (pipelining); any other request is taken up alone, as Kafka's muted channels do.
 - Memory held for one connection is bounded: a frame above the limit closes the connection before it is
-  read; a large frame's buffer grows with the bytes that arrive, not with the length announced; while
-  the client does not read, none of its requests are taken up and its socket is not read.
+  read; a large frame's buffer grows with the bytes that arrive, not with the length announced, but for a
+  reserve that all connections share; while the client does not read, none of its requests are taken up and
+  its socket is not read.
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ BYTES_QUEUED_MAX = 8 * 1024 * 1024
 GATHER_BYTES_MAX = 256 * 1024
 """Answers are written together up to this size."""
 EAGER_FRAME_BYTES = 1024 * 1024
-"""A frame up to this size gets its whole buffer at once."""
+"""A frame gets a buffer of up to this size at once, as long as the reserve has room."""
+RESERVE_BYTES = 32 * 1024 * 1024
+"""Buffers, of all connections together, for bytes that were announced and have not come."""
+FIRST_BUFFER_BYTES = 4096
+"""What a frame begins with once the reserve is used up."""
 
 _scratch = bytearray(SCRATCH_BYTES)
 _scratch_view = memoryview(_scratch)
@@ -58,9 +63,26 @@ class CloseConnection(Exception):
     """The request cannot be answered in any way its sender would understand; the reason is logged."""
 
 
+class Reserve:
+    """Memory that may be given to frames before their bytes are there. Shared by a listener's connections."""
+
+    __slots__ = ("bytes_left",)
+
+    def __init__(self, bytes_max: int = RESERVE_BYTES) -> None:
+        self.bytes_left = bytes_max
+
+
 class Connection(asyncio.BufferedProtocol):
-    def __init__(self, dispatcher: Dispatcher, frame_bytes_max: int, log: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        frame_bytes_max: int,
+        log: Callable[[str], None],
+        reserve: Reserve | None = None,
+    ) -> None:
         self._dispatcher = dispatcher
+        self._reserve = Reserve() if reserve is None else reserve
+        self._reserved_bytes = 0
         self._frame_bytes_max = frame_bytes_max
         self._log = log
         self._transport: asyncio.Transport | None = None
@@ -97,6 +119,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
+        self._frame = None
+        self._give_back()
         self._queue.clear()
         for future in self._waiting:
             future.cancel()
@@ -113,6 +137,7 @@ class Connection(asyncio.BufferedProtocol):
             self._frame_filled += nbytes
             if self._frame_filled == self._frame_size:
                 frame, self._frame = self._frame, None
+                self._give_back()
                 self._enqueue(memoryview(frame).toreadonly())  # the decoder takes nothing writable
             elif self._frame_filled == len(self._frame):
                 self._grow_frame(self._frame)
@@ -182,7 +207,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin_frame(self, size: int, seen: memoryview) -> None:
         self._head = bytearray()
-        frame = bytearray(min(size, max(EAGER_FRAME_BYTES, 2 * len(seen))))
+        eager = min(size, EAGER_FRAME_BYTES)
+        if eager <= self._reserve.bytes_left:
+            self._reserve.bytes_left -= eager
+            self._reserved_bytes = eager
+            frame = bytearray(eager)
+        else:
+            frame = bytearray(min(size, max(FIRST_BUFFER_BYTES, 2 * len(seen))))
         frame[: len(seen)] = seen
         self._frame, self._frame_size, self._frame_filled = frame, size, len(seen)
 
@@ -190,6 +221,10 @@ class Connection(asyncio.BufferedProtocol):
         grown = bytearray(min(self._frame_size, 4 * len(frame)))
         grown[: len(frame)] = frame
         self._frame = grown
+
+    def _give_back(self) -> None:
+        self._reserve.bytes_left += self._reserved_bytes
+        self._reserved_bytes = 0
 
     # --- requests and replies
 
@@ -295,11 +330,22 @@ class Connection(asyncio.BufferedProtocol):
             transport.resume_reading()
 
     def close(self, reason: str | None = None) -> None:
+        """End the connection once what was answered has been taken."""
         if self.closed:
             return
         self._flush()
+        self._end(reason)
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self, reason: str) -> None:
+        """End the connection now: also one that was closed, but whose client does not take what is left."""
+        if not self.closed:
+            self._end(reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _end(self, reason: str | None) -> None:
         self.closed = True
         if reason:
             self._log(f"Closing the connection from {self.peer[0]}:{self.peer[1]}: {reason}")
-        if self._transport is not None:
-            self._transport.close()

@@ -56,7 +56,10 @@ class RequestDispatcher:
                 raise CloseConnection(f"unknown API key {header.api_key}")
             if not spec.serves(header.api_version):
                 return self._refuse_version(header, spec, frame)
-            header, body = messages.decode_request(frame)  # type: ignore[arg-type]
+            if spec.decode is not None:
+                body = spec.decode(header.api_version, memoryview(frame), header.size)
+            else:
+                header, body = messages.decode_request(frame)  # type: ignore[arg-type]
         except MalformedMessage as problem:
             raise CloseConnection(f"a request that cannot be read: {problem.message}") from None
         request = Request(header, body, messages.api(header.api_key, header.api_version), connection)

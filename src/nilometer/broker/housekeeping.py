@@ -24,6 +24,7 @@ logger = logging.getLogger("nilometer.broker")
 FLUSH_CHECK_MS = 100
 """How often logs are looked over for an overdue ``flush.ms``, once any log has asked for one."""
 CONNECTION_CHECK_MS = 10_000
+"""How often connections are looked over for idle ones; more often where less is allowed."""
 PRODUCER_CHECK_MS = 600_000
 
 
@@ -55,7 +56,7 @@ class Housekeeping:
             ("retention", retention_ms, self.apply_retention),
             ("lagging followers", config.replica_lag_time_max_ms // 2, self.tick_leaders),
             ("overdue flushes", FLUSH_CHECK_MS, self.flush_overdue),
-            ("idle connections", CONNECTION_CHECK_MS, self.close_idle_connections),
+            ("idle connections", self._connection_check_ms, self.close_idle_connections),
             ("producer expiry", PRODUCER_CHECK_MS, self.expire_producers),
         )
         for name, interval_ms, work in rounds:
@@ -102,6 +103,11 @@ class Housekeeping:
             if partition.log.is_flush_due(wall_ms):
                 self._request_flush(partition)
 
+    @property
+    def _connection_check_ms(self) -> int:
+        idle_ms = self._config.integer("connections.max.idle.ms")
+        return CONNECTION_CHECK_MS if idle_ms < 0 else max(100, min(CONNECTION_CHECK_MS, idle_ms // 2))
+
     def close_idle_connections(self) -> None:
         idle_ms = self._config.integer("connections.max.idle.ms")
         if idle_ms < 0:
@@ -109,7 +115,7 @@ class Housekeeping:
         oldest = self._runtime.clock.monotonic_ms() - idle_ms
         for connection in list(self._dispatcher.connections):
             if connection.last_active_ms < oldest:
-                connection.close("idle")
+                connection.abort("idle")
 
     def expire_producers(self) -> None:
         wall_ms = self._runtime.clock.wall_ms()

@@ -46,6 +46,7 @@ from nilometer.replication.effects import Effects
 from nilometer.replication.epochs import diverging_epoch
 from nilometer.runtime import Clock
 from nilometer.storage import AppendInfo, Log, LogFenced, TimestampOffset
+from nilometer.wire.compression import Bytes
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 MAX_TIMESTAMP = -3
@@ -147,7 +148,7 @@ class Partition:
             self._flush_waits.popleft()[1].release(ErrorCode.not_leader_or_follower)
 
     # ── produce ─────────────────────────────────────────────────────────────────────────────────
-    def append(self, records: bytes, *, all_replicas: bool) -> AppendInfo:
+    def append(self, records: Bytes, *, all_replicas: bool) -> AppendInfo:
         """Append a producer's batches as leader. Raises KafkaError."""
         leader = self.leader
         if all_replicas and (error := leader.admit_acks_all()) is not ErrorCode.none:

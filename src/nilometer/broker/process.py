@@ -10,6 +10,7 @@ import contextlib
 import gc
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Coroutine, Mapping
@@ -36,6 +37,7 @@ def run_broker(config_path: Path | None, overrides: Mapping[str, str], ready_fd:
         stream=sys.stderr,
         format=f"%(asctime)s %(levelname)s [broker {config.node_id}] %(message)s",
     )
+    _allow_many_descriptors()
     if config.ignored:
         logger.info("Accepted, but without effect here: %s", ", ".join(config.ignored))
     try:
@@ -56,6 +58,14 @@ def load_config(config_path: Path | None, overrides: Mapping[str, str]) -> Broke
         texts.update(parse_properties(text, str(config_path)))
     texts.update(overrides)
     return BrokerConfig(texts)
+
+
+def _allow_many_descriptors() -> None:
+    """As many as the system lets this process have: connections and segments are descriptors, and the limit
+    that shells begin with (often 1,024) is meant for other programs."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # systems that call a limit unlimited and then refuse it
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _run(main: Coroutine[Any, Any, int]) -> int:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from nilometer.broker.api.fetch_answer import encode_fetch_answer, refuse_fetch
 from nilometer.broker.api.spec import ApiSpec, Request, spawn
 from nilometer.broker.connection import Reply
-from nilometer.broker.delayed_fetch import DelayedFetch
+from nilometer.broker.delayed_fetch import DelayedFetch, FetchWatchable
 from nilometer.broker.fetch_reader import FetchReader, ReaderIdentity
 from nilometer.broker.fetch_session import FINAL_EPOCH, FetchPartition, FetchRound, PartitionKey, TopicKey
 from nilometer.broker.partition import Partition
@@ -82,6 +82,28 @@ def _identity(request: Request) -> ReaderIdentity:
     )
 
 
+class _Found:
+    """The partitions a fetch has found, for waiting on them.
+
+    An object of its own, so that fetch and reader do not hold each other: what was read would live until the
+    garbage collector comes by.
+    """
+
+    def __init__(self, session_round: FetchRound, *, for_replica: bool) -> None:
+        session = session_round.session
+        self._watch = None if session is None else watch_of(session, for_replica=for_replica)
+        self._partitions: dict[FetchWatchable, None] = {}
+
+    def __call__(self, asked: FetchPartition, partition: Partition) -> None:
+        if self._watch is not None:
+            self._watch.watch(asked.key, partition)
+        else:
+            self._partitions[partition] = None
+
+    def to_wait_on(self) -> list[FetchWatchable]:
+        return list(self._partitions) if self._watch is None else [self._watch]
+
+
 class _Fetch:
     """One fetch on its way to an answer."""
 
@@ -92,20 +114,15 @@ class _Fetch:
         self._max_wait_ms = messages.milliseconds(request.body.max_wait)
         self._min_bytes: int = request.body.min_bytes
         identity = _identity(request)
+        self._found = _Found(session_round, for_replica=identity.is_replica)
         self._reader = FetchReader(
             services.replicas,
             identity,
             session_round.to_read,
             max_bytes=min(request.field("max_bytes", 0x7FFF_FFFF), services.config.fetch_max_bytes),
-            on_found=self._note_found,
+            on_found=self._found,
             quota=services.replication_quotas.leader,
         )
-        self._watch = (
-            None
-            if session_round.session is None
-            else watch_of(session_round.session, for_replica=identity.is_replica)
-        )
-        self._found: dict[Partition, None] = {}
         self._future: asyncio.Future[Reply] | None = None
 
     def begin(self) -> Reply | asyncio.Future[Reply]:
@@ -115,12 +132,6 @@ class _Fetch:
         if self._is_enough or self._max_wait_ms <= 0 or self._round.is_empty:
             return self._answer()
         return self._wait()
-
-    def _note_found(self, asked: FetchPartition, partition: Partition) -> None:
-        if self._watch is not None:
-            self._watch.watch(asked.key, partition)
-        else:
-            self._found[partition] = None
 
     @property
     def _is_enough(self) -> bool:
@@ -134,7 +145,7 @@ class _Fetch:
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._future = future
         delayed = DelayedFetch(
-            list(self._found) if self._watch is None else [self._watch],
+            self._found.to_wait_on(),
             self._min_bytes - self._reader.bytes_read,
             self._max_wait_ms,
             self._try_answer,

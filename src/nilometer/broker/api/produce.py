@@ -24,11 +24,10 @@ from nilometer.broker.services import Services
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.produce_body import ProduceBody, decode_produce_body
 from nilometer.wire.produce_response import ProducedPartition, ProducedTopic, encode_produce_response
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
-FIRST_WITH_TOPIC_ID = 13
-_NO_TOPIC_ID = UUID(int=0)
 
 
 class TopicOutcomes(NamedTuple):
@@ -38,49 +37,44 @@ class TopicOutcomes(NamedTuple):
 
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    body = request.body
-    acks: int = body.acks
+    body: ProduceBody = request.body
     topics = [
-        TopicOutcomes(
-            topic.name if request.version < FIRST_WITH_TOPIC_ID else topic.topic_id or _NO_TOPIC_ID,
-            [ProduceOutcome(part.index) for part in topic.partition_data],
-        )
-        for topic in body.topic_data
+        TopicOutcomes(topic.topic, [ProduceOutcome(part.partition) for part in topic.partitions])
+        for topic in body.topics
     ]
     waiting = _Waiting(services, request.header, topics)
-    for topic, outcomes in zip(body.topic_data, topics, strict=True):
-        for part, outcome in zip(topic.partition_data, outcomes.partitions, strict=True):
+    for topic, outcomes in zip(body.topics, topics, strict=True):
+        for part, outcome in zip(topic.partitions, outcomes.partitions, strict=True):
             try:
-                partition = _find(services, outcomes, part.index)
-                _append(services, request, partition, part.records, acks, outcome, waiting)
+                partition = _find(services, topic.topic, part.partition)
+                _append(partition, body, part.records, outcome, waiting)
             except KafkaError as problem:
                 outcome.fail(problem.code, problem.message)
-    if acks == ACKS_NONE:
+    if body.acks == ACKS_NONE:
         _close_on_error(topics)
         return None
-    return waiting.reply(messages.milliseconds(body.timeout))
+    return waiting.reply(body.timeout_ms)
 
 
-def _find(services: Services, topic: TopicOutcomes, index: int) -> Partition:
-    if isinstance(topic.topic, str):
-        return services.replicas.partition(topic.topic, index)
-    return services.replicas.partition_by_id(topic.topic, index)
+def _find(services: Services, topic: str | UUID, index: int) -> Partition:
+    if isinstance(topic, str):
+        return services.replicas.partition(topic, index)
+    return services.replicas.partition_by_id(topic, index)
 
 
 def _append(
-    services: Services,
-    request: Request,
     partition: Partition,
-    records: bytes | None,
-    acks: int,
+    body: ProduceBody,
+    records: memoryview | None,
     outcome: ProduceOutcome,
     waiting: _Waiting,
 ) -> None:
+    acks = body.acks
     if acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
         raise KafkaError(ErrorCode.invalid_required_acks, f"acks={acks}; use 0, 1 or -1 (all)")
     if not records:
         raise KafkaError(ErrorCode.invalid_record, "no records")
-    if request.field("transactional_id") is not None:
+    if body.transactional_id is not None:
         raise KafkaError(ErrorCode.transactional_id_not_found, "there is no transaction coordinator")
     appended = partition.append(records, all_replicas=acks == ACKS_ALL)
     outcome.base_offset = appended.first_offset
@@ -157,4 +151,11 @@ def _close_on_error(topics: Sequence[TopicOutcomes]) -> None:
                 )
 
 
-API = ApiSpec(key=ApiKey.PRODUCE, versions=(3, 13), handle=handle, advertised_min=0, pipelined=True)
+API = ApiSpec(
+    key=ApiKey.PRODUCE,
+    versions=(3, 13),
+    handle=handle,
+    decode=decode_produce_body,
+    advertised_min=0,
+    pipelined=True,
+)

@@ -54,6 +54,11 @@ class ApiSpec:
     versions: tuple[int, int]
     """Lowest and highest version served."""
     handle: Handler
+    decode: Callable[[int, memoryview, int], Any] | None = None
+    """Reads the body itself, from (version, frame, end of the header's client id), in place of the schema.
+
+    Raises MalformedRequest.
+    """
     advertised_min: int | None = None
     """A lower version to advertise though it is refused; for clients that misread a higher one."""
     pipelined: bool = False

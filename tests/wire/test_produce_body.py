@@ -1,0 +1,118 @@
+"""Produce requests read by hand say what the general reader says, copy nothing, and refuse what lies."""
+
+from __future__ import annotations
+
+import random
+from uuid import UUID
+
+import pytest
+
+from nilometer.wire import messages
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import MalformedRequest
+from nilometer.wire.produce_body import VERSION_MAX, VERSION_MIN, decode_produce_body
+from nilometer.wire.produce_request import encode_produce_request
+
+VERSIONS = range(VERSION_MIN, VERSION_MAX + 1)
+TOPIC_ID = UUID(int=7)
+
+
+def frame_of(version: int, transactional_id: str | None = None) -> bytes:
+    topic = TOPIC_ID if version >= 13 else "clicks"
+    buffers = encode_produce_request(
+        version,
+        5,
+        "me",
+        [(topic, [(0, b"a" * 70), (3, b"b" * 5000)]), (topic, [(9, b"c")])],
+        acks=-1,
+        timeout_ms=1500,
+        transactional_id=transactional_id,
+    )
+    return b"".join(bytes(buffer) for buffer in buffers)[4:]
+
+
+def decoded(version: int, frame: bytes):
+    header = messages.decode_request_header(frame)
+    return decode_produce_body(version, memoryview(frame), header.size)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("transactional_id", [None, "", "mover-1"])
+def test_it_agrees_with_the_general_reader(version, transactional_id):
+    frame = frame_of(version, transactional_id)
+    body = decoded(version, frame)
+    _, general = messages.decode_request(frame)
+    assert body.transactional_id == general.transactional_id == transactional_id
+    assert (
+        (body.acks, body.timeout_ms) == (general.acks, messages.milliseconds(general.timeout)) == (-1, 1500)
+    )
+    assert [
+        (topic.topic, [(part.partition, bytes(part.records)) for part in topic.partitions])
+        for topic in body.topics
+    ] == [
+        (
+            topic.topic_id if version >= 13 else topic.name,
+            [(part.index, part.records) for part in topic.partition_data],
+        )
+        for topic in general.topic_data
+    ]
+
+
+def test_records_are_views_on_the_frame():
+    frame = frame_of(9)
+    assert decoded(9, frame).topics[0].partitions[1].records.obj is frame
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_null_records_are_told_apart_from_none(version):
+    codec = messages.api(ApiKey.PRODUCE, version)
+    part = codec.make_request("PartitionProduceData", index=0, records=None)
+    name = {"topic_id": TOPIC_ID} if version >= 13 else {"name": "t"}
+    topic = codec.make_request("TopicProduceData", **name, partition_data=(part,))
+    request = codec.request(transactional_id=None, acks=1, timeout_ms=0, topic_data=(topic,))
+    frame = messages.encode_request(1, None, request)[4:]
+    assert decoded(version, frame).topics[0].partitions[0].records is None
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_request_cut_short_anywhere_is_refused(version):
+    frame = frame_of(version, "mover-1")
+    start = messages.decode_request_header(frame).size
+    for end in range(start, len(frame)):
+        with pytest.raises(MalformedRequest):
+            decode_produce_body(version, memoryview(frame)[:end], start)
+
+
+@pytest.mark.parametrize("version", [3, 9, 13])
+def test_mutated_requests_are_read_or_refused(version):
+    chance = random.Random(version)
+    frame = frame_of(version, "mover-1")
+    start = messages.decode_request_header(frame).size
+    refused = 0
+    for _ in range(3000):
+        mutated = bytearray(frame)
+        for _ in range(chance.randint(1, 4)):
+            mutated[chance.randrange(start, min(len(frame), start + 60))] = chance.choice(
+                [0, 255, 127, 128, 1]
+            )
+        try:
+            decode_produce_body(version, memoryview(mutated), start)
+        except MalformedRequest:
+            refused += 1
+    assert refused > 100
+
+
+def test_tagged_fields_of_newer_clients_are_skipped():
+    frame = bytearray(frame_of(9))
+    start = messages.decode_request_header(bytes(frame)).size
+    assert frame[start] == 0
+    frame[start : start + 1] = b"\x01\x07\x03xyz"  # one field, number 7, three bytes
+    assert decode_produce_body(9, memoryview(frame), start).acks == -1
+
+
+def test_a_count_that_cannot_be_is_refused_at_once():
+    frame = bytearray(frame_of(3))
+    start = messages.decode_request_header(bytes(frame)).size
+    frame[start + 8 : start + 12] = (0x7FFF_FFFF).to_bytes(4, "big")
+    with pytest.raises(MalformedRequest, match="an array of"):
+        decode_produce_body(3, memoryview(frame), start)
