@@ -16,7 +16,7 @@ from nilometer.broker.partition import Partition
 from nilometer.broker.replica_manager import ReplicaManager
 from nilometer.broker.replication_quota import ReplicationQuota
 from nilometer.replication import DivergingFetch, EpochEnd, FollowerRole, RefuseFetch, ServeFetch
-from nilometer.storage import LogSlice
+from nilometer.storage import CorruptRecordFound, LogSlice
 from nilometer.wire.compression import Bytes
 from nilometer.wire.errors import ErrorCode, KafkaError
 
@@ -139,8 +139,13 @@ class FetchReader:
                 self._on_found(asked, partition)
                 self._read_one(partition, outcome)
             except KafkaError as problem:
-                outcome.fail(problem.code)
+                self._fail(outcome, problem)
             self.outcomes.append(outcome)
+
+    def _fail(self, outcome: FetchOutcome, problem: KafkaError) -> None:
+        if isinstance(problem, CorruptRecordFound):
+            self._replicas.report_damage(problem)
+        outcome.fail(problem.code)
 
     def _find(self, asked: FetchPartition) -> Partition:
         if asked.topic.name is not None:
@@ -166,7 +171,7 @@ class FetchReader:
         for outcome, piece in found:
             cold, outcome.cold = outcome.cold, None
             if isinstance(piece, KafkaError):
-                outcome.fail(piece.code)
+                self._fail(outcome, piece)
             elif cold is not None:
                 self._take(cold.partition, outcome, piece, cold.end)
 

@@ -122,17 +122,31 @@ class Partition:
         """The metadata log has this state of the partition now."""
         epoch_before = self.replica.leader_epoch
         self.state = state
+        self.replica.flushed_end_offset = self.log.flushed_offset
         self._carry_out(self.replica.on_metadata(state, eligible, self._host.clock.monotonic_ms()))
         if self.replica.leader_epoch != epoch_before:
             self._answer_all_fetches()
+            self._maybe_flush_all()
+
+    def _maybe_flush_all(self) -> None:
+        """Where only flushed records count: what lies here unflushed, of an earlier life or role, must come
+        to count without another record behind it."""
+        if self.counts_flushed and self.log.flushed_offset < self.log.log_end_offset:
+            self._host.request_flush(self)
 
     def configure(self, min_insync_replicas: int) -> None:
         """The topic's settings have changed; the log has taken over its own already."""
         self.replica.min_insync_replicas = min_insync_replicas
         self.replica.counts_flushed = self.counts_flushed
+        self._maybe_flush_all()
         role = self.replica.role
+        if isinstance(role, FollowerRole):
+            role.counts_flushed = self.counts_flushed
+            role.flushed_end_offset = self.log.flushed_offset
+            self._host.flushed(self)
         if isinstance(role, LeaderRole):
             role.counts_flushed = self.counts_flushed
+            role.flushed_end_offset = self.log.flushed_offset
             self._carry_out(role.on_min_isr_changed(min_insync_replicas, self._host.clock.monotonic_ms()))
 
     @property
@@ -208,6 +222,7 @@ class Partition:
         self._carry_out(self.replica.on_flushed(flushed, self._host.clock.monotonic_ms()))
         while self._flush_waits and self._flush_waits[0][0] <= flushed:
             self._flush_waits.popleft()[1].release()
+        self._maybe_flush_all()  # a flush that a truncation overtook proves nothing
         self._host.flushed(self)
 
     # ── following ───────────────────────────────────────────────────────────────────────────────

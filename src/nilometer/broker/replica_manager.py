@@ -27,7 +27,7 @@ from nilometer.cluster.records import ConfigResourceType
 from nilometer.cluster.topic import Topic
 from nilometer.replication import EligibleBrokers, LeaderRole, Replica
 from nilometer.runtime import Runtime
-from nilometer.storage import Log, LogConfig, TopicPartition
+from nilometer.storage import CorruptRecordFound, Log, LogConfig, TopicPartition
 from nilometer.storage.log_config import LONG_MAX
 from nilometer.storage.log_manager import LogManager, NoLogDirectory
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -59,6 +59,8 @@ class ReplicaManager:
         self._by_uuid: dict[tuple[UUID, int], Partition] = {}
         self.with_flush_ms: dict[Partition, None] = {}
         """Those whose topic asks for a flush after some time; usually none."""
+        self._damages: set[tuple[str, int]] = set()
+        """Places of damage at rest that have been reported."""
         self._image = ClusterImage()
         self._eligible: EligibleBrokers = {}
         self._broker_epoch = BrokerEpoch(-1)
@@ -100,6 +102,12 @@ class ReplicaManager:
         """Where a consumer in ``client_rack`` should rather read (KIP-392); None: here."""
         racks: dict[int, str | None] = {broker.id: broker.rack for broker in self._image.live_brokers()}
         return preferred_read_replica(leader, client_rack, fetch_offset, racks)
+
+    def report_damage(self, found: CorruptRecordFound) -> None:
+        """Records at rest are not what was written: said once for each place. None behind it is served."""
+        if (found.path, found.position) not in self._damages:
+            self._damages.add((found.path, found.position))
+            logger.error("Damage found: %s", found.message)
 
     def offset_lag(self, name: TopicPartition) -> int:
         """How far the end of a log is behind the high watermark that this replica knows of."""

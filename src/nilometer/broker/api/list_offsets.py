@@ -14,6 +14,7 @@ from nilometer.broker.api.spec import ApiSpec, Request, spawn
 from nilometer.broker.connection import Reply
 from nilometer.broker.partition import MAX_TIMESTAMP
 from nilometer.broker.services import Services
+from nilometer.storage import CorruptRecordFound
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Message
@@ -77,6 +78,8 @@ async def _look_up(
         found = await services.runtime.disk.offload(lambda: partition.find_by_time(timestamp, bound))
         return ErrorCode.none, found or _UNKNOWN
     except KafkaError as problem:
+        if isinstance(problem, CorruptRecordFound):
+            services.replicas.report_damage(problem)
         error = problem.code
         if error is ErrorCode.offset_not_available and request.version < 5:
             error = ErrorCode.leader_not_available  # the code that readers before KIP-207 retry on
