@@ -26,8 +26,8 @@ LINES = [
         for n in range(300)
     ],
     b'::1 - - [01/Jan/2024:00:00:00 +0000] "GET /missing HTTP/1.1" 404 5',
-    b"no format at all",
     b"",
+    b"no format at all",
 ]
 
 

@@ -5,11 +5,12 @@ same files that shares no code with any of it. Whatever happens, the broker is s
 code is 0 only if every number agreed.
 
 Each run has a topic and tables of its own, named by the time it began, so that running again on the same
-folder counts nothing twice; what the run before last left behind is removed.
+folder counts nothing twice; what the runs before the last one left behind, topics and tables, is removed.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -57,6 +58,7 @@ USUAL_BYTES_MAX = 64 * 1024 * 1024
 """Of the usual logs no more than this is taken: a demo that nobody gave an input should be short."""
 STILL_WRITTEN_SECONDS = 3_600
 SNIFF_BYTES = 1_024
+TOPIC_PREFIX = "demo-"
 
 
 class DemoFailed(Exception):
@@ -73,7 +75,7 @@ class Demo:
 
     @property
     def topic(self) -> str:
-        return f"demo-{self.began:%Y%m%d-%H%M%S}"
+        return f"{TOPIC_PREFIX}{self.began:%Y%m%d-%H%M%S}"
 
     @property
     def run_dir(self) -> Path:
@@ -122,6 +124,7 @@ def run(demo: Demo, source: Path | None) -> bool:
         with _broker(demo):
             with demo.step(f"Ingesting into topic {demo.topic} ..."):
                 _ingest(demo, files)
+                _drop_old_topics(demo)
             with demo.step("Starting Spark ..."):
                 session = spark.wait()
             census = _counting(files)
@@ -250,6 +253,16 @@ def _nilometer(*arguments: str) -> str:
 def _ingest(demo: Demo, files: Sequence[Path]) -> None:
     to = ("--topic", demo.topic, "--partitions", "2", "--bootstrap-server", demo.bootstrap)
     _nilometer("ingest", *map(str, files), *to, "--state", str(demo.run_dir / "ingest-state.json"))
+
+
+def _drop_old_topics(demo: Demo) -> None:
+    """Of the runs whose tables are gone."""
+    at = ("--bootstrap-server", demo.bootstrap)
+    listed = json.loads(_nilometer("topic", "list", "--json", *at))["topics"]
+    kept = {path.name for path in demo.run_dir.parent.iterdir()}
+    old = [one["name"] for one in listed if one["name"].startswith(TOPIC_PREFIX) and one["name"] not in kept]
+    if old:
+        _nilometer("topic", "delete", *old, *at)
 
 
 class _SparkStart:

@@ -90,6 +90,7 @@ def lines_of(path: Path) -> Iterator[bytes]:
 
 def judge(line: str, recorded: datetime) -> Verdict:
     """``recorded`` is when the line came into the topic: a syslog line does not state its year."""
+    line = line.replace("\1", "\ufffd")  # the pipeline's own mark between fields
     return (
         _access(line)
         or _syslog(line, recorded)

@@ -25,7 +25,6 @@ committed and so can be read at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -37,27 +36,34 @@ LATENESS = timedelta(minutes=10)
 
 # Regular expressions as Java has them. Possessive quantifiers (*+) keep a hostile line from making the
 # matcher recurse or try again; [0-9] and [^ ] say what is meant in every locale.
-_QUOTED = r'(?s:"([^"\\]*+(?:\\.[^"\\]*+)*+)")'
-ACCESS = r"^([^ ]++) [^ ]++ [^ ]++ \[([^\]]++)\] " + _QUOTED + r" ([0-9]{3}) (?:[0-9]++|-)(?: (?s:.*+))?\z"
-"""What comes behind the size is let pass: referer and agent, cut off or followed by other fields."""
 _PRIORITY = r"^(?:<([0-9]{1,3})>)?"
-_PROGRAM = r"([^ :\[\]]++)(?:\[[0-9]++\])?: ?((?s:.*+))\z"
-SYSLOG = _PRIORITY + r"([A-Z][a-z]{2}) {1,2}([0-9]{1,2}) ([0-9:]{8}) ([^ ]++) " + _PROGRAM
-_ISO_TIME = (
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?(?:Z|[+-][0-9]{2}:[0-9]{2})?"
-)
-SYSLOG_ISO = _PRIORITY + r"(" + _ISO_TIME + r") ([^ ]++) " + _PROGRAM
+_PROGRAM = r"[^ ]++ ([^ :\[\]]++)(?:\[[0-9]++\])?: ?((?s:.*+))\z"
 _TIME = r"([0-9]{4}-[0-9]{2}-[0-9]{2} {1,2}[0-9]{2}:[0-9]{2}:[0-9]{2})"
-DPKG = (
-    r"^" + _TIME + r" (startup|install|upgrade|configure|trigproc|remove|purge|disappear|status|conffile)"
-    r"(?: ((?s:.*+)))?\z"
+_ISO_TIME = r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}(?:\.[0-9]{1,9})?(?:Z|[+-][0-9]{2}:[0-9]{2})?)"
+_ACTION = r"(startup|install|upgrade|configure|trigproc|remove|purge|disappear|status|conffile)"
+_APT_KEY = r"(Commandline|Requested-By|Install|Upgrade|Downgrade|Reinstall|Remove|Purge|Error|Comment)"
+FORMATS = (
+    # Kind, pattern, and which of its groups are time, label, name and message. What comes behind the size in
+    # an access log is let pass: referer and agent, cut off or followed by other fields.
+    (
+        "access",
+        r'^[^ ]++ [^ ]++ [^ ]++ \[([^\]]++)\] (?s:"([^"\\]*+(?:\\.[^"\\]*+)*+)")'
+        r" ([0-9]{3}) (?:[0-9]++|-)(?: (?s:.*+))?\z",
+        ("$1", "$3", "$2", ""),
+    ),
+    (
+        "syslog",
+        _PRIORITY + r"([A-Z][a-z]{2} {1,2}[0-9]{1,2} [0-9:]{8}) " + _PROGRAM,
+        ("$2", "$1", "$3", "$4"),
+    ),
+    ("syslog-iso", _PRIORITY + _ISO_TIME + " " + _PROGRAM, ("$2", "$1", "$3", "$4")),
+    ("dpkg", r"^" + _TIME + " " + _ACTION + r"(?: ((?s:.*+)))?\z", ("$1", "$2", "$3", "")),
+    ("apt-date", r"^(Start-Date|End-Date): " + _TIME + r"\z", ("$2", "$1", "", "")),
+    ("apt", r"^" + _APT_KEY + r": ([^ ]++)(?s:.*+)\z", ("", "$1", "$2", "")),
+    ("alternatives", r"^update-alternatives " + _TIME + r": ([^ ]++)(?s:.*+)\z", ("$1", "$2", "", "")),
 )
-APT_DATE = r"^(Start-Date|End-Date): " + _TIME + r"\z"
-APT = (
-    r"^(Commandline|Requested-By|Install|Upgrade|Downgrade|Reinstall|Remove|Purge|Error|Comment): "
-    r"([^ ]++)(?s:.*+)\z"
-)
-ALTERNATIVES = r"^update-alternatives " + _TIME + r": ([^ ]++)(?s:.*+)\z"
+FORMAT_OF_KIND = {"syslog-iso": "syslog", "apt-date": "apt"}
+WITHOUT_TIME = ("apt", "blank", "unparsed")
 
 LEVELS = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
 """Syslog's severities, in the order of their numbers."""
@@ -65,6 +71,9 @@ LEVEL_WORD = (
     r"(?i)^[\[<(]?(emerg|panic|alert|crit|critical|fatal|err|error|warn|warning|notice|info|debug)[\]>):]"
 )
 OTHER_WORDS = {"panic": "emerg", "critical": "crit", "fatal": "crit", "error": "err", "warn": "warning"}
+MARK = "\u0001"
+EARLIEST = "1970-01-02"
+"""A line that states a time before this does not fit its format: it is a broken one, or no time at all."""
 
 
 # --- from a line to columns
@@ -75,58 +84,77 @@ def parse(records: DataFrame) -> DataFrame:
     text = F.make_valid_utf8(F.coalesce(F.col("value").cast("string"), F.lit("")))
     line, ingested = F.regexp_replace(text, r"\r\z", "").alias("line"), F.col("timestamp").alias("ingested")
     lines = records.select("topic", "partition", "offset", ingested, line)
-    formats: list[Callable[[Column], Column]] = [
-        _access, _syslog, _syslog_iso, _dpkg, _apt_date, _apt, _alternatives, _blank,
-    ]  # fmt: skip
-    parsed = F.coalesce(*[fits(F.col("line")) for fits in formats], _fields("unparsed"))
-    columns = ("topic", "partition", "offset", "ingested", "parsed.*", "line")
-    return lines.withColumn("parsed", parsed).select(*columns)
-
-
-def _fields(
-    name_of_format: str, time: Column | None = None, label: Column | None = None, name: Column | None = None
-) -> Column:
-    """What every format is brought to. A line whose time is none does not fit the format."""
-    fields = F.struct(
-        F.lit(name_of_format).alias("format"),
-        (F.lit(None) if time is None else time).cast("timestamp").alias("event_time"),
-        (F.lit("") if label is None else label).alias("label"),
-        (F.lit("") if name is None else name).alias("name"),
+    # Three steps, one after another, so that each pattern and each time is worked out once per line.
+    fitted = lines.withColumn("parts", _parts(F.col("line")))
+    kind, time, label, name, message = (F.get("parts", F.lit(number)) for number in range(1, 6))
+    blank = F.when(F.trim("line") == "", "blank").otherwise("unparsed")
+    timed = fitted.select(
+        *lines.columns,
+        F.coalesce(kind, blank).alias("kind"),
+        _time(kind, time).alias("event_time"),
+        _label(kind, label, message).alias("label"),
+        _name(kind, name).alias("name"),
     )
-    return fields if time is None else F.when(time >= F.lit("1970-01-02").cast("timestamp"), fields)
+    fits = F.col("kind").isin(*WITHOUT_TIME) | (F.col("event_time") >= F.lit(EARLIEST).cast("timestamp"))
+    usual = F.col("kind")
+    for other, format_name in FORMAT_OF_KIND.items():
+        usual = F.when(F.col("kind") == other, format_name).otherwise(usual)
+
+    def if_it_fits(part: str) -> Column:
+        return F.when(fits, F.coalesce(F.col(part), F.lit(""))).otherwise("").alias(part)
+
+    return timed.select(
+        *("topic", "partition", "offset", "ingested"),
+        F.when(fits, usual).otherwise("unparsed").alias("format"),
+        F.when(fits, F.col("event_time")).alias("event_time"),
+        if_it_fits("label"),
+        if_it_fits("name"),
+        "line",
+    )
 
 
-def _access(line: Column) -> Column:
-    time = F.try_to_timestamp(F.regexp_extract(line, ACCESS, 2), F.lit("dd/MMM/yyyy:HH:mm:ss Z"))
-    request = F.regexp_extract(line, ACCESS, 3)
-    target = F.regexp_extract(request, r"^[^ ]++ ([^ ?#]++)", 1)
-    path = F.when(target == "", request).otherwise(target)
-    status = F.regexp_extract(line, ACCESS, 4)
-    return F.when(line.rlike(ACCESS), _fields("access", time, status, path))
+def _parts(line: Column) -> Column:
+    """What the fitting pattern finds: nothing, kind, time, label, name, message. Without one: the line alone.
+
+    Each pattern rewrites the line that it fits into its parts with marks between them. A line that has been
+    rewritten begins with a mark, as no pattern does but the first; and the first comes first.
+    """
+    rewritten = F.translate(line, MARK, "\ufffd")
+    for kind, pattern, groups in FORMATS:
+        rewritten = F.regexp_replace(rewritten, pattern, MARK.join(("", kind, *groups)))
+    return F.split(rewritten, MARK)
 
 
-def _syslog(line: Column) -> Column:
+def _time(kind: Column, text: Column) -> Column:
+    """Times that state no zone are in the session's (``spark.sql.session.timeZone``)."""
+    local = F.try_to_timestamp(F.regexp_replace(text, " +", " "), F.lit("yyyy-MM-dd HH:mm:ss"))
+    return (
+        F.when(kind == "access", F.try_to_timestamp(text, F.lit("dd/MMM/yyyy:HH:mm:ss Z")))
+        .when(kind == "syslog", _time_without_year(text))
+        .when(kind == "syslog-iso", text.try_cast("timestamp"))
+        .when(kind.isin("dpkg", "apt-date", "alternatives"), local)
+    )
+
+
+def _time_without_year(text: Column) -> Column:
     """RFC 3164 leaves out the year: it is the year of the record, or the one before for a day yet to come."""
-    day_and_time = F.concat_ws(" ", *[F.regexp_extract(line, SYSLOG, group) for group in (2, 3, 4)])
 
     def in_year(year: Column) -> Column:
-        return F.try_to_timestamp(
-            F.concat_ws(" ", year.cast("string"), day_and_time), F.lit("yyyy MMM d HH:mm:ss")
-        )
+        dated = F.concat_ws(" ", year.cast("string"), F.regexp_replace(text, " +", " "))
+        return F.try_to_timestamp(dated, F.lit("yyyy MMM d HH:mm:ss"))
 
     this_year, last_year = in_year(F.year("ingested")), in_year(F.year("ingested") - 1)
     tomorrow = F.col("ingested") + F.expr("INTERVAL 1 DAY")
-    time = F.when(this_year <= tomorrow, this_year).otherwise(last_year)
-    program, message = F.regexp_extract(line, SYSLOG, 6), F.regexp_extract(line, SYSLOG, 7)
-    level = _level(F.regexp_extract(line, SYSLOG, 1), message)
-    return F.when(line.rlike(SYSLOG), _fields("syslog", time, level, program))
+    return F.when(this_year <= tomorrow, this_year).otherwise(last_year)
 
 
-def _syslog_iso(line: Column) -> Column:
-    time = F.regexp_extract(line, SYSLOG_ISO, 2).try_cast("timestamp")
-    program, message = F.regexp_extract(line, SYSLOG_ISO, 4), F.regexp_extract(line, SYSLOG_ISO, 5)
-    level = _level(F.regexp_extract(line, SYSLOG_ISO, 1), message)
-    return F.when(line.rlike(SYSLOG_ISO), _fields("syslog", time, level, program))
+def _label(kind: Column, label: Column, message: Column) -> Column:
+    """The HTTP status; the level; dpkg's or the alternatives' action; the key of apt's entry."""
+    return (
+        F.when(kind.isin("syslog", "syslog-iso"), _level(label, message))
+        .when(kind.isin("apt", "apt-date"), F.lower(label))
+        .otherwise(label)
+    )
 
 
 def _level(priority: Column, message: Column) -> Column:
@@ -139,42 +167,20 @@ def _level(priority: Column, message: Column) -> Column:
     return F.when(priority != "", severity).otherwise(level.otherwise(word))
 
 
-def _dpkg(line: Column) -> Column:
-    time = _local_time(F.regexp_extract(line, DPKG, 1))
-    action, rest = F.regexp_extract(line, DPKG, 2), F.regexp_extract(line, DPKG, 3)
-    word = F.when(action == "status", F.split_part(rest, F.lit(" "), F.lit(2))).otherwise(
-        F.split_part(rest, F.lit(" "), F.lit(1))
+def _name(kind: Column, name: Column) -> Column:
+    """The path that was asked for; the program; the package."""
+    path = F.regexp_extract(name, r"^[^ ]++ ([^ ?#]++)", 1)
+    word = F.when(F.get("parts", F.lit(3)) == "status", F.split_part(name, F.lit(" "), F.lit(2))).otherwise(
+        F.split_part(name, F.lit(" "), F.lit(1))
     )
-    package = F.when(action == "startup", "dpkg").otherwise(F.split_part(word, F.lit(":"), F.lit(1)))
-    return F.when(line.rlike(DPKG), _fields("dpkg", time, action, package))
-
-
-def _apt_date(line: Column) -> Column:
-    time = _local_time(F.regexp_extract(line, APT_DATE, 2))
-    return F.when(line.rlike(APT_DATE), _fields("apt", time, F.lower(F.regexp_extract(line, APT_DATE, 1))))
-
-
-def _apt(line: Column) -> Column:
-    key = F.regexp_extract(line, APT, 1)
-    program = F.when(key == "Commandline", F.regexp_extract(line, APT, 2)).otherwise("")
-    return F.when(line.rlike(APT), _fields("apt", None, F.lower(key), program))
-
-
-def _alternatives(line: Column) -> Column:
-    time = _local_time(F.regexp_extract(line, ALTERNATIVES, 1))
-    action = F.regexp_extract(line, ALTERNATIVES, 2)
-    return F.when(
-        line.rlike(ALTERNATIVES), _fields("alternatives", time, action, F.lit("update-alternatives"))
+    package = F.split_part(word, F.lit(":"), F.lit(1))
+    return (
+        F.when(kind == "access", F.when(path == "", name).otherwise(path))
+        .when(kind == "dpkg", F.when(F.get("parts", F.lit(3)) == "startup", "dpkg").otherwise(package))
+        .when(kind == "apt", F.when(F.get("parts", F.lit(3)) == "Commandline", name))
+        .when(kind == "alternatives", "update-alternatives")
+        .otherwise(name)
     )
-
-
-def _blank(line: Column) -> Column:
-    return F.when(F.trim(line) == "", _fields("blank"))
-
-
-def _local_time(text: Column) -> Column:
-    """A time without a zone: in the session's (``spark.sql.session.timeZone``)."""
-    return F.try_to_timestamp(F.regexp_replace(text, " +", " "), F.lit("yyyy-MM-dd HH:mm:ss"))
 
 
 # --- from lines to counts
