@@ -23,7 +23,7 @@ from nilometer.client.ingest.line_splitter import LineSplitter, LineTooLong
 from nilometer.client.ingest.matching import GZIP_SUFFIX, FoundFile, match
 from nilometer.client.ingest.read_back import LINE_HEADER, PATH_HEADER, SOURCE_HEADER, LinesThere, read_back
 from nilometer.client.ingest.source import HEAD_BYTES, ContentMark, Source
-from nilometer.client.ingest.state_file import IngestState, load_state, save_state
+from nilometer.client.ingest.state_file import IngestState, encode_state, load_state
 from nilometer.client.producer.delivery import Delivery
 from nilometer.client.producer.producer import Producer
 from nilometer.client.settings import GivenConfig
@@ -177,10 +177,15 @@ class Ingest:
         await self._save()
 
     async def _save(self) -> None:
-        state = self._opened
-        await self._runtime.disk.offload(
-            lambda: save_state(self._runtime.disk, self._options.state_path, state)
+        disk, data = self._runtime.disk, encode_state(self._opened)
+        writing = asyncio.ensure_future(
+            disk.offload(lambda: disk.replace_file(self._options.state_path, data))
         )
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            await writing  # it cannot be stopped, and must not overtake what a later run writes
+            raise
         self._checkpoint_ms = self._runtime.clock.monotonic_ms()
 
     @property

@@ -8,7 +8,6 @@ state's offset for its partition unless the state accounts for it.
 from __future__ import annotations
 
 import json
-import posixpath
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,9 +119,3 @@ def _source(entry: dict[str, Any]) -> Source:
 def load_state(disk: Disk, path: str) -> IngestState | None:
     """None where there is no such file. Raises BadState."""
     return decode_state(disk.read_file(path), path) if disk.exists(path) else None
-
-
-def save_state(disk: Disk, path: str, state: IngestState) -> None:
-    """May stall: call it inside :meth:`Disk.offload`."""
-    disk.make_directories(posixpath.dirname(posixpath.abspath(path)))
-    disk.replace_file(path, encode_state(state))

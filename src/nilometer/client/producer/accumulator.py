@@ -65,10 +65,15 @@ class RecordAccumulator:
         value: bytes | None,
         headers: Sequence[tuple[str, bytes | None]],
         now_ms: int,
+        size: int | None = None,
     ) -> ProducerBatch | None:
-        """Add a record, as the last of the batch returned; None (and nothing added) where memory is short."""
-        bound = HEADER_BYTES + size_bound(key, value, headers)
-        if self.held_bytes + bound > self._buffer_memory and self.held_bytes:
+        """Add a record, as the last of the batch returned; None (and nothing added) where memory is short.
+
+        ``size``: its ``size_bound``, where the caller has it.
+        """
+        if size is None:
+            size = size_bound(key, value, headers)
+        if self.held_bytes + size + HEADER_BYTES > self._buffer_memory and self.held_bytes:
             return None
         queue = self._queues.get(partition)
         if queue is None:

@@ -45,6 +45,7 @@ class ProducerBatch:
         "_builder",
         "_callbacks",
         "_data",
+        "_open_size",
         "attempts",
         "base_sequence",
         "created_ms",
@@ -83,6 +84,7 @@ class ProducerBatch:
         self.outcome: Outcome | None = None
         self.parts: Sequence[ProducerBatch] = ()
         self._builder = builder
+        self._open_size = builder.estimated_size if builder is not None else 0
         self._data: bytes | None = None
         self._callbacks: list[Callable[[ProducerBatch], None]] = []
 
@@ -98,7 +100,7 @@ class ProducerBatch:
     def size(self) -> int:
         """Bytes of the batch: before compression while it is open, as sent once it is closed."""
         if self._builder is not None:
-            return self._builder.estimated_size
+            return self._open_size
         return len(self._data) if self._data is not None else 0
 
     def append(
@@ -110,13 +112,12 @@ class ProducerBatch:
     ) -> int:
         """Add a record; the bytes it took, or 0 where there was no room or the batch is closed."""
         builder = self._builder
-        if builder is None:
-            return 0
-        before = builder.estimated_size
-        if not builder.append(timestamp, key, value, headers):
+        if builder is None or not builder.append(timestamp, key, value, headers):
             return 0
         self.records_count += 1
-        grown = builder.estimated_size - before
+        size = builder.estimated_size
+        grown = size - self._open_size
+        self._open_size = size
         self.held_bytes += grown
         return grown
 

@@ -103,11 +103,13 @@ class RoundRobinPartitioner:
 
 
 class _Sticky:
-    __slots__ = ("partition", "produced")
+    __slots__ = ("checked_in", "partition", "produced")
 
-    def __init__(self, partition: int) -> None:
+    def __init__(self, partition: int, checked_in: ClusterMetadata) -> None:
         self.partition = partition
         self.produced = 0
+        self.checked_in = checked_in
+        """The picture of the cluster in which the partition is known to be usable."""
 
 
 class StickyPartitioner:
@@ -135,8 +137,11 @@ class StickyPartitioner:
         if key is not None and not self._ignore_keys:
             return positive_hash(key) % cluster.partition_count(topic)
         current = self._current.get(topic)
-        if current is None or not self._is_usable(topic, current.partition, cluster):
-            current = self._current[topic] = _Sticky(self._draw(topic, cluster))
+        if current is None or (
+            current.checked_in is not cluster and not self._is_usable(topic, current.partition, cluster)
+        ):
+            current = self._current[topic] = _Sticky(self._draw(topic, cluster), cluster)
+        current.checked_in = cluster
         return current.partition
 
     def on_appended(self, topic: str, partition: int, size: int, room: int, cluster: ClusterMetadata) -> None:
@@ -147,7 +152,7 @@ class StickyPartitioner:
         # Leave where a batch ends, lest the next one begins with a single record and waits for more.
         at_boundary = room < size and current.produced + size > self._batch_size
         if at_boundary or current.produced >= 2 * self._batch_size:
-            self._current[topic] = _Sticky(self._draw(topic, cluster))
+            self._current[topic] = _Sticky(self._draw(topic, cluster), cluster)
 
     def _is_usable(self, topic: str, partition: int, cluster: ClusterMetadata) -> bool:
         available = cluster.topics[topic].available

@@ -108,7 +108,7 @@ class Producer:
         now_ms = self._clock.monotonic_ms()
         batch = None
         if not self._room:
-            batch = self._accumulator.append(target, timestamp, key, value, headers, now_ms)
+            batch = self._accumulator.append(target, timestamp, key, value, headers, now_ms, size)
         if batch is None:
             batch = await self._append_when_room(target, timestamp, key, value, headers)
         delivery = Delivery(batch, batch.records_count - 1, timestamp)
