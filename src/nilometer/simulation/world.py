@@ -64,6 +64,10 @@ class Process:
             self._tasks = [task for task in self._tasks if not task.done()]
             self._sweep_at = 2 * len(self._tasks) + TASKS_BEFORE_SWEEP
 
+    def view_of(self, disk: HostDisk) -> VirtualDisk:
+        """This process's view of a disk that is not its machine's: a store that all machines reach."""
+        return VirtualDisk(disk, self, EPOCH_MS)
+
     def run(self, main: Main) -> None:
         def begin() -> None:
             task = self.world.loop.create_task(main(self.runtime))
@@ -103,6 +107,8 @@ class Process:
         self.held.clear()
         self.world.network.forget(self)
         self.host.disk.forget(self)
+        for disk in self.world.shared_disks.values():
+            disk.forget(self)
         self.host.processes.remove(self)
         self.world.loop.in_process(0.0, None, self._bury, error)
 
@@ -177,6 +183,8 @@ class World:
         self.trace = Trace(self.loop.time, sink)
         self.network = Fabric(self.loop, random.Random(f"{seed}/network"), self.trace.note)
         self.hosts: dict[str, Host] = {}
+        self.shared_disks: dict[str, HostDisk] = {}
+        """Disks of no machine: what stands on them outlives every machine, as a store kept elsewhere does."""
         self.failures: list[BaseException] = []
         """What went wrong in a callback or a task that nobody looked at: a finding, in a test."""
         self._pids = 1000
@@ -188,6 +196,13 @@ class World:
             self.hosts[name] = Host(self, name)
             self.network.hosts[name] = self.hosts[name]
         return self.hosts[name]
+
+    def shared_disk(self, name: str) -> HostDisk:
+        """The disk of that name, made when first asked for; reached through :meth:`Process.view_of`."""
+        if name not in self.shared_disks:
+            chance = random.Random(f"{self.seed}/disk/{name}")
+            self.shared_disks[name] = HostDisk(self.loop, chance, self.trace.note)
+        return self.shared_disks[name]
 
     def next_pid(self) -> int:
         self._pids += 1

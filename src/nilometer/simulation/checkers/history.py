@@ -45,6 +45,10 @@ class Send:
     def acknowledged(self, offset: int) -> None:
         self.outcome, self.offset = Outcome.OK, offset
 
+    def acknowledged_somewhere(self) -> None:
+        """Acknowledged, but not where: a repetition that the broker took before, too long ago to say."""
+        self.outcome = Outcome.OK
+
     def failed(self) -> None:
         self.outcome = Outcome.FAILED
 

@@ -1,0 +1,200 @@
+"""A cluster of brokers in the world: machines, the processes on them, and who starts them again.
+
+The brokers are the product's own, whole; nothing is replaced but the runtime. Two shapes:
+
+- *one machine*: all brokers and the coordination folder share it, as ``nilometer up`` has it;
+- *a machine each*: the folder stands on a disk of its own that all machines reach and that never loses
+  power: what a store across machines is to its users.
+
+Each broker has a supervisor that starts it again when it ended unasked, as systemd would.
+Invariant: a broker that was told to stay down (stopped, crashed, without power) is not started until it is
+told to come up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+from nilometer.broker.broker import Broker, StartFailed
+from nilometer.broker.config import BrokerConfig
+from nilometer.coordination import LocalStore
+from nilometer.runtime import Runtime
+from nilometer.simulation.disk import HostDisk
+from nilometer.simulation.world import Host, Process, World
+
+PORT = 9092
+COORDINATION = "/coordination"
+RESTART_S = (0.5, 3.0)
+"""How long a supervisor waits before it starts a broker again that ended by itself."""
+POLL_S = 0.25
+
+
+class BrokerNode:
+    """One broker of the cluster, over all its lives."""
+
+    def __init__(self, cluster: Cluster, broker_id: int, host: Host) -> None:
+        self.cluster = cluster
+        self.id = broker_id
+        self.name = f"broker-{broker_id}"
+        self.host = host
+        self.port = PORT + broker_id
+        self.wanted = False
+        """Whether the supervisor is to keep it running."""
+        self.process: Process | None = None
+        self.broker: Broker | None = None
+        """The running broker object, once it serves: for those who look on."""
+        self.lives = 0
+        self.ended_by_itself: list[str] = []
+        """Why its processes ended when nobody had asked for it."""
+        self._stop: asyncio.Event | None = None
+
+    @property
+    def folder(self) -> str:
+        return f"/data/{self.id}"
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.alive
+
+    @property
+    def is_serving(self) -> bool:
+        return self.is_running and self.broker is not None
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return {
+            "listeners": f"PLAINTEXT://{self.host.name}:{self.port}",
+            "log.dirs": self.folder,
+            "node.id": str(self.id),
+            **self.cluster.settings,
+        }
+
+    # ---- what may be done to it
+
+    def start(self) -> None:
+        """Have it run, from now on and whenever it ends."""
+        self.wanted = True
+        if self.host.up and not self.is_running:
+            self._launch()
+
+    def crash(self) -> None:
+        """As kill -9, and nobody starts it again before :meth:`start`."""
+        self.wanted = False
+        if self.process is not None and self.process.alive:
+            self.process.crash()
+        self.broker = None
+
+    def stop(self) -> None:
+        """Ask it to stop in order, and to stay down."""
+        self.wanted = False
+        if self._stop is not None:
+            stop = self._stop
+            self.cluster.world.loop.in_process(0.0, self.process, stop.set)
+
+    def _launch(self) -> None:
+        self.lives += 1
+        self.broker = None
+        process = self.host.start(self.name, self._main)
+        self.process = process
+        process.exited.add_done_callback(lambda _: self._on_exit(process))
+
+    def _on_exit(self, process: Process) -> None:
+        if process is not self.process:
+            return
+        self.broker = None
+        error = process.exited.result()
+        if self.wanted:
+            self.ended_by_itself.append(repr(error) if error is not None else "it stopped")
+            delay = self.cluster.world.chance.uniform(*RESTART_S)
+            self.cluster.world.loop.in_process(delay, None, self._start_again)
+
+    def _start_again(self) -> None:
+        if self.wanted:
+            self.start()
+
+    async def _main(self, runtime: Runtime) -> None:
+        stop = self._stop = asyncio.Event()
+        broker = Broker(BrokerConfig(self.settings), runtime, self._store(runtime))
+        try:
+            await broker.start()
+            self.broker = broker
+            self.cluster.world.trace.note(self.name, "serves")
+            await broker.wait_stopped(stop)
+        finally:
+            self.broker = None
+            await broker.stop()
+        if broker.failure:
+            raise StartFailed(broker.failure)
+
+    def _store(self, runtime: Runtime) -> LocalStore:
+        disk = runtime.disk
+        if self.cluster.store_disk is not self.host.disk:
+            assert self.process is not None
+            disk = self.process.view_of(self.cluster.store_disk)
+        return LocalStore(dataclasses.replace(runtime, disk=disk), COORDINATION)
+
+
+class Cluster:
+    def __init__(
+        self,
+        world: World,
+        *,
+        brokers: int = 3,
+        one_machine: bool = False,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self.world = world
+        self.one_machine = one_machine
+        self.settings = dict(settings or {})
+        self.nodes: dict[int, BrokerNode] = {}
+        for broker_id in range(1, brokers + 1):
+            host = world.host("machine" if one_machine else f"machine-{broker_id}")
+            self.nodes[broker_id] = BrokerNode(self, broker_id, host)
+        first = self.nodes[1].host
+        self.store_disk: HostDisk = first.disk if one_machine else world.shared_disk("coordination")
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(f"{node.host.name}:{node.port}" for node in self.nodes.values())
+
+    @property
+    def machines(self) -> list[Host]:
+        return list(dict.fromkeys(node.host for node in self.nodes.values()))
+
+    def nodes_on(self, host: Host) -> list[BrokerNode]:
+        return [node for node in self.nodes.values() if node.host is host]
+
+    async def set_up(self) -> None:
+        """Make the folders, start all brokers, and wait until they serve."""
+        for node in self.nodes.values():
+            await node.host.start(
+                "set-up", lambda runtime, node=node: _make_folder(runtime, node.folder)
+            ).exited
+        for node in self.nodes.values():
+            node.start()
+        await self.until_serving(self.nodes)
+
+    async def until_serving(self, broker_ids: Iterable[int]) -> None:
+        wanted = list(broker_ids)
+        while not all(self.nodes[broker_id].is_serving for broker_id in wanted):  # noqa: ASYNC110
+            await asyncio.sleep(POLL_S)
+
+    def power_off(self, host: Host) -> None:
+        for node in self.nodes_on(host):
+            node.wanted = False
+            node.broker = None
+        host.power_off()
+
+    def power_on(self, host: Host) -> None:
+        host.power_on()
+        for node in self.nodes_on(host):
+            node.start()
+
+
+async def _make_folder(runtime: Runtime, folder: str) -> None:
+    """Made and durable, as whoever installs a machine leaves it."""
+    runtime.disk.make_directories(folder)
+    for path in (folder, "/data", "/"):
+        runtime.disk.sync_directory(path)

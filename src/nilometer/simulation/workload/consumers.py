@@ -1,0 +1,175 @@
+"""Programs that read: one that follows the end, one that starts anew at random, one that reads it all.
+
+A position that is not in the log, or a log that was cut behind a reader, is never right as long as nothing
+is deleted and no unclean leader is elected: it is noted as trouble, not read over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.consumer.consumer import Consumer
+from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.runtime import Runtime
+from nilometer.simulation.checkers.history import History, Seen
+from nilometer.simulation.world import Host, Process
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+RETRY_S = 0.5
+POLL_MS = 1_000
+PASSING = frozenset(
+    {
+        ErrorCode.network_exception,
+        ErrorCode.request_timed_out,
+        ErrorCode.leader_not_available,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.unknown_leader_epoch,
+        ErrorCode.offset_not_available,
+        ErrorCode.broker_not_available,
+        ErrorCode.replica_not_available,
+    }
+)
+"""Problems that a reader may meet while the cluster is in trouble."""
+
+
+class Reader:
+    """One reading program. ``troubles`` holds what it was told and should never have been."""
+
+    def __init__(
+        self,
+        name: str,
+        host: Host,
+        bootstrap_servers: str,
+        partitions: Sequence[TopicPartition],
+        history: History,
+        *,
+        polls_of_a_life: int | None = None,
+    ) -> None:
+        """``polls_of_a_life``: start anew from the beginning after about so many polls; None: never."""
+        self.name = name
+        self.troubles: list[str] = []
+        self.problems: Counter[str] = Counter()
+        self.read = 0
+        self._host = host
+        self._bootstrap_servers = bootstrap_servers
+        self._partitions = list(partitions)
+        self._history = history
+        self._polls_of_a_life = polls_of_a_life
+        self._stopping = False
+        self._latest: dict[TopicPartition, int] = {}
+        self.positions: dict[TopicPartition, int] = dict.fromkeys(self._partitions, 0)
+
+    def start(self) -> Process:
+        self._stopping = False
+        return self._host.start(self.name, self._main)
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    async def read_to_end(self, runtime: Runtime) -> None:
+        """As a process's main: read everything up to where the logs end now, and note that it was all."""
+        async with self._consumer(runtime) as consumer:
+            self._begin(consumer)
+            ends = await consumer.end_offsets(self._partitions)
+            while any(self.positions[partition] < end for partition, end in ends.items()):
+                self._note(await consumer.poll(timeout_ms=POLL_MS), consumer)
+        self._history.read_to_end(self.name)
+
+    async def _main(self, runtime: Runtime) -> None:
+        fresh = True
+        while not self._stopping:
+            try:
+                async with self._consumer(runtime) as consumer:
+                    self._begin(consumer, fresh=fresh)
+                    fresh = await self._live(runtime, consumer)
+            except KafkaError as problem:
+                self._on_problem(problem)
+                fresh = problem.code not in PASSING
+                await asyncio.sleep(RETRY_S)
+
+    def _consumer(self, runtime: Runtime) -> Consumer:
+        return Consumer(
+            runtime,
+            {
+                "bootstrap.servers": self._bootstrap_servers,
+                "client.id": self.name,
+                "auto.offset.reset": "none",
+                "request.timeout.ms": 10_000,
+                "default.api.timeout.ms": 30_000,
+                "metadata.max.age.ms": 30_000,
+                "allow.auto.create.topics": False,
+            },
+        )
+
+    def _begin(self, consumer: Consumer, *, fresh: bool = True) -> None:
+        if fresh:
+            self._history.moved(self.name)
+            self.positions = dict.fromkeys(self._partitions, 0)
+        consumer.assign(self._partitions)
+        for partition, offset in self.positions.items():
+            consumer.seek(partition, offset)
+
+    async def _live(self, runtime: Runtime, consumer: Consumer) -> bool:
+        """Poll; returns whether to begin anew from the start."""
+        polls = 0
+        limit = None
+        if self._polls_of_a_life is not None:
+            limit = 1 + runtime.entropy.below(2 * self._polls_of_a_life)
+        while not self._stopping:
+            polls += 1
+            if limit is not None and polls > limit:
+                return True
+            await self._try(lambda: self._poll(consumer))
+            if polls % 10 == 0:
+                await self._try(lambda: self._look_at_latest(consumer))
+            await asyncio.sleep(runtime.entropy.uniform(0.0, 0.2))
+        return False
+
+    async def _try(self, step: Callable[[], object]) -> None:
+        """A step that may meet passing problems."""
+        try:
+            await step()  # type: ignore[misc]
+        except KafkaError as problem:
+            self._on_problem(problem)
+            if problem.code not in PASSING:
+                raise
+
+    async def _poll(self, consumer: Consumer) -> None:
+        self._note(await consumer.poll(timeout_ms=POLL_MS), consumer)
+
+    def _note(self, records: list[ConsumerRecord], consumer: Consumer) -> None:
+        if not records:
+            return
+        self.read += len(records)
+        for record in records:
+            self.positions[TopicPartition(record.topic, record.partition)] = record.offset + 1
+        self._history.poll(
+            self.name,
+            (
+                Seen(
+                    f"{record.topic}-{record.partition}",
+                    record.offset,
+                    (record.value or b"").decode().rstrip(),
+                )
+                for record in records
+            ),
+        )
+
+    async def _look_at_latest(self, consumer: Consumer) -> None:
+        for partition, offset in (await consumer.end_offsets(self._partitions)).items():
+            known = self._latest.get(partition, 0)
+            if offset < known:
+                self.troubles.append(f"latest of {partition} went back from {known} to {offset}")
+            self._latest[partition] = max(known, offset)
+
+    def _on_problem(self, problem: KafkaError) -> None:
+        self.problems[problem.code.name] += 1
+        if problem.code not in PASSING:
+            self.troubles.append(f"{self.name} was told {problem.code.name}: {problem.message}")

@@ -1,0 +1,141 @@
+"""A program that writes numbered values to the partitions of a topic, and notes what became of each.
+
+Values are unique; a producer's values of one partition rise. A send whose end nobody knows (time-outs, lost
+connections, any error once a batch was on its way) stays unknown; one refused before it was in a batch has
+failed for certain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+
+from nilometer.client.producer.delivery import Delivery
+from nilometer.client.producer.producer import Producer
+from nilometer.runtime import Runtime
+from nilometer.simulation.checkers.history import History, Send
+from nilometer.simulation.world import Host, Process
+from nilometer.wire.errors import KafkaError
+
+RETRY_S = 0.5
+SENDS_OF_A_LIFE_MIN = 50
+"""A producer goes away and comes back as another one after at least so many sends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterPlan:
+    topic: str
+    partitions: int
+    per_second: float = 5.0
+    idempotent: bool = True
+    acks: str = "all"
+    codec: str = "none"
+    value_bytes: int = 100
+    """About: each value is padded to up to twice as many."""
+    retries: bool = True
+    """Without: no attempt is repeated, so that a plain producer cannot repeat records either."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether an acknowledgement promises anything: acks=1 may be lost with its leader."""
+        return self.acks == "all"
+
+    @property
+    def may_repeat(self) -> bool:
+        return not self.idempotent and self.retries
+
+
+class Writer:
+    def __init__(
+        self, name: str, host: Host, bootstrap_servers: str, plan: WriterPlan, history: History
+    ) -> None:
+        self.name = name
+        self.plan = plan
+        self.problems: Counter[str] = Counter()
+        """Errors that sends ended with, by code."""
+        self.acknowledged = 0
+        self._host = host
+        self._bootstrap_servers = bootstrap_servers
+        self._history = history
+        self._lives = 0
+        self._sent = 0
+        self._stopping = False
+        self.process: Process | None = None
+
+    def start(self) -> Process:
+        self._stopping = False
+        self.process = self._host.start(self.name, self._main)
+        return self.process
+
+    def stop(self) -> None:
+        """Send nothing more; the process ends once all that was sent has an outcome."""
+        self._stopping = True
+
+    async def _main(self, runtime: Runtime) -> None:
+        while not self._stopping:
+            self._lives += 1
+            sends = SENDS_OF_A_LIFE_MIN + runtime.entropy.below(400)
+            try:
+                async with Producer(runtime, self._settings()) as producer:
+                    await self._live(runtime, producer, sends)
+            except KafkaError as problem:
+                self.problems[problem.code.name] += 1
+                await asyncio.sleep(RETRY_S)
+
+    def _settings(self) -> dict[str, str | int | bool]:
+        plan = self.plan
+        settings: dict[str, str | int | bool] = {
+            "bootstrap.servers": self._bootstrap_servers,
+            "client.id": self.name,
+            "enable.idempotence": plan.idempotent,
+            "acks": plan.acks,
+            "compression.type": plan.codec,
+            "batch.size": 2_000,
+            "request.timeout.ms": 10_000,
+            "delivery.timeout.ms": 40_000,
+            "max.block.ms": 20_000,
+            "metadata.max.age.ms": 30_000,
+            "allow.auto.create.topics": False,
+        }
+        if not plan.retries:
+            settings["retries"] = 0
+        return settings
+
+    async def _live(self, runtime: Runtime, producer: Producer, sends: int) -> None:
+        producer_name = f"{self.name}.{self._lives}"
+        while sends > 0 and not self._stopping:
+            await asyncio.sleep(runtime.entropy.uniform(0.0, 2.0) / self.plan.per_second)
+            for _ in range(1 + (runtime.entropy.below(8) == 0) * runtime.entropy.below(20)):
+                sends -= 1
+                await self._send(runtime, producer, producer_name)
+
+    async def _send(self, runtime: Runtime, producer: Producer, producer_name: str) -> None:
+        plan = self.plan
+        self._sent += 1
+        partition = runtime.entropy.below(plan.partitions)
+        value = f"{self.name}-{self._sent}"
+        padded = value.encode() + b" " * runtime.entropy.below(2 * plan.value_bytes)
+        noted = self._history.send(
+            producer_name, f"{plan.topic}-{partition}", value, may_repeat=plan.may_repeat
+        )
+        try:
+            delivery = await producer.send(plan.topic, padded, partition=partition)
+        except KafkaError as problem:
+            self.problems[problem.code.name] += 1
+            noted.failed()
+        else:
+            delivery.add_done_callback(lambda done: self._on_done(noted, done))
+
+    def _on_done(self, noted: Send, delivery: Delivery) -> None:
+        try:
+            told = delivery.result()
+        except KafkaError as problem:
+            self.problems[problem.code.name] += 1
+            return
+        self.acknowledged += 1
+        if self.plan.counts:
+            if told.offset >= 0:
+                noted.acknowledged(told.offset)
+            else:
+                noted.acknowledged_somewhere()
