@@ -48,6 +48,11 @@ COMMANDS: dict[str, _Lazy] = {
     "reassign": _Lazy("reassign_commands", "reassign", "Move partitions onto other brokers."),
     "elect-leaders": _Lazy("elect_leaders_commands", "elect_leaders", "Let other replicas lead."),
     "metadata": _Lazy("metadata_commands", "metadata", "Read the cluster's metadata log."),
+    "scenario": _Lazy("scenario_commands", "scenario", "Tell the stories of replication, step by step."),
+    "model-check": _Lazy(
+        "model_check_commands", "model_check", "Try every course of events of a small cluster."
+    ),
+    "simulate": _Lazy("simulate_commands", "simulate", "Run whole clusters through bad luck, by seed."),
     "pipeline": _Lazy("pipeline_commands", "pipeline", "Run the shipped Spark pipelines."),
 }
 
