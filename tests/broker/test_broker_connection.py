@@ -7,7 +7,15 @@ import random
 
 import pytest
 
-from nilometer.broker.connection import BYTES_QUEUED_MAX, FRAMES_QUEUED_MAX, Connection, Reply
+from nilometer.broker.connection import (
+    BYTES_QUEUED_MAX,
+    EAGER_FRAME_BYTES,
+    FRAMES_PER_TURN_MAX,
+    FRAMES_QUEUED_MAX,
+    Connection,
+    Reply,
+    Reserve,
+)
 
 FRAME_BYTES_MAX = 3_000_000
 
@@ -18,6 +26,7 @@ class FakeTransport(asyncio.Transport):
         self.written: list[bytes] = []
         self.reading = True
         self.closed = False
+        self.aborted = False
 
     def write(self, data):
         self.written.append(bytes(data))
@@ -42,6 +51,9 @@ class FakeTransport(asyncio.Transport):
 
     def close(self):
         self.closed = True
+
+    def abort(self):
+        self.aborted = True
 
 
 class Recorder:
@@ -232,5 +244,55 @@ def test_a_lost_connection_cancels_what_waits():
         feed(connection, frame(b"w"))
         connection.connection_lost(None)
         assert recorder.futures[0].cancelled()
+
+    asyncio.run(run())
+
+
+def test_buffers_ahead_of_their_bytes_come_from_one_reserve() -> None:
+    """A frame that finds the reserve used up grows with its bytes instead, and is whole all the same."""
+
+    async def run() -> None:
+        reserve, recorder = Reserve(EAGER_FRAME_BYTES), Recorder()
+        first, second = (Connection(recorder, FRAME_BYTES_MAX, lambda _: None, reserve) for _ in range(2))
+        for connection in (first, second):
+            connection.connection_made(FakeTransport())
+        wanted = frame(bytes(range(256)) * 8000)
+        feed(first, wanted[:10])
+        assert reserve.bytes_left == 0
+        feed(second, wanted[:10])
+        assert len(second.get_buffer(-1)) < 5000
+        feed(first, wanted[10:])
+        assert reserve.bytes_left == EAGER_FRAME_BYTES
+        feed(second, wanted[10:])
+        assert recorder.frames == [wanted[4:]] * 2
+        feed(second, wanted[:10])
+        assert reserve.bytes_left == 0
+        second.connection_lost(None)
+        assert reserve.bytes_left == EAGER_FRAME_BYTES
+
+    asyncio.run(run())
+
+
+def test_a_closed_connection_whose_client_takes_nothing_can_still_be_ended() -> None:
+    connection, transport, _, said = open_connection()
+    connection.close("first")
+    assert transport.closed and not transport.aborted
+    connection.abort("then")
+    assert transport.aborted
+    assert len(said) == 1
+
+
+def test_a_connection_gives_others_their_turn() -> None:
+    async def run() -> None:
+        connection, transport, recorder, _ = open_connection()
+        feed(connection, frame(b"question") * 1000)
+        assert len(recorder.frames) == FRAMES_PER_TURN_MAX
+        assert not transport.reading
+        await asyncio.sleep(0)
+        assert len(recorder.frames) == 2 * FRAMES_PER_TURN_MAX
+        for _ in range(1000 // FRAMES_PER_TURN_MAX):
+            await asyncio.sleep(0)
+        assert b"".join(transport.written) == b"question" * 1000
+        assert transport.reading
 
     asyncio.run(run())

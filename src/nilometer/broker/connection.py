@@ -24,6 +24,8 @@ Reply = Sequence[Buffer] | None
 """What goes back for one request: buffers that form a frame, or None for no response (acks=0)."""
 
 SCRATCH_BYTES = 256 * 1024
+FRAMES_PER_TURN_MAX = 64
+"""Requests of one connection that are taken up before others have their turn."""
 FRAMES_QUEUED_MAX = 64
 """Whole frames held unparsed for one connection before its socket is no longer read."""
 BYTES_QUEUED_MAX = 8 * 1024 * 1024
@@ -99,6 +101,7 @@ class Connection(asyncio.BufferedProtocol):
         self._write_paused = False
         self._read_paused = False
         self._draining = False
+        self._turn_requested = False
         self._doom: str | None = None
         self.peer: tuple[str, int] = ("", 0)
         self.client_software: tuple[str, str] = ("unknown", "unknown")
@@ -233,12 +236,16 @@ class Connection(asyncio.BufferedProtocol):
         self._queued_bytes += len(memoryview(frame))
 
     def _take_up(self) -> None:
-        """Dispatch queued frames as far as order and the client's reading allow."""
+        """Dispatch queued frames as far as order, the client's reading and the others' turn allow."""
         if self._draining:
             return
         self._draining = True
+        taken = 0
         try:
             while self._queue and not self._write_paused and not self.closed:
+                if taken == FRAMES_PER_TURN_MAX:
+                    self._go_on_later()
+                    break
                 frame = self._queue[0]
                 if self._waiting:
                     if self._alone or not self._dispatcher.may_pipeline(frame):
@@ -249,10 +256,21 @@ class Connection(asyncio.BufferedProtocol):
                 self._queue.popleft()
                 self._queued_bytes -= len(memoryview(frame))
                 self._serve(frame)
+                taken += 1
         finally:
             self._draining = False
         self._flush()
         self._balance_reading()
+
+    def _go_on_later(self) -> None:
+        if not self._turn_requested:
+            self._turn_requested = True
+            asyncio.get_running_loop().call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._turn_requested = False
+        if not self.closed:
+            self._take_up()
 
     def _hurry(self) -> None:
         """Something stands behind a request that only waits for more data: that one is answered as it is."""

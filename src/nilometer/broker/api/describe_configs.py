@@ -37,7 +37,7 @@ def _resource(services: Services, request: Request, resource: Message) -> Messag
         configs=tuple(
             _config(request, entry, resource.resource_type)
             for entry in entries
-            if wanted is None or entry.key.name in wanted
+            if not wanted or entry.key.name in wanted
         ),
     )
 
