@@ -243,8 +243,7 @@ class FollowerRole:
         return (TruncateTo(offset),)
 
     def _truncate_fully(self, start_offset: Offset) -> Effects:
-        """The log starts anew; what lies below it was committed, so the high watermark goes along
-        (KAFKA-9491)."""
+        """The log starts anew; below it all was committed, so the high watermark goes along (KAFKA-9491)."""
         self.high_watermark = start_offset
         self.flushed_end_offset = start_offset
         return (TruncateFully(start_offset), AdvanceHighWatermark(start_offset))

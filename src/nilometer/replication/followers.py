@@ -14,8 +14,7 @@ from nilometer.replication.remote_replica import NEVER_MS, NO_BROKER_EPOCH, Remo
 
 
 class Followers:
-    """Invariant: one :class:`RemoteReplica` for each broker in (AR ∪ ISR) without the leader, in that
-    order."""
+    """Invariant: one :class:`RemoteReplica` for each of AR, then of the ISR, without the leader."""
 
     __slots__ = ("_leader", "_remotes", "eligible", "lag_time_max_ms")
 

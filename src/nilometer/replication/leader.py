@@ -163,8 +163,7 @@ class LeaderRole:
 
     @property
     def is_latest_offset_available(self) -> bool:
-        """Until this holds, a look-up of "latest" is answered OFFSET_NOT_AVAILABLE, or it would go back
-        (KIP-207)."""
+        """Until then a look-up of "latest" could go back: answer OFFSET_NOT_AVAILABLE (KIP-207)."""
         return self.high_watermark >= self.epoch_start_offset
 
     @property
@@ -174,8 +173,7 @@ class LeaderRole:
 
     @property
     def needs_tick(self) -> bool:
-        """Whether time alone may change something. An idle partition whose followers have all of it needs no
-        ticks."""
+        """Whether time alone may change something: not while every follower has everything."""
         end, maximal = self.log_end_offset, self._isr.state.maximal
         return self._isr.is_retry_due or any(
             remote.log_end_offset != end
@@ -319,8 +317,7 @@ class LeaderRole:
         return self._maybe_retry() + self._maybe_shrink(lagging) + self._maybe_advance(now_ms)
 
     def on_lag_expired(self, replica: BrokerId, now_ms: int) -> Effects:
-        """``replica`` has not been caught up for its lag time: what :meth:`on_tick` finds, as an event of
-        its own."""
+        """``replica`` has lagged for too long: what :meth:`on_tick` finds, as an event of its own."""
         if (remote := self._followers.get(replica)) is None or remote.log_end_offset == self.log_end_offset:
             return NOTHING
         remote.lose_touch()
@@ -329,8 +326,7 @@ class LeaderRole:
     def on_alter_partition_answer(
         self, request: AlterPartition, answer: AlterPartitionAnswer, now_ms: int
     ) -> Effects:
-        """The controller answered, or nothing came (REQUEST_TIMED_OUT, NETWORK_EXCEPTION: the outcome is
-        unknown)."""
+        """The controller answered; or nothing came (REQUEST_TIMED_OUT), and the outcome is unknown."""
         match self._isr.on_answer(request, answer):
             case Ruling.COMMITTED:
                 return self._on_settled(now_ms)
@@ -467,7 +463,6 @@ class LeaderRole:
         self._is_alone = not len(self._followers)
 
     def _on_settled(self, now_ms: int) -> Effects:
-        """A newer state is committed: the high watermark may be free to move, and acks=all with it
-        (KAFKA-13091)."""
+        """A newer state is committed: the high watermark may be free to move (KAFKA-13091)."""
         self._track(now_ms)
         return self._maybe_advance(now_ms) + self._maybe_expand()

@@ -6,6 +6,7 @@ loses and repeats. :func:`explore` (:mod:`explorer`) walks through every reachab
 first, and :mod:`properties` says what must hold in each.
 """
 
+from nilometer.simulation.model_check.cluster_controller import ClusterController
 from nilometer.simulation.model_check.controller import Controller, SmallController, SmallImage
 from nilometer.simulation.model_check.explorer import Exploration, Progress, explore
 from nilometer.simulation.model_check.model_log import ModelLog
@@ -15,6 +16,7 @@ from nilometer.simulation.model_check.world import State, Step, World
 
 __all__ = [
     "Bounds",
+    "ClusterController",
     "Controller",
     "Exploration",
     "ModelLog",

@@ -30,8 +30,7 @@ class Controller(Protocol[Image]):
     """Pure: each method gives the image after an event. An image is hashable."""
 
     def first_image(self) -> Image:
-        """All brokers registered in their first life (broker epoch 0), all replicas in sync, broker 0
-        leading."""
+        """All brokers in their first life (broker epoch 0), all replicas in sync, broker 0 leading."""
         ...
 
     def registration(self, image: Image) -> Registration: ...
@@ -53,8 +52,7 @@ class Controller(Protocol[Image]):
         ...
 
     def on_leader_wanted(self, image: Image, broker: int) -> Image:
-        """Somebody asks for ``broker`` to lead (controlled shutdown, preferred leader). Unchanged if it may
-        not."""
+        """``broker`` is to lead, though nobody died. Unchanged if it may not."""
         ...
 
     def on_stale_append(self, image: Image, decided: Image) -> Image:
@@ -154,8 +152,7 @@ class SmallController:
         return ErrorCode.none
 
     def _settle(self, image: SmallImage, *, gone: int, forfeits: bool) -> SmallImage:
-        """A life of ``gone`` has ended, and maybe a new one begun: find what is still in sync, and who
-        leads."""
+        """A life of ``gone`` has ended, and maybe a new one begun: who is in sync, and who leads?"""
         keeps_place = image.living[gone] and not forfeits
         isr = tuple(member for member in image.isr if member != gone or keeps_place)
         elr = tuple(member for member in self._elr(image, isr) if not (member == gone and forfeits))
@@ -191,8 +188,7 @@ class SmallController:
         return (image.last_known_leader,), (), NO_LEADER
 
     def _elr(self, image: SmallImage, isr: tuple[int, ...]) -> tuple[int, ...]:
-        """Who was in sync when the ISR fell below the minimum misses nothing: since then nothing is
-        committed."""
+        """Who was in sync when the ISR fell below the minimum misses nothing: nothing is committed since."""
         if len(isr) >= self.min_isr:
             return ()
         return tuple(m for m in self.replicas if m in (*image.isr, *image.elr) and m not in isr)

@@ -15,8 +15,7 @@ Record = tuple[int, int]
 
 
 class ModelLog:
-    """Invariants: epochs never fall along the log; the chain starts every epoch once, in rising order of
-    both."""
+    """Invariants: epochs never fall along the log; the chain rises in epochs and in offsets."""
 
     __slots__ = ("chain", "log_start_offset", "records")
 

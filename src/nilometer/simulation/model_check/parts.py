@@ -68,8 +68,7 @@ class Mail(NamedTuple):
 
 
 class Metadata(NamedTuple):
-    """The controller's images from the first that some broker has still to leave, the newest last, by
-    number."""
+    """The controller's images by number, from the first that some broker has still to leave on."""
 
     images: tuple[int, ...]
     learned: tuple[int, ...]

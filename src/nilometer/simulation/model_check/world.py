@@ -193,8 +193,7 @@ class World:
     def _steps_of_controllers(
         self, state: State, metadata: Metadata, luck: Luck
     ) -> Iterator[tuple[Step, State]]:
-        """A controller is deposed; a deposed one writes once more, having heard a request or missed a
-        session."""
+        """A controller is deposed; a deposed one writes once more what it makes of a request or a death."""
         if luck.controller_changes < self.bounds.controller_changes:
             spent = luck._replace(controller_changes=luck.controller_changes + 1)
             deposed = metadata._replace(deposed=metadata.newest)
@@ -535,8 +534,7 @@ class World:
         return self._reaction_to(process, event, message) == _Reaction(process, (), ())
 
     def _is_refused(self, message: int, processes: tuple[int, ...]) -> bool:
-        """Of an older epoch than its addressee leads in, and the real code refuses it without learning
-        anything."""
+        """Of an older epoch than its addressee leads in, and the real code refuses it unmoved."""
         leader = processes[self._addressee(message)]
         if not self._processes.values[leader].is_past(self._messages.values[message]):
             return False
