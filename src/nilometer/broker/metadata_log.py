@@ -17,13 +17,12 @@ from nilometer.cluster.entries import decode_entry
 from nilometer.cluster.identifiers import EntryNumber
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.snapshot import decode_snapshot, encode_snapshot
-from nilometer.coordination.store import CoordinationStore, EntriesRetired, StoreUnavailable
+from nilometer.coordination.store import CoordinationStore, EntriesRetired
 
 logger = logging.getLogger("nilometer.broker")
 
 READ_ENTRIES_MAX = 256
 ENTRIES_BETWEEN_SNAPSHOTS = 4096
-RETRY_S = 0.25
 
 Subscriber = Callable[[ImageDelta, ClusterImage], None]
 
@@ -55,20 +54,8 @@ class MetadataLog:
                     continue
                 for entry in entries:
                     self._fold(entry.number, entry.data)
-                if len(entries) < READ_ENTRIES_MAX:
+                if not entries:  # a store may return fewer than asked for anywhere but at the end
                     return
-
-    async def follow(self) -> None:
-        """Fold for ever, as the store signals."""
-        seen = -1
-        while True:
-            seen = await self._store.wait_changed(seen)
-            try:
-                await self.catch_up()
-            except StoreUnavailable as problem:
-                logger.warning("Cannot read the metadata log: %s", problem)
-                await asyncio.sleep(RETRY_S)
-                seen = -1
 
     async def maybe_write_snapshot(self) -> None:
         """Let a snapshot stand for the entries so far, where there are many. The controller's duty."""
