@@ -12,6 +12,7 @@ import logging
 import posixpath
 
 from nilometer.broker import life_marker
+from nilometer.broker.api.registry import ranges
 from nilometer.broker.config import BrokerConfig, Endpoint
 from nilometer.broker.connection import Connection, Reserve
 from nilometer.broker.controller import Controller
@@ -224,6 +225,7 @@ class Broker:
             ),
             replication_quotas=quotas,
             cluster_id=store.cluster_id,
+            advertised=ranges(),
         )
         self._dispatcher = RequestDispatcher(services, config.integer("max.connections"))
         await metadata.catch_up()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nilometer.broker.config import BrokerConfig
@@ -32,6 +33,8 @@ class Services:
     fetch_sessions: FetchSessionCache
     replication_quotas: ReplicationQuotas
     cluster_id: str
+    advertised: Mapping[int, tuple[int, int]]
+    """API key to the lowest and highest version that clients are told of."""
 
     @property
     def image(self) -> ClusterImage:

@@ -22,11 +22,9 @@ def handle(services: Services, request: Request) -> Reply:
         if not (_SOFTWARE.match(name) and _SOFTWARE.match(version)):
             return request.respond(error_code=ErrorCode.invalid_request, api_keys=(), throttle_time_ms=0)
         request.connection.client_software = (name, version)
-    from nilometer.broker.api.registry import ranges
-
     keys = tuple(
         request.make("ApiVersion", api_key=key, min_version=low, max_version=high)
-        for key, (low, high) in ranges().items()
+        for key, (low, high) in services.advertised.items()
     )
     return request.respond(error_code=ErrorCode.none, api_keys=keys, throttle_time_ms=0)
 
