@@ -237,7 +237,7 @@ class Broker:
             runtime.entropy,
             self._cluster_defaults(),
             self._tasks,
-            self._begin_marking_life,
+            self._on_registered,
         )
         host.is_live = membership.is_live
         await membership.join()
@@ -254,7 +254,10 @@ class Broker:
         self._tasks.spawn(ControllerUpkeep(config, controller).run(), name="preferred leaders")
         await self._serve()
 
-    def _begin_marking_life(self) -> None:
+    def _on_registered(self) -> None:
+        """The metadata log has this life of the broker: roles are valid from here on."""
+        assert self._replicas is not None and self._metadata is not None
+        self._replicas.begin_life(self._metadata.image)
         self._marking = self._tasks.spawn(self._mark_life(), name="life marker")
 
     async def _mark_life(self) -> None:

@@ -5,7 +5,10 @@ folded: logs created and deleted, roles given, settings passed on. Requests find
 
 Invariants:
 - a partition is hosted iff the newest image assigns it to this broker and its log could be opened;
-- a topic deleted and created anew under its name is another topic: its partitions are known by topic id.
+- a topic deleted and created anew under its name is another topic: its partitions are known by topic id;
+- nothing is done about entries from before this life of the broker was registered, least of all while the
+  log is read from its beginning: what they say is over, and whoever acts on it takes up old leader epochs
+  and removes topics that have been created anew.
 """
 
 from __future__ import annotations
@@ -62,6 +65,8 @@ class ReplicaManager:
         self._damages: set[tuple[str, int]] = set()
         """Places of damage at rest that have been reported."""
         self._image = ClusterImage()
+        self._lives = False
+        """Whether this life of the broker is registered: only then have partitions roles."""
         self._eligible: EligibleBrokers = {}
         self._broker_epoch = BrokerEpoch(-1)
 
@@ -124,6 +129,8 @@ class ReplicaManager:
     def on_delta(self, delta: ImageDelta, image: ClusterImage) -> None:
         """One entry has been folded."""
         self._image = image
+        if not self._lives:
+            return
         for topic in delta.topics_deleted.values():
             for index in range(len(topic.partitions)):
                 self._stop_hosting(TopicIdPartition(topic.id, index), "its topic was deleted")
@@ -131,9 +138,6 @@ class ReplicaManager:
             self._update_eligible(image)
         for resource in delta.configs:
             self._reconfigure(image, resource.type, resource.name)
-        if self._begins_new_life(delta):
-            self.on_reload(image)
-            return
         for key, transition in delta.partitions_on(self._broker_id):
             if transition.after is not None:
                 self._follow_state(key, transition.after)
@@ -143,10 +147,13 @@ class ReplicaManager:
     def on_reload(self, image: ClusterImage) -> None:
         """The image was replaced: bring everything in line with it."""
         self._image = image
+        if not self._lives:
+            return
         self._update_eligible(image)
         assigned = dict(image.partitions_on(self._broker_id))
         for key in [key for key in self._partitions if key not in assigned]:
             self._stop_hosting(key, "it is no longer assigned to this broker")
+        self._reconfigure(image, ConfigResourceType.CLUSTER, "")
         for key, state in assigned.items():
             self._follow_state(key, state)
         self._tell_eligible()
@@ -166,24 +173,24 @@ class ReplicaManager:
                 self._forget(partition)
                 partition.resign()
 
+    def begin_life(self, image: ClusterImage) -> None:
+        """This broker is registered (again): what it had to do before, it may have to do anew."""
+        self._lives = True
+        self.on_reload(image)
+
     def resign_all(self) -> None:
         """The broker's session is over: no role is valid until its next life is told of one."""
+        self._lives = False
         for partition in list(self._partitions.values()):
             self._fetchers.forget(partition)
             partition.resign()
 
     def stop(self) -> None:
         """The broker goes down: resign every role; whoever waits is answered."""
+        self._lives = False
         self._fetchers.stop()
         for partition in list(self._partitions.values()):
             partition.resign()
-
-    def _begins_new_life(self, delta: ImageDelta) -> bool:
-        """Whether this broker was registered (again): what it had to do before, it may have to do anew."""
-        transition = delta.brokers.get(self._broker_id)
-        if transition is None or transition.after is None:
-            return False
-        return transition.before is None or transition.before.epoch != transition.after.epoch
 
     # ── below: how ──────────────────────────────────────────────────────────────────────────────
     def _follow_state(self, key: TopicIdPartition, state: PartitionState) -> None:

@@ -19,6 +19,9 @@ from collections.abc import Iterable, Mapping
 
 from nilometer.broker.broker import Broker, StartFailed
 from nilometer.broker.config import BrokerConfig
+from nilometer.broker.partition import Partition
+from nilometer.cluster.identifiers import BrokerId
+from nilometer.cluster.image import ClusterImage
 from nilometer.coordination import LocalStore
 from nilometer.runtime import Runtime
 from nilometer.simulation.disk import HostDisk
@@ -71,6 +74,24 @@ class BrokerNode:
             **self.cluster.settings,
         }
 
+    @property
+    def image(self) -> ClusterImage | None:
+        """The metadata as it has folded it, once it serves."""
+        return self.broker.services.image if self.broker is not None and self.is_running else None
+
+    @property
+    def partitions(self) -> list[Partition]:
+        """The partitions that it hosts, once it serves."""
+        return list(self.broker.services.replicas) if self.broker is not None and self.is_running else []
+
+    def is_in_sync(self) -> bool:
+        """Whether it serves, and is in sync in every partition that it has a part in, as it knows."""
+        image = self.image
+        if image is None:
+            return False
+        assigned = image.partitions_on(BrokerId(self.id))
+        return all(self.id in state.isr and state.has_leader for _, state in assigned)
+
     # ---- what may be done to it
 
     def start(self) -> None:
@@ -106,7 +127,8 @@ class BrokerNode:
         self.broker = None
         error = process.exited.result()
         if self.wanted:
-            self.ended_by_itself.append(repr(error) if error is not None else "it stopped")
+            if self._stop is None or not self._stop.is_set():
+                self.ended_by_itself.append(repr(error) if error is not None else "it stopped")
             delay = self.cluster.world.chance.uniform(*RESTART_S)
             self.cluster.world.loop.in_process(delay, None, self._start_again)
 

@@ -1,0 +1,101 @@
+"""What brokers believe while they run, held against each other. Looks only; judges by its own rules.
+
+- *one leader per epoch*: nobody else ever leads a partition in an epoch that somebody led it in;
+- *watermark order*: log start <= high watermark <= log end, for everybody;
+- *StrongIsr, by length*: whoever believes it leads has a high watermark that every running member of the
+  committed ISR has reached (that the records are the same is for the disks to show);
+- *LeaderInIsr*: a committed leader is in the committed ISR;
+- *images agree*: two brokers that folded the same number of entries hold the same metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.snapshot import encode_snapshot
+from nilometer.replication import LeaderRole
+from nilometer.replication.replica import NoRole
+from nilometer.simulation.cluster import BrokerNode, Cluster
+
+
+class Beliefs:
+    """Looked at again and again; ``violations`` only grows."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._leaders: dict[tuple[str, int, int], int] = {}
+        self.violations: list[str] = []
+        self.looks = 0
+
+    def look(self, damaged: Iterable[str]) -> None:
+        """``damaged``: machines that may lack what they had not synced; they are held to less."""
+        self.looks += 1
+        nodes = [node for node in self._cluster.nodes.values() if node.image is not None]
+        newest = max((node.image for node in nodes if node.image), key=lambda i: i.number, default=None)
+        if newest is None:
+            return
+        self._check_committed(newest)
+        spared = set(damaged)
+        for node in nodes:
+            self._check_watermarks(node)
+            self._check_leaderships(node, nodes, newest, spared)
+
+    def compare_images(self) -> None:
+        """All must have folded everything: for when the cluster is at rest."""
+        images = {node.name: node.image for node in self._cluster.nodes.values() if node.image is not None}
+        snapshots = {
+            name: (image.number, encode_snapshot(image.snapshot())) for name, image in images.items()
+        }
+        first = next(iter(snapshots.values()), None)
+        for name, snapshot in snapshots.items():
+            if snapshot != first:
+                self.violations.append(f"metadata: {name} at entry {snapshot[0]} differs from the others")
+
+    def _check_committed(self, image: ClusterImage) -> None:
+        for key, state in image.partitions():
+            if state.has_leader and state.leader not in state.isr:
+                self._report(f"LeaderInIsr: {key} is led by {state.leader}, outside ISR {state.isr}")
+
+    def _check_watermarks(self, node: BrokerNode) -> None:
+        for partition in node.partitions:
+            log, high_watermark = partition.log, partition.replica.high_watermark
+            if not log.log_start_offset <= high_watermark <= log.log_end_offset:
+                self._report(
+                    f"watermark order: {partition} on {node.name}: {log.log_start_offset} <= "
+                    f"{high_watermark} <= {log.log_end_offset} is not so"
+                )
+
+    def _check_leaderships(
+        self, node: BrokerNode, nodes: list[BrokerNode], newest: ClusterImage, damaged: set[str]
+    ) -> None:
+        for partition in node.partitions:
+            role = partition.replica.role
+            if not isinstance(role, LeaderRole):
+                continue
+            claim = (partition.key.topic_id, partition.key.partition, role.leader_epoch)
+            other = self._leaders.setdefault(claim, node.id)
+            if other != node.id:
+                self._report(
+                    f"one leader per epoch: {partition} is led in epoch {role.leader_epoch} "
+                    f"by {other} and by {node.id}"
+                )
+            committed = newest.partition_by_id(partition.key.topic_id, partition.key.partition)
+            if committed is None:
+                continue
+            for member in nodes:
+                if member.id not in committed.isr or member.host.name in damaged or member is node:
+                    continue
+                for theirs in member.partitions:
+                    if theirs.key != partition.key or isinstance(theirs.replica.role, NoRole):
+                        continue
+                    if theirs.log.log_end_offset < role.high_watermark:
+                        self._report(
+                            f"StrongIsr: {partition}: leader {node.id} in epoch {role.leader_epoch} has high "
+                            f"watermark {role.high_watermark}, but {member.id} of the committed ISR "
+                            f"{committed.isr} ends at {theirs.log.log_end_offset}"
+                        )
+
+    def _report(self, violation: str) -> None:
+        if violation not in self.violations and len(self.violations) < 50:
+            self.violations.append(violation)

@@ -1,0 +1,132 @@
+"""The bytes on the machines' disks, read with a parser of its own and compared.
+
+For each partition, from the highest log start to the lowest end: the same batches, byte for byte, on every
+replica, without a hole, with leader epochs that never fall; and each replica's epoch chain says of every
+batch the epoch that the batch says of itself. CRCs are recomputed from the bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import crc32c
+
+from nilometer.simulation.disk import HostDisk
+from nilometer.simulation.file_tree import FileNode, FolderNode
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_CRC_FROM = 21
+LOG_SUFFIX = ".log"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    base_offset: int
+    last_offset: int
+    epoch: int
+    data: bytes
+
+    @property
+    def is_sound(self) -> bool:
+        (crc,) = struct.unpack_from(">I", self.data, 17)
+        return crc32c.crc32c(self.data[_CRC_FROM:]) == crc
+
+
+@dataclass(frozen=True, slots=True)
+class StoredReplica:
+    broker_id: int
+    batches: tuple[StoredBatch, ...]
+    epochs: tuple[tuple[int, int], ...]
+    """The epoch chain: (epoch, start offset), rising."""
+
+    @property
+    def start(self) -> int:
+        return self.batches[0].base_offset if self.batches else 0
+
+    @property
+    def end(self) -> int:
+        return self.batches[-1].last_offset + 1 if self.batches else 0
+
+
+def read_replica(disk: HostDisk, folder: str, broker_id: int) -> StoredReplica | None:
+    """The replica in ``folder``; None where there is none."""
+    found = disk.find(folder)
+    if not isinstance(found, FolderNode):
+        return None
+    batches: list[StoredBatch] = []
+    for name in sorted(found.entries):
+        node = found.entries[name]
+        if name.endswith(LOG_SUFFIX) and isinstance(node, FileNode):
+            batches += _batches(bytes(node.data))
+    checkpoint = found.entries.get("leader-epoch-checkpoint")
+    text = bytes(checkpoint.data).decode() if isinstance(checkpoint, FileNode) else "0\n0\n"
+    epochs = [tuple(map(int, line.split())) for line in text.splitlines()[2:] if line]
+    return StoredReplica(broker_id, tuple(batches), tuple((each[0], each[1]) for each in epochs))
+
+
+def _batches(data: bytes) -> Iterator[StoredBatch]:
+    position = 0
+    while position + _HEADER.size <= len(data):
+        base, length, epoch, _, _, _, last_delta, *_ = _HEADER.unpack_from(data, position)
+        end = position + 12 + length
+        if length <= 0 or end > len(data):
+            return
+        yield StoredBatch(base, base + last_delta, epoch, data[position:end])
+        position = end
+
+
+def compare(name: str, replicas: list[StoredReplica]) -> list[str]:
+    """What is wrong between (and inside) the replicas of one partition."""
+    wrong = [problem for replica in replicas for problem in _inside(name, replica)]
+    if len(replicas) < 2:
+        return wrong
+    start = max(replica.start for replica in replicas)
+    end = min(replica.end for replica in replicas)
+    reference = replicas[0]
+    expected = {batch.base_offset: batch for batch in reference.batches if start <= batch.base_offset < end}
+    for replica in replicas[1:]:
+        found = {batch.base_offset: batch for batch in replica.batches if start <= batch.base_offset < end}
+        for offset in sorted(expected.keys() | found.keys()):
+            mine, theirs = expected.get(offset), found.get(offset)
+            if mine is None or theirs is None or mine.data != theirs.data:
+                wrong.append(
+                    f"divergence: {name} at {offset}: broker {reference.broker_id} has {_say(mine)}, "
+                    f"broker {replica.broker_id} has {_say(theirs)}"
+                )
+                break
+    return wrong
+
+
+def _inside(name: str, replica: StoredReplica) -> Iterator[str]:
+    who = f"{name} on broker {replica.broker_id}"
+    expected, epoch = replica.start, -1
+    for batch in replica.batches:
+        if not batch.is_sound:
+            yield f"damage: {who}: the CRC of the batch at {batch.base_offset} is wrong"
+        if batch.base_offset != expected:
+            yield f"hole: {who}: {expected} is followed by {batch.base_offset}"
+        if batch.epoch < epoch:
+            yield f"epochs: {who}: epoch {batch.epoch} at {batch.base_offset} behind epoch {epoch}"
+        said = _epoch_at(replica.epochs, batch.base_offset)
+        if said != batch.epoch:
+            yield (
+                f"epoch chain: {who}: says {said} of {batch.base_offset}, whose batch says {batch.epoch} "
+                f"(chain {replica.epochs})"
+            )
+        expected, epoch = batch.last_offset + 1, batch.epoch
+
+
+def _epoch_at(epochs: tuple[tuple[int, int], ...], offset: int) -> int:
+    found = -1
+    for epoch, start in epochs:
+        if start <= offset:
+            found = epoch
+    return found
+
+
+def _say(batch: StoredBatch | None) -> str:
+    if batch is None:
+        return "no batch that begins there"
+    return f"{batch.base_offset}–{batch.last_offset} of epoch {batch.epoch} ({len(batch.data)} bytes)"

@@ -1,0 +1,106 @@
+"""The metadata log as it stands on the store's disk, folded by a few lines of its own, against what the
+brokers hold: leaders, ISRs, epochs, replicas, and which topics there are."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from nilometer.cluster.image import ClusterImage
+from nilometer.simulation.disk import HostDisk
+from nilometer.simulation.file_tree import FileNode, FolderNode
+
+FIELDS = ("leader", "leader_epoch", "isr", "replicas", "partition_epoch")
+
+
+@dataclass(slots=True)
+class Folded:
+    """What the log says. A snapshot in the store ends this: then there is nothing to compare."""
+
+    number: int = -1
+    office: tuple[int, str, int] = (-1, "", 0)
+    topics: dict[str, str] = field(default_factory=dict[str, str])
+    """By id, the name."""
+    partitions: dict[tuple[str, int], dict[str, Any]] = field(
+        default_factory=dict[tuple[str, int], dict[str, Any]]
+    )
+    problems: list[str] = field(default_factory=list[str])
+
+
+def fold(disk: HostDisk, root: str) -> Folded | None:
+    """None where a snapshot stands for part of the log."""
+    folders = disk.find(f"{root}/entries")
+    assert isinstance(folders, FolderNode), "a store has entries"
+    if len(folders.entries) != 1:
+        return None
+    (folder,) = folders.entries.values()
+    assert isinstance(folder, FolderNode)
+    folded = Folded()
+    for name in sorted((name for name in folder.entries if name.isdecimal()), key=int):
+        node = folder.entries[name]
+        assert isinstance(node, FileNode)
+        head, _, body = bytes(node.data).partition(b"\n")
+        if head.split(b" ")[0] != b"entry":
+            continue
+        if int(name) != folded.number + 1:
+            folded.problems.append(f"metadata log: entry {name} follows {folded.number}")
+        folded.number = int(name)
+        _apply(folded, json.loads(body))
+    return folded
+
+
+def _apply(folded: Folded, entry: dict[str, Any]) -> None:
+    office = (entry["controller_id"], entry["controller_incarnation"], entry["controller_epoch"])
+    records: list[dict[str, Any]] = entry["records"]
+    takes_office = bool(records) and any(record["type"] == "TakeOffice" for record in records)
+    if takes_office and office[2] == folded.office[2] + 1:
+        folded.office = office
+    elif office != folded.office:
+        return  # of a deposed controller
+    for record in records:
+        _apply_record(folded, record)
+
+
+def _apply_record(folded: Folded, record: dict[str, Any]) -> None:
+    match record["type"]:
+        case "TopicCreated":
+            folded.topics[record["topic_id"]] = record["name"]
+        case "TopicDeleted":
+            del folded.topics[record["topic_id"]]
+            for key in [key for key in folded.partitions if key[0] == record["topic_id"]]:
+                del folded.partitions[key]
+        case "PartitionCreated":
+            replicas = record["replicas"]
+            isr = record.get("isr") or replicas
+            folded.partitions[record["topic_id"], record["partition"]] = {
+                "replicas": replicas,
+                "isr": isr,
+                "leader": record.get("leader", isr[0]),
+                "leader_epoch": record.get("leader_epoch", 0),
+                "partition_epoch": record.get("partition_epoch", 0),
+            }
+        case "PartitionChanged":
+            state = folded.partitions[record["topic_id"], record["partition"]]
+            state.update({name: record[name] for name in FIELDS if record.get(name) is not None})
+        case _:
+            pass
+
+
+def compare(folded: Folded, image: ClusterImage, who: str) -> list[str]:
+    """Where ``image``, which has folded everything, says something else."""
+    wrong = list(folded.problems)
+    names = sorted(folded.topics.values())
+    held = sorted(topic.name for topic in image.topics())
+    if names != held:
+        wrong.append(f"metadata: the log has topics {names}, {who} has {held}")
+    for (topic_id, index), state in folded.partitions.items():
+        known = image.partition_by_id(topic_id, index)  # type: ignore[arg-type]
+        said = None if known is None else {name: getattr(known, name) for name in FIELDS}
+        if said is None or any(_plain(said[name]) != _plain(state[name]) for name in FIELDS):
+            wrong.append(f"metadata: {folded.topics[topic_id]}-{index}: the log says {state}, {who} {said}")
+    return wrong
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple | list) else value

@@ -1,0 +1,100 @@
+"""A broker that comes back acts on what the metadata log says now, not on all that it ever said."""
+
+from __future__ import annotations
+
+import asyncio
+
+from nilometer.client.admin import Admin
+from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.descriptions import NewTopic
+from nilometer.client.producer.producer import Producer
+from nilometer.runtime import Runtime
+from nilometer.simulation.checkers import disks
+from nilometer.simulation.checkers.history import History
+from nilometer.simulation.cluster import Cluster
+from nilometer.simulation.workload.consumers import Reader
+from nilometer.simulation.world import Host, World
+
+
+async def _create(cluster: Cluster, host: Host, name: str, replicas: int) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Admin(runtime, {"bootstrap.servers": cluster.bootstrap_servers}) as admin:
+            await admin.create_topic(NewTopic(name, 1, replicas))
+
+    assert await host.start("create", main).exited is None
+
+
+async def _delete(cluster: Cluster, host: Host, name: str) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Admin(runtime, {"bootstrap.servers": cluster.bootstrap_servers}) as admin:
+            assert await admin.delete_topics([name]) == {name: None}
+
+    assert await host.start("delete", main).exited is None
+
+
+async def _produce(cluster: Cluster, host: Host, name: str, values: list[bytes]) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(runtime, {"bootstrap.servers": cluster.bootstrap_servers}) as producer:
+            for value in values:
+                await producer.send_and_wait(name, value, partition=0)
+
+    assert await host.start("produce", main).exited is None
+
+
+async def _read(cluster: Cluster, host: Host, name: str) -> list[str]:
+    history = History()
+    reader = Reader("reader", host, cluster.bootstrap_servers, [TopicPartition(name, 0)], history)
+    assert await host.start("reader", reader.read_to_end).exited is None
+    return [seen.value for poll in history.polls for seen in poll.records]
+
+
+def test_a_topic_created_anew_under_its_name_outlives_restarts() -> None:
+    async def story(world: World) -> None:
+        cluster, clients = Cluster(world, brokers=1, one_machine=True), world.host("clients")
+        await cluster.set_up()
+        await _create(cluster, clients, "again", 1)
+        await _produce(cluster, clients, "again", [b"old"])
+        await _delete(cluster, clients, "again")
+        await _create(cluster, clients, "again", 1)
+        await _produce(cluster, clients, "again", [b"new", b"newer"])
+        for _ in range(2):
+            cluster.nodes[1].crash()
+            cluster.nodes[1].start()
+            await cluster.until_serving([1])
+            assert await _read(cluster, clients, "again") == ["new", "newer"]
+
+    world = World(1)
+    world.run(story)
+    assert world.failures == []
+
+
+def test_leaders_of_old_do_not_take_office_again_while_the_log_is_read() -> None:
+    """Each epoch chain says of each batch what the batch says of itself, after every broker has led."""
+
+    async def story(world: World) -> None:
+        cluster, clients = Cluster(world), world.host("clients")
+        await cluster.set_up()
+        await _create(cluster, clients, "t", 3)
+        for turn in range(2):
+            for node in cluster.nodes.values():
+                await _produce(cluster, clients, "t", [b"%d-%d-%d" % (turn, node.id, n) for n in range(3)])
+                node.crash()
+                await asyncio.sleep(2)
+                await _produce(cluster, clients, "t", [b"%d-%d+%d" % (turn, node.id, n) for n in range(3)])
+                node.start()
+                await cluster.until_serving([node.id])
+                while not all(each.is_in_sync() for each in cluster.nodes.values()):  # noqa: ASYNC110
+                    await asyncio.sleep(0.5)
+        await asyncio.sleep(5)
+        replicas = [
+            disks.read_replica(node.host.disk, f"{node.folder}/t-0", node.id)
+            for node in cluster.nodes.values()
+        ]
+        there = [replica for replica in replicas if replica is not None]
+        assert len(there) == 3
+        assert len({batch.epoch for batch in there[0].batches}) > 3, "leadership moved"
+        assert disks.compare("t-0", there) == []
+
+    world = World(2)
+    world.run(story)
+    assert world.failures == []
