@@ -1,0 +1,207 @@
+"""A new assignment for partitions that exist: spread evenly over given brokers, moving as little as possible.
+
+Pure and deterministic. What it strives for, in this order: every replica of a partition on another broker,
+and on one of those given (a must); replicas of a partition spread evenly over racks, where every broker has
+one; brokers that hold equally many replicas of a topic (within one, where racks allow it) and lead equally
+many of its partitions. Replicas stay where they are unless one of these is better served otherwise; leaders
+change by order alone, which moves no data.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from nilometer.cluster.identifiers import BrokerId
+from nilometer.cluster.placement import CannotPlace, UsableBroker
+from nilometer.cluster.records import Replicas
+
+Assignments = Mapping[int, Replicas]
+"""Partition to its replicas, the preferred leader first."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedMove:
+    topic: str
+    partition: int
+    before: Replicas
+    after: Replicas
+
+    @property
+    def added(self) -> Replicas:
+        return tuple(broker for broker in self.after if broker not in self.before)
+
+    @property
+    def removed(self) -> Replicas:
+        return tuple(broker for broker in self.before if broker not in self.after)
+
+
+def plan_reassignment(
+    topics: Mapping[str, Assignments],
+    brokers: Sequence[UsableBroker],
+    replication_factor: int | None = None,
+) -> list[PlannedMove]:
+    """What has to change, topic by topic; nothing for what is well placed already. Raises CannotPlace."""
+    if not brokers:
+        raise CannotPlace("No broker is given to place replicas on.")
+    moves: list[PlannedMove] = []
+    for topic, assignments in sorted(topics.items()):
+        planned = _TopicPlan(assignments, brokers, replication_factor).solve()
+        moves.extend(
+            PlannedMove(topic, partition, before, planned[partition])
+            for partition, before in sorted(assignments.items())
+            if planned[partition] != before
+        )
+    return moves
+
+
+class _RackLevel(NamedTuple):
+    """How many replicas of a partition a rack takes, as far as it has brokers; and how many racks take one
+    more."""
+
+    each: int
+    one_more: int
+
+
+class _TopicPlan:
+    """Invariant: ``_load`` counts the replicas in ``_placed`` by broker."""
+
+    def __init__(
+        self, assignments: Assignments, brokers: Sequence[UsableBroker], replication_factor: int | None
+    ) -> None:
+        self._before = dict(sorted(assignments.items()))
+        self._racks = {broker.id: broker.rack for broker in sorted(brokers, key=lambda one: one.id)}
+        self._ignores_racks = None in self._racks.values()
+        self._factor = {
+            partition: len(replicas) if replication_factor is None else replication_factor
+            for partition, replicas in self._before.items()
+        }
+        self._placed: dict[int, list[BrokerId]] = {}
+        self._load: Counter[BrokerId] = Counter(dict.fromkeys(self._racks, 0))
+
+    def solve(self) -> dict[int, Replicas]:
+        for partition, factor in self._factor.items():
+            if factor > len(self._racks):
+                raise CannotPlace(f"{factor} replicas do not fit on {len(self._racks)} brokers.")
+            self._placed[partition] = self._kept(partition)
+            self._load.update(self._placed[partition])
+        for partition in self._placed:
+            self._fill(partition)
+        self._even_out()
+        self._spread_leaders()
+        return {partition: tuple(replicas) for partition, replicas in self._placed.items()}
+
+    # --- replicas
+
+    def _kept(self, partition: int) -> list[BrokerId]:
+        """The replicas that can stay: on a broker that is given, and not crowding a rack."""
+        kept: list[BrokerId] = []
+        for broker in self._before[partition]:
+            if len(kept) < self._factor[partition] and self._fits(partition, broker, kept):
+                kept.append(broker)
+        return kept
+
+    def _fits(self, partition: int, broker: BrokerId, others: Sequence[BrokerId]) -> bool:
+        """Whether ``broker`` may join ``others`` without crowding a rack that others must have a share of."""
+        if broker not in self._racks or broker in others:
+            return False
+        if self._ignores_racks:
+            return True
+        level = self._rack_level(self._factor[partition])
+        counts = Counter(self._racks[other] for other in others)
+        count = counts[self._racks[broker]]
+        if count < level.each:
+            return True
+        return count == level.each and sum(one > level.each for one in counts.values()) < level.one_more
+
+    def _rack_level(self, factor: int) -> _RackLevel:
+        """Filling racks in rounds, one replica each, until ``factor`` replicas are placed."""
+        sizes = Counter(self._racks.values())
+        each, left = 0, factor
+        while (roomy := sum(size > each for size in sizes.values())) < left:
+            left -= roomy
+            each += 1
+        return _RackLevel(each, left)
+
+    def _fill(self, partition: int) -> None:
+        replicas = self._placed[partition]
+        while len(replicas) < self._factor[partition]:
+            candidates = [broker for broker in self._racks if self._fits(partition, broker, replicas)]
+            chosen = min(candidates, key=lambda broker: (self._load[broker], broker))
+            replicas.append(chosen)
+            self._load[chosen] += 1
+
+    def _even_out(self) -> None:
+        """Move replicas from the fullest brokers to the emptiest, as long as that narrows the gap."""
+        while (move := self._evening_move()) is not None:
+            partition, giver, taker = move
+            replicas = self._placed[partition]
+            replicas[replicas.index(giver)] = taker
+            self._load[giver] -= 1
+            self._load[taker] += 1
+
+    def _evening_move(self) -> tuple[int, BrokerId, BrokerId] | None:
+        by_load = sorted(self._racks, key=lambda broker: (self._load[broker], broker))
+        for giver in reversed(by_load):
+            for taker in by_load:
+                if self._load[giver] - self._load[taker] < 2:
+                    break
+                partition = self._movable(giver, taker)
+                if partition is not None:
+                    return partition, giver, taker
+        return None
+
+    def _movable(self, giver: BrokerId, taker: BrokerId) -> int | None:
+        """A partition that ``taker`` may hold in place of ``giver``; one that has to move anyway first."""
+        possible: list[tuple[bool, int]] = []
+        for partition, replicas in self._placed.items():
+            if giver not in replicas:
+                continue
+            others = [broker for broker in replicas if broker != giver]
+            if self._fits(partition, taker, others):
+                possible.append((giver in self._before[partition], partition))
+        return min(possible)[1] if possible else None
+
+    # --- leaders
+
+    def _spread_leaders(self) -> None:
+        """Let the busiest leader pass a partition on, directly or through others, to the least busy one."""
+        while (chain := self._leader_chain()) is not None:
+            for partition, leader in chain:
+                replicas = self._placed[partition]
+                replicas.remove(leader)
+                replicas.insert(0, leader)
+
+    def _leader_chain(self) -> list[tuple[int, BrokerId]] | None:
+        """(partition, its new leader) for each link; None where leaders are as even as they can be."""
+        leads = Counter(dict.fromkeys(self._racks, 0))
+        leads.update(replicas[0] for replicas in self._placed.values())
+        for start in sorted(self._racks, key=lambda broker: (-leads[broker], broker)):
+            reached: dict[BrokerId, tuple[int, BrokerId] | None] = {start: None}
+            queue = deque([start])
+            while queue:
+                giver = queue.popleft()
+                if leads[giver] <= leads[start] - 2:
+                    return _links(reached, giver)
+                for partition, replicas in self._placed.items():
+                    if replicas[0] != giver:
+                        continue
+                    for taker in replicas[1:]:
+                        if taker not in reached:
+                            reached[taker] = (partition, giver)
+                            queue.append(taker)
+        return None
+
+
+def _links(
+    reached: Mapping[BrokerId, tuple[int, BrokerId] | None], end: BrokerId
+) -> list[tuple[int, BrokerId]]:
+    links: list[tuple[int, BrokerId]] = []
+    broker = end
+    while (step := reached[broker]) is not None:
+        partition, giver = step
+        links.append((partition, broker))
+        broker = giver
+    return links
