@@ -1,0 +1,107 @@
+"""``nilometer elect-leaders``: lead by the preferred replica again; or, at the price of records, by any.
+
+Exit code 1 when a partition that was asked for could not be led as wanted. One that needs no election is
+fine.
+"""
+
+from __future__ import annotations
+
+import click
+
+from nilometer.cli.cluster_options import bootstrap_option, json_option, print_json, run_async
+from nilometer.client.admin import Admin
+from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.partition_operations import (
+    ElectionType,
+    PartitionOutcomes,
+)
+from nilometer.client.partition_operations import (
+    elect_leaders as ask_to_elect,
+)
+from nilometer.runtime import Runtime
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+
+@click.command("elect-leaders")
+@click.option(
+    "--preferred", "kind", flag_value="PREFERRED", default="PREFERRED", help="The first replica. Default."
+)
+@click.option(
+    "--unclean",
+    "kind",
+    flag_value="UNCLEAN",
+    help="Any live replica where no safe one is left: loses records.",
+)
+@click.option("--topic", "topics", multiple=True, help="The partitions of this topic; repeatable.")
+@click.option(
+    "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only these; with one --topic."
+)
+@click.option("--all", "elect_all", is_flag=True, help="Every partition of the cluster.")
+@json_option
+@bootstrap_option
+def elect_leaders(
+    kind: str,
+    topics: tuple[str, ...],
+    partitions: tuple[int, ...],
+    elect_all: bool,
+    as_json: bool,
+    bootstrap: str,
+) -> None:
+    """Elect leaders anew."""
+    if bool(topics) == elect_all:
+        raise click.UsageError("give either --topic or --all")
+    if partitions and len(topics) != 1:
+        raise click.UsageError("--partition goes with one --topic")
+
+    async def work() -> PartitionOutcomes:
+        async with Admin(Runtime.system(), {"bootstrap.servers": bootstrap}) as admin:
+            wanted = None if elect_all else await _partitions(admin, topics, partitions)
+            return await ask_to_elect(admin, ElectionType[kind], wanted)
+
+    outcomes = run_async(work())
+    if as_json:
+        print_json({"partitions": [_document(key, outcomes[key]) for key in sorted(outcomes)]})
+    else:
+        _tell(outcomes)
+    if any(problem is not None and not _is_needless(problem) for problem in outcomes.values()):
+        raise click.exceptions.Exit(1)
+
+
+async def _partitions(
+    admin: Admin, topics: tuple[str, ...], partitions: tuple[int, ...]
+) -> list[TopicPartition]:
+    """Raises KafkaError where a topic does not exist."""
+    found: list[TopicPartition] = []
+    for name, topic in (await admin.describe_topics(topics)).items():
+        if isinstance(topic, KafkaError):
+            raise topic
+        numbers = partitions or tuple(part.partition for part in topic.partitions)
+        found.extend(TopicPartition(name, number) for number in numbers)
+    return found
+
+
+def _is_needless(problem: KafkaError) -> bool:
+    return problem.code == ErrorCode.election_not_needed
+
+
+def _tell(outcomes: PartitionOutcomes) -> None:
+    elected = [key for key, problem in outcomes.items() if problem is None]
+    for key in sorted(elected):
+        click.echo(f"{key} has a new leader.")
+    for key, problem in sorted(outcomes.items()):
+        if problem is not None and not _is_needless(problem):
+            click.echo(f"Error: {key}: {problem}", err=True)
+    if needless := sum(problem is not None and _is_needless(problem) for problem in outcomes.values()):
+        click.echo(f"{needless} of {len(outcomes)} partitions needed no election.")
+    if not outcomes:
+        click.echo("No partition needed an election.")
+
+
+def _document(key: TopicPartition, problem: KafkaError | None) -> dict[str, object]:
+    needless = problem is not None and _is_needless(problem)
+    return {
+        "topic": key.topic,
+        "partition": key.partition,
+        "elected": problem is None,
+        "error": None if problem is None or needless else str(problem),
+    }

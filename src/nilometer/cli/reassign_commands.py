@@ -1,0 +1,359 @@
+"""``nilometer reassign plan | execute | status | cancel``: move partitions onto other brokers.
+
+Files are in the format of Kafka's own tool. Exit codes: 0 done (for ``status`` with a file: every move is
+complete), 1 not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nilometer.cli.cluster_options import bootstrap_option, json_option, print_json, print_table, run_async
+from nilometer.cli.reassign_view import MoveBars, moved_bytes, progress_document, progress_rows
+from nilometer.client.admin import Admin
+from nilometer.client.cluster_metadata import TopicMetadata, TopicPartition
+from nilometer.client.partition_operations import PartitionOutcomes, alter_reassignments, list_reassignments
+from nilometer.client.reassignment_file import (
+    BadReassignment,
+    Targets,
+    format_reassignment,
+    parse_reassignment,
+)
+from nilometer.client.reassignment_progress import (
+    MoveProgress,
+    MoveState,
+    is_over,
+    reassignment_progress,
+)
+from nilometer.client.replica_survey import ReplicaSurvey
+from nilometer.client.replication_throttle import throttle as set_throttle
+from nilometer.client.replication_throttle import unthrottle
+from nilometer.cluster.identifiers import BrokerId
+from nilometer.cluster.placement import CannotPlace, UsableBroker
+from nilometer.cluster.reassignment_plan import PlannedMove, plan_reassignment
+from nilometer.runtime import Runtime
+from nilometer.wire.errors import KafkaError
+
+POLL_S = 0.3
+
+_file = click.argument("file", type=click.File("rb"), metavar="FILE")
+_optional_file = click.argument("file", type=click.File("rb"), metavar="[FILE]", required=False)
+_preserve = click.option("--preserve-throttles", is_flag=True, help="Leave the throttle in force.")
+
+
+@click.group()
+def reassign() -> None:
+    """Move partitions onto other brokers, while they are in use.
+
+    `plan` says what to move, `execute` begins it, `status` follows it, `cancel` calls it off. FILE is JSON as
+    kafka-reassign-partitions writes and reads it; - stands for standard input.
+    """
+
+
+# --- plan
+
+
+@reassign.command()
+@click.option("--topic", "topics", multiple=True, required=True, help="A topic to place; repeatable.")
+@click.option(
+    "--brokers", "broker_list", metavar="ID[,…]", help="The brokers to use; by default all that live."
+)
+@click.option("--replication-factor", type=click.IntRange(1, 32767), help="Change it to this.")
+@click.option("--ignore-racks", is_flag=True, help="Do not spread replicas over racks.")
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Where the plan goes.")
+@click.option(
+    "--rollback",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where the assignment as it is now goes, of what would change.",
+)
+@bootstrap_option
+def plan(
+    topics: tuple[str, ...],
+    broker_list: str | None,
+    replication_factor: int | None,
+    ignore_racks: bool,
+    output: Path | None,
+    rollback: Path | None,
+    bootstrap: str,
+) -> None:
+    """Spread topics evenly over brokers and racks, moving as little as possible.
+
+    The plan goes to standard output, what it amounts to, to standard error. Nothing is moved yet.
+    """
+    broker_ids = _parse_brokers(broker_list)
+
+    async def work() -> tuple[list[PlannedMove], int]:
+        async with _admin(bootstrap) as admin:
+            assigned = {name: _assignment(topic) for name, topic in (await _topics(admin, topics)).items()}
+            brokers = await _usable_brokers(admin, broker_ids, ignore_racks)
+            moves = plan_reassignment(assigned, brokers, replication_factor)
+            async with _survey(bootstrap) as survey:
+                return moves, moved_bytes(moves, await survey.look(topics))
+
+    try:
+        moves, copied_bytes = run_async(work())
+    except CannotPlace as problem:
+        raise click.ClickException(str(problem)) from None
+    _write_plan(moves, output, rollback)
+    copies = sum(len(move.added) for move in moves)
+    click.echo(
+        f"{len(moves)} partitions change, {copies} replicas are copied ({copied_bytes:,} bytes)."
+        if moves
+        else "Nothing has to move.",
+        err=True,
+    )
+
+
+def _write_plan(moves: Sequence[PlannedMove], output: Path | None, rollback: Path | None) -> None:
+    after = {TopicPartition(m.topic, m.partition): m.after for m in moves}
+    if output is None:
+        click.echo(format_reassignment(after))
+    else:
+        _write(output, after)
+    if rollback is not None:
+        before = {TopicPartition(m.topic, m.partition): m.before for m in moves}
+        _write(rollback, before)
+
+
+def _parse_brokers(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    if not items or not all(item.isdecimal() for item in items):
+        raise click.BadParameter("takes broker ids, like 1,2,3", param_hint="--brokers")
+    return sorted({int(item) for item in items})
+
+
+def _assignment(topic: TopicMetadata) -> dict[int, tuple[BrokerId, ...]]:
+    return {part.partition: tuple(BrokerId(one) for one in part.replicas) for part in topic.partitions}
+
+
+async def _usable_brokers(
+    admin: Admin, broker_ids: Sequence[int] | None, ignore_racks: bool
+) -> list[UsableBroker]:
+    live = {node.node_id: node for node in (await admin.describe_cluster()).brokers}
+    wanted = sorted(live) if broker_ids is None else broker_ids
+    if absent := [one for one in wanted if one not in live]:
+        raise click.ClickException(f"not among the live brokers: {', '.join(map(str, absent))}")
+    return [UsableBroker(BrokerId(one), None if ignore_racks else live[one].rack) for one in wanted]
+
+
+# --- execute
+
+
+@reassign.command()
+@_file
+@click.option(
+    "--throttle",
+    "bytes_per_second",
+    type=click.IntRange(1),
+    metavar="BYTES/S",
+    help="How much a broker may send, and receive, of what moves.",
+)
+@click.option(
+    "--rollback",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where the assignment as it is now goes; executing that leads back.",
+)
+@json_option
+@bootstrap_option
+def execute(
+    file: Any, bytes_per_second: int | None, rollback: Path | None, as_json: bool, bootstrap: str
+) -> None:
+    """Begin the moves of FILE. They go on by themselves; `status FILE --wait` follows them."""
+    targets = _parse(file)
+
+    async def work() -> tuple[Targets, PartitionOutcomes]:
+        async with _admin(bootstrap) as admin:
+            before = await _present(admin, targets)
+            if rollback is not None:
+                _write(rollback, before)
+            if bytes_per_second is not None:
+                await set_throttle(admin, before, targets, bytes_per_second)
+            return before, await alter_reassignments(admin, targets)
+
+    before, outcomes = run_async(work())
+    if as_json:
+        print_json(
+            {"partitions": [_outcome(key, before, targets, outcomes[key]) for key in sorted(outcomes)]}
+        )
+    else:
+        for key in sorted(outcomes):
+            change = f"{_ids(before[key])} -> {_ids(targets[key])}"
+            _say(key, outcomes[key], f"moves {change}" if before[key] != targets[key] else "is there already")
+        if bytes_per_second is not None:
+            click.echo(
+                f"Throttled to {bytes_per_second:,} bytes/s; `reassign status FILE` ends that when done."
+            )
+    _fail_on(outcomes)
+
+
+async def _present(admin: Admin, targets: Targets) -> Targets:
+    """What the partitions have now, with replicas already on their way. Raises KafkaError, ClickException."""
+    found = await _topics(admin, sorted({key.topic for key in targets}))
+    present: Targets = {}
+    for key in sorted(targets):
+        partitions = found[key.topic].partitions
+        if key.partition >= len(partitions):
+            raise click.ClickException(f"{key} does not exist: {key.topic} has {len(partitions)} partitions")
+        present[key] = tuple(partitions[key.partition].replicas)
+    return present
+
+
+def _outcome(
+    key: TopicPartition, before: Targets, after: Targets, problem: KafkaError | None
+) -> dict[str, Any]:
+    return {
+        "topic": key.topic,
+        "partition": key.partition,
+        "before": list(before[key]),
+        "after": list(after[key]),
+        "error": None if problem is None else str(problem),
+    }
+
+
+# --- status
+
+
+@reassign.command()
+@_optional_file
+@click.option("--wait", is_flag=True, help="Stay until no move is under way.")
+@_preserve
+@json_option
+@bootstrap_option
+def status(file: Any, wait: bool, preserve_throttles: bool, as_json: bool, bootstrap: str) -> None:
+    """Say how far the moves of FILE are, or all moves under way.
+
+    When all moves of FILE are over, the throttle of its topics and brokers is removed.
+    """
+    targets = _parse(file) if file is not None else None
+
+    async def work() -> tuple[list[MoveProgress], bool]:
+        async with _admin(bootstrap) as admin, _survey(bootstrap) as survey:
+            progress = await _follow(admin, survey, targets, wait, quiet=as_json)
+            if targets is None or preserve_throttles or not is_over(progress):
+                return progress, False
+            return progress, await _unthrottle(admin, targets)
+
+    progress, was_throttled = run_async(work())
+    if as_json:
+        print_json({"moves": [progress_document(one) for one in progress]})
+    elif progress:
+        print_table(("partition", "state", "replicas", "target", "copied"), progress_rows(progress))
+    else:
+        click.echo("No partition is being moved.")
+    if was_throttled:
+        click.echo("Removed the throttle.", err=True)
+    if targets is not None and any(one.state is not MoveState.COMPLETE for one in progress):
+        raise click.exceptions.Exit(1)
+
+
+async def _follow(
+    admin: Admin, survey: ReplicaSurvey, targets: Targets | None, wait: bool, *, quiet: bool
+) -> list[MoveProgress]:
+    progress = await reassignment_progress(admin, survey, targets)
+    if not wait or is_over(progress):
+        return progress
+    followed = targets or {one.partition: one.target for one in progress}
+    with MoveBars(shown=not quiet and sys.stderr.isatty()) as bars:
+        while not is_over(progress):
+            bars.show(progress)
+            await asyncio.sleep(POLL_S)
+            progress = await reassignment_progress(admin, survey, followed)
+        bars.show(progress)
+    return progress
+
+
+# --- cancel
+
+
+@reassign.command()
+@_optional_file
+@click.option("--all", "cancel_all", is_flag=True, help="Every move under way.")
+@_preserve
+@bootstrap_option
+def cancel(file: Any, cancel_all: bool, preserve_throttles: bool, bootstrap: str) -> None:
+    """Call off the moves of FILE, or all: partitions keep the replicas they had before."""
+    if (file is None) != cancel_all:
+        raise click.UsageError("give either FILE or --all")
+    named = _parse(file) if file is not None else None
+
+    async def work() -> PartitionOutcomes:
+        async with _admin(bootstrap) as admin:
+            ongoing = await list_reassignments(admin, None if named is None else sorted(named))
+            outcomes = await alter_reassignments(admin, dict.fromkeys(ongoing))
+            if not preserve_throttles:
+                await _unthrottle(
+                    admin, {**(named or {}), **{k: move.replicas for k, move in ongoing.items()}}
+                )
+            return outcomes
+
+    outcomes = run_async(work())
+    for key in sorted(outcomes):
+        _say(key, outcomes[key], "stays where it was")
+    if not outcomes:
+        click.echo("No partition is being moved.")
+    _fail_on(outcomes)
+
+
+# --- helpers
+
+
+def _write(path: Path, targets: Mapping[TopicPartition, Sequence[int]]) -> None:
+    path.write_text(format_reassignment(targets) + "\n", encoding="utf-8")
+
+
+def _admin(bootstrap: str) -> Admin:
+    return Admin(Runtime.system(), {"bootstrap.servers": bootstrap})
+
+
+def _survey(bootstrap: str) -> ReplicaSurvey:
+    return ReplicaSurvey(Runtime.system(), bootstrap.split(","))
+
+
+def _parse(file: Any) -> Targets:
+    try:
+        return parse_reassignment(file.read())
+    except BadReassignment as problem:
+        raise click.ClickException(f"{file.name}: {problem}") from None
+
+
+async def _topics(admin: Admin, names: Sequence[str]) -> dict[str, TopicMetadata]:
+    """Raises KafkaError where one does not exist."""
+    found: dict[str, TopicMetadata] = {}
+    for name, topic in (await admin.describe_topics(names)).items():
+        if isinstance(topic, KafkaError):
+            raise topic
+        found[name] = topic
+    return found
+
+
+async def _unthrottle(admin: Admin, moves: Mapping[TopicPartition, Iterable[int]]) -> bool:
+    """Of all live brokers: which of them had a part in it cannot be told afterwards."""
+    if not moves:
+        return False
+    brokers = {node.node_id for node in (await admin.describe_cluster()).brokers}
+    brokers.update(one for replicas in moves.values() for one in replicas)
+    return await unthrottle(admin, sorted({key.topic for key in moves}), sorted(brokers))
+
+
+def _say(key: TopicPartition, problem: KafkaError | None, done: str) -> None:
+    if problem is None:
+        click.echo(f"{key} {done}.")
+    else:
+        click.echo(f"Error: {key}: {problem}", err=True)
+
+
+def _fail_on(outcomes: PartitionOutcomes) -> None:
+    if any(problem is not None for problem in outcomes.values()):
+        raise click.exceptions.Exit(1)
+
+
+def _ids(replicas: Sequence[int]) -> str:
+    return ",".join(map(str, replicas))

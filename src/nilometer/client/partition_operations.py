@@ -1,0 +1,143 @@
+"""Elections and reassignments of partitions, asked of the controller (KIP-460, KIP-455).
+
+Every operation returns an outcome per partition: None, or the KafkaError that says why not.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from nilometer.client.admin import Admin
+from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.messages import Api, Message
+
+PartitionOutcomes = dict[TopicPartition, KafkaError | None]
+
+OPERATION_TIMEOUT_MS = 60_000
+
+
+class ElectionType(enum.IntEnum):
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+@dataclass(frozen=True, slots=True)
+class OngoingMove:
+    """A reassignment under way."""
+
+    replicas: tuple[int, ...]
+    """All of the moment, those to come and those to go included."""
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
+async def elect_leaders(
+    admin: Admin, kind: ElectionType, partitions: Sequence[TopicPartition] | None
+) -> PartitionOutcomes:
+    """Of the partitions given, or of all. ELECTION_NOT_NEEDED is an outcome too. Raises KafkaError."""
+
+    def make(api: Api) -> Message:
+        asked = None
+        if partitions is not None:
+            asked = tuple(
+                api.make_request("TopicPartitions", topic=topic, partitions=tuple(numbers))
+                for topic, numbers in _by_topic(partitions).items()
+            )
+        return api.request(election_type=int(kind), topic_partitions=asked, timeout_ms=OPERATION_TIMEOUT_MS)
+
+    async def ask() -> PartitionOutcomes:
+        response = await admin.client.send_to_controller(ApiKey.ELECT_LEADERS, make)
+        _raise(getattr(response, "error_code", ErrorCode.none), None)
+        return {
+            TopicPartition(topic.topic, part.partition_id): _problem(part.error_code, part.error_message)
+            for topic in response.replica_election_results
+            for part in topic.partition_result
+        }
+
+    return await admin.client.retry(ask, OPERATION_TIMEOUT_MS)
+
+
+async def alter_reassignments(
+    admin: Admin, targets: Mapping[TopicPartition, Sequence[int] | None]
+) -> PartitionOutcomes:
+    """Give partitions other replicas; None calls a move off. Raises KafkaError."""
+
+    def make(api: Api) -> Message:
+        topics = tuple(
+            api.make_request(
+                "ReassignableTopic",
+                name=topic,
+                partitions=tuple(
+                    api.make_request(
+                        "ReassignablePartition",
+                        partition_index=number,
+                        replicas=None if target is None else tuple(target),
+                    )
+                    for number in numbers
+                    for target in (targets[TopicPartition(topic, number)],)
+                ),
+            )
+            for topic, numbers in _by_topic(targets).items()
+        )
+        return api.request(topics=topics, timeout_ms=OPERATION_TIMEOUT_MS)
+
+    async def ask() -> PartitionOutcomes:
+        response = await admin.client.send_to_controller(ApiKey.ALTER_PARTITION_REASSIGNMENTS, make)
+        _raise(response.error_code, response.error_message)
+        return {
+            TopicPartition(topic.name, part.partition_index): _problem(part.error_code, part.error_message)
+            for topic in response.responses
+            for part in topic.partitions
+        }
+
+    return await admin.client.retry(ask, OPERATION_TIMEOUT_MS) if targets else {}
+
+
+async def list_reassignments(
+    admin: Admin, partitions: Iterable[TopicPartition] | None = None
+) -> dict[TopicPartition, OngoingMove]:
+    """The moves under way, of the partitions given or of all. Raises KafkaError."""
+
+    def make(api: Api) -> Message:
+        asked = None
+        if partitions is not None:
+            asked = tuple(
+                api.make_request(
+                    "ListPartitionReassignmentsTopics", name=topic, partition_indexes=tuple(numbers)
+                )
+                for topic, numbers in _by_topic(partitions).items()
+            )
+        return api.request(topics=asked, timeout_ms=OPERATION_TIMEOUT_MS)
+
+    async def ask() -> dict[TopicPartition, OngoingMove]:
+        response = await admin.client.send_to_controller(ApiKey.LIST_PARTITION_REASSIGNMENTS, make)
+        _raise(response.error_code, response.error_message)
+        return {
+            TopicPartition(topic.name, part.partition_index): OngoingMove(
+                tuple(part.replicas), tuple(part.adding_replicas), tuple(part.removing_replicas)
+            )
+            for topic in response.topics
+            for part in topic.partitions
+        }
+
+    return await admin.client.retry(ask, OPERATION_TIMEOUT_MS)
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for partition in partitions:
+        topics.setdefault(partition.topic, []).append(partition.partition)
+    return topics
+
+
+def _problem(code: ErrorCode, message: str | None) -> KafkaError | None:
+    return None if code == ErrorCode.none else KafkaError(code, message or "")
+
+
+def _raise(code: ErrorCode, message: str | None) -> None:
+    if code != ErrorCode.none:
+        raise KafkaError(code, message or "")

@@ -1,0 +1,86 @@
+"""The JSON in which reassignments are written down: that of Kafka's own tool, so that files fit both. Pure.
+
+``{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2], "log_dirs": ["any", …]}]}``
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from nilometer.client.cluster_metadata import TopicPartition
+
+VERSION = 1
+ANY_LOG_DIR = "any"
+
+Targets = dict[TopicPartition, tuple[int, ...]]
+
+
+class BadReassignment(ValueError):
+    """The file does not say what is to be done; the message says where and why."""
+
+
+class _Partition(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+    log_dirs: tuple[str, ...] | None = None
+
+
+class _Document(msgspec.Struct, frozen=True, kw_only=True):
+    partitions: tuple[_Partition, ...]
+    version: int = VERSION
+
+
+def parse_reassignment(text: str | bytes) -> Targets:
+    """Partition to the replicas it is to have. Raises BadReassignment."""
+    try:
+        document = msgspec.json.decode(text, type=_Document)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as problem:
+        raise BadReassignment(f"not a reassignment in JSON: {problem}") from None
+    if document.version != VERSION:
+        raise BadReassignment(f"version {document.version} of the format is not known, only {VERSION}")
+    targets: Targets = {}
+    for one in document.partitions:
+        key = TopicPartition(one.topic, one.partition)
+        if key in targets:
+            raise BadReassignment(f"{key} appears twice")
+        _check(key, one)
+        targets[key] = one.replicas
+    if not targets:
+        raise BadReassignment("it names no partition")
+    return targets
+
+
+def _check(key: TopicPartition, one: _Partition) -> None:
+    if not one.topic or one.partition < 0:
+        raise BadReassignment(f"{key} is no partition")
+    if not one.replicas:
+        raise BadReassignment(f"{key} is to have no replicas")
+    if len(set(one.replicas)) != len(one.replicas) or min(one.replicas) < 0:
+        raise BadReassignment(
+            f"{key} is to have replicas {list(one.replicas)}: each broker once, none negative"
+        )
+    if one.log_dirs is not None and (
+        len(one.log_dirs) != len(one.replicas) or any(name != ANY_LOG_DIR for name in one.log_dirs)
+    ):
+        raise BadReassignment(f'{key}: log_dirs must be "any" for each replica; brokers choose the folder')
+
+
+def format_reassignment(targets: Mapping[TopicPartition, Sequence[int]]) -> str:
+    return json.dumps(
+        {
+            "version": VERSION,
+            "partitions": [
+                {
+                    "topic": key.topic,
+                    "partition": key.partition,
+                    "replicas": list(replicas),
+                    "log_dirs": [ANY_LOG_DIR] * len(replicas),
+                }
+                for key, replicas in sorted(targets.items())
+            ],
+        }
+    )

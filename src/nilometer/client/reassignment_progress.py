@@ -1,0 +1,118 @@
+"""How far reassignments are: by the controller's list of moves, and what replicas say of themselves."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from nilometer.client.admin import Admin
+from nilometer.client.cluster_metadata import TopicMetadata, TopicPartition
+from nilometer.client.metadata_exchange import MetadataAnswer, metadata_request, read_metadata
+from nilometer.client.partition_operations import OngoingMove, list_reassignments
+from nilometer.client.replica_survey import ReplicaRow, ReplicaSurvey, Survey
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.describe_replicas import LEADER
+from nilometer.wire.errors import KafkaError
+
+METADATA_TIMEOUT_MS = 30_000
+
+
+class MoveState(enum.Enum):
+    COMPLETE = "complete"
+    MOVING = "moving"
+    DIFFERENT = "different"
+    """Neither under way nor as it was to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoveProgress:
+    partition: TopicPartition
+    state: MoveState
+    replicas: tuple[int, ...]
+    """As they are now."""
+    target: tuple[int, ...]
+    adding: tuple[int, ...] = ()
+    copied: int = 0
+    """Offsets that the replica furthest behind has, counted from the leader's log start."""
+    total: int = 0
+    """Offsets that the leader has; 0 where that is not known."""
+
+    @property
+    def fraction(self) -> float:
+        if self.state is MoveState.COMPLETE:
+            return 1.0
+        return min(self.copied / self.total, 1.0) if self.total > 0 else 0.0
+
+
+async def reassignment_progress(
+    admin: Admin, survey: ReplicaSurvey, targets: Mapping[TopicPartition, Sequence[int]] | None
+) -> list[MoveProgress]:
+    """Of the moves to ``targets``, or of all that are under way. Raises KafkaError."""
+    ongoing = await list_reassignments(admin, None if targets is None else sorted(targets))
+    if targets is None:
+        targets = {
+            key: tuple(one for one in move.replicas if one not in move.removing)
+            for key, move in ongoing.items()
+        }
+    if not targets:
+        return []
+    topics = sorted({key.topic for key in targets})
+    described = await _described(admin, topics)
+    seen = await survey.look(topics)
+    return [
+        _progress(key, tuple(target), ongoing.get(key), described[key.topic], seen)
+        for key, target in sorted(targets.items())
+    ]
+
+
+async def _described(admin: Admin, topics: Sequence[str]) -> Mapping[str, TopicMetadata]:
+    """By the controller too: another broker may not have heard yet of what its list says is over."""
+
+    async def ask() -> MetadataAnswer:
+        response = await admin.client.send_to_controller(
+            ApiKey.METADATA, lambda api: metadata_request(api, topics)
+        )
+        return read_metadata(response)
+
+    answer = await admin.client.retry(ask, METADATA_TIMEOUT_MS)
+    for name, code in answer.errors.items():
+        raise KafkaError(code, f"topic {name}")
+    return answer.metadata.topics
+
+
+def is_over(progress: Iterable[MoveProgress]) -> bool:
+    return not any(one.state is MoveState.MOVING for one in progress)
+
+
+def _progress(
+    key: TopicPartition,
+    target: tuple[int, ...],
+    move: OngoingMove | None,
+    topic: TopicMetadata,
+    seen: Survey,
+) -> MoveProgress:
+    replicas = topic.partitions[key.partition].replicas if key.partition < len(topic.partitions) else ()
+    if move is None:
+        state = MoveState.COMPLETE if tuple(replicas) == target else MoveState.DIFFERENT
+        return MoveProgress(key, state, tuple(replicas), target)
+    copied, total = _copied(key, move.adding, seen)
+    return MoveProgress(key, MoveState.MOVING, move.replicas, target, move.adding, copied, total)
+
+
+def _copied(key: TopicPartition, adding: Sequence[int], seen: Survey) -> tuple[int, int]:
+    rows = [row for row in seen.rows if (row.topic, row.partition) == key]
+    leader = next((row.state for row in rows if row.state is not None and row.state.role == LEADER), None)
+    if leader is None:
+        return 0, 0
+    ends = {row.broker_id: _log_end(row) for row in rows}
+    start, end = leader.log_start_offset, leader.log_end_offset
+    least = min((max(ends.get(broker, start), start) for broker in adding), default=end)
+    return least - start, end - start
+
+
+def _log_end(row: ReplicaRow) -> int:
+    """By the replica's own word, which is newer than what its leader has heard; else by the leader's."""
+    if row.state is not None:
+        return row.state.log_end_offset
+    return -1 if row.seen_by_leader is None else row.seen_by_leader.log_end_offset

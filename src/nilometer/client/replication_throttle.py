@@ -1,0 +1,107 @@
+"""The throttle of a reassignment, in Kafka's settings (KIP-73): set before partitions move, removed after.
+
+Topics name who is held back: on the leader's side the replicas that a partition has, on the follower's those
+it is to have; brokers have the rates. The controller is asked, so a broker that is down is no obstacle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from nilometer.client.admin import Admin
+from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.descriptions import AlterOperation, ConfigChange, ConfigSource, ResourceType
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.messages import Api, Message
+
+LEADER_REPLICAS = "leader.replication.throttled.replicas"
+FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
+LEADER_RATE = "leader.replication.throttled.rate"
+FOLLOWER_RATE = "follower.replication.throttled.rate"
+
+ALTER_TIMEOUT_MS = 60_000
+
+Replicas = Mapping[TopicPartition, Sequence[int]]
+_Resource = tuple[ResourceType, str]
+
+
+async def throttle(admin: Admin, before: Replicas, after: Replicas, bytes_per_second: int) -> None:
+    """Hold back the moves from ``before`` to ``after``. Raises KafkaError; then nothing may be moved yet."""
+    changes: dict[_Resource, list[ConfigChange]] = {}
+    for topic in sorted({key.topic for key in after}):
+        keys = sorted(key for key in after if key.topic == topic)
+        changes[ResourceType.TOPIC, topic] = [
+            ConfigChange(LEADER_REPLICAS, _named((key, before[key]) for key in keys)),
+            ConfigChange(
+                FOLLOWER_REPLICAS,
+                _named((key, [one for one in after[key] if one not in before[key]]) for key in keys),
+            ),
+        ]
+    for broker in sorted({one for key in after for one in (*before[key], *after[key])}):
+        changes[ResourceType.BROKER, str(broker)] = [
+            ConfigChange(name, str(bytes_per_second)) for name in (LEADER_RATE, FOLLOWER_RATE)
+        ]
+    await _alter(admin, changes)
+
+
+async def unthrottle(admin: Admin, topics: Sequence[str], broker_ids: Sequence[int]) -> bool:
+    """Take the throttle of these topics and brokers away; whether a topic had one. Raises KafkaError."""
+    throttled = [topic for topic in topics if await _is_throttled(admin, topic)]
+    if not throttled:
+        return False
+    changes = {
+        (ResourceType.TOPIC, topic): [_deleted(LEADER_REPLICAS), _deleted(FOLLOWER_REPLICAS)]
+        for topic in throttled
+    }
+    for broker in broker_ids:
+        changes[ResourceType.BROKER, str(broker)] = [_deleted(LEADER_RATE), _deleted(FOLLOWER_RATE)]
+    await _alter(admin, changes)
+    return True
+
+
+async def _is_throttled(admin: Admin, topic: str) -> bool:
+    configs = await admin.describe_configs(ResourceType.TOPIC, topic)
+    return any(
+        (entry := configs.get(name)) is not None and entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
+        for name in (LEADER_REPLICAS, FOLLOWER_REPLICAS)
+    )
+
+
+async def _alter(admin: Admin, changes: Mapping[_Resource, Sequence[ConfigChange]]) -> None:
+    def make(api: Api) -> Message:
+        resources = tuple(
+            api.make_request(
+                "AlterConfigsResource",
+                resource_type=kind,
+                resource_name=name,
+                configs=tuple(
+                    api.make_request(
+                        "AlterableConfig",
+                        name=change.name,
+                        config_operation=change.operation,
+                        value=change.value,
+                    )
+                    for change in altered
+                ),
+            )
+            for (kind, name), altered in changes.items()
+        )
+        return api.request(resources=resources, validate_only=False)
+
+    async def ask() -> None:
+        response = await admin.client.send_to_controller(ApiKey.INCREMENTAL_ALTER_CONFIGS, make)
+        for result in response.responses:
+            if result.error_code != ErrorCode.none:
+                subject = f"{ResourceType(result.resource_type).name.lower()} {result.resource_name}"
+                raise KafkaError(result.error_code, f"{subject}: {result.error_message or ''}")
+
+    await admin.client.retry(ask, ALTER_TIMEOUT_MS)
+
+
+def _named(replicas: Iterable[tuple[TopicPartition, Sequence[int]]]) -> str:
+    return ",".join(f"{key.partition}:{broker}" for key, brokers in replicas for broker in brokers)
+
+
+def _deleted(name: str) -> ConfigChange:
+    return ConfigChange(name, None, AlterOperation.DELETE)
