@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Table
 
@@ -82,14 +83,22 @@ def up(
     for number in range(max(brokers, len(cluster.broker_ids()))):
         cluster.configure(number + 1, host, port + number, _cluster_properties(brokers, coordination))
     down_ids = [one.id for one in cluster.brokers() if one.state == "down"]
+    listeners = (
+        {one: f"PLAINTEXT://{host}:{port + one - 1}" for one in down_ids} if _is_given("port") else None
+    )
     try:
-        cluster.start(down_ids, settings)
+        cluster.start(down_ids, settings, listeners)
     except LaunchFailed as problem:
         raise click.ClickException(str(problem)) from None
     running = cluster.brokers()
     click.echo("bootstrap.servers=" + ",".join(f"{one.host}:{one.port}" for one in running))
     if not detach:
         _stay(cluster, [one for one in running if one.id in down_ids])
+
+
+def _is_given(parameter: str) -> bool:
+    """Whether the user said it: a folder in use keeps its ports unless told otherwise."""
+    return click.get_current_context().get_parameter_source(parameter) is ParameterSource.COMMANDLINE
 
 
 def _cluster_properties(brokers: int, coordination: str) -> dict[str, str]:

@@ -1,8 +1,9 @@
 """``make demo``: the main job from end to end on real log lines, and a check that its numbers are right.
 
-Broker up, lines in, the ``logs`` pipeline over the topic, tables out, and the totals beside a count of the
-same files that shares no code with any of it. Whatever happens, the broker is stopped at the end. The exit
-code is 0 only if every number agreed.
+Three brokers up, lines in, the leader killed with SIGKILL while they flow, the ``logs`` pipeline over the
+topic, tables out, and the totals beside a count of the same files that shares no code with any of it: so a
+line that was lost or repeated on the way would show. Whatever happens, the brokers are stopped at the end.
+The exit code is 0 only if every number agreed.
 
 Each run has a topic and tables of its own, named by the time it began, so that running again on the same
 folder counts nothing twice; what the runs before the last one left behind, topics and tables, is removed.
@@ -59,6 +60,7 @@ USUAL_BYTES_MAX = 64 * 1024 * 1024
 STILL_WRITTEN_SECONDS = 3_600
 SNIFF_BYTES = 1_024
 TOPIC_PREFIX = "demo-"
+BROKERS = 3
 
 
 class DemoFailed(Exception):
@@ -121,9 +123,10 @@ def run(demo: Demo, source: Path | None) -> bool:
     demo.say(f"Input: {len(files)} file{'s' * (len(files) > 1)}, {size / 1e6:.1f} MB")
     spark = _SparkStart(demo.run_dir / "spark.log")
     try:
-        with _broker(demo):
+        with _brokers(demo):
             with demo.step(f"Ingesting into topic {demo.topic} ..."):
-                _ingest(demo, files)
+                lines = _ingest_through_a_death(demo, files)
+                demo.say(f"Ingested {lines:,} lines, each acknowledged by all in-sync replicas")
                 _drop_old_topics(demo)
             with demo.step("Starting Spark ..."):
                 session = spark.wait()
@@ -213,30 +216,46 @@ def _clear_old_runs(demo: Demo) -> None:
 
 
 @contextmanager
-def _broker(demo: Demo) -> Iterator[None]:
-    """One broker with its data in the demo's folder, stopped at the end whatever happens."""
-    with demo.step(f"Starting a broker on {DATA_DIR} ..."):
-        listener = f"listeners=PLAINTEXT://127.0.0.1:{_free_port()}"
+def _brokers(demo: Demo) -> Iterator[None]:
+    """Three brokers with their data in the demo's folder, stopped at the end whatever happens."""
+    with demo.step(f"Starting {BROKERS} brokers on {DATA_DIR} ..."):
         try:
-            said = _nilometer(
-                "up", "--brokers", "1", "--data-dir", str(DATA_DIR), "--detach", "--override", listener
-            )  # fmt: skip
+            demo.bootstrap = _up()
         except BaseException:
             _nilometer("down", "--data-dir", str(DATA_DIR))
             raise
     try:
-        demo.bootstrap = said.rpartition("bootstrap.servers=")[2].split()[0]
-        demo.say(f"Broker ready: bootstrap.servers={demo.bootstrap}")
+        demo.say(f"Brokers ready: bootstrap.servers={demo.bootstrap}")
         yield
     finally:
         _nilometer("down", "--data-dir", str(DATA_DIR))
-        demo.say("Broker stopped")
+        demo.say("Brokers stopped")
 
 
-def _free_port() -> int:
+def _up(*ports: str) -> str:
+    """Start those brokers that are down; the bootstrap servers."""
+    base = ports or ("--port", str(_free_ports(BROKERS)))
+    said = _nilometer("up", "--brokers", str(BROKERS), "--data-dir", str(DATA_DIR), "--detach", *base)
+    return said.rpartition("bootstrap.servers=")[2].split()[0]
+
+
+def _free_ports(count: int) -> int:
+    """The first of ``count`` free ports in a row."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            base = probe.getsockname()[1]
+        if base + count < 65_536 and all(_is_free(base + number) for number in range(count)):
+            return base
+
+
+def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
 
 
 def _nilometer(*arguments: str) -> str:
@@ -250,9 +269,57 @@ def _nilometer(*arguments: str) -> str:
     return done.stdout
 
 
-def _ingest(demo: Demo, files: Sequence[Path]) -> None:
-    to = ("--topic", demo.topic, "--partitions", "2", "--bootstrap-server", demo.bootstrap)
-    _nilometer("ingest", *map(str, files), *to, "--state", str(demo.run_dir / "ingest-state.json"))
+def _ingest_through_a_death(demo: Demo, files: Sequence[Path]) -> int:
+    """Ingest; kill the leader of the topic's first partition on the way, and start it again.
+
+    Returns how many lines the topic holds then.
+    """
+    at = ("--bootstrap-server", demo.bootstrap)
+    _nilometer("topic", "create", demo.topic, "--partitions", "2", "--replication-factor", str(BROKERS), *at)
+    leader = _leaders(demo)[0][0]
+    pid = _pid_of(leader)
+    command = [sys.executable, "-m", "nilometer.cli.main", "ingest", *map(str, files), "--topic", demo.topic]
+    command += ["--state", str(demo.run_dir / "ingest-state.json"), *at]
+    ingest = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        while not (written := _bytes_written(demo, leader)) and ingest.poll() is None:
+            time.sleep(0.002)
+        os.kill(pid, signal.SIGKILL)
+        when = "while lines flowed" if ingest.poll() is None else "just after the last line"
+        demo.say(f"Killed broker {leader}, a leader, with SIGKILL {when} ({written:,} bytes were in its log)")
+        _, said = ingest.communicate()
+    except BaseException:
+        ingest.kill()
+        ingest.wait()
+        raise
+    if ingest.returncode:
+        raise DemoFailed(f"nilometer ingest: {said.strip() or f'exit code {ingest.returncode}'}")
+    _up("--port", demo.bootstrap.split(",")[0].rpartition(":")[2])
+    demo.say(f"Broker {leader} is back, and follows the new leader")
+    return sum(high_watermark for _, high_watermark in _leaders(demo))
+
+
+def _bytes_written(demo: Demo, broker_id: int) -> int:
+    """What a broker's log of the topic's first partition holds."""
+    segments = (DATA_DIR / f"broker-{broker_id}" / "logs" / f"{demo.topic}-0").glob("*.log")
+    return sum(segment.stat().st_size for segment in segments)
+
+
+def _leaders(demo: Demo) -> list[tuple[int, int]]:
+    """(broker, high watermark) of the leader of each partition of the demo's topic."""
+    said = json.loads(
+        _nilometer("replicas", "--topic", demo.topic, "--json", "--bootstrap-server", demo.bootstrap)
+    )
+    return [
+        (replica["broker_id"], replica["high_watermark"])
+        for replica in said["replicas"]
+        if replica["role"] == "leader"
+    ]
+
+
+def _pid_of(broker_id: int) -> int:
+    brokers = json.loads(_nilometer("status", "--json", "--data-dir", str(DATA_DIR)))["brokers"]
+    return next(one["pid"] for one in brokers if one["id"] == broker_id)
 
 
 def _drop_old_topics(demo: Demo) -> None:
@@ -360,7 +427,8 @@ def _compare(demo: Demo, found: Census, wanted: Census) -> bool:
     demo.console.print(table)
     if agreed:
         demo.say(
-            f"[green]Verified:[/green] {found.lines:,} lines, every count equal to that of the input files"
+            f"[green]Verified:[/green] {found.lines:,} lines, every count equal to that of the input files: "
+            "nothing was lost or repeated through the death of a leader"
         )
     else:
         demo.say("[red]NOT verified:[/red] the pipeline's numbers differ from those of the input files")

@@ -103,12 +103,22 @@ class LocalCluster:
         }
         path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")
 
-    def start(self, broker_ids: Sequence[int], overrides: dict[str, str]) -> list[BrokerProcess]:
+    def start(
+        self,
+        broker_ids: Sequence[int],
+        overrides: dict[str, str],
+        listeners: dict[int, str] | None = None,
+    ) -> list[BrokerProcess]:
         """Start brokers side by side and return when all are ready.
+
+        ``listeners`` are those of this start, by broker id, in place of the configured ones.
 
         Raises LaunchFailed; none is left half up.
         """
-        launches = [_Launch(self, broker_id, overrides) for broker_id in broker_ids]
+        launches = [
+            _Launch(self, broker_id, overrides | ({"listeners": listeners[broker_id]} if listeners else {}))
+            for broker_id in broker_ids
+        ]
         try:
             for launch in launches:
                 launch.wait_ready()

@@ -1,0 +1,199 @@
+"""``nilometer metadata dump | image``: the cluster's metadata log, read where it is kept.
+
+Reads the coordination store without a session, so brokers neither notice nor need to run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from nilometer.cli.cluster_options import json_option, print_json, run_async, stop_on_signals
+from nilometer.cluster.entries import BadEntry
+from nilometer.cluster.history import MetadataHistory, ToldEntry, record_fields
+from nilometer.cluster.partition import BrokenInvariant
+from nilometer.coordination import CoordinationError, EntriesRetired, StoreReader, open_reader
+from nilometer.runtime import Runtime
+
+DEFAULT_DATA_DIR = ".nilometer/data"
+READ_ENTRIES_MAX = 256
+FOLLOW_POLL_S = 0.1
+
+_data_dir = click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help=f"The folder of `nilometer up`, or a broker's log folder.  [default: {DEFAULT_DATA_DIR}]",
+)
+_coordination = click.option(
+    "--coordination",
+    metavar="STORE",
+    help="As the brokers' nilometer.coordination: local:/folder or zookeeper://host:port[,…][/chroot].",
+)
+
+
+@click.group()
+def metadata() -> None:
+    """Read the cluster's metadata log: what its controllers decided, entry by entry."""
+
+
+@metadata.command()
+@_data_dir
+@_coordination
+@click.option("--from", "first", type=click.IntRange(0), default=0, help="Show entries from this number on.")
+@click.option("--follow", is_flag=True, help="Go on as entries are added, until Ctrl-C.")
+@json_option
+def dump(data_dir: Path | None, coordination: str | None, first: int, follow: bool, as_json: bool) -> None:
+    """Print the metadata log, a line for each record; with --json, a document for each entry.
+
+    What a snapshot stands for comes as a line of its own. An entry marked "void" was written by a controller
+    that had been deposed, and changed nothing.
+    """
+    setting = _setting(data_dir, coordination)
+
+    async def work() -> None:
+        stop = asyncio.Event()
+        if follow:
+            stop_on_signals(stop.set)
+        log = _Log(await open_reader(setting, Runtime.system()))
+        try:
+            async for told in log.entries(stop, follow=follow):
+                _print(told, log, first, as_json)
+        finally:
+            await log.close()
+
+    _run(work)
+
+
+@metadata.command()
+@_data_dir
+@_coordination
+@click.option("--at", "number", type=click.IntRange(0), help="As of this entry; by default the newest.")
+def image(data_dir: Path | None, coordination: str | None, number: int | None) -> None:
+    """Print what the metadata log amounts to, as JSON: brokers, topics, partitions, settings."""
+    setting = _setting(data_dir, coordination)
+
+    async def work() -> dict[str, Any]:
+        log = _Log(await open_reader(setting, Runtime.system()))
+        try:
+            async for told in log.entries(asyncio.Event(), follow=False):
+                if number is not None and isinstance(told, ToldEntry) and told.number >= number:
+                    break
+        finally:
+            await log.close()
+        return msgspec.to_builtins(log.history.image.snapshot())
+
+    found = _run(work)
+    if number is not None and found["number"] != number:
+        raise click.ClickException(
+            f"there is no entry {number} to fold to: the image is of {found['number']}"
+        )
+    print_json(found)
+
+
+class _Log:
+    """The entries of a store, told in order; where a snapshot stands for some, the number below which."""
+
+    def __init__(self, reader: StoreReader) -> None:
+        self._reader = reader
+        self.history = MetadataHistory()
+
+    async def close(self) -> None:
+        await self._reader.close()
+
+    async def entries(self, stop: asyncio.Event, *, follow: bool) -> AsyncIterator[ToldEntry | int]:
+        while not stop.is_set():
+            try:
+                found = await self._reader.read(self.history.next_number, READ_ENTRIES_MAX)
+            except EntriesRetired:
+                snapshot = await self._reader.read_snapshot()
+                if snapshot is not None:
+                    self.history.load_snapshot(snapshot.data)
+                    yield snapshot.number
+                continue
+            for told in self.history.tell((entry.number, entry.data) for entry in found):
+                yield told
+            if found:
+                continue
+            if not follow:
+                return
+            try:
+                async with asyncio.timeout(FOLLOW_POLL_S):
+                    await stop.wait()
+            except TimeoutError:
+                continue
+
+
+def _print(told: ToldEntry | int, log: _Log, first: int, as_json: bool) -> None:
+    if isinstance(told, int):
+        snapshot = log.history.image.snapshot()
+        if as_json:
+            click.echo(json.dumps({"snapshot_below": told, "image": msgspec.to_builtins(snapshot)}))
+        else:
+            click.echo(
+                f"snapshot  stands for all entries below {told}: {len(snapshot.brokers)} brokers, "
+                f"{len(snapshot.topics)} topics, {log.history.image.partitions_count} partitions"
+            )
+    elif told.number >= first:
+        click.echo(json.dumps(_entry_document(told)) if as_json else "\n".join(_entry_lines(told)))
+
+
+def _entry_document(told: ToldEntry) -> dict[str, Any]:
+    entry = told.entry
+    return {
+        "number": told.number,
+        "accepted": told.accepted,
+        "controller_id": entry.controller_id,
+        "controller_epoch": entry.controller_epoch,
+        "controller_incarnation": entry.controller_incarnation,
+        "records": [record_fields(record) for record in entry.records],
+    }
+
+
+def _entry_lines(told: ToldEntry) -> list[str]:
+    entry = told.entry
+    void = "" if told.accepted else " void"
+    head = f"{told.number:>8}  controller {entry.controller_id} epoch {entry.controller_epoch}{void}"
+    lines: list[str] = []
+    for record in entry.records:
+        fields = record_fields(record)
+        kind = fields.pop("type")
+        named = told.topics.get(getattr(record, "topic_id", None) or "")  # type: ignore[call-overload]
+        topic = f" topic={named}" if named is not None and "name" not in fields else ""
+        shown = " ".join(f"{name}={_value(value)}" for name, value in fields.items())
+        lines.append(f"{head}  {kind}{topic} {shown}".rstrip())
+    return lines
+
+
+def _value(value: object) -> str:
+    if isinstance(value, str) and value and not any(sign in value for sign in ' ="'):
+        return value
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _setting(data_dir: Path | None, coordination: str | None) -> str:
+    """Where the store is, as brokers are told it."""
+    if coordination is not None:
+        if data_dir is not None:
+            raise click.UsageError("give either --data-dir or --coordination")
+        return coordination
+    folder = Path(DEFAULT_DATA_DIR) if data_dir is None else data_dir
+    tried = [folder / "coordination", folder / ".coordination", folder]
+    for candidate in tried:
+        if (candidate / "store").is_file():
+            return f"local:{candidate.absolute()}"
+    raise click.ClickException(
+        f"no coordination store in {folder}: give --data-dir, or --coordination as the brokers have it"
+    )
+
+
+def _run(work: Any) -> Any:
+    try:
+        return run_async(work())
+    except (CoordinationError, BadEntry, BrokenInvariant) as problem:
+        raise click.ClickException(str(problem)) from None
