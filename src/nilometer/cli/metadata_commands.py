@@ -163,7 +163,8 @@ def _entry_lines(told: ToldEntry) -> list[str]:
     for record in entry.records:
         fields = record_fields(record)
         kind = fields.pop("type")
-        named = told.topics.get(getattr(record, "topic_id", None) or "")  # type: ignore[call-overload]
+        topic_id = getattr(record, "topic_id", None)
+        named = told.topics.get(topic_id) if topic_id is not None else None
         topic = f" topic={named}" if named is not None and "name" not in fields else ""
         shown = " ".join(f"{name}={_value(value)}" for name, value in fields.items())
         lines.append(f"{head}  {kind}{topic} {shown}".rstrip())

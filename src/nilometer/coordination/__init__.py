@@ -27,7 +27,7 @@ All failures are CoordinationError; of an append: EntryTooLarge, SessionLost, St
 happened) and OutcomeUnknown (read again, judge by the fold).
 """
 
-from nilometer.coordination.factory import make_store
+from nilometer.coordination.factory import StoreReader, make_store, open_reader
 from nilometer.coordination.local import LocalStore
 from nilometer.coordination.store import (
     ENTRY_SIZE_MAX,
@@ -64,7 +64,9 @@ __all__ = [
     "SessionName",
     "Snapshot",
     "StoreDamaged",
+    "StoreReader",
     "StoreRefused",
     "StoreUnavailable",
     "make_store",
+    "open_reader",
 ]

@@ -7,8 +7,11 @@ zookeeper://host:port,…[/chroot]  an ensemble
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from nilometer.coordination.local import LocalStore
-from nilometer.coordination.store import CoordinationStore, StoreRefused
+from nilometer.coordination.local.reader import LocalReader
+from nilometer.coordination.store import CoordinationStore, Entry, Snapshot, StoreRefused
 from nilometer.runtime import Runtime
 
 
@@ -29,7 +32,35 @@ def make_store(
         from nilometer.coordination.zookeeper import ZooKeeperStore  # kazoo is loaded where it is used only
 
         return ZooKeeperStore(runtime, rest[2:], session_timeout_ms=session_timeout_ms, cluster_id=cluster_id)
-    raise StoreRefused(
+    raise _not_understood(setting)
+
+
+class StoreReader(Protocol):
+    """The reading half of a store, for those who look on: see CoordinationStore for what it means."""
+
+    async def read(self, from_number: int, limit: int) -> list[Entry]: ...
+
+    async def read_snapshot(self) -> Snapshot | None: ...
+
+    async def close(self) -> None: ...
+
+
+async def open_reader(setting: str, runtime: Runtime) -> StoreReader:
+    """Read a store without a session, creating nothing. Raises StoreRefused where there is none."""
+    scheme, _, rest = setting.partition(":")
+    if scheme == "local" and rest:
+        return LocalReader(runtime.disk, rest)
+    if scheme == "zookeeper" and rest.startswith("//") and len(rest) > 2:
+        from nilometer.coordination.zookeeper import ZooKeeperStore
+
+        store = ZooKeeperStore(runtime, rest[2:], create=False)
+        await store.open()
+        return store
+    raise _not_understood(setting)
+
+
+def _not_understood(setting: str) -> StoreRefused:
+    return StoreRefused(
         f"nilometer.coordination={setting} is not understood; say local, local:/folder "
         "or zookeeper://host:port,host:port/chroot"
     )

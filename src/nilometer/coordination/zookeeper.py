@@ -131,10 +131,18 @@ class ZooKeeperSession:
 
 class ZooKeeperStore:
     def __init__(
-        self, runtime: Runtime, hosts: str, *, session_timeout_ms: int = 6000, cluster_id: str | None = None
+        self,
+        runtime: Runtime,
+        hosts: str,
+        *,
+        session_timeout_ms: int = 6000,
+        cluster_id: str | None = None,
+        create: bool = True,
     ) -> None:
+        """Without ``create`` a store that is not there is refused, and not made."""
         self._runtime = runtime
         self._hosts = hosts
+        self._create = create
         self._timeout_ms = session_timeout_ms
         self._cluster_id = cluster_id
         self._bridge = KazooBridge(hosts, session_timeout_ms, self._on_connected, self._on_connection_lost)
@@ -156,7 +164,7 @@ class ZooKeeperStore:
         except Disconnected as error:
             raise StoreUnavailable(f"ZooKeeper at {self._hosts} cannot be reached: {error}") from error
         try:
-            await self._create_nodes()
+            await self._make_or_find()
             await self._agree_on_cluster()
         except Disconnected as error:
             await self._bridge.stop()
@@ -184,6 +192,12 @@ class ZooKeeperStore:
             self._session.lose("the store was closed")
         self._signal.close()
         await self._bridge.stop()  # ends the session at the servers, and with it the ephemeral nodes
+
+    async def _make_or_find(self) -> None:
+        if self._create:
+            await self._create_nodes()
+        elif await self._bridge.exists("/store") is None:
+            raise StoreRefused(f"{self._hosts} holds no coordination store")
 
     async def _create_nodes(self) -> None:
         await self._bridge.ensure("/")

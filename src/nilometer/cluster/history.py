@@ -1,0 +1,64 @@
+"""The metadata log as a story: entries folded one after the other, each told with what became of it. Pure.
+
+For tools that show the log. An entry of a deposed controller is told too: it is part of the log, and void.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from nilometer.cluster.entries import Entry, decode_entry
+from nilometer.cluster.identifiers import EntryNumber, TopicId
+from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.records import Record
+from nilometer.cluster.snapshot import decode_snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class ToldEntry:
+    number: int
+    entry: Entry
+    accepted: bool
+    """False: signed by a controller that was deposed, so without effect."""
+    topics: dict[TopicId, str]
+    """The names of the topics that its records speak of."""
+
+
+class MetadataHistory:
+    """Holds the image as of the last entry told. Raises BadEntry for what cannot be read."""
+
+    def __init__(self) -> None:
+        self.image = ClusterImage()
+
+    @property
+    def next_number(self) -> int:
+        return self.image.number + 1
+
+    def load_snapshot(self, data: bytes) -> None:
+        """Begin from here."""
+        self.image = ClusterImage.from_snapshot(decode_snapshot(data))
+
+    def tell(self, entries: Iterable[tuple[int, bytes]]) -> Iterator[ToldEntry]:
+        for number, data in entries:
+            entry = decode_entry(data)
+            before = self._names(entry.records)
+            delta = self.image.apply_entry(EntryNumber(number), entry)
+            yield ToldEntry(number, entry, delta.accepted, {**before, **self._names(entry.records)})
+
+    def _names(self, records: Iterable[Record]) -> dict[TopicId, str]:
+        names: dict[TopicId, str] = {}
+        for record in records:
+            topic_id: TopicId | None = getattr(record, "topic_id", None)
+            topic = self.image.topic_by_id(topic_id) if topic_id is not None else None
+            if topic_id is not None and topic is not None:
+                names[topic_id] = topic.name
+        return names
+
+
+def record_fields(record: Record) -> dict[str, object]:
+    """The fields that say something, in plain values; ``type`` first."""
+    fields: dict[str, object] = msgspec.to_builtins(record)
+    return fields
