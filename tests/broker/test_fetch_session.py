@@ -164,3 +164,21 @@ def test_whoever_watches_hears_of_each_partition_that_leaves():
     assert watcher.forgotten == [1, 0, 2]
     opened.session.mark_dirty(PartitionKey(TOPIC, 0))
     assert opened.session.dirty == {}, "an ended session has no partitions"
+
+
+def test_what_changes_between_look_and_answer_is_looked_at_again():
+    """A read aside takes its time, and the answer tells what was seen before it."""
+    sessions = cache()
+    opened = begin(sessions, 0, 0, asks(0, 1))
+    session = opened.session
+    assert session is not None
+    opened.to_read()
+    session.mark_dirty(PartitionKey(TOPIC, 1))
+    for index in (0, 1):
+        session.is_news(
+            PartitionKey(TOPIC, index), failed=False, has_records=False, high_watermark=4, log_start=0
+        )
+    following = begin(sessions, opened.session_id, 1)
+    assert [asked.partition for asked in following.to_read()] == [1]
+    session.is_news(PartitionKey(TOPIC, 1), failed=False, has_records=False, high_watermark=5, log_start=0)
+    assert begin(sessions, opened.session_id, 2).to_read() == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 
 import pytest
@@ -454,3 +455,44 @@ def test_a_snapshot_that_dies_at_any_step_leaves_the_whole_sequence() -> None:
     assert steps >= 15
     bases = [snapshot_struck_at(step, seed)[0] for seed in range(12) for step in range(1, steps + 2)]
     assert set(bases) == {0, 4}
+
+
+def test_a_disk_that_fails_for_a_while_ends_nobodys_watch() -> None:
+    """Every look fails, the ones after the failure too; once the disk is well, news come again."""
+
+    async def story(world: World) -> None:
+        machine = world.host("m")
+        opened: dict[str, LocalStore] = {}
+
+        async def broker(runtime: Runtime, name: str) -> None:
+            store = opened[name] = LocalStore(runtime, "/data/store", session_timeout_ms=TIMEOUT_MS)
+            await store.open()
+            await store.register(int(name), b"")
+            await asyncio.Event().wait()
+
+        def refuse(process: object, verb: str, path: str) -> None:
+            raise OSError(errno.EIO, "Input/output error", path)
+
+        for name in ("1", "2"):
+            machine.start(name, lambda runtime, name=name: broker(runtime, name))
+        await asyncio.sleep(1)
+        willing, machine.disk.strike = machine.disk.strike, refuse
+        await asyncio.sleep(0.4)
+        machine.disk.strike = willing
+        await asyncio.sleep(2)
+        seen = await opened["2"].wait_changed(-1)
+        heard = asyncio.create_task(opened["2"].wait_changed(seen))
+        await asyncio.sleep(0.5)
+
+        async def writer(runtime: Runtime) -> None:
+            store = LocalStore(runtime, "/data/store", session_timeout_ms=TIMEOUT_MS)
+            await store.open()
+            assert await store.append(0, b"news")
+
+        assert await machine.start("writer", writer).exited is None
+        async with asyncio.timeout(TIMEOUT_MS / 1000):
+            assert await heard > seen
+
+    world = World(3)
+    world.run(story)
+    assert world.failures == []

@@ -84,6 +84,8 @@ class FetchSession:
     told: dict[PartitionKey, _Told] = field(default_factory=dict[PartitionKey, _Told])
     dirty: dict[PartitionKey, None] = field(default_factory=dict[PartitionKey, None])
     """In the order in which they are to be looked at."""
+    changed: dict[PartitionKey, None] = field(default_factory=dict[PartitionKey, None])
+    """Marked since they were last looked at: what is then told of them does not clear the mark."""
     watcher: SessionWatcher | None = None
 
     def update(self, partitions: Iterable[FetchPartition], forgotten: Iterable[PartitionKey]) -> None:
@@ -98,6 +100,7 @@ class FetchSession:
         if self.partitions.pop(key, None) is not None:
             self.told.pop(key, None)
             self.dirty.pop(key, None)
+            self.changed.pop(key, None)
             if self.watcher is not None:
                 self.watcher.forget(key)
 
@@ -108,6 +111,12 @@ class FetchSession:
     def mark_dirty(self, key: PartitionKey) -> None:
         if key in self.partitions:
             self.dirty.setdefault(key)
+            self.changed[key] = None
+
+    def look(self) -> list[FetchPartition]:
+        """The partitions that are to be looked at, which is done now: what happens from now on is news."""
+        self.changed.clear()
+        return [self.partitions[key] for key in self.dirty]
 
     def is_news(
         self,
@@ -135,8 +144,9 @@ class FetchSession:
             told.high_watermark = -1  # so that recovery from the error is news again
         else:
             told.high_watermark, told.log_start_offset = high_watermark, log_start
+        changed = key in self.changed  # while it was read aside, say
         self.dirty.pop(key, None)
-        if (has_records or has_more or failed) and key in self.partitions:
+        if (has_records or has_more or failed or changed) and key in self.partitions:
             self.dirty[key] = None  # there may be more; and now it comes after the others
         return news
 
@@ -156,8 +166,7 @@ class FetchRound(NamedTuple):
         """The partitions to look at now."""
         if self.session is None:
             return list(self.named)
-        partitions = self.session.partitions
-        return [partitions[key] for key in self.session.dirty]
+        return self.session.look()
 
     @property
     def is_empty(self) -> bool:

@@ -136,7 +136,11 @@ class SystemDisk:
         return SystemFile(path, os.open(path, flags, 0o644))
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False  # any other error says nothing of the path: it is raised
+        return True
 
     def is_directory(self, path: str) -> bool:
         return os.path.isdir(path)

@@ -271,8 +271,14 @@ class LocalStore:
         if self._trouble != str(error):  # once per kind, not 60 times a second
             self._trouble = str(error)
             logger.error("The coordination store in %s cannot be read: %s", self._root, error)
-        if self._session is not None and not self._disk.exists(self._sessions.path):
+        if self._session is not None and self._has_vanished():
             self._session.lose(f"the coordination store's folder {self._root} vanished")
+
+    def _has_vanished(self) -> bool:
+        try:
+            return not self._disk.exists(self._sessions.path)
+        except OSError:
+            return False  # a disk that does not answer says nothing of what is on it
 
     async def _beat_loop(self, session: LocalSession) -> None:
         while not session.lost:
