@@ -141,7 +141,7 @@ class NilometerCluster:
                 Runtime.system(),
                 {
                     "bootstrap.servers": self.bootstrap,
-                    "request.timeout.ms": REQUEST_TIMEOUT_MS,
+                    "request.timeout.ms": OPERATION_TIMEOUT_MS // 2,
                     "default.api.timeout.ms": OPERATION_TIMEOUT_MS,
                     "socket.connection.setup.timeout.ms": REQUEST_TIMEOUT_MS,
                 },

@@ -67,9 +67,9 @@ def replicas(
 ) -> None:
     """Show every replica: where its log begins and ends, its high watermark, and what that waits for.
 
-    Each broker is asked for its own replicas. AGE says for how long a follower has lacked something that
-    the leader has; REMOTE LEO, where the leader takes its followers' logs to end; EPOCHS lists leader
-    epochs with their start offsets.
+    Each broker is asked for its own replicas, all at once but not at the very same moment. AGE says for how
+    long a follower has lacked something that the leader has; REMOTE LEO, where the leader takes its
+    followers' logs to end; EPOCHS lists leader epochs with their start offsets.
     """
     survey = ReplicaSurvey(Runtime.system(), bootstrap.split(","), timeout_ms=round(timeout * 1000))
     looks = _Looks(survey, topics or None, partitions or None, broker_ids, interval)
