@@ -37,6 +37,7 @@ from nilometer.replication import (
     ReleaseProduce,
     Replica,
     SendAlterPartition,
+    ServeFetch,
     StartEpoch,
     TruncateFully,
     TruncateTo,
@@ -309,7 +310,16 @@ class Partition:
             self._host.clock.monotonic_ms(),
         )
         self._carry_out(effects)
+        if isinstance(verdict, ServeFetch) and verdict.went_back:
+            self._look_again_at_followers()
         return verdict
+
+    def _look_again_at_followers(self) -> None:
+        """What a fetch session remembers of an idle partition may be newer than what its follower's late
+        fetch has just said: it counts again, with the session's next fetch."""
+        for waiter in list(self.fetch_waiters):
+            if waiter.for_replica:
+                waiter.on_readable(self, 0)
 
     def diverging_epoch(self, fetch_offset: int, last_fetched_epoch: int) -> EpochEnd | None:
         """Where the log that a reader has read to ``fetch_offset`` parts from this one; None if
@@ -358,6 +368,8 @@ class Partition:
         Raises KafkaError.
         """
         leader = self.leader
+        if not self.log.config.is_deleted_by_retention:
+            raise KafkaError(ErrorCode.policy_violation, f"{self.topic} keeps what it has: cleanup.policy")
         target = leader.high_watermark if offset == -1 else offset
         if not 0 <= target <= leader.high_watermark:
             raise KafkaError(

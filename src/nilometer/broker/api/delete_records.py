@@ -16,7 +16,7 @@ def handle(services: Services, request: Request) -> Reply:
     topics: list[object] = []
     for topic in request.body.topics:
         partitions: list[object] = []
-        for asked in topic.partitions:
+        for asked in {part.partition_index: part for part in topic.partitions}.values():
             error, low_watermark = ErrorCode.none, -1
             try:
                 partition = services.replicas.partition(topic.name, asked.partition_index)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -39,7 +40,8 @@ def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
         if not services.config.boolean("delete.topic.enable"):
             disabled = Outcome(ErrorCode.topic_deletion_disabled, "delete.topic.enable is false")
             return Decision((), tuple(_Result(topic.name, topic.topic_id, disabled) for topic in asked))
-        results = {index: _resolve(image, topic) for index, topic in enumerate(asked)}
+        times = Counter(asked)
+        results = {index: _resolve(image, topic, times[topic]) for index, topic in enumerate(times)}
         known = {
             index: topic_id_of(found.topic_id)
             for index, found in results.items()
@@ -59,10 +61,9 @@ def _asked(request: Request) -> list[_Asked]:
     return [_Asked(name, None) for name in request.body.topic_names]
 
 
-def _resolve(image: ClusterImage, asked: _Asked) -> _Result:
-    if asked.name is not None and asked.topic_id is not None:
-        both = Outcome(ErrorCode.invalid_request, "You may not specify both topic name and topic id.")
-        return _Result(asked.name, asked.topic_id, both)
+def _resolve(image: ClusterImage, asked: _Asked, times: int) -> _Result:
+    if (why := _why_invalid(asked, times)) is not None:
+        return _Result(asked.name, asked.topic_id, Outcome(ErrorCode.invalid_request, why))
     if asked.name is not None:
         topic, unknown = image.topic(asked.name), ErrorCode.unknown_topic_or_partition
     else:
@@ -71,6 +72,16 @@ def _resolve(image: ClusterImage, asked: _Asked) -> _Result:
     if topic is None:
         return _Result(asked.name, asked.topic_id, Outcome(unknown, "This server does not host this topic."))
     return _Result(topic.name, topic.uuid, Outcome())
+
+
+def _why_invalid(asked: _Asked, times: int) -> str | None:
+    if times > 1:
+        return "Duplicate topic."
+    if asked.name is not None and asked.topic_id is not None:
+        return "You may not specify both topic name and topic id."
+    if asked.name is None and asked.topic_id is None:
+        return "Neither topic name nor id were specified."
+    return None
 
 
 def _respond(services: Services, request: Request, results: tuple[_Result, ...]) -> Reply:

@@ -5,22 +5,24 @@ Version 2 lists fenced brokers when asked.
 
 from __future__ import annotations
 
-from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
+from nilometer.broker.api.metadata import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 
-ENDPOINT_TYPE_BROKERS = 1
+ENDPOINT_TYPE_BROKERS, ENDPOINT_TYPE_CONTROLLERS = 1, 2
 
 
 def handle(services: Services, request: Request) -> Reply:
-    if request.field("endpoint_type", ENDPOINT_TYPE_BROKERS) != ENDPOINT_TYPE_BROKERS:
+    endpoint_type = request.field("endpoint_type", ENDPOINT_TYPE_BROKERS)
+    if endpoint_type != ENDPOINT_TYPE_BROKERS:
+        known = endpoint_type == ENDPOINT_TYPE_CONTROLLERS
         return request.respond(
             throttle_time_ms=0,
-            error_code=ErrorCode.mismatched_endpoint_type,
-            error_message="The controller is one of the brokers; there are no endpoints of its own.",
+            error_code=ErrorCode.mismatched_endpoint_type if known else ErrorCode.unsupported_endpoint_type,
+            error_message="The controller is one of the brokers; there are no endpoints but theirs.",
             cluster_id=services.cluster_id,
             brokers=(),
         )
@@ -37,6 +39,7 @@ def handle(services: Services, request: Request) -> Reply:
         for broker in services.image.brokers()
         if (fenced_too or not broker.fenced) and (endpoint := broker.endpoint("PLAINTEXT")) is not None
     )
+    asked = request.body.include_cluster_authorized_operations
     return request.respond(
         throttle_time_ms=0,
         error_code=ErrorCode.none,
@@ -45,7 +48,7 @@ def handle(services: Services, request: Request) -> Reply:
         cluster_id=services.cluster_id,
         controller_id=services.image.controller_id,
         brokers=brokers,
-        cluster_authorized_operations=OPERATIONS_NOT_ASKED,
+        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
     )
 
 

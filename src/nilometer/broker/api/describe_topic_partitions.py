@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED, offline_replicas
+from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED, TOPIC_OPERATIONS, offline_replicas
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
@@ -15,12 +15,12 @@ PARTITIONS_PER_PAGE_MAX = 2000
 
 def handle(services: Services, request: Request) -> Reply:
     cursor = request.body.cursor
-    if cursor is not None and cursor.partition_index < 0:
-        refused = sorted({topic.name for topic in request.body.topics})
-        answers = tuple(_refused(request, name, ErrorCode.invalid_request) for name in refused)
-        return request.respond(throttle_time_ms=0, topics=answers, next_cursor=None)
     image = services.image
-    names = sorted({topic.name for topic in request.body.topics}) or [topic.name for topic in image.topics()]
+    wanted = sorted({topic.name for topic in request.body.topics})
+    if cursor is not None and (cursor.partition_index < 0 or (wanted and cursor.topic_name not in wanted)):
+        refused = tuple(_refused(request, name, ErrorCode.invalid_request) for name in wanted)
+        return request.respond(throttle_time_ms=0, topics=refused, next_cursor=None)
+    names = wanted or [topic.name for topic in image.topics()]
     if cursor is not None:
         names = [name for name in names if name >= cursor.topic_name]
     room = max(1, min(request.body.response_partition_limit, PARTITIONS_PER_PAGE_MAX))
@@ -31,7 +31,7 @@ def handle(services: Services, request: Request) -> Reply:
         if topic is None:
             invalid = why_invalid_name(name) is not None
             error = ErrorCode.invalid_topic_exception if invalid else ErrorCode.unknown_topic_or_partition
-            answers.append(_refused(request, name, error))
+            answers.append(_refused(request, name, error, TOPIC_OPERATIONS))
             continue
         first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
         if room == 0:
@@ -47,7 +47,7 @@ def handle(services: Services, request: Request) -> Reply:
     return request.respond(throttle_time_ms=0, topics=tuple(answers), next_cursor=next_cursor)
 
 
-def _refused(request: Request, name: str, error: ErrorCode) -> object:
+def _refused(request: Request, name: str, error: ErrorCode, operations: int = OPERATIONS_NOT_ASKED) -> object:
     return request.make(
         "DescribeTopicPartitionsResponseTopic",
         error_code=error,
@@ -55,7 +55,7 @@ def _refused(request: Request, name: str, error: ErrorCode) -> object:
         topic_id=None,
         is_internal=False,
         partitions=(),
-        topic_authorized_operations=OPERATIONS_NOT_ASKED,
+        topic_authorized_operations=operations,
     )
 
 
@@ -84,7 +84,7 @@ def _topic(services: Services, request: Request, topic: Topic, indexes: range) -
         topic_id=topic.uuid,
         is_internal=topic.is_internal,
         partitions=tuple(partitions),
-        topic_authorized_operations=OPERATIONS_NOT_ASKED,
+        topic_authorized_operations=TOPIC_OPERATIONS,
     )
 
 

@@ -24,6 +24,7 @@ from nilometer.cluster.controller.decision import Decision, Outcome
 from nilometer.cluster.delta import ConfigResource
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigResourceType
+from nilometer.cluster.topic import why_invalid_name
 from nilometer.storage.log_config import TOPIC_CONFIG
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -70,6 +71,8 @@ def _alter_resource(resource: Message) -> AlterResource:
         raise KafkaError(
             ErrorCode.invalid_request, f"Resource type {resource.resource_type} cannot be altered."
         )
+    if kind is ConfigResourceType.TOPIC and (problem := why_invalid_name(resource.resource_name)) is not None:
+        raise KafkaError(ErrorCode.invalid_topic_exception, problem)
     alterations: list[ConfigAlteration] = []
     for config in resource.configs:
         try:

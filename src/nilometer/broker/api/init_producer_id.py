@@ -1,7 +1,7 @@
 """InitProducerId: an identity for an idempotent producer.
 
-A producer that asks with the id and epoch it had (version 3) gets the next epoch of the same id, so that what
-it sent before is fenced; when epochs are used up, a new id.
+Whoever asks without a transactional id gets a new one, also with the id and epoch it had (version 3): only an
+id that belongs to a transactional id can be taken back from whoever used it before.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from nilometer.broker.services import Services
 from nilometer.coordination.store import CoordinationError
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
-
-PRODUCER_EPOCH_MAX = 32767
 
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
@@ -30,8 +28,6 @@ async def _answer(services: Services, request: Request) -> Reply:
     known_id, known_epoch = request.field("producer_id", -1), request.field("producer_epoch", -1)
     if (known_id < 0) != (known_epoch < 0):
         return _respond(request, ErrorCode.invalid_request, -1, -1)
-    if 0 <= known_epoch < PRODUCER_EPOCH_MAX:
-        return _respond(request, ErrorCode.none, known_id, known_epoch + 1)
     try:
         return _respond(request, ErrorCode.none, await services.producer_ids.next(), 0)
     except (KafkaError, CoordinationError):

@@ -22,6 +22,10 @@ from nilometer.wire.errors import ErrorCode
 
 _NO_ID = UUID(int=0)
 OPERATIONS_NOT_ASKED = -(1 << 31)
+TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
+"""Read, write, create, delete, alter, describe, describe and alter settings: nobody is refused anything."""
+CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+"""Create, alter, describe, cluster action, describe and alter settings, idempotent write."""
 
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
@@ -53,8 +57,12 @@ async def _create_then_respond(services: Services, request: Request, missing: Se
 def _asked_topics(services: Services, request: Request, errors: dict[str, ErrorCode]) -> list[object]:
     image = services.image
     answers: list[object] = []
+    seen: set[tuple[str | None, UUID | None]] = set()
     for asked in request.body.topics:
         topic_id: UUID | None = getattr(asked, "topic_id", None)
+        if (asked.name, topic_id) in seen:
+            continue
+        seen.add((asked.name, topic_id))
         if asked.name is not None:
             topic = image.topic(asked.name)
         else:
@@ -92,6 +100,8 @@ def _topic(services: Services, request: Request, topic: Topic) -> object:
     partitions = tuple(
         _partition(services, request, index, state) for index, state in enumerate(topic.partitions)
     )
+    asked = request.field("include_topic_authorized_operations", False)
+    operations = TOPIC_OPERATIONS if asked else OPERATIONS_NOT_ASKED
     return request.make(
         "MetadataResponseTopic",
         error_code=ErrorCode.none,
@@ -99,7 +109,7 @@ def _topic(services: Services, request: Request, topic: Topic) -> object:
         topic_id=topic.uuid,
         is_internal=topic.is_internal,
         partitions=partitions,
-        topic_authorized_operations=OPERATIONS_NOT_ASKED,
+        topic_authorized_operations=operations,
     )
 
 
@@ -135,13 +145,14 @@ def _respond(services: Services, request: Request, topics: Sequence[object]) -> 
         for broker in services.image.live_brokers()
         if (endpoint := broker.endpoint("PLAINTEXT")) is not None
     )
+    asked = request.field("include_cluster_authorized_operations", False)
     return request.respond(
         throttle_time_ms=0,
         brokers=brokers,
         cluster_id=services.cluster_id,
         controller_id=services.image.controller_id,
         topics=tuple(topics),
-        cluster_authorized_operations=OPERATIONS_NOT_ASKED,
+        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
         error_code=ErrorCode.none,
     )
 

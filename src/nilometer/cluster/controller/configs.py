@@ -192,16 +192,17 @@ def _is_registered(image: ClusterImage, name: str) -> bool:
 
 
 def _refuse_static(definition: ConfigDefinition, alteration: ConfigAlteration) -> None:
-    if not definition.keys[alteration.key].dynamic:
+    key = definition.keys.get(alteration.key)
+    if key is not None and not key.dynamic:
         raise Refusal(ErrorCode.invalid_request, f"Cannot update these configs dynamically: {alteration.key}")
 
 
 def _altered(definition: ConfigDefinition, alteration: ConfigAlteration, present: str | None) -> str | None:
     """The key's new text, checked; None takes it back."""
+    if alteration.operation is ConfigOperation.DELETE:
+        return None  # of a key nobody knows as well: it may be left from a time when somebody did
     try:
         key = definition.key(alteration.key)
-        if alteration.operation is ConfigOperation.DELETE:
-            return None
         if alteration.value is None:
             raise Refusal(ErrorCode.invalid_request, f"Null value not supported for : {alteration.key}")
         new = alteration.value

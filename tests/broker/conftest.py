@@ -1,0 +1,33 @@
+"""Apache Kafka and Nilometer side by side, each started once for all tests that compare them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from support.apache_kafka import ApacheKafka
+from support.nilometer_broker import NilometerBroker
+from support.two_brokers import Side
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
+    with ApacheKafka(tmp_path_factory.mktemp("kafka")) as apache:
+        side = Side("Apache Kafka", apache.bootstrap)
+        yield side
+        side.hang_up()
+
+
+@pytest.fixture(scope="session")
+def nilometer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
+    with NilometerBroker(tmp_path_factory.mktemp("beside-kafka") / "data") as broker:
+        side = Side("Nilometer", broker.bootstrap)
+        yield side
+        side.hang_up()
+    assert "Traceback" not in broker.output
+
+
+@pytest.fixture
+def sides(kafka: Side, nilometer: Side) -> tuple[Side, Side]:
+    return kafka, nilometer
