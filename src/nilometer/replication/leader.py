@@ -290,6 +290,7 @@ class LeaderRole:
                 ErrorCode.offset_out_of_range, f"fetch of {replica} at {fetch_offset}"
             ), NOTHING
         assert remote is not None
+        went_back = broker_epoch == remote.broker_epoch and fetch_offset < remote.log_end_offset
         remote.on_fetch(broker_epoch, fetch_offset, log_start_offset, self.log_end_offset, now_ms)
         high_watermark = self.high_watermark
         effects = self._maybe_advance(now_ms) + self._maybe_expand()
@@ -297,7 +298,8 @@ class LeaderRole:
         if has_records:
             remote.told_high_watermark = high_watermark
         has_news = has_records or self.high_watermark > remote.told_high_watermark
-        return ServeFetch(self.log_end_offset, high_watermark, self._log.log_start_offset, has_news), effects
+        end_offset, log_start_offset = self.log_end_offset, self._log.log_start_offset
+        return ServeFetch(end_offset, high_watermark, log_start_offset, has_news, went_back), effects
 
     def has_news_for(self, replica: BrokerId) -> bool:
         """Whether the high watermark is above what ``replica`` was last told."""

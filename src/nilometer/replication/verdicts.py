@@ -24,6 +24,9 @@ class ServeFetch:
     log_start_offset: Offset
     has_news: bool
     """There are records to send, or the high watermark is above what this follower was last told."""
+    went_back: bool = False
+    """The same life of the follower had more at an earlier fetch. So this one was late, sent before its
+    connection was given up, or the follower lost records: what it really has, its next fetch tells."""
 
 
 @dataclass(frozen=True, slots=True)
