@@ -2,7 +2,7 @@
 
 Every node has a namespace with one interface; the bridge has a namespace too, so nothing of it shows on the
 host. All neighbours are written down for good, and a cut from A to B is a wrong hardware address for B at A:
-what A sends arrives nowhere, without an error and without a word, as with a pulled cable. A cut both ways is two.
+what A sends arrives nowhere, without an error and without a word, as with a pulled cable.
 
 Needs root and `ip`. A thread that has entered a namespace hands it on to the threads and processes it starts.
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import confluent_kafka
@@ -40,7 +40,14 @@ class Writer:
     """One producer on a thread of its own, writing to every partition in turn until stopped."""
 
     def __init__(
-        self, name: str, bootstrap: str, topic: str, partitions: int, history: History, pace_s: float = 0.004
+        self,
+        name: str,
+        bootstrap: str,
+        topic: str,
+        partitions: int,
+        history: History,
+        pace_s: float = 0.004,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.name = name
         self._topic = topic
@@ -58,6 +65,7 @@ class Writer:
             "delivery.timeout.ms": 120_000,
             "socket.timeout.ms": 10_000,
             **RECONNECTING,
+            **(settings or {}),
         }
         self._producer = confluent_kafka.Producer(self._config)
         self.fatal_errors: list[str] = []

@@ -32,8 +32,16 @@ def is_installed() -> bool:
 class ZooKeeperServer:
     """One server process. Killed and started again, it keeps its port and its data."""
 
-    def __init__(self, folder: Path, number: int, port: int, members: dict[int, tuple[int, int]]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        number: int,
+        port: int,
+        members: dict[int, tuple[int, int]],
+        host: str = "127.0.0.1",
+    ) -> None:
         self._folder = folder
+        self.host = host
         self.port = port
         (folder / "data").mkdir(parents=True)
         (folder / "data" / "myid").write_text(str(number))
@@ -45,7 +53,7 @@ class ZooKeeperServer:
             "syncLimit=10",
             f"dataDir={folder}/data",
             f"clientPort={self.port}",
-            "clientPortAddress=127.0.0.1",
+            f"clientPortAddress={host}",
             "admin.enableServer=false",
             "4lw.commands.whitelist=*",
         ]
@@ -68,7 +76,7 @@ class ZooKeeperServer:
     def ask(self, word: str) -> str:
         """The answer to one of the server's four-letter words; empty when it does not answer."""
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=2) as connection:
+            with socket.create_connection((self.host, self.port), timeout=2) as connection:
                 connection.sendall(word.encode())
                 return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
         except OSError:

@@ -1,0 +1,287 @@
+"""Load on a cluster that is being hurt: producers and readers of two kinds that never rest, and who watches
+"latest".
+
+librdkafka's are threads of their own; our own clients share one event loop on a thread. All outlive whatever
+happens to brokers; what they saw goes into one history. Time-outs are short, so that a client that hangs on a
+paused or cut-off broker asks again within a scenario.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import confluent_kafka
+
+from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.consumer.consumer import Consumer
+from nilometer.client.producer.delivery import Delivery
+from nilometer.client.producer.producer import Producer
+from nilometer.runtime import Runtime
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+from .crash_load import PADDING, RECONNECTING, Writer
+from .history import History, Outcome, Seen, Send
+
+PACE_S = 0.012
+REQUEST_TIMEOUT_MS = 2_500
+IMPATIENT: dict[str, Any] = {
+    "socket.timeout.ms": REQUEST_TIMEOUT_MS,
+    "request.timeout.ms": REQUEST_TIMEOUT_MS - 500,
+    "socket.connection.setup.timeout.ms": 2_000,
+}
+IMPATIENT_READER: dict[str, Any] = {
+    "socket.timeout.ms": REQUEST_TIMEOUT_MS,
+    "socket.connection.setup.timeout.ms": 2_000,
+}
+OWN_CLIENT: dict[str, int | str] = {
+    "request.timeout.ms": REQUEST_TIMEOUT_MS,
+    "socket.connection.setup.timeout.ms": 2_000,
+    "retry.backoff.ms": 20,
+    "retry.backoff.max.ms": 200,
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 200,
+}
+POLL_S = 0.1
+NEVER_APPENDED = frozenset({ErrorCode.message_too_large, ErrorCode.invalid_required_acks})
+
+
+class TailReader:
+    """librdkafka reading every partition from its start on, for ever; a position it loses is a finding."""
+
+    def __init__(self, name: str, bootstrap: str, topic: str, partitions: int, history: History) -> None:
+        self.name = name
+        self.at: dict[int, int] = dict.fromkeys(range(partitions), -1)
+        self.findings: list[str] = []
+        self._topic = topic
+        self._history = history
+        self._stopping = threading.Event()
+        self._consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": name,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "check.crcs": True,
+                "fetch.wait.max.ms": 100,
+                "fetch.error.backoff.ms": 50,
+                **RECONNECTING,
+                **IMPATIENT_READER,
+            }
+        )
+        self._consumer.assign(
+            [confluent_kafka.TopicPartition(topic, partition, 0) for partition in range(partitions)]
+        )
+        history.moved(name)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+        self._consumer.close()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            seen: list[Seen] = []
+            for message in self._consumer.consume(1000, timeout=POLL_S):
+                error = message.error()
+                if error is None:
+                    self.at[message.partition()] = message.offset()
+                    place = f"{self._topic}-{message.partition()}"
+                    seen.append(Seen(place, message.offset(), message.value().decode()))
+                elif error.code() == confluent_kafka.KafkaError._AUTO_OFFSET_RESET:
+                    self.findings.append(f"{self.name} lost its position: {error}")
+            if seen:
+                self._history.poll(self.name, seen)
+
+
+class LatestWatcher:
+    """Asks for "latest" again and again: what one answer said, no later one may take back."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+        self.latest: dict[int, int] = dict.fromkeys(range(partitions), -1)
+        self.findings: list[str] = []
+        self.answers = 0
+        self._topic = topic
+        self._stopping = threading.Event()
+        self._consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": bootstrap, "group.id": "latest", **RECONNECTING, **IMPATIENT_READER}
+        )
+        self._thread = threading.Thread(target=self._run, name="latest", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+        self._consumer.close()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(0.05):
+            for partition, before in self.latest.items():
+                place = confluent_kafka.TopicPartition(self._topic, partition)
+                try:
+                    _, latest = self._consumer.get_watermark_offsets(place, timeout=1.0)
+                except confluent_kafka.KafkaException:
+                    continue  # no leader just now, or none that is sure of its latest offset
+                self.answers += 1
+                if latest < before:
+                    self.findings.append(
+                        f"latest of {self._topic}-{partition} went from {before} to {latest}"
+                    )
+                self.latest[partition] = max(latest, before)
+
+
+class OwnClients:
+    """A producer and a reader of our own, each on an event loop beside the test."""
+
+    name = "own"
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int, history: History) -> None:
+        self.acknowledged = 0
+        self.at: dict[int, int] = dict.fromkeys(range(partitions), -1)
+        self.findings: list[str] = []
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._history = history
+        self._writing = threading.Event()
+        self._reading = threading.Event()
+        self._writing.set()
+        self._reading.set()
+        self._writer = threading.Thread(target=self._run, args=(self._write,), name="own-writer", daemon=True)
+        self._reader = threading.Thread(target=self._run, args=(self._read,), name="own-reader", daemon=True)
+
+    def start(self) -> None:
+        self._writer.start()
+        self._reader.start()
+
+    def stop_writing(self, timeout_s: float) -> None:
+        self._writing.clear()
+        self._writer.join(timeout_s)
+        if self._writer.is_alive():
+            raise TimeoutError("our own producer still waits for acknowledgements")
+
+    def stop_reading(self) -> None:
+        self._reading.clear()
+        self._reader.join()
+
+    def _run(self, work: Callable[[], Any]) -> None:
+        try:
+            asyncio.run(work())
+        except Exception as problem:
+            self.findings.append(f"our own client ended: {problem!r}")
+
+    async def _write(self) -> None:
+        config = {"bootstrap.servers": self._bootstrap, "linger.ms": 2, **OWN_CLIENT}
+        number = 0
+        async with Producer(Runtime.system(), config) as producer:
+            while self._writing.is_set():
+                partition = number % len(self.at)
+                value = f"own-{number}{PADDING}"
+                send = self._history.send("own", f"{self._topic}-{partition}", value)
+                delivery = await producer.send(self._topic, value.encode(), partition=partition)
+                delivery.add_done_callback(self._outcome_of(send))
+                number += 1
+                await asyncio.sleep(PACE_S)
+
+    def _outcome_of(self, send: Send) -> Callable[[Delivery], None]:
+        def reported(delivery: Delivery) -> None:
+            try:
+                metadata = delivery.result()
+            except KafkaError as problem:
+                self.findings.append(f"{send.partition} {send.value[:20]}: {problem}")
+                if problem.code in NEVER_APPENDED:
+                    send.failed()
+            else:
+                send.outcome = Outcome.OK
+                send.offset = metadata.offset if metadata.offset >= 0 else None
+                self.acknowledged += 1
+
+        return reported
+
+    async def _read(self) -> None:
+        config = {"bootstrap.servers": self._bootstrap, "auto.offset.reset": "none", **OWN_CLIENT}
+        async with Consumer(Runtime.system(), config) as consumer:
+            partitions = [TopicPartition(self._topic, number) for number in self.at]
+            consumer.assign(partitions)
+            for partition in partitions:
+                consumer.seek(partition, 0)
+            self._history.moved("own-reader")
+            while self._reading.is_set():
+                try:
+                    records = await consumer.poll(1000, timeout_ms=100)
+                except KafkaError as problem:
+                    self.findings.append(f"our own reader: {problem}")
+                    await asyncio.sleep(POLL_S)
+                    continue
+                seen = [
+                    Seen(f"{r.topic}-{r.partition}", r.offset, (r.value or b"").decode()) for r in records
+                ]
+                for record in records:
+                    self.at[record.partition] = record.offset
+                if seen:
+                    self._history.poll("own-reader", seen)
+
+
+class ChaosLoad:
+    """Everybody together: what is asked of all of them, and what they found."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        partitions: int,
+        *,
+        writers: int = 2,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.history = History()
+        self.topic = topic
+        self.partitions = partitions
+        self.bootstrap = bootstrap
+        self.writers = [
+            Writer(
+                f"w{number}",
+                bootstrap,
+                topic,
+                partitions,
+                self.history,
+                PACE_S,
+                {**IMPATIENT, **(settings or {})},
+            )
+            for number in range(writers)
+        ]
+        self.reader = TailReader("tail", bootstrap, topic, partitions, self.history)
+        self.latest = LatestWatcher(bootstrap, topic, partitions)
+        self.own = OwnClients(bootstrap, topic, partitions, self.history)
+
+    def start(self) -> None:
+        for each in (*self.writers, self.reader, self.latest, self.own):
+            each.start()
+
+    @property
+    def acknowledged(self) -> dict[str, int]:
+        return {each.name: each.acknowledged for each in (*self.writers, self.own)}
+
+    def stop_writing(self, timeout_s: float = 60.0) -> None:
+        """Send no more, and wait for every outcome."""
+        for writer in self.writers:
+            writer.stop(timeout_s)
+        self.own.stop_writing(timeout_s)
+
+    def stop_reading(self) -> None:
+        self.reader.stop()
+        self.latest.stop()
+        self.own.stop_reading()
+
+    @property
+    def findings(self) -> list[str]:
+        """What no client may ever see, beyond what the history tells."""
+        fatal = [f"{writer.name}: {error}" for writer in self.writers for error in writer.fatal_errors]
+        return [*fatal, *self.reader.findings, *self.latest.findings, *self.own.findings]

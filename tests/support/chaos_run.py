@@ -1,0 +1,307 @@
+"""One chaos run: a cluster under load, hurt and healed, and at the end the verdict on all that was seen.
+
+    with ChaosRun("kill-leaders", folder, seed=7) as run:
+        run.wait_load()
+        run.cluster.kill(run.leader(0))
+        run.heal()
+
+Leaving the block stops the load, waits until every replica is in sync, reads everything to its end, and
+checks (`verdict`): nothing acknowledged is lost or repeated, each producer's records are in its order,
+readers never saw an offset change, go back or be passed over, "latest" never went back, and all replicas hold
+the same batches. When anything fails, the history, the brokers' logs and their data are kept, with one
+command that runs it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from nilometer.client.cluster_metadata import NO_LEADER
+from nilometer.client.replica_survey import ReplicaSurvey, Survey
+from nilometer.runtime import Runtime
+from nilometer.wire.errors import KafkaError
+
+from .chaos_load import ChaosLoad
+from .crash_load import Reader
+from .eventually import eventually
+from .history import Outcome, check
+from .nilometer_cluster import NilometerCluster
+from .replica_comparison import compare_replicas
+
+TOPIC = "chaos"
+PARTITIONS = 3
+SESSION_TIMEOUT_MS = 1_500
+OVERRIDES = {
+    "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+    "replica.lag.time.max.ms": "2000",
+    "replica.fetch.wait.max.ms": "200",
+    "replica.fetch.backoff.ms": "200",
+    "replica.high.watermark.checkpoint.interval.ms": "1000",
+    "num.replica.fetchers": "2",
+    "log.segment.bytes": "1048576",
+    "min.insync.replicas": "2",
+}
+HEALED_TIMEOUT_S = 60.0
+KEPT = Path(__file__).resolve().parents[2] / "build" / "chaos"
+
+
+class Wound(Protocol):
+    """Something outside the brokers that has to be whole before a cluster can heal."""
+
+    def heal(self) -> None: ...
+
+
+class ChaosRun:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        seed: int,
+        *,
+        overrides: Mapping[str, str] | None = None,
+        partitions: int = PARTITIONS,
+        wounds: Sequence[Wound] = (),
+        **cluster_options: Any,
+    ) -> None:
+        self.name = name
+        self.folder = folder
+        self.seed = seed
+        self.chance = random.Random(seed)
+        self.partitions = partitions
+        self.cluster = NilometerCluster(folder, 3, {**OVERRIDES, **(overrides or {})}, **cluster_options)
+        self.load: ChaosLoad | None = None
+        self.story: list[str] = []
+        self._wounds = wounds
+        self._idle = threading.Event()
+        self._began = time.monotonic()
+
+    # --- the course
+
+    def __enter__(self) -> ChaosRun:
+        try:
+            self.cluster.start()
+            self.cluster.create_topic(TOPIC, self.partitions)
+            self.load = ChaosLoad(self.cluster.bootstrap, TOPIC, self.partitions)
+            self.load.start()
+            self.wait_load()
+        except BaseException:
+            self._keep()
+            self.cluster.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self.verdict()
+        except BaseException:
+            self._keep()
+            raise
+        else:
+            if kind is not None:
+                self._keep()
+        finally:
+            self.cluster.close()
+
+    def tell(self, what: str) -> None:
+        """Note what is being done, for whoever reads a failure."""
+        self.story.append(f"{time.monotonic() - self._began:7.2f} s  {what}")
+
+    def wait_load(self, records: int = 10, timeout_s: float = 40.0) -> None:
+        """Until every producer has had that many further acknowledgements."""
+        assert self.load is not None
+        before = self.load.acknowledged
+        eventually(
+            lambda: all(count >= before[name] + records for name, count in self.load.acknowledged.items()),
+            f"every producer gets {records} acknowledgements more",
+            timeout_s,
+        )
+
+    def heal(self) -> None:
+        """Everything outside is whole, every broker runs, every replica is in sync, and the load goes on."""
+        self.tell("heals")
+        for wound in self._wounds:
+            wound.heal()
+        for broker_id in self.cluster.brokers:
+            self.cluster.resume(broker_id)
+        self.start_down()
+        self.wait_in_sync()
+        self.wait_load()
+        self.tell("healed")
+
+    # --- what is done to brokers, and told
+
+    def kill(self, *broker_ids: int) -> None:
+        self.tell(f"kills {broker_ids}")
+        self.cluster.kill(*broker_ids)
+
+    def stop(self, broker_id: int) -> None:
+        self.tell(f"stops {broker_id}")
+        code = self.cluster.stop(broker_id)
+        assert code == 0, f"broker {broker_id} ended with {code}"
+
+    def pause(self, broker_id: int) -> None:
+        self.tell(f"pauses {broker_id}")
+        self.cluster.pause(broker_id)
+
+    def resume(self, broker_id: int) -> None:
+        self.tell(f"resumes {broker_id}")
+        self.cluster.resume(broker_id)
+
+    def start(self, *broker_ids: int) -> None:
+        self.tell(f"starts {broker_ids}")
+        self.cluster.start(*broker_ids)
+
+    def pass_time(self, seconds: float) -> None:
+        """Let a state last: here time is part of the fault, nothing is waited for."""
+        self._idle.wait(seconds)
+
+    def start_down(self) -> None:
+        down = [one for one, broker in self.cluster.brokers.items() if not broker.alive()]
+        if down:
+            self.start(*down)
+
+    def wait_in_sync(self) -> None:
+        self.cluster.wait_full_isr(TOPIC, HEALED_TIMEOUT_S)
+
+    # --- who is who
+
+    def leader(self, partition: int = 0) -> int:
+        return self.cluster.wait_leader(TOPIC, partition, timeout_s=40)
+
+    def leads_nothing(self, broker_id: int) -> bool:
+        """As all the others that run see it: every partition has a leader, and it is not this one."""
+        for other in self.cluster.running:
+            if other == broker_id:
+                continue
+            try:
+                known = self.cluster.metadata_of(other, [TOPIC]).topics[TOPIC]
+            except KafkaError:
+                return False
+            if any(partition.leader_id in (NO_LEADER, broker_id) for partition in known.partitions):
+                return False
+        return True
+
+    def wait_replaced(self, broker_id: int) -> None:
+        """Until others lead in its place."""
+        eventually(lambda: self.leads_nothing(broker_id), f"others lead in place of {broker_id}", 20)
+        self.tell(f"others lead in place of {broker_id}")
+
+    def followers(self, partition: int = 0) -> list[int]:
+        leader = self.leader(partition)
+        return [one for one in self.cluster.running if one != leader]
+
+    def controller(self) -> int:
+        found: list[int] = []
+
+        def is_known() -> bool:
+            controller = self.cluster.controller()
+            found.append(controller or 0)
+            return controller is not None
+
+        eventually(is_known, "the brokers agree on a controller", 30)
+        return found[-1]
+
+    # --- the verdict
+
+    def verdict(self) -> None:
+        """Heal, stop, read everything, and judge. Raises AssertionError with all that is wrong."""
+        load = self.load
+        assert load is not None
+        self.heal()
+        load.stop_writing()
+        self.tell("the load has stopped")
+        wrong = [*self._read_to_end(), *self._compare_replicas()]
+        load.stop_reading()
+        anomalies = check(load.history)
+        wrong += [*load.findings, *(str(each) for each in anomalies)]
+        sends = load.history.sends
+        unsettled = [str(send) for send in sends if send.outcome is not Outcome.OK]
+        wrong += [f"neither acknowledged nor refused: {story}" for story in unsettled]
+        assert load.latest.answers > 0, "nobody could ask for latest offsets"
+        counts = f"{len(sends)} records, {len(load.history.polls)} polls, {load.latest.answers} times latest"
+        self.tell(counts)
+        print(f"chaos {self.name}: {counts}, {time.monotonic() - self._began:.1f} s, seed {self.seed}")
+        assert not wrong, f"{len(wrong)} findings:\n" + "\n".join(wrong[:30])
+
+    def _read_to_end(self) -> list[str]:
+        load = self.load
+        assert load is not None
+        last = Reader("last", self.cluster.bootstrap, TOPIC, self.partitions, load.history)
+        ends = last.ends()
+        last.read_past(ends)
+        last.close()
+        load.history.read_to_end("last")
+        wrong: list[str] = []
+        for name, at in (("the tail reader", load.reader.at), ("our own reader", load.own.at)):
+            try:
+                eventually(lambda at=at: all(at[one] >= end for one, end in ends.items()), name, 30)
+            except AssertionError:
+                wrong.append(f"{name} is stuck at {at}, the ends are {ends}")
+        return wrong
+
+    def _compare_replicas(self) -> list[str]:
+        """As far as all must agree: from the highest log start to the lowest high watermark."""
+        eventually(self._are_level, "all replicas know that everything is committed", 20)
+        data_dirs = {broker_id: broker.data_dir for broker_id, broker in self.cluster.brokers.items()}
+        wrong: list[str] = []
+        for partition in range(self.partitions):
+            states = [row.state for row in self.survey().rows if row.partition == partition]
+            start = max(state.log_start_offset for state in states if state is not None)
+            end = min(state.high_watermark for state in states if state is not None)
+            wrong += [str(each) for each in compare_replicas(data_dirs, TOPIC, partition, start, end)]
+        return wrong
+
+    def _are_level(self) -> bool:
+        try:
+            rows = self.survey().rows
+        except KafkaError:
+            return False
+        ends: dict[int, set[int]] = {}
+        for row in rows:
+            if row.state is None:
+                return False
+            ends.setdefault(row.partition, set()).update((row.state.log_end_offset, row.state.high_watermark))
+        return len(ends) == self.partitions and all(len(found) == 1 for found in ends.values())
+
+    def survey(self) -> Survey:
+        """What every broker says of its replicas now."""
+
+        async def look() -> Survey:
+            async with ReplicaSurvey(Runtime.system(), self.cluster.bootstrap.split(",")) as survey:
+                return await survey.look([TOPIC])
+
+        return asyncio.run(look())
+
+    # --- evidence
+
+    def _keep(self) -> None:
+        """What is needed to find out why, in a folder that stays."""
+        target = KEPT / f"{self.name}-seed-{self.seed}-{os.getpid()}"
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(self.folder, target, ignore_dangling_symlinks=True, dirs_exist_ok=True)
+        (target / "story.txt").write_text("\n".join(self.story) + "\n")
+        if self.load is not None:
+            self.load.history.save(target / "history.jsonl")
+        try:
+            (target / "replicas.txt").write_text("\n".join(str(row) for row in self.survey().rows) + "\n")
+        except KafkaError as problem:
+            (target / "replicas.txt").write_text(f"{problem}\n")
+        print("\n".join(self.story))
+        print(f"kept: {target}")
+        print(f"again: NILOMETER_CHAOS_SEED={self.seed} .venv/bin/pytest tests/chaos -k {self.name}")
+
+
+def seed_from_environment(default: int) -> int:
+    return int(os.environ.get("NILOMETER_CHAOS_SEED", default))
