@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: help setup java components demo lint test bench soak clean
+.PHONY: help setup java components demo lint test bench simulate soak clean
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -38,6 +38,9 @@ test: setup java components  ## all tests but the long campaigns
 
 bench: setup java  ## Nilometer beside Apache Kafka; BENCH='--row start --rounds 5' passes options
 	$(BIN)/python -m bench $(BENCH)
+
+simulate: setup  ## whole clusters in a virtual world: a fixed set of seeds; SIMULATE='--seed 900 --seeds 50' chooses others
+	$(BIN)/nilometer simulate $(if $(SIMULATE),$(SIMULATE),--seeds 20 --minutes 1)
 
 soak: setup java components  ## the long campaigns
 	$(BIN)/pytest -m soak --timeout 7200

@@ -1,0 +1,234 @@
+"""Playing the faults of a plan on a cluster: beginning each when its time comes, ending it, healing all.
+
+What one fault does is in one pair of methods or one coroutine; faults overlap freely. A fault that would
+break the promise (one machine too many without power) is left out, and the trace says so.
+
+Invariant: after :meth:`FaultDriver.heal` nothing is broken any more, whatever was under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections import Counter
+from collections.abc import Iterable
+from typing import assert_never
+
+from nilometer.simulation.cluster import BrokerNode, Cluster
+from nilometer.simulation.disk import CHANGES, DiskUser, HostDisk
+from nilometer.simulation.plan import Fault, Kind, Plan
+from nilometer.simulation.world import Host
+
+LOOK_S = 0.5
+
+
+class DiskTrouble:
+    """What is wrong with one disk at the moment; asked before every operation."""
+
+    def __init__(self, cluster: Cluster, disk: HostDisk) -> None:
+        self._chance = cluster.world.chance
+        self._disk = disk
+        self.active: dict[Fault, str] = {}
+        """Fault to the name of the process that it hits ("" for all)."""
+        disk.strike = self._strike
+
+    def _strike(self, process: DiskUser, verb: str, path: str) -> None:
+        for fault, name in self.active.items():
+            if name and process.name != name:
+                continue
+            if fault.kind is Kind.STORE and not path.startswith("/coordination"):
+                continue
+            if fault.kind is Kind.DISK_ERROR and (path.startswith("/coordination") or verb not in CHANGES):
+                continue
+            if self._chance.random() < 0.2 + 0.8 * fault.size:
+                raise OSError(errno.EIO, "Input/output error", path)
+
+
+class FaultDriver:
+    def __init__(self, cluster: Cluster, plan: Plan, only: Iterable[int] | None = None) -> None:
+        """``only``: the numbers of the faults to play, instead of all."""
+        self._cluster = cluster
+        self._world = cluster.world
+        self._plan = plan
+        self._only = None if only is None else frozenset(only)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._paused: Counter[str] = Counter()
+        self._troubles = {
+            id(disk): DiskTrouble(cluster, disk)
+            for disk in [*(host.disk for host in cluster.machines), cluster.store_disk]
+        }
+        self.damaged: dict[str, Host] = {}
+        """Machines that lost what they had not synced, and have not caught up with the others since."""
+        self.played: Counter[Kind] = Counter()
+        self.left_out = 0
+
+    def start(self) -> None:
+        for fault in self._plan.faults:
+            if self._only is None or fault.number in self._only:
+                self._tasks.append(asyncio.create_task(self._play(fault)))
+        self._tasks.append(asyncio.create_task(self._watch_recovery()))
+
+    async def heal(self) -> None:
+        """End every fault, and have everything run."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._world.trace.note("faults", "all is healed")
+        self._world.network.heal_all()
+        for trouble in self._troubles.values():
+            trouble.active.clear()
+        for host in self._cluster.machines:
+            host.disk.capacity = 1 << 40
+            host.disk.stalled_until = 0.0
+            if not host.up:
+                self._cluster.power_on(host)
+        self._cluster.store_disk.stalled_until = 0.0
+        for node in self._cluster.nodes.values():
+            if node.process is not None:
+                node.process.resume()
+            node.start()
+        self._tasks = [asyncio.create_task(self._watch_recovery())]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # ---- one fault
+
+    async def _play(self, fault: Fault) -> None:
+        await asyncio.sleep(fault.at_s)
+        if fault.kind is Kind.POWER and not self._may_lose_power(self._node(fault).host):
+            self.left_out += 1
+            self._world.trace.note("faults", f"{fault} would break the promise: left out")
+            return
+        self._world.trace.note("faults", f"{fault} begins")
+        self.played[fault.kind] += 1
+        self._begin(fault)
+        await asyncio.sleep(fault.duration_s)
+        self._world.trace.note("faults", f"{fault} ends")
+        self._end(fault)
+
+    def _begin(self, fault: Fault) -> None:
+        network = self._world.network
+        match fault.kind:
+            case Kind.CRASH:
+                self._node(fault).crash()
+            case Kind.STOP:
+                self._node(fault).stop()
+            case Kind.POWER:
+                host = self._node(fault).host
+                self.damaged[host.name] = host
+                self._cluster.power_off(host)
+            case Kind.PAUSE:
+                self._pause(self._node(fault))
+            case Kind.CUT:
+                for link in self._links(fault):
+                    network.cut(*link)
+                    network.cut(*link[::-1])
+            case Kind.CUT_ONE_WAY:
+                for link in self._links(fault):
+                    network.cut(*link)
+            case Kind.ISOLATE:
+                network.separate([self._node(fault).host.name], self._others(fault))
+            case Kind.SLOW:
+                for link in self._links(fault):
+                    network.slow(*link, 5 + 2_000 * fault.size**3)
+            case Kind.RESET:
+                for link in self._links(fault):
+                    network.reset(*link)
+            case Kind.STALL:
+                disk = self._node(fault).host.disk
+                disk.stalled_until = max(disk.stalled_until, self._world.loop.time() + fault.duration_s)
+            case Kind.DISK_ERROR:
+                node = self._node(fault)
+                self._troubles[id(node.host.disk)].active[fault] = node.name
+            case Kind.DISK_FULL:
+                disk = self._node(fault).host.disk
+                disk.capacity = disk.used + int(20_000 * fault.size)
+            case Kind.CLOCK:
+                clock = self._node(fault).host.clock
+                clock.skew_ms = int((fault.size - 0.5) * 7_200_000)
+            case Kind.STORE:
+                name = self._node(fault).name if fault.number % 2 else ""
+                self._troubles[id(self._cluster.store_disk)].active[fault] = name
+            case Kind.STORE_STALL:
+                disk = self._cluster.store_disk
+                disk.stalled_until = max(disk.stalled_until, self._world.loop.time() + fault.duration_s)
+            case _:
+                assert_never(fault.kind)
+
+    def _end(self, fault: Fault) -> None:
+        network = self._world.network
+        match fault.kind:
+            case Kind.CRASH | Kind.STOP:
+                self._node(fault).start()
+            case Kind.POWER:
+                host = self._node(fault).host
+                if not host.up:
+                    self._cluster.power_on(host)
+            case Kind.PAUSE:
+                self._resume(self._node(fault))
+            case Kind.CUT | Kind.CUT_ONE_WAY:
+                for link in self._links(fault):
+                    network.heal(*link)
+                    network.heal(*link[::-1])
+            case Kind.ISOLATE:
+                name = self._node(fault).host.name
+                for other in self._others(fault):
+                    network.heal(name, other)
+                    network.heal(other, name)
+            case Kind.SLOW:
+                for link in self._links(fault):
+                    network.slow(*link, 0.0)
+            case Kind.DISK_ERROR:
+                self._troubles[id(self._node(fault).host.disk)].active.pop(fault, None)
+            case Kind.STORE:
+                self._troubles[id(self._cluster.store_disk)].active.pop(fault, None)
+            case Kind.DISK_FULL:
+                self._node(fault).host.disk.capacity = 1 << 40
+            case Kind.RESET | Kind.STALL | Kind.CLOCK | Kind.STORE_STALL:
+                pass
+            case _:
+                assert_never(fault.kind)
+
+    # ---- helpers
+
+    def _node(self, fault: Fault) -> BrokerNode:
+        return self._cluster.nodes[fault.target or fault.other]
+
+    def _host_name(self, who: int) -> str:
+        return self._cluster.nodes[who].host.name if who else "clients"
+
+    def _links(self, fault: Fault) -> list[tuple[str, str]]:
+        link = self._host_name(fault.target), self._host_name(fault.other)
+        return [link] if link[0] != link[1] else []
+
+    def _others(self, fault: Fault) -> list[str]:
+        own = self._node(fault).host
+        return [host.name for host in self._cluster.machines if host is not own]
+
+    def _pause(self, node: BrokerNode) -> None:
+        self._paused[node.name] += 1
+        if node.process is not None:
+            node.process.pause()
+
+    def _resume(self, node: BrokerNode) -> None:
+        self._paused[node.name] -= 1
+        if node.process is not None and not self._paused[node.name]:
+            node.process.resume()
+
+    def _may_lose_power(self, host: Host) -> bool:
+        if not host.up:
+            return False
+        machines = {**self.damaged, host.name: host}
+        return len(machines) <= self._plan.machines_lost_max or self._cluster.one_machine
+
+    async def _watch_recovery(self) -> None:
+        """A damaged machine counts again once its brokers are in sync in everything they have."""
+        while True:
+            for name, host in list(self.damaged.items()):
+                if host.up and all(node.is_in_sync() for node in self._cluster.nodes_on(host)):
+                    self._world.trace.note("faults", f"{name} has caught up")
+                    del self.damaged[name]
+            await asyncio.sleep(LOOK_S)

@@ -1,0 +1,229 @@
+"""What one seed draws: the cluster's shape and settings, its topics, its clients, and the faults it suffers.
+
+Swarm testing: every seed leaves most things out and does a few a lot, so that rare combinations come about.
+A plan is a value; the same seed and wishes give the same plan.
+
+Invariant: a plan asks for no more than is promised. Machines lose power only where each topic either has
+``flush.messages=1`` or is written to ``min.insync.replicas`` > 1 machines, of which one at a time may go.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from nilometer.simulation.workload.producers import WriterPlan
+
+
+class Kind(enum.Enum):
+    """The kinds of faults, by the names that users give them."""
+
+    CRASH = "crash"
+    STOP = "stop"
+    POWER = "power"
+    PAUSE = "pause"
+    CUT = "cut"
+    CUT_ONE_WAY = "cut-one-way"
+    ISOLATE = "isolate"
+    SLOW = "slow"
+    RESET = "reset"
+    STALL = "stall"
+    DISK_ERROR = "disk-error"
+    DISK_FULL = "disk-full"
+    CLOCK = "clock"
+    STORE = "store"
+    STORE_STALL = "store-stall"
+
+
+NEEDS_SEVERAL_MACHINES = frozenset({Kind.ISOLATE})
+HURT_SHARE = 0.75
+"""How much of a run the faults have; the rest is for healing and reading."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPlan:
+    name: str
+    partitions: int
+    min_insync_replicas: int
+    flush_each: bool
+    segment_ms: int
+
+    @property
+    def configs(self) -> dict[str, str]:
+        configs = {
+            "min.insync.replicas": str(self.min_insync_replicas),
+            "segment.ms": str(self.segment_ms),
+        }
+        return configs | ({"flush.messages": "1"} if self.flush_each else {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One misfortune. Who suffers it is a broker id, or 0 for the clients' machine."""
+
+    number: int
+    at_s: float
+    kind: Kind
+    target: int
+    other: int
+    duration_s: float
+    size: float
+    """Between 0 and 1: how bad, where the kind has degrees."""
+
+    def __str__(self) -> str:
+        return (
+            f"#{self.number} {self.kind.value} of {self.target}"
+            f"{f' towards {self.other}' if self.kind in WITH_OTHER else ''}"
+            f" at {self.at_s:.3f} s for {self.duration_s:.3f} s"
+        )
+
+
+WITH_OTHER = frozenset({Kind.CUT, Kind.CUT_ONE_WAY, Kind.SLOW, Kind.RESET})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    seed: int
+    minutes: float
+    brokers: int
+    one_machine: bool
+    kinds: tuple[Kind, ...]
+    faults: tuple[Fault, ...]
+    settings: dict[str, str] = field(default_factory=dict[str, str])
+    topics: tuple[TopicPlan, ...] = ()
+    writers: tuple[WriterPlan, ...] = ()
+    churn: bool = False
+    """Whether topics come and go."""
+    clock_rates: tuple[float, ...] = ()
+    cold: float = 0.0
+    hiccup: float = 0.0
+
+    @property
+    def hurt_s(self) -> float:
+        return self.minutes * 60 * HURT_SHARE
+
+    @property
+    def machines_lost_max(self) -> int:
+        """How many machines may be without what they had not synced, at one time."""
+        if all(topic.flush_each for topic in self.topics):
+            return self.brokers
+        return min(topic.min_insync_replicas for topic in self.topics if not topic.flush_each) - 1
+
+
+def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None) -> Plan:
+    """The plan of ``seed``. ``kinds`` replaces the mix of faults that it would draw."""
+    chance = random.Random(f"{seed}/plan")
+    one_machine = chance.random() < 0.2
+    chosen = _kinds(chance, one_machine)
+    if kinds is not None:
+        chosen = tuple(kind for kind in Kind if kind in set(kinds))
+    if one_machine:
+        chosen = tuple(kind for kind in chosen if kind not in NEEDS_SEVERAL_MACHINES)
+    topics = _topics(chance, one_machine, Kind.POWER in chosen)
+    return Plan(
+        seed=seed,
+        minutes=minutes,
+        brokers=3,
+        one_machine=one_machine,
+        kinds=chosen,
+        faults=_schedule(random.Random(f"{seed}/faults"), chosen, minutes * 60 * HURT_SHARE, one_machine),
+        settings=_settings(chance),
+        topics=topics,
+        writers=_writers(chance, topics),
+        churn=chance.random() < 0.5,
+        clock_rates=tuple(chance.choice((1.0, chance.uniform(0.98, 1.02))) for _ in range(3)),
+        cold=chance.choice((0.0, 0.0, 0.05, 0.5)),
+        hiccup=chance.choice((0.0, 0.0, 0.001, 0.02)),
+    )
+
+
+def _kinds(chance: random.Random, one_machine: bool) -> tuple[Kind, ...]:
+    count = chance.choice((1, 2, 3, 3, 4, 5, 7))
+    pool = [kind for kind in Kind if not (one_machine and kind in NEEDS_SEVERAL_MACHINES)]
+    drawn = chance.sample(pool, count)
+    return tuple(kind for kind in Kind if kind in drawn)
+
+
+def _topics(chance: random.Random, one_machine: bool, with_power: bool) -> tuple[TopicPlan, ...]:
+    topics: list[TopicPlan] = []
+    for index in range(chance.randint(1, 3)):
+        flush_each = chance.random() < 0.3 or (with_power and one_machine)
+        may_be_alone = flush_each or not with_power
+        topics.append(
+            TopicPlan(
+                name=f"topic{index}",
+                partitions=chance.randint(1, 4),
+                min_insync_replicas=chance.choice((1, 2)) if may_be_alone else 2,
+                flush_each=flush_each,
+                segment_ms=chance.choice((5_000, 30_000, 604_800_000)),
+            )
+        )
+    return tuple(topics)
+
+
+def _writers(chance: random.Random, topics: tuple[TopicPlan, ...]) -> tuple[WriterPlan, ...]:
+    writers: list[WriterPlan] = []
+    for topic in topics:
+        for _ in range(chance.randint(1, 2)):
+            idempotent = chance.random() < 0.7
+            writers.append(
+                WriterPlan(
+                    topic=topic.name,
+                    partitions=topic.partitions,
+                    per_second=chance.choice((0.5, 2.0, 5.0)),
+                    idempotent=idempotent,
+                    acks="all" if idempotent else chance.choice(("all", "all", "1")),
+                    codec=chance.choice(("none", "none", "lz4", "zstd", "snappy", "gzip")),
+                    value_bytes=chance.choice((10, 100, 600)),
+                    retries=idempotent or chance.random() < 0.5,
+                )
+            )
+    return tuple(writers)
+
+
+def _settings(chance: random.Random) -> dict[str, str]:
+    return {
+        "auto.create.topics.enable": "false",
+        "replica.lag.time.max.ms": chance.choice(("2000", "10000")),
+        "replica.high.watermark.checkpoint.interval.ms": chance.choice(("200", "5000")),
+        "log.flush.offset.checkpoint.interval.ms": chance.choice(("1000", "60000")),
+        "leader.imbalance.check.interval.seconds": chance.choice(("10", "300")),
+        "log.retention.check.interval.ms": chance.choice(("5000", "300000")),
+        "log.segment.delete.delay.ms": chance.choice(("1000", "60000")),
+        "num.replica.fetchers": chance.choice(("1", "1", "2")),
+        "max.incremental.fetch.session.cache.slots": chance.choice(("2", "1000")),
+    }
+
+
+def _schedule(
+    chance: random.Random, kinds: tuple[Kind, ...], until_s: float, one_machine: bool
+) -> tuple[Fault, ...]:
+    if not kinds:
+        return ()
+    mean_gap_s = chance.choice((2.0, 5.0, 15.0))
+    longest_s = chance.choice((2.0, 12.0, 45.0))
+    faults: list[Fault] = []
+    at_s = 2.0
+    while True:
+        at_s += chance.expovariate(1 / mean_gap_s)
+        if at_s >= until_s:
+            return tuple(faults)
+        kind = chance.choice(kinds)
+        target, other = chance.sample(range(4), 2)
+        if kind not in WITH_OTHER and target == 0:
+            target = other or 1
+        if kind in WITH_OTHER and one_machine:
+            target, other = chance.sample((0, 1), 2)
+        faults.append(
+            Fault(
+                number=len(faults),
+                at_s=at_s,
+                kind=kind,
+                target=target,
+                other=other,
+                duration_s=longest_s * chance.random() ** 2 + 0.01,
+                size=chance.random(),
+            )
+        )

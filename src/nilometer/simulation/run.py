@@ -1,0 +1,301 @@
+"""One seed, played to its end and judged.
+
+Two phases: the plan's faults hurt the cluster while its clients work; then everything is healed, and the
+cluster is *required* to converge within a bound and to show every acknowledged record. A verdict's exit code
+says what kind of failure it was: a program crashed, no convergence, or something wrong was said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from nilometer.client.admin import Admin
+from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.descriptions import NewTopic, ResourceType
+from nilometer.replication import FollowerRole, LeaderRole
+from nilometer.runtime import Runtime
+from nilometer.simulation.checkers import disks, metadata
+from nilometer.simulation.checkers.beliefs import Beliefs
+from nilometer.simulation.checkers.history import History, Outcome, check
+from nilometer.simulation.cluster import COORDINATION, Cluster
+from nilometer.simulation.faults import FaultDriver
+from nilometer.simulation.plan import Kind, Plan
+from nilometer.simulation.story import Story
+from nilometer.simulation.workload.consumers import Reader
+from nilometer.simulation.workload.producers import Writer
+from nilometer.simulation.workload.topics import KEY, TopicChurn
+from nilometer.simulation.world import World
+
+CONVERGENCE_S = 120.0
+"""How long after healing everything must be well again. Longest single waits: a connection attempt (10 s),
+a session (6 s), a follower's lag (10 s), a fetch that hangs on a dead connection (10.5 s)."""
+SETTLE_S = 180.0
+"""How long clients may take to finish after that: their deliveries time out after 40 s."""
+LOOK_S = 0.25
+STORE_KINDS = frozenset({Kind.DISK_ERROR, Kind.DISK_FULL, Kind.STORE, Kind.STORE_STALL})
+
+
+class Exit(enum.IntEnum):
+    CLEAN = 0
+    CRASH = 10
+    NO_CONVERGENCE = 11
+    WRONG_RESULT = 12
+
+
+GRAVITY = (Exit.CLEAN, Exit.NO_CONVERGENCE, Exit.CRASH, Exit.WRONG_RESULT)
+
+
+@dataclass(slots=True)
+class Verdict:
+    plan: Plan
+    exit: Exit = Exit.CLEAN
+    findings: list[str] = field(default_factory=list[str])
+    digest: str = ""
+    simulated_s: float = 0.0
+    real_s: float = 0.0
+    faults: Counter[Kind] = field(default_factory=Counter[Kind])
+    sends: int = 0
+    acknowledged: int = 0
+    read: int = 0
+    story: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    problems: Counter[str] = field(default_factory=Counter[str])
+
+    def find(self, exit: Exit, findings: Iterable[str]) -> None:
+        """The gravest kind of failure names the run."""
+        found = list(findings)
+        if found and GRAVITY.index(exit) > GRAVITY.index(self.exit):
+            self.exit = exit
+        self.findings += found
+
+
+def run(
+    plan: Plan, *, only: Iterable[int] | None = None, sink: Callable[[str], object] | None = None
+) -> Verdict:
+    """Play ``plan`` (of its faults those numbered in ``only``, if given); ``sink`` gets each trace line."""
+    verdict = Verdict(plan)
+    world = World(plan.seed, sink=sink)
+    begun = time.perf_counter()
+    with Story(world) as story:
+        run = _Run(world, plan, only, verdict, story)
+        try:
+            world.run(lambda _: run.play(), limit_s=plan.minutes * 60 + 2_000)
+        except TimeoutError:
+            verdict.find(Exit.NO_CONVERGENCE, ["the world's time ran out"])
+        except Exception as error:
+            verdict.find(Exit.CRASH, [f"the run itself failed: {error!r}"])
+            if verdict.exit is Exit.CRASH and not story.unexpected:
+                raise
+        verdict.find(Exit.CRASH, (f"crash: {text}" for text in story.unexpected[:5]))
+        verdict.find(Exit.CRASH, (f"crash: {error!r}" for error in world.failures[:5]))
+        verdict.story = story.last()
+    verdict.digest = world.trace.digest
+    verdict.simulated_s = world.loop.time()
+    verdict.real_s = time.perf_counter() - begun
+    return verdict
+
+
+class _Run:
+    def __init__(
+        self, world: World, plan: Plan, only: Iterable[int] | None, verdict: Verdict, story: Story
+    ) -> None:
+        self._world = world
+        self._plan = plan
+        self._verdict = verdict
+        self._story = story
+        self._cluster = Cluster(
+            world, brokers=plan.brokers, one_machine=plan.one_machine, settings=plan.settings
+        )
+        self._clients = world.host("clients")
+        self._driver = FaultDriver(self._cluster, plan, only)
+        self._beliefs = Beliefs(self._cluster)
+        self._history = History()
+        self._partitions = [
+            TopicPartition(topic.name, index) for topic in plan.topics for index in range(topic.partitions)
+        ]
+        servers = self._cluster.bootstrap_servers
+        self._writers = [
+            Writer(f"writer{number}", self._clients, servers, each, self._history)
+            for number, each in enumerate(plan.writers)
+        ]
+        self._readers = [
+            Reader("tail", self._clients, servers, self._partitions, self._history),
+            Reader("again", self._clients, servers, self._partitions, self._history, polls_of_a_life=40),
+        ]
+        self._churn = TopicChurn(self._clients, servers) if plan.churn else None
+
+    async def play(self) -> None:
+        self._set_up_world()
+        await self._cluster.set_up()
+        if not await self._finishes("admin", self._create_topics, SETTLE_S):
+            return
+        watching = asyncio.create_task(self._watch())
+        writing = [writer.start() for writer in self._writers]
+        reading = [reader.start() for reader in self._readers]
+        churning = [self._churn.start()] if self._churn is not None else []
+        self._driver.start()
+        await asyncio.sleep(self._plan.hurt_s)
+        await self._driver.heal()
+        for client in (*self._writers, *([self._churn] if self._churn else [])):
+            client.stop()
+        await self._until(lambda: not any(process.alive for process in (*writing, *churning)), SETTLE_S)
+        stuck = [process.name for process in (*writing, *churning) if process.alive]
+        self._verdict.find(Exit.NO_CONVERGENCE, (f"{name} does not come to an end" for name in stuck))
+        await self._until(lambda: not self._unwell(), CONVERGENCE_S)
+        self._verdict.find(Exit.NO_CONVERGENCE, self._unwell())
+        for reader in self._readers:
+            reader.stop()
+        await self._until(lambda: not any(process.alive for process in reading), SETTLE_S)
+        watching.cancel()
+        await self._driver.stop()
+        if not self._verdict.findings:
+            await self._judge_at_rest()
+        self._judge_history()
+        self._verdict.find(
+            Exit.CRASH,
+            (
+                f"{process.name} failed: {process.exited.result()!r}"
+                for process in (*writing, *reading, *churning)
+                if process.exited.done() and process.exited.result() is not None
+            ),
+        )
+
+    def _set_up_world(self) -> None:
+        self._world.network.hiccup = self._plan.hiccup
+        rates = dict(zip(self._cluster.nodes, self._plan.clock_rates, strict=False))
+        for broker_id, node in self._cluster.nodes.items():
+            node.host.clock.rate = rates.get(broker_id, 1.0)
+            node.host.disk.cold = self._plan.cold
+
+    async def _create_topics(self, runtime: Runtime) -> None:
+        async with Admin(runtime, {"bootstrap.servers": self._cluster.bootstrap_servers}) as admin:
+            for topic in self._plan.topics:
+                await admin.create_topic(NewTopic(topic.name, topic.partitions, 3, topic.configs))
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self._beliefs.look(self._driver.damaged)
+
+    async def _until(self, condition: Callable[[], bool], limit_s: float) -> None:
+        deadline = self._world.loop.time() + limit_s
+        while not condition() and self._world.loop.time() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_S)
+
+    async def _finishes(self, name: str, main: Callable[[Runtime], object], limit_s: float) -> bool:
+        """Run a client's program to its end; whether it got there without an error."""
+        process = self._clients.start(name, main)  # type: ignore[arg-type]
+        await self._until(lambda: not process.alive, limit_s)
+        if process.alive:
+            self._verdict.find(Exit.NO_CONVERGENCE, [f"{name} does not come to an end"])
+            return False
+        await process.exited
+        error = process.exited.result()
+        self._verdict.find(Exit.NO_CONVERGENCE, [f"{name} failed: {error!r}"] if error is not None else [])
+        return error is None
+
+    # ---- convergence
+
+    def _unwell(self) -> list[str]:
+        """What is not yet as it must be once all faults are over."""
+        nodes = list(self._cluster.nodes.values())
+        down = [f"not converged: {node.name} does not serve" for node in nodes if not node.is_serving]
+        if down:
+            return down
+        images = [node.image for node in nodes if node.image is not None]
+        if len({image.number for image in images}) != 1:
+            return [f"not converged: metadata known up to {[image.number for image in images]}"]
+        wrong: list[str] = []
+        for key, state in images[0].partitions():
+            name = f"{key}"
+            if not state.has_leader or sorted(state.isr) != sorted(state.replicas):
+                wrong.append(
+                    f"not converged: {name}: leader {state.leader}, ISR {state.isr} of {state.replicas}"
+                )
+                continue
+            ends: dict[int, tuple[str, int, int]] = {}
+            for node in nodes:
+                for partition in node.partitions:
+                    if partition.key == key:
+                        role = partition.replica.role
+                        kind = "leads" if isinstance(role, LeaderRole) else "follows"
+                        kind = kind if isinstance(role, LeaderRole | FollowerRole) else "has no role"
+                        ends[node.id] = (kind, partition.replica.high_watermark, partition.log.log_end_offset)
+            offsets = {offset for _, *both in ends.values() for offset in both}
+            kinds = {broker: kind for broker, (kind, _, _) in ends.items()}
+            expected = {broker: "leads" if broker == state.leader else "follows" for broker in state.replicas}
+            if len(offsets) > 1 or kinds != expected:
+                wrong.append(f"not converged: {name}: {state} has {ends}")
+        return wrong
+
+    # ---- judging
+
+    async def _judge_at_rest(self) -> None:
+        present: dict[str, str | None] = {}
+        last = Reader("last", self._clients, self._cluster.bootstrap_servers, self._partitions, self._history)
+
+        async def list_topics(runtime: Runtime) -> None:
+            async with Admin(runtime, {"bootstrap.servers": self._cluster.bootstrap_servers}) as admin:
+                for name in await admin.list_topics():
+                    settings = await admin.describe_configs(ResourceType.TOPIC, name)
+                    present[name] = settings[KEY].value
+
+        if not await self._finishes("last", last.read_to_end, SETTLE_S):
+            return
+        self._readers.append(last)
+        if not await self._finishes("lister", list_topics, SETTLE_S):
+            return
+        await self._until(lambda: not self._unwell(), CONVERGENCE_S)
+        if self._churn is not None:
+            self._verdict.find(Exit.WRONG_RESULT, self._churn.judge(present))
+        self._beliefs.compare_images()
+        self._verdict.find(Exit.WRONG_RESULT, self._compare_disks())
+        self._verdict.find(Exit.WRONG_RESULT, self._compare_metadata())
+
+    def _judge_history(self) -> None:
+        verdict = self._verdict
+        verdict.find(Exit.WRONG_RESULT, self._beliefs.violations)
+        verdict.find(Exit.WRONG_RESULT, (str(each) for each in check(self._history)[:20]))
+        for reader in self._readers:
+            verdict.find(Exit.WRONG_RESULT, reader.troubles[:10])
+            verdict.read += reader.read
+            verdict.problems += reader.problems
+        for writer in self._writers:
+            verdict.problems += writer.problems
+        if not STORE_KINDS & set(self._plan.kinds):
+            for node in self._cluster.nodes.values():
+                reasons = (f"{node.name} ended by itself: {reason}" for reason in node.ended_by_itself)
+                verdict.find(Exit.CRASH, reasons)
+        sends = self._history.sends
+        verdict.sends = len(sends)
+        verdict.acknowledged = sum(send.outcome is Outcome.OK for send in sends)
+        verdict.faults = self._driver.played
+
+    def _compare_disks(self) -> list[str]:
+        wrong: list[str] = []
+        for partition in self._partitions:
+            name = f"{partition.topic}-{partition.partition}"
+            replicas = [
+                disks.read_replica(node.host.disk, f"{node.folder}/{name}", node.id)
+                for node in self._cluster.nodes.values()
+            ]
+            there = [replica for replica in replicas if replica is not None]
+            if len(there) != len(replicas):
+                wrong.append(f"{name} is missing on a broker")
+            wrong += disks.compare(name, there)
+        return wrong
+
+    def _compare_metadata(self) -> list[str]:
+        folded = metadata.fold(self._cluster.store_disk, COORDINATION)
+        if folded is None:
+            return []
+        return [
+            problem
+            for node in self._cluster.nodes.values()
+            if node.image is not None
+            for problem in metadata.compare(folded, node.image, node.name)
+        ]

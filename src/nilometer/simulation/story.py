@@ -1,0 +1,75 @@
+"""What is told of a world afterwards: the last things that each process said in its log, and each fault.
+
+Collects the product's own log messages, with the simulated time and the process that said them, as long as
+it is entered. Bounded: the last lines of each teller are kept. Errors with a traceback are kept apart: a
+program that meets what it did not expect is a finding.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import traceback
+from collections import deque
+from types import TracebackType
+
+from nilometer.coordination.store import CoordinationError
+from nilometer.simulation.loop import CURRENT
+from nilometer.simulation.world import World
+from nilometer.storage.errors import LogFenced
+from nilometer.wire.errors import KafkaError
+
+LINES_PER_TELLER = 30
+EXPECTED = (KafkaError, CoordinationError, LogFenced)
+EXPECTED_ERRNOS = frozenset({errno.EIO, errno.ENOSPC})
+
+
+class Story(logging.Handler):
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.INFO)
+        self._world = world
+        self._lines: dict[str, deque[str]] = {}
+        self.unexpected: list[str] = []
+        self._level = logging.NOTSET
+        self._propagated = True
+
+    def __enter__(self) -> Story:
+        product = logging.getLogger("nilometer")
+        self._level, self._propagated = product.level, product.propagate
+        product.setLevel(logging.INFO)
+        product.propagate = False
+        product.addHandler(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        product = logging.getLogger("nilometer")
+        product.removeHandler(self)
+        product.setLevel(self._level)
+        product.propagate = self._propagated
+
+    def tell(self, who: str, what: str) -> None:
+        lines = self._lines.setdefault(who, deque(maxlen=LINES_PER_TELLER))
+        lines.append(f"{self._world.loop.time():10.3f} s  {what}")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        who = getattr(CURRENT.get(), "name", "world")
+        error = record.exc_info[1] if record.exc_info else None
+        suffix = f" ({error!r})" if error is not None else ""
+        self.tell(who, f"{record.levelname.lower()}: {record.getMessage()}{suffix}")
+        if error is not None and not is_expected(error):
+            lines = "".join(traceback.format_exception(error))
+            self.unexpected.append(f"{who}: {record.getMessage()}\n{lines}")
+
+    def last(self, count: int = 12) -> dict[str, list[str]]:
+        """By teller, brokers first, the last things they said."""
+        order = sorted(self._lines, key=lambda who: (not who.startswith("broker"), who))
+        return {who: list(self._lines[who])[-count:] for who in order}
+
+
+def is_expected(error: BaseException) -> bool:
+    """Whether trouble in the world explains it."""
+    if isinstance(error, OSError):
+        return error.errno in EXPECTED_ERRNOS or isinstance(error, ConnectionError | TimeoutError)
+    return isinstance(error, EXPECTED)

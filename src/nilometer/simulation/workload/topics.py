@@ -1,0 +1,125 @@
+"""A program that creates topics, changes their settings and deletes them, and remembers what it was told.
+
+At the end (:meth:`TopicChurn.judge`) each topic whose creation was acknowledged, and whose deletion was
+never asked for, must be there; one whose deletion was acknowledged must not; and a setting is the last
+acknowledged value, or one of those asked for since whose outcome nobody knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from nilometer.client.admin import Admin
+from nilometer.client.descriptions import ConfigChange, NewTopic, ResourceType
+from nilometer.runtime import Runtime
+from nilometer.simulation.world import Host, Process
+from nilometer.wire.errors import KafkaError
+
+TOPICS_MAX = 6
+KEY = "max.message.bytes"
+FIRST_VALUE = 100_000
+
+
+class Fate(enum.Enum):
+    IS = "it was created"
+    IS_NOT = "it was deleted"
+    UNKNOWN = "nobody knows"
+
+
+@dataclass(slots=True)
+class KnownTopic:
+    fate: Fate = Fate.UNKNOWN
+    values: set[str] = field(default_factory=set[str])
+    """What its setting may be; empty: not looked at."""
+
+
+class TopicChurn:
+    def __init__(self, host: Host, bootstrap_servers: str) -> None:
+        self.name = "churn"
+        self.problems: Counter[str] = Counter()
+        self.topics: dict[str, KnownTopic] = {}
+        self.done = 0
+        self._host = host
+        self._bootstrap_servers = bootstrap_servers
+        self._stopping = False
+        self._numbers = 0
+
+    def start(self) -> Process:
+        return self._host.start(self.name, self._main)
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    def judge(self, present: Mapping[str, str | None]) -> list[str]:
+        """``present``: the topics there are, each with the value of the setting (None: not known)."""
+        wrong: list[str] = []
+        for name, topic in self.topics.items():
+            if topic.fate is Fate.IS and name not in present:
+                wrong.append(f"lost topic: {name}: {topic.fate.value}, and it is gone")
+            if topic.fate is Fate.IS_NOT and name in present:
+                wrong.append(f"undead topic: {name}: {topic.fate.value}, and it is there")
+            value = present.get(name)
+            if topic.fate is Fate.IS and topic.values and value is not None and value not in topic.values:
+                allowed = sorted(topic.values)
+                wrong.append(f"lost setting: {name} has {KEY}={value}, and it may only be one of {allowed}")
+        return wrong
+
+    async def _main(self, runtime: Runtime) -> None:
+        while not self._stopping:
+            settings = {
+                "bootstrap.servers": self._bootstrap_servers,
+                "client.id": self.name,
+                "request.timeout.ms": 10_000,
+                "default.api.timeout.ms": 20_000,
+            }
+            try:
+                async with Admin(runtime, settings) as admin:
+                    while not self._stopping:
+                        await asyncio.sleep(runtime.entropy.uniform(0.5, 6.0))
+                        await self._step(runtime, admin)
+                        self.done += 1
+            except KafkaError as problem:
+                self.problems[problem.code.name] += 1
+                await asyncio.sleep(1)
+
+    async def _step(self, runtime: Runtime, admin: Admin) -> None:
+        there = [name for name, topic in self.topics.items() if topic.fate is Fate.IS]
+        choice = runtime.entropy.below(3)
+        if not there or (choice == 0 and len(there) < TOPICS_MAX):
+            await self._create(runtime, admin)
+        elif choice == 1 and len(there) > 1:
+            await self._delete(admin, runtime.entropy.choice(there))
+        else:
+            await self._alter(admin, runtime.entropy.choice(there))
+
+    async def _create(self, runtime: Runtime, admin: Admin) -> None:
+        self._numbers += 1
+        name = f"churn{self._numbers}"
+        topic = self.topics[name] = KnownTopic()
+        await admin.create_topic(
+            NewTopic(
+                name, 1 + runtime.entropy.below(3), 1 + runtime.entropy.below(3), {KEY: str(FIRST_VALUE)}
+            )
+        )
+        topic.fate = Fate.IS
+        topic.values = {str(FIRST_VALUE)}
+
+    async def _delete(self, admin: Admin, name: str) -> None:
+        topic = self.topics[name]
+        topic.fate = Fate.UNKNOWN
+        problem = (await admin.delete_topics([name]))[name]
+        if problem is not None:
+            raise problem
+        topic.fate = Fate.IS_NOT
+
+    async def _alter(self, admin: Admin, name: str) -> None:
+        topic = self.topics[name]
+        self._numbers += 1
+        value = str(FIRST_VALUE + self._numbers)
+        topic.values.add(value)
+        await admin.incremental_alter_configs(ResourceType.TOPIC, name, [ConfigChange(KEY, value)])
+        topic.values = {value}

@@ -1,0 +1,122 @@
+"""The judges of disks, metadata and topics name each planted violation, and nothing where there is none."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+
+import crc32c
+
+from nilometer.simulation.checkers import disks, metadata
+from nilometer.simulation.checkers.disks import StoredBatch, StoredReplica
+from nilometer.simulation.disk import HostDisk
+from nilometer.simulation.file_tree import FileNode, FolderNode
+from nilometer.simulation.loop import VirtualLoop
+from nilometer.simulation.workload.topics import KEY, Fate, KnownTopic, TopicChurn
+from nilometer.simulation.world import World
+
+
+def _batch(base: int, count: int, epoch: int, content: bytes = b"x") -> StoredBatch:
+    tail = struct.pack(">hiqqqhii", 0, count - 1, 0, 0, -1, -1, -1, count) + content
+    head = struct.pack(">qiibI", base, 4 + 1 + 4 + len(tail), epoch, 2, crc32c.crc32c(tail))
+    return StoredBatch(base, base + count - 1, epoch, head + tail)
+
+
+def _replica(broker: int, *batches: StoredBatch, epochs: tuple[tuple[int, int], ...]) -> StoredReplica:
+    return StoredReplica(broker, batches, epochs)
+
+
+FIRST, SECOND = _batch(0, 3, 0), _batch(3, 2, 1)
+CHAIN = ((0, 0), (1, 3))
+
+
+def test_equal_replicas_are_equal_even_where_one_is_longer() -> None:
+    longer = _replica(2, FIRST, SECOND, _batch(5, 1, 1), epochs=CHAIN)
+    assert disks.compare("t-0", [_replica(1, FIRST, SECOND, epochs=CHAIN), longer]) == []
+
+
+def test_one_other_byte_is_divergence() -> None:
+    other = _replica(2, FIRST, _batch(3, 2, 1, b"y"), epochs=CHAIN)
+    [problem] = disks.compare("t-0", [_replica(1, FIRST, SECOND, epochs=CHAIN), other])
+    assert problem.startswith("divergence: t-0 at 3")
+
+
+def test_holes_damage_and_falling_epochs_are_named() -> None:
+    torn = StoredBatch(6, 6, 0, _batch(6, 1, 0).data[:-1] + b"z")
+    replica = _replica(1, FIRST, _batch(5, 1, 1), torn, epochs=((0, 0), (1, 5)))
+    kinds = [problem.partition(":")[0] for problem in disks.compare("t-0", [replica])]
+    assert kinds == ["hole", "damage", "epochs", "epoch chain"]
+
+
+def _disk(files: dict[str, bytes]) -> HostDisk:
+    disk = HostDisk(VirtualLoop(), random.Random(1), lambda who, what: None)
+    for path, data in files.items():
+        *folders, name = path.strip("/").split("/")
+        folder = disk.root
+        for part in folders:
+            following = folder.entries.setdefault(part, FolderNode())
+            assert isinstance(following, FolderNode)
+            folder = following
+        folder.entries[name] = FileNode(data)
+    return disk
+
+
+def test_a_replica_is_read_off_the_bytes() -> None:
+    files = {
+        "/data/t-0/00000000000000000000.log": FIRST.data,
+        "/data/t-0/00000000000000000003.log": SECOND.data + b"torn",
+        "/data/t-0/leader-epoch-checkpoint": b"0\n2\n0 0\n1 3\n",
+    }
+    assert disks.read_replica(_disk(files), "/data/t-0", 4) == _replica(4, FIRST, SECOND, epochs=CHAIN)
+    assert disks.read_replica(_disk(files), "/data/t-1", 4) is None
+
+
+def _entry(office: tuple[int, str, int], *records: dict[str, object]) -> bytes:
+    body = {
+        "controller_id": office[0],
+        "controller_incarnation": office[1],
+        "controller_epoch": office[2],
+        "records": records,
+    }
+    return b"entry 0 0\n" + json.dumps(body).encode()
+
+
+def test_the_fold_of_the_log_leaves_out_deposed_controllers() -> None:
+    first, second = (1, "1", 1), (2, "1", 2)
+    entries = [
+        _entry(first, {"type": "TakeOffice"}, {"type": "TopicCreated", "topic_id": "i", "name": "t"}),
+        _entry(first, {"type": "PartitionCreated", "topic_id": "i", "partition": 0, "replicas": [1, 2]}),
+        _entry(second, {"type": "TakeOffice"}),
+        _entry(first, {"type": "TopicDeleted", "topic_id": "i"}),
+        _entry(
+            second,
+            {"type": "PartitionChanged", "topic_id": "i", "partition": 0, "leader": 2, "leader_epoch": 1}
+            | {"partition_epoch": 1, "isr": [2]},
+        ),
+    ]
+    disk = _disk({f"/store/entries/0.x/{number:020d}": data for number, data in enumerate(entries)})
+    folded = metadata.fold(disk, "/store")
+    assert folded is not None
+    assert (folded.number, folded.office, folded.topics) == (4, second, {"i": "t"})
+    assert folded.partitions["i", 0] == {
+        "replicas": [1, 2],
+        "isr": [2],
+        "leader": 2,
+        "leader_epoch": 1,
+        "partition_epoch": 1,
+    }
+
+
+def test_topics_and_settings_that_were_acknowledged_must_be_there() -> None:
+    churn = TopicChurn(World(1).host("clients"), "nobody:1")
+    churn.topics = {
+        "kept": KnownTopic(Fate.IS, {"7", "8"}),
+        "gone": KnownTopic(Fate.IS_NOT),
+        "perhaps": KnownTopic(Fate.UNKNOWN, {"1"}),
+    }
+    assert churn.judge({"kept": "8"}) == []
+    assert churn.judge({"kept": "8", "perhaps": "3"}) == []
+    assert [each.partition(":")[0] for each in churn.judge({"gone": None})] == ["lost topic", "undead topic"]
+    [problem] = churn.judge({"kept": "6"})
+    assert problem.startswith("lost setting") and f"{KEY}=6" in problem
