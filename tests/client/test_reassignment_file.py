@@ -42,8 +42,8 @@ def test_files_come_back_as_they_went() -> None:
         ('{"partitions":[{"topic":"t","partition":-1,"replicas":[1]}]}', "no partition"),
         ('{"partitions":[{"topic":"t","partition":0,"replicas":["1"]}]}', "replicas"),
         (
-            '{"partitions":[{"topic":"t","partition":0,"replicas":[1],"log_dirs":["/d"]}]}',
-            "log_dirs must be",
+            '{"partitions":[{"topic":"t","partition":0,"replicas":[1],"log_dirs":["any","any"]}]}',
+            "1 replicas but 2 log_dirs",
         ),
         (
             '{"partitions":[{"topic":"t","partition":0,"replicas":[1]},'

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Producer
 
 from nilometer.client.cluster_metadata import TopicPartition
 from nilometer.client.partition_operations import list_reassignments
+from support.apache_kafka import run_tool
 from support.command_line import Nilometer
 from support.eventually import eventually
 from support.nilometer_cluster import NilometerCluster
@@ -119,6 +121,30 @@ def test_a_move_is_called_off(cluster: NilometerCluster, nilometer: Nilometer, t
     assert [one["state"] for one in status.document["moves"]] == ["different"]
     assert "No partition is being moved." in nilometer("reassign", "cancel", "--all").out
     cluster.wait_full_isr("undone")
+
+
+@pytest.mark.java
+def test_files_and_throttles_are_those_of_kafkas_own_tool(
+    cluster: NilometerCluster, nilometer: Nilometer, tmp_path: Path
+) -> None:
+    cluster.create_topic("shared", assignments={0: (1, 2), 1: (1, 2)})
+    plan = str(tmp_path / "plan.json")
+    assert nilometer("reassign", "plan", "--topic", "shared", "--output", plan).code == 0
+    begun = run_tool(
+        "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+        *("--bootstrap-server", cluster.bootstrap, "--reassignment-json-file", plan),
+        *("--execute", "--throttle", "100000000"),
+    )
+    assert "Successfully started partition reassignment" in begun
+    done = nilometer("reassign", "status", plan, "--wait")
+    assert done.code == 0
+    assert "Removed the throttle." in done.err
+    (back,) = [line for line in begun.splitlines() if line.startswith("{")]
+    (tmp_path / "back.json").write_text(back)
+    assert "log_dirs" in back
+    assert nilometer("reassign", "execute", str(tmp_path / "back.json")).code == 0
+    assert nilometer("reassign", "status", str(tmp_path / "back.json"), "--wait").code == 0
+    wait_replicas(cluster, "shared", (1, 2))
 
 
 def test_what_cannot_be_done_is_refused(

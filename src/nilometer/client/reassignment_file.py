@@ -1,6 +1,9 @@
 """The JSON in which reassignments are written down: that of Kafka's own tool, so that files fit both. Pure.
 
 ``{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2], "log_dirs": ["any", …]}]}``
+
+Which folder a replica goes to is its broker's choice: folders that a file names (those which Kafka's tool
+prints for going back do) are passed over.
 """
 
 from __future__ import annotations
@@ -63,10 +66,8 @@ def _check(key: TopicPartition, one: _Partition) -> None:
         raise BadReassignment(
             f"{key} is to have replicas {list(one.replicas)}: each broker once, none negative"
         )
-    if one.log_dirs is not None and (
-        len(one.log_dirs) != len(one.replicas) or any(name != ANY_LOG_DIR for name in one.log_dirs)
-    ):
-        raise BadReassignment(f'{key}: log_dirs must be "any" for each replica; brokers choose the folder')
+    if one.log_dirs is not None and len(one.log_dirs) != len(one.replicas):
+        raise BadReassignment(f"{key} has {len(one.replicas)} replicas but {len(one.log_dirs)} log_dirs")
 
 
 def format_reassignment(targets: Mapping[TopicPartition, Sequence[int]]) -> str:
