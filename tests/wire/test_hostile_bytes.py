@@ -68,7 +68,7 @@ def test_a_panic_of_the_reader_is_a_malformed_message(monkeypatch: pytest.Monkey
     def panicking(body: bytes, position: int) -> None:
         raise panic("called `Option::unwrap()` on a `None` value")
 
-    codec = messages.Api(ApiKey.METADATA, 12)
+    codec = messages.KafkaApi(ApiKey.METADATA, 12)
     monkeypatch.setattr(codec, "_read_request", panicking)
     with pytest.raises(MalformedRequest, match="unwrap"):
         codec.read_request(codec.write_request(codec.request()))

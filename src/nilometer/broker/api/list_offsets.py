@@ -9,6 +9,7 @@ largest timestamp (version 7), -4 earliest local (8; the same as earliest, nothi
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from nilometer.broker.api.spec import ApiSpec, Request, spawn
 from nilometer.broker.connection import Reply
@@ -18,6 +19,9 @@ from nilometer.storage import CorruptRecordFound
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Message
+
+logger = logging.getLogger("nilometer.broker")
+
 
 LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -4, -5
 _VERSION_OF_SPECIAL = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
@@ -78,8 +82,8 @@ async def _look_up(
         found = await services.runtime.disk.offload(lambda: partition.find_by_time(timestamp, bound))
         return ErrorCode.none, found or _UNKNOWN
     except KafkaError as problem:
-        if isinstance(problem, CorruptRecordFound):
-            services.replicas.report_damage(problem)
+        if isinstance(problem, CorruptRecordFound):  # or batches that their producer made unreadable
+            logger.warning("A look-up by time came upon what it cannot read: %s", problem.message)
         error = problem.code
         if error is ErrorCode.offset_not_available and request.version < 5:
             error = ErrorCode.leader_not_available  # the code that readers before KIP-207 retry on
