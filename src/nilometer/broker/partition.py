@@ -102,6 +102,7 @@ class Partition:
         self._flush_waits: deque[tuple[int, ProduceWait]] = deque()
         self._bytes_above_high_watermark = 0
         self._unflushed_records = 0
+        self._is_seal_flush_asked = False
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.key.partition}"
@@ -196,6 +197,10 @@ class Partition:
         if self._unflushed_records >= self.log.config.flush_messages:
             self._unflushed_records = 0
             self._host.request_flush(self)
+        elif self.log.unsynced_sealed and not self._is_seal_flush_asked:
+            # Once for each segment that is full: so the recovery point follows, and a restart checks little.
+            self._is_seal_flush_asked = True
+            self._host.request_flush(self)
 
     def acknowledge_when_committed(
         self, info: AppendInfo, outcome: ProduceOutcome, request: DelayedProduce
@@ -219,6 +224,7 @@ class Partition:
 
     def on_flushed(self) -> None:
         """Records up to the log's flushed offset now survive the machine."""
+        self._is_seal_flush_asked = False
         flushed = self.log.flushed_offset
         self._carry_out(self.replica.on_flushed(flushed, self._host.clock.monotonic_ms()))
         while self._flush_waits and self._flush_waits[0][0] <= flushed:
