@@ -14,7 +14,7 @@ SEED = seed_from_environment(3)
 
 def test_leaders_killed_in_turn(tmp_path: Path) -> None:
     with ChaosRun("leaders_killed_in_turn", tmp_path, SEED) as run:
-        for turn in range(6):
+        for turn in range(4):
             leader = run.leader(turn % run.partitions)
             run.kill(leader)
             run.wait_load()
@@ -24,7 +24,7 @@ def test_leaders_killed_in_turn(tmp_path: Path) -> None:
 
 def test_controller_killed(tmp_path: Path) -> None:
     with ChaosRun("controller_killed", tmp_path, SEED) as run:
-        for _ in range(4):
+        for _ in range(3):
             controller = run.controller()
             run.kill(controller)
             run.wait_load()

@@ -36,9 +36,11 @@ def _recovery_points(data_dir: Path) -> dict[TopicPartition, int]:
 
 
 def _cut(data_dir: Path, topic: str, partition: int, recovery_point: int, chance: random.Random) -> int:
+    files = segment_files(data_dir, topic, partition)
+    first = max((at for at, path in enumerate(files) if int(path.stem) <= recovery_point), default=0)
     unsynced = [
         (path, batch)
-        for path in segment_files(data_dir, topic, partition)
+        for path in files[first:]
         for batch in batches_of(path.read_bytes(), path)
         if batch.base_offset >= recovery_point
     ]
@@ -76,8 +78,11 @@ def flip_bit(data_dir: Path, topic: str, partition: int, below: int, chance: ran
 
 def lose_everything(data_dir: Path) -> None:
     """A new, empty disk in the old one's place."""
-    shutil.rmtree(data_dir)
-    data_dir.mkdir()
+    for entry in data_dir.iterdir():  # the folder itself may be where a file system is mounted
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
 
 
 @dataclass(slots=True)

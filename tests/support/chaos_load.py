@@ -144,7 +144,7 @@ class OwnClients:
     name = "own"
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, history: History) -> None:
-        self.acknowledged = 0
+        self.acknowledged_in: dict[int, int] = dict.fromkeys(range(partitions), 0)
         self.at: dict[int, int] = dict.fromkeys(range(partitions), -1)
         self.findings: list[str] = []
         self._bootstrap = bootstrap
@@ -201,7 +201,7 @@ class OwnClients:
             else:
                 send.outcome = Outcome.OK
                 send.offset = metadata.offset if metadata.offset >= 0 else None
-                self.acknowledged += 1
+                self.acknowledged_in[metadata.partition] += 1
 
         return reported
 
@@ -266,8 +266,13 @@ class ChaosLoad:
             each.start()
 
     @property
-    def acknowledged(self) -> dict[str, int]:
-        return {each.name: each.acknowledged for each in (*self.writers, self.own)}
+    def acknowledged(self) -> dict[tuple[str, int], int]:
+        """For each producer and partition."""
+        return {
+            (each.name, partition): count
+            for each in (*self.writers, self.own)
+            for partition, count in each.acknowledged_in.items()
+        }
 
     def stop_writing(self, timeout_s: float = 60.0) -> None:
         """Send no more, and wait for every outcome."""

@@ -118,15 +118,19 @@ class ChaosRun:
         """Note what is being done, for whoever reads a failure."""
         self.story.append(f"{time.monotonic() - self._began:7.2f} s  {what}")
 
-    def wait_load(self, records: int = 10, timeout_s: float = 40.0) -> None:
-        """Until every producer has had that many further acknowledgements."""
-        assert self.load is not None
-        before = self.load.acknowledged
-        eventually(
-            lambda: all(count >= before[name] + records for name, count in self.load.acknowledged.items()),
-            f"every producer gets {records} acknowledgements more",
-            timeout_s,
-        )
+    def wait_load(self, records: int = 5, timeout_s: float = 40.0) -> None:
+        """Until every producer has had that many further acknowledgements from every partition."""
+        load = self.load
+        assert load is not None
+        before = load.acknowledged
+
+        def is_going_on() -> bool:
+            return all(count >= before[where] + records for where, count in load.acknowledged.items())
+
+        try:
+            eventually(is_going_on, f"every producer gets {records} more acknowledgements", timeout_s)
+        except AssertionError as problem:
+            raise AssertionError(f"{problem}: from {before} to {load.acknowledged}") from None
 
     def heal(self) -> None:
         """Everything outside is whole, every broker runs, every replica is in sync, and the load goes on."""

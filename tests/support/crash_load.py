@@ -70,6 +70,7 @@ class Writer:
         self._producer = confluent_kafka.Producer(self._config)
         self.fatal_errors: list[str] = []
         self.acknowledged = 0
+        self.acknowledged_in: dict[int, int] = dict.fromkeys(range(partitions), 0)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -110,6 +111,7 @@ class Writer:
             if error is None:
                 send.acknowledged(message.offset())
                 self.acknowledged += 1
+                self.acknowledged_in[message.partition()] += 1
             elif error.code() in FAILED_FOR_CERTAIN:
                 send.failed()
 

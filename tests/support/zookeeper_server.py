@@ -109,16 +109,17 @@ class ZooKeeperServer:
 
 
 class ZooKeeperEnsemble:
-    def __init__(self, folder: Path, size: int) -> None:
+    def __init__(self, folder: Path, size: int, host: str = "127.0.0.1") -> None:
         ports = free_ports(3 * size)
         members = {i + 1: (ports[size + 2 * i], ports[size + 2 * i + 1]) for i in range(size)}
         self.servers = [
-            ZooKeeperServer(folder / str(number), number, ports[number - 1], members) for number in members
+            ZooKeeperServer(folder / str(number), number, ports[number - 1], members, host)
+            for number in members
         ]
 
     @property
     def hosts(self) -> str:
-        return ",".join(f"127.0.0.1:{server.port}" for server in self.servers)
+        return ",".join(f"{server.host}:{server.port}" for server in self.servers)
 
     def start(self) -> None:
         for server in self.servers:

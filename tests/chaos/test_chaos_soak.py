@@ -1,0 +1,80 @@
+"""Everything that can go wrong, in an order drawn from a seed, for as long as is asked.
+
+    NILOMETER_CHAOS_SEED=17 NILOMETER_CHAOS_MINUTES=3 pytest tests/chaos -m soak -k zookeeper
+
+Brokers, store and clients have a network of their own where the machine allows it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import pytest
+
+from support import zookeeper_server
+from support.chaos_disks import SmallDisk, can_mount
+from support.chaos_network import ChaosNetwork, is_available
+from support.chaos_run import ChaosRun, seed_from_environment
+from support.chaos_schedule import BROKERS, CLIENTS, STORE, Schedule, node
+from support.nilometer_broker import Place
+from support.zookeeper_server import ZooKeeperEnsemble
+
+MINUTES = float(os.environ.get("NILOMETER_CHAOS_MINUTES", "10"))
+SEED = seed_from_environment(1)
+DISK_BYTES = 1 << 30
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(int(MINUTES * 60) + 900)
+@pytest.mark.parametrize("store", ["local", "zookeeper"])
+def test_soak(store: str, tmp_path: Path) -> None:
+    _play(store, tmp_path, SEED, MINUTES)
+
+
+def _play(store: str, folder: Path, seed: int, minutes: float) -> None:
+    with contextlib.ExitStack() as stack:
+        network = _network(stack)
+        ensemble = _ensemble(stack, folder, network) if store == "zookeeper" else None
+        disk = stack.enter_context(SmallDisk(folder / "broker-2", DISK_BYTES)) if can_mount(folder) else None
+        run = ChaosRun(
+            f"soak-{store}",
+            folder,
+            seed,
+            wounds=[wound for wound in (network, disk) if wound is not None],
+            places=_places(network),
+            coordination=None if ensemble is None else f"zookeeper://{ensemble.hosts}",
+        )
+        with run:
+            schedule = Schedule(run, network, ensemble, disk)
+            schedule.play(minutes)
+            run.tell(f"rounds: {schedule.counts}")
+        print("\n".join(run.story[-6:]))
+
+
+def _network(stack: contextlib.ExitStack) -> ChaosNetwork | None:
+    if not is_available():
+        return None
+    network = stack.enter_context(ChaosNetwork([*map(node, BROKERS), STORE, CLIENTS]))
+    stack.enter_context(network.entered(CLIENTS))
+    return network
+
+
+def _places(network: ChaosNetwork | None) -> dict[int, Place]:
+    if network is None:
+        return {}
+    return {
+        one: Place(network.address(node(one)), lambda one=one: network.entered(node(one))) for one in BROKERS
+    }
+
+
+def _ensemble(stack: contextlib.ExitStack, folder: Path, network: ChaosNetwork | None) -> ZooKeeperEnsemble:
+    if not zookeeper_server.is_installed():
+        pytest.skip("ZooKeeper is not installed")
+    host = "127.0.0.1" if network is None else network.address(STORE)
+    ensemble = ZooKeeperEnsemble(folder / "zookeeper", 3, host)
+    stack.callback(ensemble.stop)
+    with contextlib.nullcontext() if network is None else network.entered(STORE):
+        ensemble.start()
+    return ensemble

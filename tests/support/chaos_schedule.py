@@ -1,0 +1,233 @@
+"""A schedule of faults from one seed: what hurts, whom, for how long, and whether the next waits for healing.
+
+What is promised bounds it (acks=all, three replicas, min.insync.replicas 2): processes die, pause and are cut
+off as they like; but only one *machine* at a time loses what was not synced, or its whole disk, and the next
+not before every replica is in sync again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from .chaos_disks import SmallDisk, lose_everything, lose_unsynced_tail
+from .chaos_network import ChaosNetwork
+from .chaos_run import TOPIC, ChaosRun
+from .zookeeper_server import ZooKeeperEnsemble
+
+BROKERS = (1, 2, 3)
+STORE, CLIENTS = "store", "clients"
+DISK_LEFT_BYTES = 200_000
+
+
+def node(broker_id: int) -> str:
+    return f"broker{broker_id}"
+
+
+@dataclass(slots=True)
+class Schedule:
+    run: ChaosRun
+    network: ChaosNetwork | None = None
+    ensemble: ZooKeeperEnsemble | None = None
+    small_disk: SmallDisk | None = None
+    """Under broker 2."""
+    counts: dict[str, int] = field(default_factory=dict[str, int])
+
+    def play(self, minutes: float) -> None:
+        """Rounds of faults until the time is over."""
+        ends = time.monotonic() + minutes * 60
+        while time.monotonic() < ends:
+            self.round()
+
+    def round(self) -> None:
+        run, chance = self.run, self.run.chance
+        fault = chance.choice(self._faults())
+        name = fault.__name__.strip("_")
+        self.counts[name] = self.counts.get(name, 0) + 1
+        run.tell(f"round: {name}")
+        fault()
+        if chance.random() < 0.7:
+            run.heal()
+        else:
+            self._mend()
+            run.start_down()
+            run.pass_time(chance.uniform(0.0, 2.0))
+
+    def _mend(self) -> None:
+        """As `heal`, but nothing is waited for."""
+        if self.network is not None:
+            self.network.heal()
+        if self.small_disk is not None:
+            self.small_disk.heal()
+        for broker_id in BROKERS:
+            self.run.cluster.resume(broker_id)
+
+    def _faults(self) -> Sequence[Callable[[], None]]:
+        faults = [
+            self._kill_some,
+            self._kill_leaders,
+            self._kill_controller,
+            self._pause_some,
+            self._restart_in_order,
+            self._lose_tail,
+            self._lose_disk,
+        ]
+        if self.network is not None:
+            faults += [self._cut_links, self._cut_one_way, self._isolate, self._cut_and_kill]
+            if self.ensemble is not None:
+                faults += [self._cut_from_store]
+        if self.ensemble is not None:
+            faults += [self._kill_store_leader]
+        if self.small_disk is not None:
+            faults += [self._fill_disk]
+        return faults
+
+    # --- processes
+
+    def _some(self, at_most: int = 3) -> list[int]:
+        running = self.run.cluster.running
+        return self.run.chance.sample(running, self.run.chance.randint(1, min(at_most, len(running))))
+
+    def _kill_some(self) -> None:
+        run = self.run
+        for broker_id in self._some():
+            run.kill(broker_id)
+            run.pass_time(run.chance.choice((0.0, 0.0, run.chance.uniform(0.0, 1.0))))
+        run.pass_time(run.chance.uniform(0.0, 2.5))
+        self._start_in_any_order()
+
+    def _start_in_any_order(self) -> None:
+        run = self.run
+        down = [one for one in BROKERS if not run.cluster.brokers[one].alive()]
+        run.chance.shuffle(down)
+        if run.chance.random() < 0.5:
+            for broker_id in down:
+                run.start(broker_id)
+                run.pass_time(run.chance.uniform(0.0, 1.0))
+
+    def _kill_leaders(self) -> None:
+        run = self.run
+        for _ in range(run.chance.randint(2, 4)):
+            leader = run.leader(run.chance.randrange(run.partitions))
+            run.kill(leader)
+            run.pass_time(run.chance.uniform(0.0, 0.6))
+            run.start(leader)
+
+    def _kill_controller(self) -> None:
+        self.run.kill(self.run.controller())
+        self.run.pass_time(self.run.chance.uniform(0.0, 1.5))
+
+    def _pause_some(self) -> None:
+        run = self.run
+        for broker_id in self._some(2):
+            run.pause(broker_id)
+            run.pass_time(run.chance.uniform(0.0, 0.5))
+        run.pass_time(run.chance.uniform(0.2, 4.0))
+
+    def _restart_in_order(self) -> None:
+        run = self.run
+        for broker_id in self._some():
+            run.stop(broker_id)
+            run.pass_time(run.chance.uniform(0.0, 1.0))
+            run.start(broker_id)
+            if run.chance.random() < 0.7:
+                run.wait_in_sync()
+
+    # --- machines
+
+    def _crash(self, lose: Callable[[int], None]) -> None:
+        """One machine; the others may lose their processes at the same moment."""
+        run = self.run
+        run.heal()
+        victim = run.chance.choice(BROKERS)
+        others = [one for one in BROKERS if one != victim]
+        run.kill(victim, *run.chance.sample(others, run.chance.randint(0, 2)))
+        lose(victim)
+        run.pass_time(run.chance.uniform(0.0, 1.0))
+        self._start_in_any_order()
+        run.start_down()
+        run.wait_in_sync()
+
+    def _lose_tail(self) -> None:
+        run = self.run
+
+        def lose(victim: int) -> None:
+            data_dir = run.cluster.brokers[victim].data_dir
+            lost = lose_unsynced_tail(data_dir, TOPIC, run.partitions, run.chance)
+            run.tell(f"broker {victim} lost its tail: {lost}")
+
+        self._crash(lose)
+
+    def _lose_disk(self) -> None:
+        def lose(victim: int) -> None:
+            lose_everything(self.run.cluster.brokers[victim].data_dir)
+            self.run.tell(f"broker {victim} lost its disk")
+
+        self._crash(lose)
+
+    def _fill_disk(self) -> None:
+        run = self.run
+        assert self.small_disk is not None
+        self.small_disk.fill(DISK_LEFT_BYTES)
+        run.pass_time(run.chance.uniform(1.0, 6.0))
+
+    # --- network and store
+
+    def _pair(self) -> tuple[int, int]:
+        one, other = self.run.chance.sample(BROKERS, 2)
+        return one, other
+
+    def _cut_links(self) -> None:
+        assert self.network is not None
+        one, other = self._pair()
+        self.run.tell(f"cuts {one} and {other} apart")
+        self.network.cut_both(node(one), node(other))
+        self.run.pass_time(self.run.chance.uniform(0.5, 6.0))
+
+    def _cut_one_way(self) -> None:
+        assert self.network is not None
+        for _ in range(self.run.chance.randint(1, 3)):
+            one, other = self._pair()
+            self.run.tell(f"what {one} sends to {other} is lost")
+            self.network.cut(node(one), node(other))
+            self.run.pass_time(self.run.chance.uniform(0.3, 3.0))
+
+    def _isolate(self) -> None:
+        """From all brokers, or from clients too, or from everybody."""
+        assert self.network is not None
+        victim = self.run.chance.choice(BROKERS)
+        others = [node(one) for one in BROKERS if one != victim]
+        cut_off = self.run.chance.choice((others, [*others, CLIENTS], [*others, CLIENTS, STORE]))
+        self.run.tell(f"cuts {victim} off from {cut_off}")
+        self.network.isolate(node(victim), *cut_off)
+        self.run.pass_time(self.run.chance.uniform(0.5, 5.0))
+
+    def _cut_and_kill(self) -> None:
+        assert self.network is not None
+        one, other = self._pair()
+        self.run.tell(f"cuts {one} and {other} apart")
+        self.network.cut_both(node(one), node(other))
+        self.run.pass_time(self.run.chance.uniform(0.0, 3.0))
+        self._kill_some()
+
+    def _cut_from_store(self) -> None:
+        assert self.network is not None
+        victims = self._some(2)
+        self.run.tell(f"cuts {victims} off from the store")
+        for victim in victims:
+            self.network.isolate(node(victim), STORE)
+        self.run.pass_time(self.run.chance.uniform(0.5, 5.0))
+
+    def _kill_store_leader(self) -> None:
+        assert self.ensemble is not None
+        server = self.ensemble.leader()
+        self.run.tell("kills ZooKeeper's leader")
+        server.kill()
+        self.run.pass_time(self.run.chance.uniform(0.0, 3.0))
+        if self.network is not None:
+            with self.network.entered(STORE):
+                server.start()
+        else:
+            server.start()
+        server.wait_ready()
