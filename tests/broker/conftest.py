@@ -13,10 +13,14 @@ from support.two_brokers import Side
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
-    with ApacheKafka(tmp_path_factory.mktemp("kafka")) as apache:
+    apache = ApacheKafka(tmp_path_factory.mktemp("kafka"))
+    try:
+        apache.start()
         side = Side("Apache Kafka", apache.bootstrap)
         yield side
         side.hang_up()
+    finally:
+        apache.kill()  # nobody looks at its data: stopping in order takes seconds
 
 
 @pytest.fixture(scope="session")

@@ -226,7 +226,7 @@ class FetchSessionCache:
     def _open(
         self, partitions: Sequence[FetchPartition], by_topic_id: bool, now_ms: int
     ) -> FetchSession | None:
-        if not partitions or not self._make_room(now_ms):
+        if not self._make_room(now_ms):
             return None
         session_id = 1 + self._entropy.below(0x7FFF_FFFE)
         while session_id in self._sessions:

@@ -20,6 +20,7 @@ from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import CloseConnection, Reply
 from nilometer.broker.delayed_produce import DelayedProduce, ProduceOutcome
 from nilometer.broker.partition import Partition
+from nilometer.broker.produced_records import check_produced_records
 from nilometer.broker.services import Services
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey
@@ -47,7 +48,7 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
         for part, outcome in zip(topic.partitions, outcomes.partitions, strict=True):
             try:
                 partition = _find(services, topic.topic, part.partition)
-                _append(partition, body, part.records, outcome, waiting)
+                _append(partition, body, request.version, part.records, outcome, waiting)
             except KafkaError as problem:
                 outcome.fail(problem.code, problem.message)
     if body.acks == ACKS_NONE:
@@ -65,6 +66,7 @@ def _find(services: Services, topic: str | UUID, index: int) -> Partition:
 def _append(
     partition: Partition,
     body: ProduceBody,
+    version: int,
     records: memoryview | None,
     outcome: ProduceOutcome,
     waiting: _Waiting,
@@ -74,6 +76,7 @@ def _append(
         raise KafkaError(ErrorCode.invalid_required_acks, f"acks={acks}; use 0, 1 or -1 (all)")
     if not records:
         raise KafkaError(ErrorCode.invalid_record, "no records")
+    check_produced_records(records, version, in_transaction=body.transactional_id is not None)
     if body.transactional_id is not None:
         raise KafkaError(ErrorCode.transactional_id_not_found, "there is no transaction coordinator")
     appended = partition.append(records, all_replicas=acks == ACKS_ALL)

@@ -1,0 +1,45 @@
+"""What a produce request may carry for one partition: one batch, in a form that its version knows.
+
+Looks at the fixed start of the batch only; whether it is whole and undamaged is the log's to judge. More than
+one batch would make a duplicate ambiguous, and a transactional batch that belongs to no transaction would
+hold back every transactional reader for ever.
+"""
+
+from __future__ import annotations
+
+from nilometer.wire.compression import Bytes, Codec
+from nilometer.wire.errors import ErrorCode, InvalidRecord, KafkaError
+from nilometer.wire.record_batch import HEADER_BYTES, MAGIC
+
+FIRST_WITH_ZSTD = 7
+
+_LENGTH = slice(8, 12)
+_BEFORE_LENGTH = 12
+_MAGIC = 16
+_CODEC_AND_FLAGS = 22
+_CODEC_MASK = 0x07
+_TRANSACTIONAL = 0x10
+
+
+def check_produced_records(records: Bytes, version: int, *, in_transaction: bool) -> None:
+    """Raises KafkaError."""
+    if len(records) < HEADER_BYTES:
+        raise InvalidRecord(f"{len(records)} bytes are not a whole record batch")
+    if records[_MAGIC] < MAGIC:
+        raise InvalidRecord(f"a message of magic {records[_MAGIC]}: only record batches (magic 2) are taken")
+    size = _BEFORE_LENGTH + int.from_bytes(records[_LENGTH], "big", signed=True)
+    if size > len(records):
+        raise InvalidRecord(f"{len(records)} bytes of a record batch of {size}")
+    if HEADER_BYTES <= size < len(records):
+        raise InvalidRecord("a produce request carries exactly one record batch for a partition")
+    flags = records[_CODEC_AND_FLAGS]
+    if flags & _CODEC_MASK == Codec.ZSTD and version < FIRST_WITH_ZSTD:
+        raise KafkaError(
+            ErrorCode.unsupported_compression_type,
+            f"zstd needs version {FIRST_WITH_ZSTD} of Produce, not {version}",
+        )
+    if flags & _TRANSACTIONAL and not in_transaction:
+        raise KafkaError(
+            ErrorCode.transactional_id_authorization_failed,
+            "a transactional batch in a request without a transactional id",
+        )
