@@ -59,6 +59,7 @@ def test_a_live_clusters_log_is_told_record_by_record(
 
 def test_the_image_is_what_brokers_hold(cluster: NilometerCluster, nilometer: Nilometer) -> None:
     cluster.create_topic("imaged", assignments={0: (1, 2), 1: (2, 3)})
+    cluster.wait_settled()
     folder = str(cluster.folder)
     answer = nilometer("metadata", "image", "--data-dir", folder, bootstrap=False)
     assert answer.code == 0
@@ -94,6 +95,7 @@ def test_what_a_snapshot_stands_for_is_told_as_such(
     cluster: NilometerCluster, nilometer: Nilometer, tmp_path: Path
 ) -> None:
     """A store with the entries of the cluster, of which a snapshot retires all but the last."""
+    cluster.wait_settled()
     folder = f"local:{tmp_path / 'coordination'}"
     entries = nilometer("metadata", "dump", "--coordination", cluster.coordination, bootstrap=False)
     image = nilometer("metadata", "image", "--coordination", cluster.coordination, bootstrap=False)
@@ -127,6 +129,7 @@ async def _copy_store(source: str, target: str, last: int, snapshot: bytes) -> N
 @pytest.mark.skipif(not is_installed(), reason="needs Debian's zookeeper")
 def test_zookeeper_is_read_the_same_way(cluster: NilometerCluster, nilometer: Nilometer) -> None:
     """An ensemble that holds no store is left without one; a copy of the cluster's log reads like it."""
+    cluster.wait_settled()
     with running_ensemble() as ensemble:
         place = f"zookeeper://{ensemble.hosts}/copied"
         for _ in range(2):

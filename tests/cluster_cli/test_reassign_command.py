@@ -16,6 +16,7 @@ from support.eventually import eventually
 from support.nilometer_cluster import NilometerCluster
 
 RECORD = bytes(1000)
+SIDES = ("leader", "follower")
 
 
 def produce(cluster: NilometerCluster, topic: str, partition: int, count: int) -> None:
@@ -34,6 +35,15 @@ def replicas(cluster: NilometerCluster, topic: str, partition: int = 0) -> tuple
 
 def wait_replicas(cluster: NilometerCluster, topic: str, wanted: tuple[int, ...], partition: int = 0) -> None:
     eventually(lambda: replicas(cluster, topic, partition) == wanted, f"{topic} on {wanted}")
+
+
+def wait_throttled(nilometer: Nilometer, topic: str, leader: str, follower: str) -> None:
+    def throttled() -> tuple[str, str]:
+        (described,) = nilometer("topic", "describe", topic, "--json").document["topics"]
+        sides = [described["configs"][f"{side}.replication.throttled.replicas"] for side in SIDES]
+        return sides[0]["value"], sides[1]["value"]
+
+    eventually(lambda: throttled() == (leader, follower), f"{topic} throttled as {leader} and {follower}")
 
 
 def file_of(folder: Path, **topics: list[int]) -> str:
@@ -79,9 +89,7 @@ def test_throttled_replicas_wait_and_go_on_without_the_throttle(
     begun = nilometer("reassign", "execute", move, "--throttle", "1000")
     assert begun.code == 0
     assert "heavy-0 moves 1 -> 2." in begun.out
-    configs = nilometer("topic", "describe", "heavy", "--json").document["topics"][0]["configs"]
-    assert configs["leader.replication.throttled.replicas"]["value"] == "0:1"
-    assert configs["follower.replication.throttled.replicas"]["value"] == "0:2"
+    wait_throttled(nilometer, "heavy", "0:1", "0:2")
 
     def copied() -> int:
         (state,) = nilometer("reassign", "status", "--json").document["moves"]
@@ -93,14 +101,13 @@ def test_throttled_replicas_wait_and_go_on_without_the_throttle(
     under_way = nilometer("reassign", "status", move)
     assert under_way.code == 1
     assert "moving" in under_way.out
-    assert replicas(cluster, "heavy") == (2, 1)
+    wait_replicas(cluster, "heavy", (2, 1))
     assert nilometer("reassign", "execute", move, "--throttle", "100000000").code == 0
     done = nilometer("reassign", "status", move, "--wait")
     assert done.code == 0
     assert "Removed the throttle." in done.err
     wait_replicas(cluster, "heavy", (2,))
-    configs = nilometer("topic", "describe", "heavy", "--json").document["topics"][0]["configs"]
-    assert configs["leader.replication.throttled.replicas"]["value"] == ""
+    wait_throttled(nilometer, "heavy", "", "")
     (row,) = nilometer("replicas", "--topic", "heavy", "--json").document["replicas"]
     assert (row["broker_id"], row["role"], row["high_watermark"]) == (2, "leader", 1500)
 
@@ -115,7 +122,7 @@ def test_a_move_is_called_off(cluster: NilometerCluster, nilometer: Nilometer, t
     assert answer.code == 0
     assert "undone-0 stays where it was." in answer.out
     assert cluster.operate(list_reassignments) == {}
-    assert sorted(replicas(cluster, "undone")) == [1, 3]
+    eventually(lambda: sorted(replicas(cluster, "undone")) == [1, 3], "undone on 1 and 3 again")
     status = nilometer("reassign", "status", move, "--json")
     assert status.code == 1
     assert [one["state"] for one in status.document["moves"]] == ["different"]

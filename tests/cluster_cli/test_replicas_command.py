@@ -45,6 +45,7 @@ def rows_of(document: dict[str, Any]) -> dict[int, dict[str, Any]]:
 def test_every_replica_is_described_by_its_broker(cluster: NilometerCluster, nilometer: Nilometer) -> None:
     cluster.create_topic("described", assignments={0: (1, 2, 3)})
     produce(cluster, "described")
+    cluster.wait_settled()
     eventually(
         lambda: (
             {

@@ -224,6 +224,11 @@ class NilometerCluster:
             timeout_s,
         )
 
+    def wait_settled(self, timeout_s: float = 20.0) -> None:
+        """Until that holds for every topic: nothing is left to be decided of what happened so far."""
+        for name in self.metadata_of(self.running[0]).topics:
+            self.wait_full_isr(name, timeout_s)
+
     def _is_full(self, broker_id: int, topic: str) -> bool:
         try:
             known = self.metadata_of(broker_id, [topic]).topics.get(topic)

@@ -18,7 +18,12 @@ from nilometer.cli.cluster_options import bootstrap_option, json_option, print_j
 from nilometer.cli.reassign_view import MoveBars, moved_bytes, progress_document, progress_rows
 from nilometer.client.admin import Admin
 from nilometer.client.cluster_metadata import TopicMetadata, TopicPartition
-from nilometer.client.partition_operations import PartitionOutcomes, alter_reassignments, list_reassignments
+from nilometer.client.partition_operations import (
+    PartitionOutcomes,
+    alter_reassignments,
+    describe_by_controller,
+    list_reassignments,
+)
 from nilometer.client.reassignment_file import (
     BadReassignment,
     Targets,
@@ -90,7 +95,10 @@ def plan(
 
     async def work() -> tuple[list[PlannedMove], int]:
         async with _admin(bootstrap) as admin:
-            assigned = {name: _assignment(topic) for name, topic in (await _topics(admin, topics)).items()}
+            assigned = {
+                name: _assignment(topic)
+                for name, topic in (await describe_by_controller(admin, topics)).items()
+            }
             brokers = await _usable_brokers(admin, broker_ids, ignore_racks)
             moves = plan_reassignment(assigned, brokers, replication_factor)
             async with _survey(bootstrap) as survey:
@@ -196,7 +204,7 @@ def execute(
 
 async def _present(admin: Admin, targets: Targets) -> Targets:
     """What the partitions have now, with replicas already on their way. Raises KafkaError, ClickException."""
-    found = await _topics(admin, sorted({key.topic for key in targets}))
+    found = await describe_by_controller(admin, sorted({key.topic for key in targets}))
     present: Targets = {}
     for key in sorted(targets):
         partitions = found[key.topic].partitions
@@ -322,16 +330,6 @@ def _parse(file: Any) -> Targets:
         return parse_reassignment(file.read())
     except BadReassignment as problem:
         raise click.ClickException(f"{file.name}: {problem}") from None
-
-
-async def _topics(admin: Admin, names: Sequence[str]) -> dict[str, TopicMetadata]:
-    """Raises KafkaError where one does not exist."""
-    found: dict[str, TopicMetadata] = {}
-    for name, topic in (await admin.describe_topics(names)).items():
-        if isinstance(topic, KafkaError):
-            raise topic
-        found[name] = topic
-    return found
 
 
 async def _unthrottle(admin: Admin, moves: Mapping[TopicPartition, Iterable[int]]) -> bool:

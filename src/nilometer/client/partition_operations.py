@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nilometer.client.admin import Admin
-from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.cluster_metadata import TopicMetadata, TopicPartition
+from nilometer.client.metadata_exchange import MetadataAnswer, metadata_request, read_metadata
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Api, Message
@@ -125,6 +126,24 @@ async def list_reassignments(
         }
 
     return await admin.client.retry(ask, OPERATION_TIMEOUT_MS)
+
+
+async def describe_by_controller(admin: Admin, topics: Sequence[str]) -> dict[str, TopicMetadata]:
+    """Topics as the controller knows them: another broker may not have heard yet of what was just decided.
+
+    Raises KafkaError where one does not exist.
+    """
+
+    async def ask() -> MetadataAnswer:
+        response = await admin.client.send_to_controller(
+            ApiKey.METADATA, lambda api: metadata_request(api, topics)
+        )
+        return read_metadata(response)
+
+    answer = await admin.client.retry(ask, OPERATION_TIMEOUT_MS)
+    for name, code in answer.errors.items():
+        raise KafkaError(code, f"topic {name}")
+    return {name: answer.metadata.topics[name] for name in topics}
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 
 from nilometer.client.admin import Admin
 from nilometer.client.cluster_metadata import TopicMetadata, TopicPartition
-from nilometer.client.metadata_exchange import MetadataAnswer, metadata_request, read_metadata
-from nilometer.client.partition_operations import OngoingMove, list_reassignments
+from nilometer.client.partition_operations import (
+    OngoingMove,
+    describe_by_controller,
+    list_reassignments,
+)
 from nilometer.client.replica_survey import ReplicaRow, ReplicaSurvey, Survey
-from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.describe_replicas import LEADER
-from nilometer.wire.errors import KafkaError
-
-METADATA_TIMEOUT_MS = 30_000
 
 
 class MoveState(enum.Enum):
@@ -58,27 +57,12 @@ async def reassignment_progress(
     if not targets:
         return []
     topics = sorted({key.topic for key in targets})
-    described = await _described(admin, topics)
+    described = await describe_by_controller(admin, topics)
     seen = await survey.look(topics)
     return [
         _progress(key, tuple(target), ongoing.get(key), described[key.topic], seen)
         for key, target in sorted(targets.items())
     ]
-
-
-async def _described(admin: Admin, topics: Sequence[str]) -> Mapping[str, TopicMetadata]:
-    """By the controller too: another broker may not have heard yet of what its list says is over."""
-
-    async def ask() -> MetadataAnswer:
-        response = await admin.client.send_to_controller(
-            ApiKey.METADATA, lambda api: metadata_request(api, topics)
-        )
-        return read_metadata(response)
-
-    answer = await admin.client.retry(ask, METADATA_TIMEOUT_MS)
-    for name, code in answer.errors.items():
-        raise KafkaError(code, f"topic {name}")
-    return answer.metadata.topics
 
 
 def is_over(progress: Iterable[MoveProgress]) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from nilometer.client.admin import Admin
 from nilometer.client.cluster_metadata import TopicPartition
-from nilometer.client.descriptions import AlterOperation, ConfigChange, ConfigSource, ResourceType
+from nilometer.client.descriptions import AlterOperation, ConfigChange, ResourceType
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Api, Message
@@ -61,11 +61,23 @@ async def unthrottle(admin: Admin, topics: Sequence[str], broker_ids: Sequence[i
 
 
 async def _is_throttled(admin: Admin, topic: str) -> bool:
-    configs = await admin.describe_configs(ResourceType.TOPIC, topic)
-    return any(
-        (entry := configs.get(name)) is not None and entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
-        for name in (LEADER_REPLICAS, FOLLOWER_REPLICAS)
-    )
+    def make(api: Api) -> Message:
+        resource = api.make_request(
+            "DescribeConfigsResource",
+            resource_type=ResourceType.TOPIC,
+            resource_name=topic,
+            configuration_keys=(LEADER_REPLICAS, FOLLOWER_REPLICAS),
+        )
+        return api.request(resources=(resource,))
+
+    async def ask() -> bool:
+        response = await admin.client.send_to_controller(ApiKey.DESCRIBE_CONFIGS, make)
+        (result,) = response.results
+        if result.error_code != ErrorCode.none:
+            raise KafkaError(result.error_code, f"topic {topic}: {result.error_message or ''}")
+        return any(entry.value for entry in result.configs)
+
+    return await admin.client.retry(ask, ALTER_TIMEOUT_MS)
 
 
 async def _alter(admin: Admin, changes: Mapping[_Resource, Sequence[ConfigChange]]) -> None:
