@@ -140,6 +140,16 @@ def test_a_partition_for_which_there_was_no_room_is_looked_at_again():
     assert [p.partition for p in begin(sessions, opened.session_id, 1).to_read()] == [0]
 
 
+def test_whoever_found_no_room_comes_before_whoever_was_served():
+    sessions = cache()
+    opened = begin(sessions, 0, 0, asks(0, 1, 2))
+    answered(opened.session, 0, has_records=True)
+    answered(opened.session, 1, has_more=True)
+    answered(opened.session, 2, has_more=True)
+    later = begin(sessions, opened.session_id, 1)
+    assert [p.partition for p in later.to_read()] == [1, 2, 0]
+
+
 def test_a_partition_that_failed_is_looked_at_again():
     sessions = cache()
     opened = begin(sessions, 0, 0, asks(0))

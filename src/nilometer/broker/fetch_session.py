@@ -145,8 +145,10 @@ class FetchSession:
         else:
             told.high_watermark, told.log_start_offset = high_watermark, log_start
         changed = key in self.changed  # while it was read aside, say
+        if has_more:
+            return news  # it keeps its place: whoever was served goes behind it
         self.dirty.pop(key, None)
-        if (has_records or has_more or failed or changed) and key in self.partitions:
+        if (has_records or failed or changed) and key in self.partitions:
             self.dirty[key] = None  # there may be more; and now it comes after the others
         return news
 
