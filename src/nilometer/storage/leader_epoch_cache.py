@@ -113,8 +113,8 @@ class LeaderEpochCache:
             self._entries.clear()
             self.write()
 
-    def write(self) -> None:
-        self._disk.replace_file(self._path, checkpoints.encode_epochs(self._entries), sync=False)
+    def write(self, *, sync: bool = False) -> None:
+        self._disk.replace_file(self._path, checkpoints.encode_epochs(self._entries), sync=sync)
 
     def _assign(self, epoch: int, start_offset: int) -> bool:
         if epoch < 0 or start_offset < 0:

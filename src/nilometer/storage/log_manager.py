@@ -12,7 +12,7 @@ Everything here may stall except lookups and what says otherwise; a shell offloa
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from nilometer.runtime import Disk, LockHeld
 from nilometer.storage.errors import CorruptCheckpoint
@@ -40,6 +40,8 @@ class LogManager:
         self._files = SegmentFiles.on(disk, options.open_files_max)
         self.directories = [LogDirectory(disk, path) for path in options.directories]
         self.logs: dict[TopicPartition, Log] = {}
+        self.on_directory_failed: Callable[[str, Exception, Sequence[TopicPartition]], None]
+        self.on_directory_failed = lambda path, reason, affected: None
         self._directory_of: dict[TopicPartition, LogDirectory] = {}
         self._logs_of: dict[str, dict[TopicPartition, Log]] = {path: {} for path in options.directories}
         self.removable_folders: list[str] = []
@@ -197,7 +199,9 @@ class LogManager:
     # -- trouble
 
     def fail_directory(self, path: str, reason: Exception) -> list[TopicPartition]:
-        """Take a directory offline: its logs are fenced and forgotten. Returns the partitions concerned."""
+        """Take a directory offline: its logs are fenced and forgotten. Returns the partitions concerned,
+        which ``on_directory_failed`` hears of too, whoever noticed the failure.
+        """
         directory = next(each for each in self.directories if each.path == path)
         if directory.failure is not None:
             return []
@@ -210,6 +214,7 @@ class LogManager:
             log.fence(reason if isinstance(reason, OSError) else OSError(str(reason)))
             self._files.pool.forget_folder(log.folder)
         directory.release()
+        self.on_directory_failed(path, reason, affected)
         return affected
 
     def describe(self) -> list[DirectoryDescription]:

@@ -22,7 +22,7 @@ from nilometer.storage import checkpoints, names
 from nilometer.storage.batch_scan import scan
 from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.storage.folder_files import complete_interrupted_swaps, find_segments
-from nilometer.storage.leader_epoch_cache import LeaderEpochCache
+from nilometer.storage.leader_epoch_cache import UNDEFINED_EPOCH, LeaderEpochCache
 from nilometer.storage.log_config import LogConfig
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.offset_index import CorruptIndex
@@ -112,14 +112,22 @@ class LogLoader:
         except (CorruptCheckpoint, ValueError):
             epochs = LeaderEpochCache(self._files.disk, path)
         if not epochs.entries and segments.size:
-            for segment in segments:
-                try:
-                    for batch in scan(segment.open_log(), 0, segment.size):
-                        if batch.header.partition_leader_epoch > epochs.latest_epoch:
-                            epochs.assign(batch.header.partition_leader_epoch, batch.header.base_offset)
-                except KafkaError:
-                    break  # damage: found again, and reported, where batches are checked
+            epochs = LeaderEpochCache(self._files.disk, path, self._epochs_of_batches(segments))
+            epochs.write(sync=True)  # as a whole: half of it, left by another crash, would be believed
         return epochs
+
+    @staticmethod
+    def _epochs_of_batches(segments: LogSegments) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = []
+        for segment in segments:
+            try:
+                for batch in scan(segment.open_log(), 0, segment.size):
+                    epoch = batch.header.partition_leader_epoch
+                    if epoch > (found[-1][0] if found else UNDEFINED_EPOCH):
+                        found.append((epoch, batch.header.base_offset))
+            except KafkaError:
+                break  # damage: found again, and reported, where batches are checked
+        return found
 
     def _load_topic_id(self) -> uuid.UUID | None:
         """None also where the file was torn: whoever knows the topic assigns the id again."""
