@@ -39,6 +39,7 @@ class Host:
         self.is_live: Callable[[], bool] = lambda: True
         self.wanting: list[Partition] = []
         self.resumed = 0
+        self.failed: list[tuple[Partition, LogFenced]] = []
 
     def request_flush(self, partition: Partition) -> None:
         self.wanting.append(partition)
@@ -56,7 +57,7 @@ class Host:
         raise AssertionError("not in this story")
 
     def log_failed(self, partition: Partition, reason: LogFenced) -> None:
-        raise reason
+        self.failed.append((partition, reason))
 
     def commit(self) -> None:
         """Flush all that want it."""
@@ -187,3 +188,15 @@ def _ran(log: Log) -> FlushPlan:
     plan = log.flush_plan()
     plan.run()
     return plan
+
+
+def test_an_effect_that_the_disk_refuses_is_the_hosts_to_hear_of() -> None:
+    """And nobody else's: whoever told of the new role goes on with the other partitions."""
+    disk, host = MemoryDisk(), Host()
+    log = open_log(disk)
+    partition = partition_of(log, host)
+    disk.fail_once(1)
+    partition.on_metadata(_state(1, 1), {1: 1})
+    [(failed, reason)] = host.failed
+    assert failed is partition
+    assert log.failure is reason.reason

@@ -98,3 +98,32 @@ def test_leaders_of_old_do_not_take_office_again_while_the_log_is_read() -> None
     world = World(2)
     world.run(story)
     assert world.failures == []
+
+
+def test_a_disk_that_fills_up_while_a_broker_takes_up_its_partitions_costs_nothing() -> None:
+    """Wherever in that the room ends: what could not be taken up is neither given up nor removed."""
+
+    async def story(world: World) -> None:
+        cluster, clients = Cluster(world, brokers=1, one_machine=True), world.host("clients")
+        node, names = cluster.nodes[1], [f"t{number}" for number in range(4)]
+        await cluster.set_up()
+        for name in names:
+            await _create(cluster, clients, name, 1)
+            await _produce(cluster, clients, name, [b"kept"])
+        disk, served = node.host.disk, 0
+        for room in range(0, 8_000, 250):
+            node.crash()
+            disk.capacity = disk.used + room
+            node.start()
+            await asyncio.sleep(0.2)
+            served += node.is_serving
+            node.crash()
+        assert 0 < served < 32, "the room ended at one place and another"
+        disk.capacity = 1 << 40
+        node.start()
+        await cluster.until_serving([1])
+        for name in names:
+            assert await _read(cluster, clients, name) == ["kept"]
+
+    world = World(3)
+    world.run(story)

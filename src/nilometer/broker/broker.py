@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import posixpath
+from collections.abc import Sequence
 
 from nilometer.broker import life_marker
 from nilometer.broker.api.registry import ranges
@@ -42,6 +43,7 @@ from nilometer.coordination import CoordinationError, CoordinationStore, make_st
 from nilometer.runtime import Listener, LockHeld, Runtime
 from nilometer.storage import CorruptCheckpoint, LogConfig
 from nilometer.storage.log_manager import LoadingProgress, LogManager, ManagerOptions, NoLogDirectory
+from nilometer.storage.names import TopicPartition
 from nilometer.wire.errors import KafkaError
 
 logger = logging.getLogger("nilometer.broker")
@@ -167,6 +169,7 @@ class Broker:
         )
         disk, wall_ms = self._runtime.disk, self._runtime.clock.wall_ms()
         self._logs = logs = await disk.offload(lambda: LogManager.open(disk, options, wall_ms=wall_ms))
+        logs.on_directory_failed = self._on_directory_failed
         for damage in logs.damages:
             logger.error("Damage found: %s", damage)
         return logs
@@ -314,13 +317,17 @@ class Broker:
         assert self._logs is not None
         logger.error("Flushing %s failed: %s", partition, error)
         name = partition.log.topic_partition  # type: ignore[attr-defined]
-        self._on_directory_failure(self._logs.directory_of(name), error)
+        if self._logs.get(name) is partition.log:  # type: ignore[attr-defined]
+            self._on_directory_failure(self._logs.directory_of(name), error)
 
     def _on_directory_failure(self, path: str, error: Exception) -> None:
-        """Take a folder offline; the broker goes on with the others, if there are any."""
+        assert self._logs is not None
+        self._logs.fail_directory(path, error)
+
+    def _on_directory_failed(self, path: str, error: Exception, affected: Sequence[TopicPartition]) -> None:
+        """A folder is offline; the broker goes on with the others, if there are any."""
         assert self._logs is not None
         logger.error("The folder %s is taken out of use: %s", path, error)
-        affected = self._logs.fail_directory(path, error)
         if self._replicas is not None:
             self._replicas.on_logs_failed(affected)
         if all(directory.failure is not None for directory in self._logs.directories):

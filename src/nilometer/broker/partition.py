@@ -43,7 +43,7 @@ from nilometer.replication import (
     TruncateTo,
     fence,
 )
-from nilometer.replication.effects import Effects
+from nilometer.replication.effects import Effect, Effects
 from nilometer.replication.epochs import diverging_epoch
 from nilometer.runtime import Clock
 from nilometer.storage import AppendInfo, Log, LogFenced, TimestampOffset
@@ -133,7 +133,8 @@ class Partition:
     def _maybe_flush_all(self) -> None:
         """Where only flushed records count: what lies here unflushed, of an earlier life or role, must come
         to count without another record behind it."""
-        if self.counts_flushed and self.log.flushed_offset < self.log.log_end_offset:
+        unflushed = self.log.flushed_offset < self.log.log_end_offset and self.log.failure is None
+        if self.counts_flushed and unflushed:
             self._host.request_flush(self)
 
     def configure(self, min_insync_replicas: int) -> None:
@@ -247,8 +248,8 @@ class Partition:
                 self._tell_consumers(len(records))
             elif isinstance(effect, BackOff):
                 backs_off = True
-            else:
-                self._carry_out((effect,))
+            elif not self._carry_out((effect,)):
+                return True
         return backs_off
 
     def _append_as_follower(self, records: bytes) -> None:
@@ -391,28 +392,41 @@ class Partition:
             waiter.on_readable(self, 0)
 
     # ── effects ─────────────────────────────────────────────────────────────────────────────────
-    def _carry_out(self, effects: Effects) -> None:
-        for effect in effects:
-            match effect:
-                case HighWatermarkAdvanced():
-                    self._on_high_watermark_advanced()
-                case ReleaseProduce(ticket, outcome):
-                    if (wait := self._produce_waits.pop(ticket, None)) is not None:
-                        wait.release(outcome)
-                case StartEpoch(epoch, start_offset):
-                    self.log.assign_epoch_start(epoch, start_offset)
-                case SendAlterPartition(request):
-                    self._host.send_alter_partition(self, request)
-                case TruncateTo(offset):
-                    self._host.truncate_to(self, offset)
-                case TruncateFully(start_offset):
-                    self._host.truncate_fully_and_start_at(self, start_offset)
-                case AdvanceLogStart(offset):
-                    self.log.advance_log_start_offset(offset, self.replica.high_watermark)
-                case AdvanceHighWatermark() | AppendBatches() | BackOff():
-                    pass  # the fetcher's: it holds the batches and the schedule
-                case _:
-                    assert_never(effect)
+    def _carry_out(self, effects: Effects) -> bool:
+        """Whether all were; where the disk fails, those behind it are not, and the host is told."""
+        try:
+            for effect in effects:
+                self._carry_out_one(effect)
+        except LogFenced as reason:
+            self._host.log_failed(self, reason)
+            return False
+        except OSError as error:
+            self.log.fence(error)
+            self._host.log_failed(self, LogFenced(self.log.name, error))
+            return False
+        return True
+
+    def _carry_out_one(self, effect: Effect) -> None:
+        match effect:
+            case HighWatermarkAdvanced():
+                self._on_high_watermark_advanced()
+            case ReleaseProduce(ticket, outcome):
+                if (wait := self._produce_waits.pop(ticket, None)) is not None:
+                    wait.release(outcome)
+            case StartEpoch(epoch, start_offset):
+                self.log.assign_epoch_start(epoch, start_offset)
+            case SendAlterPartition(request):
+                self._host.send_alter_partition(self, request)
+            case TruncateTo(offset):
+                self._host.truncate_to(self, offset)
+            case TruncateFully(start_offset):
+                self._host.truncate_fully_and_start_at(self, start_offset)
+            case AdvanceLogStart(offset):
+                self.log.advance_log_start_offset(offset, self.replica.high_watermark)
+            case AdvanceHighWatermark() | AppendBatches() | BackOff():
+                pass  # the fetcher's: it holds the batches and the schedule
+            case _:
+                assert_never(effect)
 
     def _on_high_watermark_advanced(self) -> None:
         self.log.on_high_watermark(self.replica.high_watermark)

@@ -160,8 +160,12 @@ class ReplicaManager:
 
     def remove_strays(self) -> None:
         """Set aside the logs that nobody has assigned to this broker. Only once the image is up to date."""
-        hosted = {partition.log.topic_partition for partition in self}
-        for name in [name for name in self.logs.logs if name not in hosted]:
+        assigned: set[TopicPartition] = set()  # those that could not be taken up are no strays
+        for key, _ in self._image.partitions_on(self._broker_id):
+            topic = self._image.topic_by_id(key.topic_id)
+            assert topic is not None, "a partition has a topic"
+            assigned.add(TopicPartition(topic.name, key.partition))
+        for name in [name for name in self.logs.logs if name not in assigned]:
             logger.warning("The log of %s belongs to no topic of this cluster and is removed", name)
             self._disposal.delete(name)
 
@@ -211,9 +215,11 @@ class ReplicaManager:
         assert topic is not None, "a partition has a topic"
         name = TopicPartition(topic.name, key.partition)
         try:
-            log = self._open_log(name, topic)
+            log = self._open_log(name, topic, state)
         except (OSError, NoLogDirectory) as error:
             logger.error("The log of %s cannot be opened: %s", name, error)
+            if self.logs.get(name) is not None:
+                self.logs.fail_directory(self.logs.directory_of(name), error)
             return None
         replica = Replica(
             log,
@@ -231,14 +237,21 @@ class ReplicaManager:
         self._by_uuid[topic.uuid, key.partition] = partition
         return partition
 
-    def _open_log(self, name: TopicPartition, topic: Topic) -> Log:
-        """The log of this very topic: one left by an earlier topic of the same name is set aside."""
+    def _open_log(self, name: TopicPartition, topic: Topic, state: PartitionState) -> Log:
+        """The log of this very topic: one left by an earlier topic of the same name is set aside.
+
+        Where a folder is offline, a log that is not to be found may lie there: an empty one in its place
+        would pass for all that there is.
+        """
         log = self.logs.get(name)
         if log is not None and log.topic_id is not None and log.topic_id != topic.uuid:
             logger.warning("%s belonged to an earlier topic of that name and is removed", log.folder)
             self._disposal.delete(name)
             log = None
         config = self._log_config(topic.name)
+        is_new = not state.partition_epoch or self._broker_id in state.adding
+        if log is None and not is_new and any(each.failure for each in self.logs.directories):
+            raise NoLogDirectory("it may lie in a folder that is offline")
         if log is None:
             return self.logs.create(name, config, topic_id=topic.uuid, wall_ms=self._runtime.clock.wall_ms())
         log.config = config
@@ -263,7 +276,7 @@ class ReplicaManager:
         del self._by_uuid[uuid_from_text(key.topic_id), key.partition]
 
     def _reconfigure(self, image: ClusterImage, kind: ConfigResourceType, name: str) -> None:
-        for partition in self:
+        for partition in list(self):
             if kind is not ConfigResourceType.TOPIC or partition.topic == name:
                 partition.log.config = self._log_config(partition.topic)
                 self._note_flush_ms(partition)
@@ -295,7 +308,7 @@ class ReplicaManager:
                 partition.replica.broker_epoch = own.epoch
 
     def _tell_eligible(self) -> None:
-        for partition in self:
+        for partition in list(self):
             role = partition.replica.role
             if isinstance(role, LeaderRole) and len(role.replicas) > 1:
                 partition.on_metadata(partition.state, self._eligible)
