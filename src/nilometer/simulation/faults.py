@@ -11,15 +11,23 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections import Counter
-from collections.abc import Iterable
-from typing import assert_never
+from collections.abc import Iterable, Sequence
+from typing import Protocol, assert_never
 
 from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.disk import CHANGES, DiskUser, HostDisk
 from nilometer.simulation.plan import Fault, Kind, Plan
-from nilometer.simulation.world import Host
+from nilometer.simulation.world import Host, Process
 
 LOOK_S = 0.5
+
+
+class Client(Protocol):
+    """A program that may crash and come back as if it had never been."""
+
+    process: Process | None
+
+    def start(self) -> Process: ...
 
 
 class DiskTrouble:
@@ -45,9 +53,12 @@ class DiskTrouble:
 
 
 class FaultDriver:
-    def __init__(self, cluster: Cluster, plan: Plan, only: Iterable[int] | None = None) -> None:
+    def __init__(
+        self, cluster: Cluster, clients: Sequence[Client], plan: Plan, only: Iterable[int] | None = None
+    ) -> None:
         """``only``: the numbers of the faults to play, instead of all."""
         self._cluster = cluster
+        self._clients = clients
         self._world = cluster.world
         self._plan = plan
         self._only = None if only is None else frozenset(only)
@@ -155,6 +166,10 @@ class FaultDriver:
             case Kind.STORE_STALL:
                 disk = self._cluster.store_disk
                 disk.stalled_until = max(disk.stalled_until, self._world.loop.time() + fault.duration_s)
+            case Kind.CLIENT_CRASH:
+                process = self._client(fault).process
+                if process is not None and process.alive:
+                    process.crash()
             case _:
                 assert_never(fault.kind)
 
@@ -187,6 +202,10 @@ class FaultDriver:
                 self._troubles[id(self._cluster.store_disk)].active.pop(fault, None)
             case Kind.DISK_FULL:
                 self._node(fault).host.disk.capacity = 1 << 40
+            case Kind.CLIENT_CRASH:
+                client = self._client(fault)
+                if client.process is not None and not client.process.alive:
+                    client.start()
             case Kind.RESET | Kind.STALL | Kind.CLOCK | Kind.STORE_STALL:
                 pass
             case _:
@@ -196,6 +215,9 @@ class FaultDriver:
 
     def _node(self, fault: Fault) -> BrokerNode:
         return self._cluster.nodes[fault.target or fault.other]
+
+    def _client(self, fault: Fault) -> Client:
+        return self._clients[int(fault.size * len(self._clients))]
 
     def _host_name(self, who: int) -> str:
         return self._cluster.nodes[who].host.name if who else "clients"

@@ -107,6 +107,12 @@ class VirtualLoop(base_events.BaseEventLoop):
         context.run(CURRENT.set, process)
         self.call_at(self._now + delay, callback, *args, context=context)
 
+    def create_future(self) -> asyncio.Future[Any]:
+        """As always, but it knows whose it is: what a dead process never looked at is nobody's concern."""
+        future: asyncio.Future[Any] = super().create_future()
+        future.owner = CURRENT.get()  # type: ignore[attr-defined]
+        return future
+
     # ---- what the base class calls
 
     def _call_soon(self, callback: Any, args: Any, context: Any) -> events.Handle:
@@ -148,5 +154,6 @@ def _adopting_factory(
     task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, context=context)
     process = CURRENT.get()
     if process is not None:
+        task.owner = process  # type: ignore[attr-defined]
         process.adopt(task)
     return task

@@ -35,6 +35,7 @@ class Kind(enum.Enum):
     CLOCK = "clock"
     STORE = "store"
     STORE_STALL = "store-stall"
+    CLIENT_CRASH = "client-crash"
 
 
 NEEDS_SEVERAL_MACHINES = frozenset({Kind.ISOLATE})
@@ -96,6 +97,8 @@ class Plan:
     writers: tuple[WriterPlan, ...] = ()
     churn: bool = False
     """Whether topics come and go."""
+    moves: bool = False
+    """Whether partitions move to other brokers."""
     clock_rates: tuple[float, ...] = ()
     cold: float = 0.0
     hiccup: float = 0.0
@@ -116,6 +119,7 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None) -> Plan
     """The plan of ``seed``. ``kinds`` replaces the mix of faults that it would draw."""
     chance = random.Random(f"{seed}/plan")
     one_machine = chance.random() < 0.2
+    brokers = chance.choice((3, 3, 3, 4, 5))
     chosen = _kinds(chance, one_machine)
     if kinds is not None:
         chosen = tuple(kind for kind in Kind if kind in set(kinds))
@@ -125,17 +129,20 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None) -> Plan
     return Plan(
         seed=seed,
         minutes=minutes,
-        brokers=3,
+        brokers=brokers,
         one_machine=one_machine,
         kinds=chosen,
-        faults=_schedule(random.Random(f"{seed}/faults"), chosen, minutes * 60 * HURT_SHARE, one_machine),
+        faults=_schedule(
+            random.Random(f"{seed}/faults"), chosen, minutes * 60 * HURT_SHARE, 1 if one_machine else brokers
+        ),
         settings=_settings(chance),
         topics=topics,
         writers=_writers(chance, topics),
         churn=chance.random() < 0.5,
-        clock_rates=tuple(chance.choice((1.0, chance.uniform(0.98, 1.02))) for _ in range(3)),
+        clock_rates=tuple(chance.choice((1.0, chance.uniform(0.98, 1.02))) for _ in range(brokers)),
         cold=chance.choice((0.0, 0.0, 0.05, 0.5)),
         hiccup=chance.choice((0.0, 0.0, 0.001, 0.02)),
+        moves=chance.random() < 0.4,
     )
 
 
@@ -198,7 +205,7 @@ def _settings(chance: random.Random) -> dict[str, str]:
 
 
 def _schedule(
-    chance: random.Random, kinds: tuple[Kind, ...], until_s: float, one_machine: bool
+    chance: random.Random, kinds: tuple[Kind, ...], until_s: float, machines: int
 ) -> tuple[Fault, ...]:
     if not kinds:
         return ()
@@ -211,10 +218,10 @@ def _schedule(
         if at_s >= until_s:
             return tuple(faults)
         kind = chance.choice(kinds)
-        target, other = chance.sample(range(4), 2)
+        target, other = chance.sample(range(max(machines, 3) + 1), 2)
         if kind not in WITH_OTHER and target == 0:
             target = other or 1
-        if kind in WITH_OTHER and one_machine:
+        if kind in WITH_OTHER and machines == 1:
             target, other = chance.sample((0, 1), 2)
         faults.append(
             Fault(

@@ -11,7 +11,7 @@ import asyncio
 import enum
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from nilometer.client.admin import Admin
@@ -27,6 +27,7 @@ from nilometer.simulation.faults import FaultDriver
 from nilometer.simulation.plan import Kind, Plan
 from nilometer.simulation.story import Story
 from nilometer.simulation.workload.consumers import Reader
+from nilometer.simulation.workload.moves import Mover
 from nilometer.simulation.workload.producers import Writer
 from nilometer.simulation.workload.topics import KEY, TopicChurn
 from nilometer.simulation.world import World
@@ -111,7 +112,6 @@ class _Run:
             world, brokers=plan.brokers, one_machine=plan.one_machine, settings=plan.settings
         )
         self._clients = world.host("clients")
-        self._driver = FaultDriver(self._cluster, plan, only)
         self._beliefs = Beliefs(self._cluster)
         self._history = History()
         self._partitions = [
@@ -127,6 +127,12 @@ class _Run:
             Reader("again", self._clients, servers, self._partitions, self._history, polls_of_a_life=40),
         ]
         self._churn = TopicChurn(self._clients, servers) if plan.churn else None
+        self._mover = (
+            Mover(self._clients, servers, self._partitions, list(self._cluster.nodes)) if plan.moves else None
+        )
+        self._changers = [each for each in (*self._writers, self._churn, self._mover) if each is not None]
+        """Clients that change things: they end before the cluster is judged."""
+        self._driver = FaultDriver(self._cluster, [*self._changers, *self._readers], plan, only)
 
     async def play(self) -> None:
         self._set_up_world()
@@ -134,35 +140,33 @@ class _Run:
         if not await self._finishes("admin", self._create_topics, SETTLE_S):
             return
         watching = asyncio.create_task(self._watch())
-        writing = [writer.start() for writer in self._writers]
-        reading = [reader.start() for reader in self._readers]
-        churning = [self._churn.start()] if self._churn is not None else []
+        for client in (*self._changers, *self._readers):
+            client.start()
         self._driver.start()
         await asyncio.sleep(self._plan.hurt_s)
         await self._driver.heal()
-        for client in (*self._writers, *([self._churn] if self._churn else [])):
+        for client in self._changers:
             client.stop()
-        await self._until(lambda: not any(process.alive for process in (*writing, *churning)), SETTLE_S)
-        stuck = [process.name for process in (*writing, *churning) if process.alive]
-        self._verdict.find(Exit.NO_CONVERGENCE, (f"{name} does not come to an end" for name in stuck))
+        await self._until(lambda: not _alive(self._changers), SETTLE_S)
+        stuck = (f"{name} does not come to an end" for name in _alive(self._changers))
+        self._verdict.find(Exit.NO_CONVERGENCE, stuck)
         await self._until(lambda: not self._unwell(), CONVERGENCE_S)
         self._verdict.find(Exit.NO_CONVERGENCE, self._unwell())
         for reader in self._readers:
             reader.stop()
-        await self._until(lambda: not any(process.alive for process in reading), SETTLE_S)
+        await self._until(lambda: not _alive(self._readers), SETTLE_S)
         watching.cancel()
         await self._driver.stop()
         if not self._verdict.findings:
             await self._judge_at_rest()
         self._judge_history()
-        self._verdict.find(
-            Exit.CRASH,
-            (
-                f"{process.name} failed: {process.exited.result()!r}"
-                for process in (*writing, *reading, *churning)
-                if process.exited.done() and process.exited.result() is not None
-            ),
-        )
+        self._verdict.find(Exit.CRASH, self._failed_clients())
+
+    def _failed_clients(self) -> Iterable[str]:
+        for client in (*self._changers, *self._readers):
+            process = client.process
+            if process is not None and process.exited.done() and process.exited.result() is not None:
+                yield f"{client.name} failed: {process.exited.result()!r}"
 
     def _set_up_world(self) -> None:
         self._world.network.hiccup = self._plan.hiccup
@@ -212,7 +216,7 @@ class _Run:
         wrong: list[str] = []
         for key, state in images[0].partitions():
             name = f"{key}"
-            if not state.has_leader or sorted(state.isr) != sorted(state.replicas):
+            if not state.has_leader or sorted(state.isr) != sorted(state.replicas) or state.is_reassigning:
                 wrong.append(
                     f"not converged: {name}: leader {state.leader}, ISR {state.isr} of {state.replicas}"
                 )
@@ -277,14 +281,16 @@ class _Run:
 
     def _compare_disks(self) -> list[str]:
         wrong: list[str] = []
+        image = next(node.image for node in self._cluster.nodes.values() if node.image is not None)
         for partition in self._partitions:
             name = f"{partition.topic}-{partition.partition}"
+            state = image.partition(*partition)
+            assigned = [self._cluster.nodes[broker_id] for broker_id in (state.replicas if state else ())]
             replicas = [
-                disks.read_replica(node.host.disk, f"{node.folder}/{name}", node.id)
-                for node in self._cluster.nodes.values()
+                disks.read_replica(node.host.disk, f"{node.folder}/{name}", node.id) for node in assigned
             ]
             there = [replica for replica in replicas if replica is not None]
-            if len(there) != len(replicas):
+            if len(there) != len(replicas) or not there:
                 wrong.append(f"{name} is missing on a broker")
             wrong += disks.compare(name, there)
         return wrong
@@ -299,3 +305,8 @@ class _Run:
             if node.image is not None
             for problem in metadata.compare(folded, node.image, node.name)
         ]
+
+
+def _alive(clients: Sequence[Writer | TopicChurn | Mover | Reader]) -> list[str]:
+    """The names of those that still run."""
+    return [client.name for client in clients if client.process is not None and client.process.alive]

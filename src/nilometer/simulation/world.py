@@ -234,7 +234,8 @@ class World:
 
     def _on_failure(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        if isinstance(error, ProcessGone):
+        owner = getattr(context.get("future") or context.get("task"), "owner", None)
+        if isinstance(error, ProcessGone) or (owner is not None and not owner.alive):
             return
         self.trace.note("world", f"failure {type(error).__name__}: {error} ({context.get('message')})")
         logger.error("In the simulated world: %s", context.get("message"), exc_info=error)

@@ -57,6 +57,7 @@ class Reader:
         self.troubles: list[str] = []
         self.problems: Counter[str] = Counter()
         self.read = 0
+        self.process: Process | None = None
         self._host = host
         self._bootstrap_servers = bootstrap_servers
         self._partitions = list(partitions)
@@ -68,7 +69,8 @@ class Reader:
 
     def start(self) -> Process:
         self._stopping = False
-        return self._host.start(self.name, self._main)
+        self.process = self._host.start(self.name, self._main)
+        return self.process
 
     def stop(self) -> None:
         self._stopping = True

@@ -43,13 +43,15 @@ class TopicChurn:
         self.problems: Counter[str] = Counter()
         self.topics: dict[str, KnownTopic] = {}
         self.done = 0
+        self.process: Process | None = None
         self._host = host
         self._bootstrap_servers = bootstrap_servers
         self._stopping = False
         self._numbers = 0
 
     def start(self) -> Process:
-        return self._host.start(self.name, self._main)
+        self.process = self._host.start(self.name, self._main)
+        return self.process
 
     def stop(self) -> None:
         self._stopping = True
