@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ import pytest
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from support.eventually import eventually
-from support.ports import HOST, free_ports
+from support.ports import HOST, free_ports, is_free, neighbouring_ports
 from support.wire_peer import WirePeer, make
 
 TIMEOUT_S = 90
@@ -57,19 +56,6 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     if shell.data_dir.exists():
         shell.run("down")
         assert [broker["state"] for broker in shell.brokers()] == ["down"] * len(shell.brokers())
-
-
-def neighbouring_ports(count: int) -> int:
-    """The first of so many free ports in a row."""
-    while True:
-        (first,) = free_ports(1)
-        if first + count < 65_000 and all(_is_free(first + number) for number in range(count)):
-            return first
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex((HOST, port)) != 0
 
 
 def answers(port: int) -> bool:
@@ -144,7 +130,7 @@ def test_ctrl_c_while_it_starts_leaves_nothing_behind(shell: Shell) -> None:
     up.send_signal(signal.SIGINT)
     assert up.wait(TIMEOUT_S) in (0, 1, 130)
     assert shell.pids() == [None, None]
-    assert _is_free(port) and _is_free(port + 1)
+    assert is_free(port) and is_free(port + 1)
 
 
 def test_a_busy_port_fails_with_the_reason_and_starts_nothing(shell: Shell, tmp_path: Path) -> None:
@@ -158,7 +144,7 @@ def test_a_busy_port_fails_with_the_reason_and_starts_nothing(shell: Shell, tmp_
         assert f"cannot listen on {HOST}:{port + 1}" in up.stderr
         assert "Traceback" not in up.stderr
         assert shell.pids() == [None, None]
-        assert _is_free(port)
+        assert is_free(port)
     finally:
         assert other.run("down").returncode == 0
 

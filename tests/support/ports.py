@@ -1,19 +1,48 @@
-"""Free loopback ports for servers that cannot be told "port 0"."""
+"""Free loopback ports for servers that cannot be told "port 0", or that come back on the port they had.
+
+They lie below the range from which the kernel takes ports for outgoing connections: out of that range, any
+connection of any test could take the port of a server that has not started yet, or is down for a moment.
+"""
 
 from __future__ import annotations
 
+import itertools
+import os
 import socket
 
 HOST = "127.0.0.1"
+FIRST = 15_000
+COUNT = 17_000
+
+_next = itertools.count(os.getpid() * 101)
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct ports nobody listens on; held together while they are chosen, so that they differ."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for held in sockets:
-            held.bind((HOST, 0))
-        return [held.getsockname()[1] for held in sockets]
-    finally:
-        for held in sockets:
-            held.close()
+    """Distinct ports that nobody uses, none of them given out before by this process."""
+    found: list[int] = []
+    for _ in range(COUNT):
+        if len(found) == count:
+            return found
+        port = FIRST + next(_next) % COUNT
+        if is_free(port):
+            found.append(port)
+    raise AssertionError(f"no {count} free ports between {FIRST} and {FIRST + COUNT}")
+
+
+def neighbouring_ports(count: int) -> int:
+    """The first of so many free ports in a row."""
+    while True:
+        ports = free_ports(count)
+        if ports == list(range(ports[0], ports[0] + count)):
+            return ports[0]
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen there now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True

@@ -61,6 +61,7 @@ STILL_WRITTEN_SECONDS = 3_600
 SNIFF_BYTES = 1_024
 TOPIC_PREFIX = "demo-"
 BROKERS = 3
+PORTS = range(15_000, 32_000)
 
 
 class DemoFailed(Exception):
@@ -240,13 +241,12 @@ def _up(*ports: str) -> str:
 
 
 def _free_ports(count: int) -> int:
-    """The first of ``count`` free ports in a row."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            base = probe.getsockname()[1]
-        if base + count < 65_536 and all(_is_free(base + number) for number in range(count)):
+    """The first of ``count`` free ports in a row, below those that outgoing connections are given."""
+    for number in range(PORTS.stop - PORTS.start):
+        base = PORTS.start + (os.getpid() * 101 + number) % (PORTS.stop - PORTS.start)
+        if all(_is_free(base + offset) for offset in range(count)):
             return base
+    raise DemoFailed(f"no {count} free ports in a row between {PORTS.start} and {PORTS.stop}")
 
 
 def _is_free(port: int) -> bool:
