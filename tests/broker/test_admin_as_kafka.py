@@ -436,6 +436,59 @@ def test_alter_configs(sides: tuple[Side, Side], version: int) -> None:
     same(sides, scenario, version)
 
 
+def test_settings_of_all_brokers_reach_topics(sides: tuple[Side, Side]) -> None:
+    """Set for all, then for one broker, then taken back: what is nearest to the topic wins."""
+
+    def scenario(side: Side, version: int) -> Plain:
+        name = side.create("inheriting")
+        own = side.create("own-settings", max_message_bytes="1111")
+        told: dict[str, Plain] = {}
+
+        def step(what: str, broker: str, how: int, value: str | None, expected: str) -> None:
+            told[what] = alter(side, version, BROKER, broker, ("message.max.bytes", how, value))
+
+            def arrived() -> bool:
+                answer = describe(side, 4, TOPIC, name, "max.message.bytes")
+                return answer["results"][0]["configs"][0]["value"] == expected
+
+            eventually(arrived, f"{side.name} says {expected}")
+            for topic in (name, own):
+                told[f"{what}, {topic}"] = describe(
+                    side, 4, TOPIC, topic, "max.message.bytes", include_synonyms=True
+                )
+            told[f"{what}, broker"] = describe(
+                side, 4, BROKER, "1", "message.max.bytes", include_synonyms=True
+            )
+
+        default = describe(side, 4, TOPIC, name, "max.message.bytes")["results"][0]["configs"][0]["value"]
+        step("for all", "", SET, "5555", "5555")
+        step("for one", "1", SET, "7777", "7777")
+        step("one taken back", "1", DELETE, None, "5555")
+        step("all taken back", "", DELETE, None, default)
+        return told
+
+    same(sides, scenario, 1)
+
+
+def test_documentation_comes_when_asked_for(nilometer: Side) -> None:
+    name = nilometer.create("documented")
+    for asked in (True, False):
+        resource = make(
+            ApiKey.DESCRIBE_CONFIGS,
+            4,
+            "DescribeConfigsResource",
+            resource_type=TOPIC,
+            resource_name=name,
+            configuration_keys=None,
+        )
+        answer = nilometer.message(
+            ApiKey.DESCRIBE_CONFIGS, 4, resources=(resource,), include_documentation=asked
+        )
+        configs = answer.results[0].configs
+        assert len(configs) > 20
+        assert all(bool(config.documentation) is asked for config in configs)
+
+
 # ── the rest ────────────────────────────────────────────────────────────────────────────────────────
 
 

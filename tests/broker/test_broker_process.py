@@ -274,6 +274,23 @@ def test_a_deleted_topic_is_renamed_and_then_removed(tmp_path: Path) -> None:
         side.hang_up()
 
 
+def test_topics_neither_made_nor_deleted_unasked(tmp_path: Path) -> None:
+    off = {"auto.create.topics.enable": "false", "delete.topic.enable": "false"}
+    with NilometerBroker(tmp_path / "data", off) as broker:
+        side = side_of(broker)
+        asked = make(ApiKey.METADATA, 9, "MetadataRequestTopic", name="wanted")
+        for _ in range(2):
+            found = side.message(ApiKey.METADATA, 9, topics=(asked,), allow_auto_topic_creation=True)
+            assert found.topics[0].error_code == ErrorCode.unknown_topic_or_partition
+        assert not folders(broker, "wanted")
+        name = side.create("stays")
+        state = make(ApiKey.DELETE_TOPICS, 6, "DeleteTopicState", name=name)
+        answer = side.message(ApiKey.DELETE_TOPICS, 6, topics=(state,), timeout_ms=10_000)
+        assert answer.responses[0].error_code == ErrorCode.topic_deletion_disabled
+        assert side.leaders(name) == [1]
+        side.hang_up()
+
+
 # ── settings that change while it runs ──────────────────────────────────────────────────────────────
 
 
