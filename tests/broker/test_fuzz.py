@@ -31,7 +31,7 @@ from support.wire_peer import WirePeer, make
 
 SEED, _, ONLY = os.environ.get("FUZZ", "20").partition(":")
 LANES = 8
-FRAMES = 60_000
+FRAMES = 200_000
 FRAMES_LONG = 400_000
 UNSERVED_EVERY = 16
 """APIs that are not served end every connection in the same way: of their frames, only some are sent."""
