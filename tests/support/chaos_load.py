@@ -9,7 +9,9 @@ paused or cut-off broker asks again within a scenario.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -32,6 +34,7 @@ IMPATIENT: dict[str, Any] = {
     "request.timeout.ms": REQUEST_TIMEOUT_MS - 500,
     "socket.connection.setup.timeout.ms": 2_000,
 }
+LOG_LINES_MAX = 5_000
 IMPATIENT_READER: dict[str, Any] = {
     "socket.timeout.ms": REQUEST_TIMEOUT_MS,
     "socket.connection.setup.timeout.ms": 2_000,
@@ -229,6 +232,18 @@ class OwnClients:
                     self._history.poll("own-reader", seen)
 
 
+class _KeptLines(logging.Handler):
+    """The newest lines that were logged, for whoever reads a failure."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: deque[str] = deque(maxlen=LOG_LINES_MAX)
+        self.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record))
+
+
 class ChaosLoad:
     """Everybody together: what is asked of all of them, and what they found."""
 
@@ -245,6 +260,11 @@ class ChaosLoad:
         self.topic = topic
         self.partitions = partitions
         self.bootstrap = bootstrap
+        self.log = _KeptLines()
+        """What the idempotent producers say of their identities and sequences."""
+        logger = logging.Logger("librdkafka", logging.DEBUG)
+        logger.addHandler(self.log)
+        telling: dict[str, Any] = {"debug": "eos", "log_level": 7, "logger": logger}
         self.writers = [
             Writer(
                 f"w{number}",
@@ -253,7 +273,7 @@ class ChaosLoad:
                 partitions,
                 self.history,
                 PACE_S,
-                {**IMPATIENT, **(settings or {})},
+                {**IMPATIENT, **telling, "client.id": f"w{number}", **(settings or {})},
             )
             for number in range(writers)
         ]

@@ -233,7 +233,8 @@ class ChaosRun:
         sends = load.history.sends
         unsettled = [str(send) for send in sends if send.outcome is not Outcome.OK]
         wrong += [f"neither acknowledged nor refused: {story}" for story in unsettled]
-        assert load.latest.answers > 0, "nobody could ask for latest offsets"
+        if not load.latest.answers:
+            wrong.append("nobody could ask for latest offsets")
         counts = f"{len(sends)} records, {len(load.history.polls)} polls, {load.latest.answers} times latest"
         self.tell(counts)
         print(f"chaos {self.name}: {counts}, {time.monotonic() - self._began:.1f} s, seed {self.seed}")
@@ -294,10 +295,14 @@ class ChaosRun:
         """What is needed to find out why, in a folder that stays."""
         target = KEPT / f"{self.name}-seed-{self.seed}-{os.getpid()}"
         shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(self.folder, target, ignore_dangling_symlinks=True, dirs_exist_ok=True)
+        try:
+            shutil.copytree(self.folder, target, ignore_dangling_symlinks=True, dirs_exist_ok=True)
+        except shutil.Error as problem:
+            print(f"not everything could be kept, brokers are still running: {problem}")
         (target / "story.txt").write_text("\n".join(self.story) + "\n")
         if self.load is not None:
             self.load.history.save(target / "history.jsonl")
+            (target / "producers.log").write_text("\n".join(self.load.log.lines) + "\n")
         try:
             (target / "replicas.txt").write_text("\n".join(str(row) for row in self.survey().rows) + "\n")
         except KafkaError as problem:

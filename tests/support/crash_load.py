@@ -121,7 +121,15 @@ class Writer:
 class Reader:
     """Reads on from where it was, across the broker's lives."""
 
-    def __init__(self, name: str, bootstrap: str, topic: str, partitions: int, history: History) -> None:
+    def __init__(
+        self,
+        name: str,
+        bootstrap: str,
+        topic: str,
+        partitions: int,
+        history: History,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
         self.name = name
         self._history = history
         self._topic = topic
@@ -134,6 +142,7 @@ class Reader:
                 "fetch.wait.max.ms": 20,
                 "fetch.error.backoff.ms": 20,
                 **RECONNECTING,
+                **(settings or {}),
             }
         )
         self._consumer.assign(

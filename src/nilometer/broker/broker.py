@@ -32,6 +32,7 @@ from nilometer.broker.partition_host import LocalPartitionHost
 from nilometer.broker.producer_ids import ProducerIds
 from nilometer.broker.replica_fetchers import ReplicaFetchers
 from nilometer.broker.replica_manager import ReplicaManager
+from nilometer.broker.replica_repair import ReplicaRepair
 from nilometer.broker.replication_quota import ReplicationQuotas
 from nilometer.broker.services import Services
 from nilometer.broker.tasks import Tasks
@@ -41,7 +42,7 @@ from nilometer.cluster.identifiers import NO_BROKER_EPOCH, BrokerEpoch, BrokerId
 from nilometer.cluster.records import Endpoint as ClusterEndpoint
 from nilometer.coordination import CoordinationError, CoordinationStore, make_store
 from nilometer.runtime import Listener, LockHeld, Runtime
-from nilometer.storage import CorruptCheckpoint, LogConfig
+from nilometer.storage import CorruptCheckpoint, DamageKind, LogConfig
 from nilometer.storage.log_manager import LoadingProgress, LogManager, ManagerOptions, NoLogDirectory
 from nilometer.storage.names import TopicPartition
 from nilometer.wire.errors import KafkaError
@@ -212,6 +213,7 @@ class Broker:
             runtime, logs, disposal, commit, isr_requests, fetchers, self._on_directory_failure
         )
         self._replicas = replicas = ReplicaManager(config, runtime, logs, host, disposal, fetchers)
+        replicas.on_damage = ReplicaRepair(runtime, self._tasks, replicas, link, host).begin
         metadata.subscribe(quotas.on_delta, quotas.on_reload)
         metadata.subscribe(replicas.on_delta, replicas.on_reload)
         self._services = services = Services(
@@ -281,7 +283,7 @@ class Broker:
         advertised = self._config.advertised_listeners[0]
         port = advertised.port or self.endpoint.port
         previous = logs.previous_broker_epoch
-        if previous is None:
+        if previous is None and not _lost_records(logs):
             previous = life_marker.read_lossless_broker_epoch(self._runtime.disk, self._config.log_dirs[0])
         return BrokerRegistration(
             broker_id=BrokerId(self._config.node_id),
@@ -366,6 +368,11 @@ class Broker:
             logger.error(
                 "A log could not be closed in order and will be checked at the next start: %s", failure
             )
+
+
+def _lost_records(logs: LogManager) -> bool:
+    """Whether recovery cut off more than the torn end that the death of a process leaves."""
+    return any(damage.kind is not DamageKind.TORN for damage in logs.damages)
 
 
 def _reachable(host: str) -> str:

@@ -14,6 +14,7 @@ from nilometer.broker.metadata_log import MetadataLog
 from nilometer.cluster.controller import alter_partition as decisions
 from nilometer.cluster.controller.brokers import decide_controlled_shutdown
 from nilometer.cluster.controller.decision import OK, Outcome
+from nilometer.cluster.controller.forfeits import decide_forfeit_replicas
 from nilometer.cluster.controller.producer_ids import ProducerIdBlock, decide_allocate_producer_ids
 from nilometer.cluster.identifiers import (
     NO_BROKER_EPOCH,
@@ -26,6 +27,7 @@ from nilometer.cluster.identifiers import (
     uuid_from_text,
 )
 from nilometer.replication import AlterPartition, AlterPartitionAnswer
+from nilometer.wire import forfeit_replicas as wire
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Api, Message
@@ -76,6 +78,30 @@ class ControllerLink:
             for topic in response.topics
             for part in topic.partitions
         }
+
+    async def forfeit_replica(self, partition: TopicIdPartition) -> Outcome:
+        """Give up this broker's place in a partition; this broker has folded it when that returns."""
+        if self._controller.is_in_office:
+            (forfeited,) = await self._controller.decide(
+                lambda image: decide_forfeit_replicas(
+                    image, self._broker_id, self._broker_epoch, (partition,)
+                )
+            )
+            return forfeited.outcome
+        replica = wire.ReplicaOfPartition(topic_id=partition.topic_id, partition=partition.partition)
+        response: wire.ForfeitReplicasResponse = await self._channel.call(
+            wire.KEY,
+            lambda api: api.request(
+                broker_id=self._broker_id, broker_epoch=self._broker_epoch, replicas=(replica,)
+            ),
+        )
+        if response.error_code or len(response.outcomes) != 1:
+            raise KafkaError(
+                ErrorCode(response.error_code), response.message or "ForfeitReplicas was refused"
+            )
+        await self._metadata.catch_up()
+        (outcome,) = response.outcomes
+        return Outcome(ErrorCode(outcome.error_code), outcome.message)
 
     async def allocate_producer_ids(self) -> ProducerIdBlock:
         if self._controller.is_in_office:

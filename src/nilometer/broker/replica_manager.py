@@ -14,7 +14,8 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+import posixpath
+from collections.abc import Callable, Iterator, Sequence
 from uuid import UUID
 
 from nilometer.broker.config import BrokerConfig
@@ -64,6 +65,9 @@ class ReplicaManager:
         """Those whose topic asks for a flush after some time; usually none."""
         self._damages: set[tuple[str, int]] = set()
         """Places of damage at rest that have been reported."""
+        self._in_repair: dict[Partition, None] = {}
+        """They may lead, where nobody else can, but not follow before their damage is cut off."""
+        self.on_damage: Callable[[Partition, CorruptRecordFound], None] = lambda _partition, _found: None
         self._image = ClusterImage()
         self._lives = False
         """Whether this life of the broker is registered: only then have partitions roles."""
@@ -110,9 +114,31 @@ class ReplicaManager:
 
     def report_damage(self, found: CorruptRecordFound) -> None:
         """Records at rest are not what was written: said once for each place. None behind it is served."""
-        if (found.path, found.position) not in self._damages:
-            self._damages.add((found.path, found.position))
-            logger.error("Damage found: %s", found.message)
+        if (found.path, found.position) in self._damages:
+            return
+        self._damages.add((found.path, found.position))
+        logger.error("Damage found: %s", found.message)
+        folder = posixpath.dirname(found.path)
+        for partition in self:
+            if partition.log.folder == folder:
+                self.on_damage(partition, found)
+                return
+
+    def hosts(self, partition: Partition) -> bool:
+        return self._partitions.get(partition.key) is partition
+
+    def begin_repair(self, partition: Partition) -> None:
+        """As soon as another leads it, the partition has no role here, until :meth:`end_repair`."""
+        self._in_repair[partition] = None
+
+    def end_repair(self, partition: Partition) -> None:
+        """Damage that is met now is met anew."""
+        self._in_repair.pop(partition, None)
+        folder = partition.log.folder
+        self._damages = {place for place in self._damages if posixpath.dirname(place[0]) != folder}
+        state = self._image.partition_by_id(*partition.key)
+        if self._lives and state is not None and self.hosts(partition):
+            self._follow_state(partition.key, state)
 
     def offset_lag(self, name: TopicPartition) -> int:
         """How far the end of a log is behind the high watermark that this replica knows of."""
@@ -204,7 +230,11 @@ class ReplicaManager:
         partition = self._partitions.get(key)
         if partition is None:
             partition = self._begin_hosting(key, state)
-        if partition is not None:
+        if partition in self._in_repair and state.leader != self._broker_id:
+            partition.state = state
+            self._fetchers.forget(partition)
+            partition.resign()
+        elif partition is not None:
             epoch_before = partition.leader_epoch
             partition.on_metadata(state, self._eligible)
             if partition.leader_epoch != epoch_before:

@@ -14,6 +14,7 @@ from nilometer.storage.batch_scan import scan
 from nilometer.storage.errors import LogFenced
 from nilometer.storage.local_log import LocalLog
 from nilometer.storage.segment import LogSegment
+from nilometer.wire.errors import KafkaError
 
 
 class Truncation(NamedTuple):
@@ -97,11 +98,29 @@ def _cut(log: LocalLog, offset: int, wall_ms: int) -> Truncation:
 
 
 def _find_cut(segment: LogSegment, offset: int) -> tuple[int, int]:
-    """The position of the first batch that reaches ``offset``, and where the log then ends."""
-    for batch in scan(segment.open_log(), segment.position_near(offset), segment.size):
-        if batch.header.last_offset >= offset:
-            return batch.position, min(offset, batch.header.base_offset)
-    return segment.size, offset
+    """The position of the first batch that reaches ``offset``, and where the log then ends.
+
+    Headers that cannot be read end the log before ``offset``: behind them no batch can be found.
+    """
+    position = segment.position_near(offset)
+    try:
+        for batch in scan(segment.open_log(), position, segment.size):
+            if batch.header.last_offset >= offset:
+                return batch.position, min(offset, batch.header.base_offset)
+            position = batch.position + batch.header.size
+    except KafkaError:
+        return _before_damage(segment)
+    return (segment.size, offset) if position == segment.size else _before_damage(segment)
+
+
+def _before_damage(segment: LogSegment) -> tuple[int, int]:
+    position, end_offset = 0, segment.base_offset
+    try:
+        for batch in scan(segment.open_log(), 0, segment.size):
+            position, end_offset = batch.position + batch.header.size, batch.header.next_offset
+    except KafkaError:
+        pass  # this is the place that was looked for
+    return position, end_offset
 
 
 def replay_producers(log: LocalLog, wall_ms: int) -> None:
@@ -109,10 +128,13 @@ def replay_producers(log: LocalLog, wall_ms: int) -> None:
     producers = log.producers
     producers.load_latest(log.log_start_offset, log.log_end_offset, wall_ms)
     start = producers.map_end_offset
-    for segment in log.segments.from_offset(start):
-        for batch in scan(segment.open_log(), segment.position_near(start), segment.size):
-            if batch.header.last_offset >= start:
-                producers.replay(batch.buffer, batch.at, batch.header)
+    try:
+        for segment in log.segments.from_offset(start):
+            for batch in scan(segment.open_log(), segment.position_near(start), segment.size):
+                if batch.header.last_offset >= start:
+                    producers.replay(batch.buffer, batch.at, batch.header)
+    except KafkaError:
+        pass  # damage below the cut: reads will report it
     producers.map_end_offset = log.log_end_offset
 
 

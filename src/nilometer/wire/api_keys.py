@@ -102,6 +102,7 @@ class NilometerApiKey(enum.IntEnum):
     """Far above Kafka's, so that none of theirs will ever mean one of these."""
 
     DESCRIBE_REPLICAS = 32100
+    FORFEIT_REPLICAS = 32101
 
 
 AnyApiKey: TypeAlias = ApiKey | NilometerApiKey

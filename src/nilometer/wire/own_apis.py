@@ -20,6 +20,7 @@ from nilometer.wire.api_keys import NilometerApiKey
 from nilometer.wire.building import Message
 from nilometer.wire.describe_replicas import DescribeReplicasRequest, DescribeReplicasResponse
 from nilometer.wire.errors import MalformedMessage, MalformedRequest, MalformedResponse
+from nilometer.wire.forfeit_replicas import ForfeitReplicasRequest, ForfeitReplicasResponse
 
 
 class OwnApi:
@@ -80,8 +81,13 @@ def _decode(
 _DESCRIBE_REPLICAS = OwnApi(
     NilometerApiKey.DESCRIBE_REPLICAS, 0, DescribeReplicasRequest, DescribeReplicasResponse
 )
+_FORFEIT_REPLICAS = OwnApi(
+    NilometerApiKey.FORFEIT_REPLICAS, 0, ForfeitReplicasRequest, ForfeitReplicasResponse
+)
 
-OWN_APIS: Mapping[tuple[int, int], Api] = {(int(api.key), api.version): api for api in (_DESCRIBE_REPLICAS,)}
+OWN_APIS: Mapping[tuple[int, int], Api] = {
+    (int(api.key), api.version): api for api in (_DESCRIBE_REPLICAS, _FORFEIT_REPLICAS)
+}
 """By key and version."""
 
 OWN_VERSIONS: Mapping[int, tuple[int, int]] = {

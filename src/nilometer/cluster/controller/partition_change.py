@@ -54,6 +54,8 @@ class Wanted:
     """Restarted without a clean shutdown: neither in sync nor eligible any more."""
     lost: Collection[BrokerId] = ()
     """Came back without their log: not even good as last known leader."""
+    new_epoch: bool = False
+    """A new leader epoch, also where the leader stays: what it knows of a follower is no longer so."""
     recovered: bool = False
     """The leader has confirmed its log after an election that was not certain."""
     prefer_first: bool = False
@@ -93,7 +95,7 @@ def change_partition(
         # To wait for a leader with fewer replicas than there are could be to wait for ever.
         assignment = underway
         standing = _elect(state, assignment, wanted, may_lead, min_insync_replicas)
-    return _record(key, state, assignment, standing)
+    return _record(key, state, assignment, standing, wants_epoch=wanted.new_epoch)
 
 
 def _wanted_assignment(state: PartitionState, wanted: Wanted, may_lead: MayLead) -> _Assignment:
@@ -198,13 +200,18 @@ def _first_of(candidates: Replicas, within: Replicas) -> BrokerId:
 
 
 def _record(
-    key: TopicIdPartition, state: PartitionState, assignment: _Assignment, standing: _Standing
+    key: TopicIdPartition,
+    state: PartitionState,
+    assignment: _Assignment,
+    standing: _Standing,
+    *,
+    wants_epoch: bool,
 ) -> PartitionChanged | None:
-    if _is_so(state, assignment, standing):
+    if _is_so(state, assignment, standing) and not wants_epoch:
         return None
     new_leader = standing.leader != state.leader
     # A replica taken out of the assignment must not be counted, nor fetch, under the epoch it knows.
-    new_epoch = new_leader or any(r not in assignment.replicas for r in state.replicas)
+    new_epoch = wants_epoch or new_leader or any(r not in assignment.replicas for r in state.replicas)
     return PartitionChanged(
         topic_id=key.topic_id,
         partition=key.partition,

@@ -1,0 +1,51 @@
+"""ForfeitReplicas (Nilometer's own): a broker gives up its place where its records at rest are damaged.
+
+Between brokers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.connection import Reply
+from nilometer.broker.controller_requests import on_controller
+from nilometer.broker.services import Services
+from nilometer.cluster.controller.decision import Decision
+from nilometer.cluster.controller.forfeits import ForfeitedReplica, decide_forfeit_replicas
+from nilometer.cluster.identifiers import BrokerEpoch, BrokerId, TopicId, TopicIdPartition
+from nilometer.cluster.image import ClusterImage
+from nilometer.wire import forfeit_replicas as wire
+from nilometer.wire.errors import ErrorCode
+
+Forfeited = tuple[ForfeitedReplica, ...]
+
+
+def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    body: wire.ForfeitReplicasRequest = request.body
+    asked = [TopicIdPartition(TopicId(one.topic_id), one.partition) for one in body.replicas]
+
+    def decide(image: ClusterImage) -> Decision[Forfeited]:
+        return decide_forfeit_replicas(image, BrokerId(body.broker_id), BrokerEpoch(body.broker_epoch), asked)
+
+    return on_controller(services, request, decide, _respond, _refuse, brokers_only=True)
+
+
+def _respond(services: Services, request: Request, forfeited: Forfeited) -> Reply:
+    outcomes = tuple(
+        wire.ForfeitOutcome(
+            topic_id=one.partition.topic_id,
+            partition=one.partition.partition,
+            error_code=int(one.outcome.error),
+            message=one.outcome.message or "",
+        )
+        for one in forfeited
+    )
+    return request.respond(error_code=int(ErrorCode.none), outcomes=outcomes)
+
+
+def _refuse(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
+    return request.respond(error_code=int(error), message=message)
+
+
+API = ApiSpec(key=wire.KEY, versions=(0, 0), handle=handle)

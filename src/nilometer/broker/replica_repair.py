@@ -1,0 +1,123 @@
+"""What follows when damage at rest is found in a replica: another leads, and it fetches again what it lost.
+
+    found ──▶ confirmed ──▶ place given up ──▶ no role ──▶ cut at the damage ──▶ follows, and catches up
+
+A replica whose place nobody could take keeps it: up to the damage it serves on, and it asks again until
+there is somebody. Whatever part of this a crash interrupts, the replica is then as it was before the damage
+was found.
+
+Invariants:
+- the log is cut only while the partition has no role here, under a leader epoch that begins after the damage
+  was found: nobody counts what this replica acknowledged before;
+- damage is read twice before anything is done, the second time by itself: a read that a truncation overtook
+  is no damage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import posixpath
+
+from nilometer.broker.controller_link import ControllerLink
+from nilometer.broker.partition import Partition, PartitionHost
+from nilometer.broker.replica_manager import ReplicaManager
+from nilometer.broker.tasks import Tasks
+from nilometer.coordination.store import CoordinationError
+from nilometer.replication import NoRole
+from nilometer.runtime import Runtime
+from nilometer.storage import CorruptRecordFound, LogFenced, names
+from nilometer.storage.log_reader import LogFolderReader
+from nilometer.wire.errors import KafkaError
+
+logger = logging.getLogger("nilometer.broker")
+
+RETRY_S = 0.25
+ALONE_RETRY_S = 2.0
+
+
+class ReplicaRepair:
+    def __init__(
+        self,
+        runtime: Runtime,
+        tasks: Tasks,
+        replicas: ReplicaManager,
+        link: ControllerLink,
+        host: PartitionHost,
+    ) -> None:
+        self._disk = runtime.disk
+        self._tasks = tasks
+        self._replicas = replicas
+        self._link = link
+        self._host = host
+        self._under_way: dict[Partition, None] = {}
+
+    def begin(self, partition: Partition, found: CorruptRecordFound) -> None:
+        """``found`` was met in a log file of ``partition``. One repair of a partition at a time."""
+        if partition not in self._under_way:
+            self._under_way[partition] = None
+            self._tasks.spawn(self._repair(partition, found), name=f"repair of {partition}")
+
+    async def _repair(self, partition: Partition, found: CorruptRecordFound) -> None:
+        try:
+            damage = await self._disk.offload(lambda: self._confirm(partition.log.folder, found.path))
+            if damage is None:
+                logger.warning("No batch of %s has a wrong checksum: it is left as it is", found.path)
+                return
+            self._replicas.begin_repair(partition)
+            try:
+                if await self._give_up_place(partition):
+                    self._cut(partition, damage)
+            finally:
+                self._replicas.end_repair(partition)
+        finally:
+            del self._under_way[partition]
+
+    def _confirm(self, folder: str, path: str) -> CorruptRecordFound | None:
+        """The first damage in one segment, every batch of it checked. Stalls."""
+        name = names.parse_offset_name(posixpath.basename(path))
+        reader = LogFolderReader(self._disk, folder)
+        bases = reader.base_offsets()
+        if name is None or name[0] not in bases:
+            return None  # deleted meanwhile
+        following = next((base for base in bases if base > name[0]), None)
+        try:
+            for _ in reader.batches(name[0], following):
+                pass
+        except CorruptRecordFound as damage:
+            return damage
+        return None
+
+    async def _give_up_place(self, partition: Partition) -> bool:
+        """Until the partition has no role here any more; false where it is not hosted any more."""
+        is_told = False
+        while self._replicas.hosts(partition):
+            try:
+                outcome = await self._link.forfeit_replica(partition.key)
+            except (KafkaError, CoordinationError) as problem:
+                logger.info("The place in %s cannot be given up yet: %s", partition, problem)
+                await asyncio.sleep(RETRY_S)
+                continue
+            if outcome.ok and isinstance(partition.replica.role, NoRole):
+                return True
+            if not outcome.ok and not is_told:
+                is_told = True
+                logger.warning("The damaged replica of %s keeps its place: %s", partition, outcome.message)
+            await asyncio.sleep(ALONE_RETRY_S)
+        return False
+
+    def _cut(self, partition: Partition, damage: CorruptRecordFound) -> None:
+        if not self._replicas.hosts(partition):
+            return
+        end_offset = partition.log.log_end_offset
+        try:
+            self._host.truncate_to(partition, damage.offset)
+        except LogFenced as reason:
+            self._host.log_failed(partition, reason)
+            return
+        logger.warning(
+            "%s ends at offset %d now, before the damage; up to %d it fetches again",
+            partition,
+            partition.log.log_end_offset,
+            end_offset,
+        )
