@@ -1,0 +1,82 @@
+"""What a group coordinator may be told, in Kafka's terms and with Kafka's defaults.
+
+Times in milliseconds. Relations between settings are checked here, whoever made the value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+INT32_MAX = 2**31 - 1
+
+
+class ConsumerGroupMigrationPolicy(Enum):
+    """Which way a group may change its protocol while it has members."""
+
+    DISABLED = "disabled"
+    DOWNGRADE = "downgrade"
+    UPGRADE = "upgrade"
+    BIDIRECTIONAL = "bidirectional"
+
+    @property
+    def allows_upgrade(self) -> bool:
+        return self in (ConsumerGroupMigrationPolicy.UPGRADE, ConsumerGroupMigrationPolicy.BIDIRECTIONAL)
+
+    @property
+    def allows_downgrade(self) -> bool:
+        return self in (ConsumerGroupMigrationPolicy.DOWNGRADE, ConsumerGroupMigrationPolicy.BIDIRECTIONAL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfig:
+    group_min_session_timeout_ms: int = 6_000
+    group_max_session_timeout_ms: int = 1_800_000
+    group_initial_rebalance_delay_ms: int = 3_000
+    group_max_size: int = INT32_MAX
+    offset_metadata_max_bytes: int = 4_096
+    offsets_retention_ms: int = 7 * 24 * 60 * 60_000
+    """``offsets.retention.minutes``."""
+    offsets_retention_check_interval_ms: int = 600_000
+    group_new_member_join_timeout_ms: int = 5 * 60_000
+    """How long a new member may wait in a rebalance although its client may be gone. Kafka's constant."""
+
+    group_consumer_session_timeout_ms: int = 45_000
+    group_consumer_min_session_timeout_ms: int = 45_000
+    group_consumer_max_session_timeout_ms: int = 60_000
+    group_consumer_heartbeat_interval_ms: int = 5_000
+    group_consumer_min_heartbeat_interval_ms: int = 5_000
+    group_consumer_max_heartbeat_interval_ms: int = 15_000
+    group_consumer_max_size: int = INT32_MAX
+    group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
+    """The first is the one for members that name none."""
+    group_consumer_migration_policy: ConsumerGroupMigrationPolicy = ConsumerGroupMigrationPolicy.BIDIRECTIONAL
+    group_consumer_assignment_interval_ms: int = 1_000
+    """At least this long between two target assignments of a group; 0: at once."""
+    group_consumer_regex_refresh_interval_ms: int = 600_000
+
+    def __post_init__(self) -> None:
+        _ordered(
+            "group.min.session.timeout.ms",
+            self.group_min_session_timeout_ms,
+            "group.max.session.timeout.ms",
+            self.group_max_session_timeout_ms,
+        )
+        for kind in ("session.timeout", "heartbeat.interval"):
+            field = kind.replace(".", "_")
+            low: int = getattr(self, f"group_consumer_min_{field}_ms")
+            value: int = getattr(self, f"group_consumer_{field}_ms")
+            high: int = getattr(self, f"group_consumer_max_{field}_ms")
+            _ordered(f"group.consumer.min.{kind}.ms", low, f"group.consumer.{kind}.ms", value)
+            _ordered(f"group.consumer.{kind}.ms", value, f"group.consumer.max.{kind}.ms", high)
+        if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms:
+            raise ValueError(
+                "group.consumer.heartbeat.interval.ms must be below group.consumer.session.timeout.ms"
+            )
+        if not self.group_consumer_assignors:
+            raise ValueError("group.consumer.assignors must name at least one assignor")
+
+
+def _ordered(lower: str, low: int, upper: str, high: int) -> None:
+    if low > high:
+        raise ValueError(f"{lower} ({low}) must not be above {upper} ({high})")

@@ -1,0 +1,22 @@
+"""Which partition of ``__consumer_offsets`` keeps a group (SPEC C-3).
+
+The hash is Java's ``String.hashCode``: over UTF-16 units, wrapping at 32 bits, signed. Kafka takes its
+absolute value, and for the one number that has none, the minimum, 0.
+"""
+
+from __future__ import annotations
+
+_INT32_MIN = -(2**31)
+
+
+def java_string_hash(text: str) -> int:
+    value = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for index in range(0, len(units), 2):
+        value = (31 * value + (units[index] << 8 | units[index + 1])) & 0xFFFFFFFF
+    return value - 2**32 if value >= 2**31 else value
+
+
+def partition_for_group(group_id: str, partitions_count: int) -> int:
+    value = java_string_hash(group_id)
+    return (0 if value == _INT32_MIN else abs(value)) % partitions_count
