@@ -1,0 +1,32 @@
+"""``range``: each topic by itself, cut into one run of neighbouring partitions per member. Pure.
+
+The first members of a topic get one partition more where it does not come out even, so members get the same
+numbers of topics with equally many partitions: records with equal keys meet in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.group.assignors import Assignments, AssignmentTask, RebalanceProtocol
+
+
+class RangeAssignor:
+    name = "range"
+    protocols = (RebalanceProtocol.EAGER,)
+
+    def assign(self, task: AssignmentTask) -> Assignments:
+        found: Assignments = {member: [] for member in task.ordered_members()}
+        for topic in task.topics():
+            members = task.ordered_members(topic)
+            each, more = divmod(task.partition_counts[topic], len(members))
+            begin = 0
+            for index, member in enumerate(members):
+                end = begin + each + (index < more)
+                found[member] += [TopicPartition(topic, number) for number in range(begin, end)]
+                begin = end
+        return found
+
+    def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
+        return None
