@@ -1,8 +1,8 @@
-"""Record batches into Arrow columns: no object per record.
+"""Record batches into Arrow columns: no object per record, and few steps of Python per batch.
 
-Knows how to walk the batches of a fetch response or a segment, check and decompress them, and lay their
-records out in Arrow's buffers. Never touches sockets, files or Spark; the loops over records live in
-``decode_kernels`` as machine code, imported with the first batch.
+Knows how to take the batches of a fetch response or a piece of a segment, check and decompress them, and have
+their records laid out in Arrow's buffers. Never touches sockets, files or Spark; the loops over headers and
+records are machine code (``batch_kernels``, ``decode_kernels``), imported with the first batch.
 
 Invariants: bytes from a broker are checked (CRC, lengths, counts, every varint) before any is laid out;
 damage ends in a CorruptBatch that names the offset. A decoder hands out what it was given, in order, once.
@@ -10,39 +10,47 @@ damage ends in a CorruptBatch that names the offset. A decoder hands out what it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nilometer.pipeline.arrow_columns import (
+    HEADERS_COLUMN,
+    ROWS_PER_ARROW_BATCH,
+    ColumnRoom,
+    ConstantColumns,
+    SectionColumns,
+    arrow_schema,
+    kafka_columns,
+)
+from nilometer.pipeline.batch_table import CODEC_MASK, CONTROL, BatchTable, walk
+from nilometer.wire.compression import Codec, decompress
 from nilometer.wire.errors import CorruptBatch
-from nilometer.wire.record_batch import BatchHeader, batches, check_batch
-from nilometer.wire.records import records_data
+from nilometer.wire.record_batch import HEADER_BYTES, read_header
 
 if TYPE_CHECKING:
     import numpy
     import pyarrow
 
-ROWS_PER_ARROW_BATCH = 65_536
-"""What Spark's transport takes fastest lies between 50,000 and 100,000 rows."""
+__all__ = ["BYTES_PER_ARROW_BATCH", "ROWS_PER_ARROW_BATCH", "ColumnDecoder", "RowFilter", "arrow_schema"]
+
 BYTES_PER_ARROW_BATCH = 32 * 1024 * 1024
 """With one more batch, which decompresses to 128 MB at most, this stays below the 2 GB of Arrow's offsets."""
 
-BatchPredicate = Callable[[bytes | memoryview, int, BatchHeader], bool]
+RowFilter = Callable[["BatchTable"], "numpy.ndarray[Any, Any]"]
+"""For each batch of a table, whether its records are wanted."""
 
 
-class _Section(NamedTuple):
-    """The records of one batch that has been measured."""
+class _Measured(NamedTuple):
+    """Sections of one buffer that have been measured."""
 
     data: numpy.ndarray[Any, Any]
-    header: BatchHeader
-    first_delta: int
-    until_delta: int
+    sections: numpy.ndarray[Any, Any]
 
 
 class ColumnDecoder:
     """Collects the records of one partition in [start, end) and hands them out as Arrow batches.
 
-    ``add`` takes the record sets of fetch responses; ``take`` gives the Arrow batches that are full, and
-    with ``all_of_it`` the rest too.
+    ``add`` takes the record sets of fetch responses or pieces of segments; ``take`` gives what is left.
     """
 
     def __init__(
@@ -53,24 +61,26 @@ class ColumnDecoder:
         end: int,
         *,
         with_headers: bool = False,
+        columns: Sequence[str] | None = None,
         rows_max: int = ROWS_PER_ARROW_BATCH,
         bytes_max: int = BYTES_PER_ARROW_BATCH,
-        wanted: BatchPredicate | None = None,
+        wanted: RowFilter | None = None,
     ) -> None:
         import numpy as np
 
-        from nilometer.pipeline import decode_kernels
+        from nilometer.pipeline import batch_kernels, decode_kernels
 
         self._np = np
+        self._fields = batch_kernels
         self._kernels = decode_kernels
-        self._columns = _ConstantColumns(topic, partition)
-        self._with_headers = with_headers
+        self._constants = ConstantColumns(topic, partition)
+        self._columns = tuple(columns or kafka_columns(with_headers))
         self._rows_max = rows_max
         self._bytes_max = bytes_max
         self._wanted = wanted
         self._end = end
         self._next_offset = start
-        self._sections: list[_Section] = []
+        self._measured: list[_Measured] = []
         self._sizes = np.zeros(decode_kernels.SIZES, np.int64)
         self._bytes = 0
 
@@ -90,193 +100,157 @@ class ColumnDecoder:
 
     def add(self, record_set: bytes | memoryview) -> Iterator[pyarrow.RecordBatch]:
         """Measure the batches of ``record_set`` up to the end; full Arrow batches come out as they fill."""
-        for position, header in batches(record_set):
-            if header.base_offset >= self._end:
+        position = 0
+        while True:
+            table = walk(record_set, position)
+            yield from self.add_table(table)
+            if not table.is_header and self._next_offset < self._end:
+                read_header(record_set, table.end)  # raises: it says what these bytes are not
+            if not len(table) or not table.is_header or self._next_offset >= self._end:
                 return
-            if header.next_offset <= self._next_offset:
-                continue
-            try:
-                check_batch(record_set, position, header)
-                self._add_batch(record_set, position, header)
-            except CorruptBatch as problem:
-                raise CorruptBatch(f"batch at offset {header.base_offset}: {problem.message}") from problem
-            self._next_offset = header.next_offset
-            if self.rows >= self._rows_max or self._bytes >= self._bytes_max:
-                yield from self.take()
+            position = table.end
+
+    def add_table(self, table: BatchTable) -> Iterator[pyarrow.RecordBatch]:
+        """Measure the batches of ``table`` that lie in the range, check them, and lay out what is full."""
+        rows = self._in_range(table)
+        if not len(rows):
+            return
+        self._check(BatchTable(table.buffer, rows, table.end, table.is_header))
+        fields = self._fields
+        kept = (rows[:, fields.ATTRIBUTES] & CONTROL == 0) & (rows[:, fields.RECORDS_COUNT] > 0)
+        if self._wanted is not None:
+            kept &= self._wanted(BatchTable(table.buffer, rows, table.end, table.is_header))
+        yield from self._measure_all(table.buffer, rows[kept])
+        last = rows[-1]
+        self._next_offset = int(last[fields.BASE_OFFSET] + last[fields.LAST_OFFSET_DELTA] + 1)
 
     def take(self) -> Iterator[pyarrow.RecordBatch]:
-        """What has been added, in Arrow batches of at most ``rows_max`` rows."""
+        """What has been added, in Arrow batches of at most ``rows_max`` rows, about equally large."""
         if self.rows:
             whole = self._lay_out()
-            for start in range(0, whole.num_rows, self._rows_max):
-                yield whole.slice(start, self._rows_max)
-        self._sections = []
+            pieces = -(-whole.num_rows // self._rows_max)
+            step = -(-whole.num_rows // pieces)
+            for start in range(0, whole.num_rows, step):
+                yield whole.slice(start, step)
+        self._measured = []
         self._sizes[:] = 0
         self._bytes = 0
 
-    def _add_batch(self, record_set: bytes | memoryview, position: int, header: BatchHeader) -> None:
-        if header.is_control or not header.records_count:
-            return
-        if self._wanted is not None and not self._wanted(record_set, position, header):
-            return
-        records = records_data(record_set, position, header)
-        data = self._np.frombuffer(records, self._np.uint8)
-        section = _Section(
-            data,
-            header,
-            max(self._next_offset - header.base_offset, 0),
-            min(self._end - header.base_offset, header.last_offset_delta + 1),
+    def _in_range(self, table: BatchTable) -> Any:
+        rows = table.rows
+        bases = rows[:, self._fields.BASE_OFFSET]
+        return rows[(table.next_offsets > self._next_offset) & (bases < self._end)]
+
+    def _check(self, table: BatchTable) -> None:
+        table.check()
+        bases, following = table.column(self._fields.BASE_OFFSET), table.next_offsets
+        back = bases[1:] < following[:-1]
+        if back.any():
+            at = int(back.argmax())
+            raise CorruptBatch(
+                f"batch at offset {bases[at + 1]}: offsets go back, the one before it ends at {following[at]}"
+            )
+
+    def _measure_all(self, buffer: bytes | memoryview, rows: Any) -> Iterator[pyarrow.RecordBatch]:
+        """In groups of batches that decompress to no more than what one Arrow batch may hold."""
+        start = 0
+        while start < len(rows):
+            if self._is_full:
+                yield from self.take()
+            start += self._measure_group(buffer, rows[start:])
+        if self._is_full:
+            yield from self.take()
+
+    @property
+    def _is_full(self) -> bool:
+        return self.rows >= self._rows_max or self._bytes >= self._bytes_max
+
+    def _measure_group(self, buffer: bytes | memoryview, rows: Any) -> int:
+        """Measure as many batches as there is room for, one at least; their number."""
+        fields, room = self._fields, self._bytes_max - self._bytes
+        codecs = rows[:, fields.ATTRIBUTES] & CODEC_MASK
+        compressed = codecs.nonzero()[0]
+        if len(compressed) == 0 or compressed[0] > 0:
+            rows = rows[: int(compressed[0])] if len(compressed) else rows
+            ends = (rows[:, fields.SIZE] - HEADER_BYTES).cumsum()
+            rows = rows[: int(self._np.searchsorted(ends, room)) + 1]
+            starts = rows[:, fields.POSITION] + HEADER_BYTES
+            data = self._np.frombuffer(buffer, self._np.uint8)
+            self._measure(data, rows, starts, rows[:, fields.POSITION] + rows[:, fields.SIZE])
+        else:
+            parts = list(self._decompressed(buffer, rows, codecs, room))
+            rows = rows[: len(parts)]
+            ends = self._np.cumsum([len(part) for part in parts])
+            data = self._np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), self._np.uint8)
+            self._measure(data, rows, ends - self._np.diff(ends, prepend=0), ends)
+        return len(rows)
+
+    def _decompressed(
+        self, buffer: bytes | memoryview, rows: Any, codecs: Any, room: int
+    ) -> Iterator[bytes | memoryview]:
+        fields = self._fields
+        spans = zip(
+            codecs.tolist(),
+            rows[:, fields.POSITION].tolist(),
+            rows[:, fields.SIZE].tolist(),
+            rows[:, fields.BASE_OFFSET].tolist(),
+            strict=True,
         )
-        problem = self._kernels.measure(
-            data,
-            header.records_count,
-            header.last_offset_delta,
-            section.first_delta,
-            section.until_delta,
-            self._with_headers,
-            self._sizes,
-        )
-        if problem != self._kernels.OK:
-            raise CorruptBatch(self._kernels.PROBLEMS[problem])
-        self._sections.append(section)
-        self._bytes += len(records)
+        with memoryview(buffer) as view:
+            for codec, position, size, base_offset in spans:
+                try:
+                    part = decompress(Codec(codec), view[position + HEADER_BYTES : position + size])
+                except CorruptBatch as problem:
+                    raise CorruptBatch(f"batch at offset {base_offset}: {problem.message}") from problem
+                yield part
+                room -= len(part)
+                if room <= 0:
+                    return
+
+    def _measure(self, data: Any, rows: Any, starts: Any, ends: Any) -> None:
+        np, fields, kernels = self._np, self._fields, self._kernels
+        sections = np.empty((len(rows), kernels.SECTION_FIELDS), np.int64)
+        bases, deltas = rows[:, fields.BASE_OFFSET], rows[:, fields.LAST_OFFSET_DELTA]
+        sections[:, kernels.START] = starts
+        sections[:, kernels.END] = ends
+        sections[:, kernels.RECORDS_COUNT] = rows[:, fields.RECORDS_COUNT]
+        sections[:, kernels.LAST_OFFSET_DELTA] = deltas
+        sections[:, kernels.FIRST_DELTA] = np.maximum(self._next_offset - bases, 0)
+        sections[:, kernels.UNTIL_DELTA] = np.minimum(self._end - bases, deltas + 1)
+        sections[:, kernels.BASE_OFFSET] = bases
+        sections[:, kernels.BASE_TIMESTAMP] = rows[:, fields.BASE_TIMESTAMP]
+        sections[:, kernels.MAX_TIMESTAMP] = rows[:, fields.MAX_TIMESTAMP]
+        sections[:, kernels.ATTRIBUTES] = rows[:, fields.ATTRIBUTES]
+        sections[:, kernels.LEADER_EPOCH] = rows[:, fields.LEADER_EPOCH]
+        sections[:, kernels.PRODUCER_ID] = rows[:, fields.PRODUCER_ID]
+        problem, number = kernels.measure(data, sections, HEADERS_COLUMN in self._columns, self._sizes)
+        if problem != kernels.OK:
+            raise CorruptBatch(f"batch at offset {bases[number]}: {kernels.PROBLEMS[problem]}")
+        self._measured.append(_Measured(data, sections))
+        self._bytes += int((ends - starts).sum())
 
     def _lay_out(self) -> pyarrow.RecordBatch:
-        import pyarrow as pa
-
-        kernels, np, sizes = self._kernels, self._np, self._sizes
-        rows = self.rows
-        offsets, timestamps = np.empty(rows, np.int64), np.empty(rows, np.int64)
-        types = np.empty(rows, np.int32)
-        keys = _bytes_column(np, rows, int(sizes[kernels.KEY_BYTES]))
-        values = _bytes_column(np, rows, int(sizes[kernels.VALUE_BYTES]))
-        headers = _HeaderColumns(np, kernels, rows if self._with_headers else 0, sizes)
+        kernels, np, columns = self._kernels, self._np, self._columns
+        room = ColumnRoom(columns, kernels, self._sizes)
         at = np.zeros(kernels.SIZES, np.int64)
-        for section in self._sections:
-            header = section.header
+        rows_of_sections = [np.zeros(len(one.sections), np.int64) for one in self._measured]
+        for (data, sections), rows in zip(self._measured, rows_of_sections, strict=True):
             kernels.fill(
-                section.data,
-                header.records_count,
-                header.base_offset,
-                section.first_delta,
-                section.until_delta,
-                header.base_timestamp,
-                header.max_timestamp,
-                header.is_log_append_time,
-                self._with_headers,
+                data,
+                sections,
+                "key" in columns,
+                "value" in columns,
+                HEADERS_COLUMN in columns,
                 at,
-                offsets,
-                timestamps,
-                types,
-                keys,
-                values,
-                headers.lists,
-                headers.arrays,
+                room.offsets,
+                room.timestamps,
+                rows,
+                room.keys,
+                room.values,
+                room.headers.lists,
+                room.headers.arrays,
             )
-        columns = [
-            _binary(pa, rows, keys, int(sizes[kernels.NULL_KEYS])),
-            _binary(pa, rows, values, int(sizes[kernels.NULL_VALUES])),
-            *self._columns.topic_and_partition(rows),
-            pa.array(offsets),
-            pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), rows, [None, pa.py_buffer(timestamps)]),
-            pa.array(types),
-        ]
-        if self._with_headers:
-            columns.append(headers.column(pa, rows))
-        return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(self._with_headers))
-
-
-def arrow_schema(with_headers: bool) -> pyarrow.Schema:
-    """The columns of Spark's Kafka source, as Arrow types that Spark takes without conversion."""
-    import pyarrow as pa
-
-    fields = [
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int32()),
-        pa.field("offset", pa.int64()),
-        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
-        pa.field("timestampType", pa.int32()),
-    ]
-    if with_headers:
-        fields.append(pa.field("headers", _headers_type(pa)))
-    return pa.schema(fields)
-
-
-def _headers_type(pa: Any) -> Any:
-    return pa.list_(
-        pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
-    )
-
-
-class _ConstantColumns:
-    """Topic and partition number of every row: built once, cut to length for each Arrow batch."""
-
-    def __init__(self, topic: str, partition: int) -> None:
-        self._values = (topic, partition)
-        self._rows = 0
-        self._built: tuple[Any, Any] | None = None
-
-    def topic_and_partition(self, rows: int) -> tuple[Any, Any]:
-        if self._built is None or rows > self._rows:
-            import pyarrow as pa
-
-            self._rows = max(rows, ROWS_PER_ARROW_BATCH)
-            topic, partition = self._values
-            self._built = (
-                pa.repeat(pa.scalar(topic, pa.string()), self._rows),
-                pa.repeat(pa.scalar(partition, pa.int32()), self._rows),
-            )
-        return self._built[0].slice(0, rows), self._built[1].slice(0, rows)
-
-
-def _bytes_column(np: Any, rows: int, size: int) -> tuple[Any, Any, Any]:
-    """Room for offsets, data and validity of a binary column."""
-    offsets = np.empty(rows + 1, np.int32)
-    offsets[0] = 0
-    return offsets, np.empty(size, np.uint8), np.zeros((rows + 7) // 8, np.uint8)
-
-
-def _binary(pa: Any, rows: int, arrays: tuple[Any, Any, Any], nulls: int, kind: Any = None) -> Any:
-    offsets, data, valid = arrays
-    return pa.Array.from_buffers(
-        kind or pa.binary(),
-        rows,
-        [pa.py_buffer(valid) if nulls else None, pa.py_buffer(offsets), pa.py_buffer(data)],
-        null_count=nulls,
-    )
-
-
-class _HeaderColumns:
-    """Room for ``list<struct<key, value>>``, and its making. With 0 rows it is only something to pass on."""
-
-    def __init__(self, np: Any, kernels: Any, rows: int, sizes: Any) -> None:
-        self._count = int(sizes[kernels.HEADERS])
-        self._null_values = int(sizes[kernels.NULL_HEADER_VALUES])
-        keys = _bytes_column(np, self._count, sizes[kernels.HEADER_KEY_BYTES])
-        values = _bytes_column(np, self._count, sizes[kernels.HEADER_VALUE_BYTES])
-        list_offsets = np.empty(rows + 1, np.int32)
-        list_offsets[0] = 0
-        self.lists = (list_offsets, np.zeros((rows + 7) // 8, np.uint8))
-        self.arrays = (keys[0], keys[1], *values)
-
-    def column(self, pa: Any, rows: int) -> Any:
-        key_offsets, key_data, *values = self.arrays
-        keys = _binary(pa, self._count, (key_offsets, key_data, None), 0)
-        structs = pa.StructArray.from_arrays(
-            [_as_text(pa, keys), _binary(pa, self._count, tuple(values), self._null_values)],
-            fields=[pa.field("key", pa.string()), pa.field("value", pa.binary())],
+        sections = np.concatenate([one.sections for one in self._measured])
+        return room.record_batch(
+            self._constants, SectionColumns(kernels, sections, np.concatenate(rows_of_sections))
         )
-        offsets, valid = self.lists
-        return pa.Array.from_buffers(
-            _headers_type(pa), rows, [pa.py_buffer(valid), pa.py_buffer(offsets)], children=[structs]
-        )
-
-
-def _as_text(pa: Any, keys: Any) -> Any:
-    """Header keys as strings; bytes that are no UTF-8 are replaced, as the Java clients do."""
-    try:
-        return keys.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([key.decode("utf-8", "replace") for key in keys.to_pylist()], pa.string())

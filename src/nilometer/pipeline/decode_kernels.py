@@ -1,11 +1,12 @@
-"""Machine code for the records of a batch: two passes over the decompressed bytes.
+"""Machine code for the records of many batches: two passes over the decompressed bytes.
 
-Imported only by ``arrow_decode`` and only when the first batch is decoded, since numba takes a third of a
-second to import. Knows the varints and the layout of one record; never touches batch headers or Arrow.
+Imported only when the first batch is decoded, since numba takes a third of a second to import. Knows the
+varints and the layout of one record; batches come as rows of a table of *sections*, one for the records of
+each batch; never touches Arrow.
 
-Invariants: ``measure`` trusts nothing: it reads no byte outside ``data`` whatever these say, and ends in a
-problem number or in sizes that are exact. ``fill`` trusts all: it may run only on bytes that ``measure`` has
-passed, into arrays of at least the sizes that it gave. Every array of bytes is read-only ``uint8``.
+Invariants: ``measure`` trusts nothing: it reads no byte outside a section whatever these say, and ends in a
+problem number or in sizes that are exact. ``fill`` trusts all: it may run only on sections that ``measure``
+has passed, into arrays of at least the sizes that it gave. Every array of bytes is read-only ``uint8``.
 """
 
 # pyright: basic, reportUntypedFunctionDecorator=false
@@ -38,6 +39,25 @@ PROBLEMS = {
     BYTES_LEFT: "bytes are left over behind the last record",
     OFFSET_DELTA: "a record's offset lies outside its batch",
 }
+
+# The columns of the table of sections.
+START = 0
+END = 1
+RECORDS_COUNT = 2
+LAST_OFFSET_DELTA = 3
+FIRST_DELTA = 4
+"""Records before this offset delta are left out, ..."""
+UNTIL_DELTA = 5
+"""... and those from this one on."""
+BASE_OFFSET = 6
+BASE_TIMESTAMP = 7
+MAX_TIMESTAMP = 8
+ATTRIBUTES = 9
+LEADER_EPOCH = 10
+PRODUCER_ID = 11
+SECTION_FIELDS = 12
+
+_LOG_APPEND_TIME = 0x08
 
 # Where each number stands in the array of sizes that ``measure`` fills and ``fill`` counts on.
 ROWS = 0
@@ -115,15 +135,12 @@ def _measure_headers(data, position, end, sizes):
 
 
 @compiled
-def measure(data, records_count, last_offset_delta, first_delta, until_delta, with_headers, sizes):
-    """Check every record and add up the sizes of those with an offset delta in [first_delta, until_delta).
-
-    Returns a problem number; ``sizes`` is of use only when that is OK.
-    """
-    position = np.int64(0)
-    size = np.int64(len(data))
-    scratch = np.zeros(SIZES, np.int64)
-    for _ in range(records_count):
+def _measure_section(data, section, with_headers, sizes, scratch):
+    """Check every record and add up the sizes of those that are wanted: a problem number."""
+    last_offset_delta = section[LAST_OFFSET_DELTA]
+    first_delta, until_delta = section[FIRST_DELTA], section[UNTIL_DELTA]
+    position, size = section[START], section[END]
+    for _ in range(section[RECORDS_COUNT]):
         length, position = _varint(data, position, size)
         if position < 0:
             return -position
@@ -173,6 +190,20 @@ def measure(data, records_count, last_offset_delta, first_delta, until_delta, wi
 
 
 @compiled
+def measure(data, sections, with_headers, sizes):
+    """Check all records of ``sections`` and add up what the wanted ones take: (problem, its section).
+
+    ``sizes`` is of use only when there is no problem.
+    """
+    scratch = np.zeros(SIZES, np.int64)
+    for number in range(len(sections)):
+        problem = _measure_section(data, sections[number], with_headers, sizes, scratch)
+        if problem != OK:
+            return problem, number
+    return OK, len(sections)
+
+
+@compiled
 def _copy(source, start, length, target, at):
     # Unsigned: numba then leaves out the look at negative indexes, and the loop becomes a block copy.
     source_at, target_at = np.uint64(start), np.uint64(at)
@@ -208,35 +239,18 @@ def _fill_headers(data, position, end, at, arrays):
 
 
 @compiled
-def fill(
-    data,
-    records_count,
-    base_offset,
-    first_delta,
-    until_delta,
-    base_timestamp,
-    max_timestamp,
-    log_append_time,
-    with_headers,
-    at,
-    offsets,
-    timestamps,
-    types,
-    key_arrays,
-    value_arrays,
-    header_lists,
-    header_arrays,
+def _fill_section(
+    data, section, with_keys, with_values, with_headers, at, offsets, timestamps, keys, values, lists, headers
 ):
-    """Append the wanted records to the columns; ``at`` says how far these are filled and moves on.
-
-    Timestamps become microseconds; with ``log_append_time`` every record has ``max_timestamp``.
-    """
-    key_offsets, key_data, key_valid = key_arrays
-    value_offsets, value_data, value_valid = value_arrays
-    list_offsets, list_valid = header_lists
-    position = np.int64(0)
-    size = np.int64(len(data))
-    for _ in range(records_count):
+    key_offsets, key_data, key_valid = keys
+    value_offsets, value_data, value_valid = values
+    list_offsets, list_valid = lists
+    first_delta, until_delta = section[FIRST_DELTA], section[UNTIL_DELTA]
+    base_offset, base_timestamp = section[BASE_OFFSET], section[BASE_TIMESTAMP]
+    max_timestamp = section[MAX_TIMESTAMP]
+    log_append_time = section[ATTRIBUTES] & _LOG_APPEND_TIME != 0
+    position, size = section[START], section[END]
+    for _ in range(section[RECORDS_COUNT]):
         length, position = _varint(data, position, size)
         end = position + length
         timestamp_delta, position = _varint(data, position + 1, end)
@@ -248,24 +262,65 @@ def fill(
         offsets[row] = base_offset + delta
         timestamp = max_timestamp if log_append_time else base_timestamp + timestamp_delta
         timestamps[row] = timestamp * 1000
-        types[row] = log_append_time
         key, position = _varint(data, position, end)
-        if key >= 0:
-            _copy(data, position, key, key_data, at[KEY_BYTES])
-            _set_bit(key_valid, row)
-            position += key
-            at[KEY_BYTES] += key
-        key_offsets[row + 1] = at[KEY_BYTES]
+        if with_keys:
+            if key >= 0:
+                _copy(data, position, key, key_data, at[KEY_BYTES])
+                _set_bit(key_valid, row)
+                at[KEY_BYTES] += key
+            key_offsets[row + 1] = at[KEY_BYTES]
+        position += max(key, 0)
         value, position = _varint(data, position, end)
-        if value >= 0:
-            _copy(data, position, value, value_data, at[VALUE_BYTES])
-            _set_bit(value_valid, row)
-            position += value
-            at[VALUE_BYTES] += value
-        value_offsets[row + 1] = at[VALUE_BYTES]
+        if with_values:
+            if value >= 0:
+                _copy(data, position, value, value_data, at[VALUE_BYTES])
+                _set_bit(value_valid, row)
+                at[VALUE_BYTES] += value
+            value_offsets[row + 1] = at[VALUE_BYTES]
+        position += max(value, 0)
         if with_headers:
-            if _fill_headers(data, position, end, at, header_arrays) > 0:
+            if _fill_headers(data, position, end, at, headers) > 0:
                 _set_bit(list_valid, row)
             list_offsets[row + 1] = at[HEADERS]
         at[ROWS] += 1
         position = end
+
+
+@compiled
+def fill(
+    data,
+    sections,
+    with_keys,
+    with_values,
+    with_headers,
+    at,
+    offsets,
+    timestamps,
+    row_sections,
+    keys,
+    values,
+    lists,
+    headers,
+):
+    """Append the wanted records to the columns; ``at`` says how far these are filled and moves on.
+
+    Timestamps become microseconds, of every record the batch's largest where the broker gave it its time.
+    ``row_sections`` counts the rows of each section.
+    """
+    for number in range(len(sections)):
+        before = at[ROWS]
+        _fill_section(
+            data,
+            sections[number],
+            with_keys,
+            with_values,
+            with_headers,
+            at,
+            offsets,
+            timestamps,
+            keys,
+            values,
+            lists,
+            headers,
+        )
+        row_sections[number] = at[ROWS] - before

@@ -1,0 +1,203 @@
+"""The columns of the sources as Arrow types, and their making from what the kernels have laid out.
+
+Knows names, types and order of the columns and Arrow's buffers. Never touches batches, files or Spark.
+
+Invariant: only the wanted columns are made and copied; they have the types that Spark takes without
+conversion, and all may be null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy
+    import pyarrow
+
+KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+"""Those of Spark's Kafka source."""
+HEADERS_COLUMN = "headers"
+LOG_COLUMNS = ("leader_epoch", "producer_id", "batch_attributes")
+"""What only the log itself tells: of every record's batch."""
+
+ROWS_PER_ARROW_BATCH = 65_536
+"""What Spark's transport takes fastest lies between 50,000 and 100,000 rows."""
+
+_LOG_APPEND_TIME_BIT = 3
+
+BytesColumn = tuple["numpy.ndarray[Any, Any]", "numpy.ndarray[Any, Any]", "numpy.ndarray[Any, Any]"]
+
+
+def kafka_columns(with_headers: bool) -> tuple[str, ...]:
+    return (*KAFKA_COLUMNS, HEADERS_COLUMN) if with_headers else KAFKA_COLUMNS
+
+
+def arrow_schema(with_headers: bool = False, columns: Sequence[str] | None = None) -> pyarrow.Schema:
+    """The Arrow types of the columns (by default Kafka's), in their order."""
+    import pyarrow as pa
+
+    types = {
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "timestampType": pa.int32(),
+        "headers": _headers_type(pa),
+        "leader_epoch": pa.int32(),
+        "producer_id": pa.int64(),
+        "batch_attributes": pa.int32(),
+    }
+    return pa.schema([pa.field(name, types[name]) for name in columns or kafka_columns(with_headers)])
+
+
+def _headers_type(pa: Any) -> Any:
+    return pa.list_(
+        pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+    )
+
+
+class ColumnRoom:
+    """Room for so many rows of the wanted columns, to be filled by the kernels and then made into Arrow's."""
+
+    def __init__(self, columns: Sequence[str], kernels: Any, sizes: Any) -> None:
+        import numpy as np
+
+        self._np = np
+        self._columns = columns
+        self._rows = rows = int(sizes[kernels.ROWS])
+        self._null_keys, self._null_values = int(sizes[kernels.NULL_KEYS]), int(sizes[kernels.NULL_VALUES])
+        self.offsets = np.empty(rows, np.int64)
+        self.timestamps = np.empty(rows, np.int64)
+        self.keys = self._bytes("key", rows, sizes[kernels.KEY_BYTES])
+        self.values = self._bytes("value", rows, sizes[kernels.VALUE_BYTES])
+        self.headers = _HeaderColumns(np, kernels, rows if HEADERS_COLUMN in columns else 0, sizes)
+
+    def _bytes(self, name: str, rows: int, size: Any) -> BytesColumn:
+        wanted = name in self._columns
+        return _bytes_column(self._np, rows if wanted else 0, int(size) if wanted else 0)
+
+    def record_batch(self, constants: ConstantColumns, per_section: SectionColumns) -> pyarrow.RecordBatch:
+        import pyarrow as pa
+
+        arrays = [self._column(pa, name, constants, per_section) for name in self._columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns=self._columns))
+
+    def _column(self, pa: Any, name: str, constants: ConstantColumns, per_section: SectionColumns) -> Any:
+        rows = self._rows
+        match name:
+            case "key":
+                return _binary(pa, rows, self.keys, self._null_keys)
+            case "value":
+                return _binary(pa, rows, self.values, self._null_values)
+            case "topic" | "partition":
+                return constants.column(name, rows)
+            case "offset":
+                return pa.array(self.offsets)
+            case "timestamp":
+                buffers = [None, pa.py_buffer(self.timestamps)]
+                return pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), rows, buffers)
+            case "headers":
+                return self.headers.column(pa, rows)
+            case _:
+                return pa.array(per_section.column(name))
+
+
+class ConstantColumns:
+    """Topic and partition number of every row: built once, cut to length for each Arrow batch."""
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self._topic, self._partition = topic, partition
+        self._built: dict[str, Any] = {}
+
+    def column(self, name: str, rows: int) -> Any:
+        built = self._built.get(name)
+        if built is None or len(built) < rows:
+            import pyarrow as pa
+
+            scalar = (
+                pa.scalar(self._topic, pa.string())
+                if name == "topic"
+                else pa.scalar(self._partition, pa.int32())
+            )
+            built = self._built[name] = pa.repeat(scalar, max(rows, 2 * ROWS_PER_ARROW_BATCH))
+        return built.slice(0, rows)
+
+
+class SectionColumns:
+    """What all records of a batch have in common, repeated for each of its rows."""
+
+    def __init__(self, kernels: Any, sections: Any, rows_of_sections: Any) -> None:
+        self._kernels = kernels
+        self._sections = sections
+        self._rows_of_sections = rows_of_sections
+
+    def column(self, name: str) -> Any:
+        import numpy as np
+
+        kernels, sections = self._kernels, self._sections
+        match name:
+            case "timestampType":
+                values = (sections[:, kernels.ATTRIBUTES] >> _LOG_APPEND_TIME_BIT & 1).astype(np.int32)
+            case "leader_epoch":
+                values = sections[:, kernels.LEADER_EPOCH].astype(np.int32)
+            case "producer_id":
+                values = sections[:, kernels.PRODUCER_ID].astype(np.int64)
+            case "batch_attributes":
+                values = sections[:, kernels.ATTRIBUTES].astype(np.int32)
+            case _:
+                raise ValueError(f"there is no column {name}")
+        return np.repeat(values, self._rows_of_sections)
+
+
+def _bytes_column(np: Any, rows: int, size: int) -> BytesColumn:
+    """Room for offsets, data and validity of a binary column."""
+    offsets = np.empty(rows + 1, np.int32)
+    offsets[0] = 0
+    return offsets, np.empty(size, np.uint8), np.zeros((rows + 7) // 8, np.uint8)
+
+
+def _binary(pa: Any, rows: int, arrays: tuple[Any, Any, Any], nulls: int) -> Any:
+    offsets, data, valid = arrays
+    return pa.Array.from_buffers(
+        pa.binary(),
+        rows,
+        [pa.py_buffer(valid) if nulls else None, pa.py_buffer(offsets), pa.py_buffer(data)],
+        null_count=nulls,
+    )
+
+
+class _HeaderColumns:
+    """Room for ``list<struct<key, value>>``, and its making. With 0 rows it is only something to pass on."""
+
+    def __init__(self, np: Any, kernels: Any, rows: int, sizes: Any) -> None:
+        self._count = int(sizes[kernels.HEADERS])
+        self._null_values = int(sizes[kernels.NULL_HEADER_VALUES])
+        keys = _bytes_column(np, self._count, sizes[kernels.HEADER_KEY_BYTES])
+        values = _bytes_column(np, self._count, sizes[kernels.HEADER_VALUE_BYTES])
+        list_offsets = np.empty(rows + 1, np.int32)
+        list_offsets[0] = 0
+        self.lists = (list_offsets, np.zeros((rows + 7) // 8, np.uint8))
+        self.arrays = (keys[0], keys[1], *values)
+
+    def column(self, pa: Any, rows: int) -> Any:
+        key_offsets, key_data, *values = self.arrays
+        keys = _binary(pa, self._count, (key_offsets, key_data, None), 0)
+        structs = pa.StructArray.from_arrays(
+            [_as_text(pa, keys), _binary(pa, self._count, tuple(values), self._null_values)],
+            fields=[pa.field("key", pa.string()), pa.field("value", pa.binary())],
+        )
+        offsets, valid = self.lists
+        return pa.Array.from_buffers(
+            _headers_type(pa), rows, [pa.py_buffer(valid), pa.py_buffer(offsets)], children=[structs]
+        )
+
+
+def _as_text(pa: Any, keys: Any) -> Any:
+    """Header keys as strings; bytes that are no UTF-8 are replaced, as the Java clients do."""
+    try:
+        return keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([key.decode("utf-8", "replace") for key in keys.to_pylist()], pa.string())
