@@ -2,19 +2,25 @@
 
 Nothing here sleeps, selects or starts a thread: when nothing is ready, time moves to the next timer. Order
 depends on the order of calls alone: ready callbacks run first in, first out; timers by time, and those of
-one time in the order the heap gives, which is a function of the calls made.
+one time in the order they were set.
 
 Every callback belongs to the *process* in whose context it was made (none: the world itself). A callback of
-a dead process is dropped, that of a paused one is held back until the process goes on.
+a dead process is dropped, that of a paused one is held back until the process goes on. Each process has one
+context, which everything that the world does to it runs in.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import heapq
 from asyncio import base_events, events
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
+
+CANCELLED_TIMERS_KEPT = 256
+"""So many timers that were called off may stay in the heap, or as many as are still wanted."""
 
 
 class Deadlock(Exception):
@@ -31,6 +37,8 @@ class Owner(Protocol):
     alive: bool
     paused: bool
     held: list[events.Handle]
+    context: contextvars.Context
+    """Made by :func:`context_of`."""
 
     def adopt(self, task: asyncio.Task[Any]) -> None: ...
 
@@ -38,51 +46,33 @@ class Owner(Protocol):
 CURRENT: contextvars.ContextVar[Owner | None] = contextvars.ContextVar("process", default=None)
 
 
-class _JumpingSelector:
-    """Stands where the base loop waits for sockets: moves the clock instead."""
+def context_of(process: Owner | None) -> contextvars.Context:
+    """A new context for what ``process`` does (None: the world)."""
+    context = contextvars.Context()
+    context.run(CURRENT.set, process)
+    return context
 
-    def __init__(self, loop: VirtualLoop) -> None:
-        self._loop = loop
+
+class _NoSelector:
+    """Stands where the base loop keeps what waits for sockets."""
 
     def select(self, timeout: float | None) -> list[Any]:
-        if timeout is None:
-            raise Deadlock("nothing is ready, and no timer is set")
-        if timeout > 0:
-            self._loop.jump()
-        return []
-
-
-class _Handle(events.Handle):
-    def _run(self) -> None:
-        if _may_run(self):
-            super()._run()
-
-
-class _TimerHandle(events.TimerHandle):
-    def _run(self) -> None:
-        if _may_run(self):
-            super()._run()
-
-
-def _may_run(handle: Any) -> bool:
-    process: Owner | None = handle._context.get(CURRENT)
-    if process is None:
-        return True
-    if process.paused and process.alive:
-        process.held.append(handle)
-        return False
-    return process.alive
+        raise RuntimeError("no sockets in a simulation")
 
 
 class VirtualLoop(base_events.BaseEventLoop):
-    _ready: Any
-    _scheduled: Any
+    _ready: deque[events.Handle]
+    _scheduled: list[tuple[float, int, events.TimerHandle]]
+    """By time, then in the order they were set."""
+    _stopping: bool
 
     def __init__(self) -> None:
         super().__init__()
-        self._selector = _JumpingSelector(self)
+        self._selector = _NoSelector()
         self._now = 0.0
-        self._clock_resolution = 1e-9
+        self._world = context_of(None)
+        self._timers = 0
+        self._cancelled = 0
         self.steps = 0
         """How often the clock moved."""
         self.set_task_factory(_adopting_factory)  # type: ignore[arg-type]
@@ -91,9 +81,49 @@ class VirtualLoop(base_events.BaseEventLoop):
         """Seconds since the world began."""
         return self._now
 
-    def jump(self) -> None:
-        self.steps += 1
-        self._now = max(self._now, self._scheduled[0]._when)
+    def _run_once(self) -> None:
+        """What the base class runs for ever: the callbacks that are ready, after moving time if none is."""
+        ready = self._ready
+        self._take_due()
+        if not ready and not self._stopping:
+            if not self._scheduled:
+                raise Deadlock("nothing is ready, and no timer is set")
+            self.steps += 1
+            self._now = self._scheduled[0][0]
+            self._take_due()
+        for _ in range(len(ready)):
+            handle: Any = ready.popleft()
+            if handle._cancelled:
+                continue
+            process: Owner | None = handle._context.get(CURRENT)
+            if process is None or (process.alive and not process.paused):
+                handle._run()
+            elif process.alive:
+                process.held.append(handle)
+
+    def _take_due(self) -> None:
+        """Timers whose time has come are ready; those that were called off are dropped on the way."""
+        scheduled, now = self._scheduled, self._now
+        while scheduled:
+            when, _, timer = scheduled[0]
+            cancelled: bool = timer._cancelled  # type: ignore[attr-defined]
+            if when > now and not cancelled:
+                return
+            heapq.heappop(scheduled)
+            if cancelled:
+                self._cancelled -= 1
+            else:
+                timer._scheduled = False  # type: ignore[attr-defined]
+                self._ready.append(timer)
+
+    def _timer_handle_cancelled(self, handle: Any) -> None:
+        if not handle._scheduled:
+            return
+        self._cancelled += 1
+        if self._cancelled > max(CANCELLED_TIMERS_KEPT, len(self._scheduled) // 2):
+            self._scheduled = [timer for timer in self._scheduled if not timer[2].cancelled()]
+            heapq.heapify(self._scheduled)
+            self._cancelled = 0
 
     def release(self, handles: list[events.Handle]) -> None:
         """Callbacks of a process that was paused: next in line, in their order."""
@@ -103,9 +133,11 @@ class VirtualLoop(base_events.BaseEventLoop):
         self, delay: float, process: Owner | None, callback: Callable[..., object], *args: Any
     ) -> None:
         """Call back after ``delay`` seconds as ``process``, whoever asks for it (None: as the world)."""
-        context = contextvars.copy_context()
-        context.run(CURRENT.set, process)
-        self.call_at(self._now + delay, callback, *args, context=context)
+        context = self._world if process is None else process.context
+        if delay <= 0:
+            self._ready.append(events.Handle(callback, args, self, context))
+        else:
+            self.call_at(self._now + delay, callback, *args, context=context)
 
     def create_future(self) -> asyncio.Future[Any]:
         """As always, but it knows whose it is: what a dead process never looked at is nobody's concern."""
@@ -116,16 +148,15 @@ class VirtualLoop(base_events.BaseEventLoop):
     # ---- what the base class calls
 
     def _call_soon(self, callback: Any, args: Any, context: Any) -> events.Handle:
-        handle = _Handle(callback, args, self, context)
+        handle = events.Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> events.TimerHandle:
-        import heapq
-
-        timer = _TimerHandle(when, callback, args, self, context)
-        heapq.heappush(self._scheduled, timer)
-        timer._scheduled = True
+        timer = events.TimerHandle(when, callback, args, self, context)
+        self._timers += 1
+        heapq.heappush(self._scheduled, (when, self._timers, timer))
+        timer._scheduled = True  # type: ignore[attr-defined]
         return timer
 
     def _process_events(self, event_list: Any) -> None:

@@ -21,7 +21,7 @@ from nilometer.runtime import Runtime
 from nilometer.runtime.entropy import SeededEntropy
 from nilometer.simulation.clock import EPOCH_MS, HostClock
 from nilometer.simulation.disk import HostDisk, VirtualDisk
-from nilometer.simulation.loop import CURRENT, ProcessGone, VirtualLoop
+from nilometer.simulation.loop import CURRENT, ProcessGone, VirtualLoop, context_of
 from nilometer.simulation.network import Fabric, VirtualNetwork
 from nilometer.simulation.trace import Trace
 
@@ -44,6 +44,7 @@ class Process:
         self.alive = True
         self.paused = False
         self.held: list[events.Handle] = []
+        self.context = context_of(self)
         self.exited: asyncio.Future[BaseException | None] = world.loop.create_future()
         """Done when the process is no more: with what its main raised, or None."""
         self._tasks: list[asyncio.Task[Any]] = []
