@@ -183,10 +183,11 @@ class _HeaderColumns:
         self.arrays = (keys[0], keys[1], *values)
 
     def column(self, pa: Any, rows: int) -> Any:
-        key_offsets, key_data, *values = self.arrays
+        key_offsets, key_data, value_offsets, value_data, value_valid = self.arrays
+        values = (value_offsets, value_data, value_valid)
         keys = _binary(pa, self._count, (key_offsets, key_data, None), 0)
         structs = pa.StructArray.from_arrays(
-            [_as_text(pa, keys), _binary(pa, self._count, tuple(values), self._null_values)],
+            [_as_text(pa, keys), _binary(pa, self._count, values, self._null_values)],
             fields=[pa.field("key", pa.string()), pa.field("value", pa.binary())],
         )
         offsets, valid = self.lists

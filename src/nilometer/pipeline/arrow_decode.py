@@ -25,19 +25,28 @@ from nilometer.pipeline.arrow_columns import (
 from nilometer.pipeline.batch_table import CODEC_MASK, CONTROL, BatchTable, walk
 from nilometer.wire.compression import Codec, decompress
 from nilometer.wire.errors import CorruptBatch
-from nilometer.wire.record_batch import HEADER_BYTES, read_header
+from nilometer.wire.record_batch import HEADER_BYTES, BatchHeader, read_header
 
 if TYPE_CHECKING:
     import numpy
     import pyarrow
 
-__all__ = ["BYTES_PER_ARROW_BATCH", "ROWS_PER_ARROW_BATCH", "ColumnDecoder", "RowFilter", "arrow_schema"]
+__all__ = [
+    "BYTES_PER_ARROW_BATCH",
+    "ROWS_PER_ARROW_BATCH",
+    "BatchPredicate",
+    "ColumnDecoder",
+    "RowFilter",
+    "arrow_schema",
+]
 
 BYTES_PER_ARROW_BATCH = 32 * 1024 * 1024
 """With one more batch, which decompresses to 128 MB at most, this stays below the 2 GB of Arrow's offsets."""
 
 RowFilter = Callable[["BatchTable"], "numpy.ndarray[Any, Any]"]
 """For each batch of a table, whether its records are wanted."""
+BatchPredicate = Callable[[bytes | memoryview, int, BatchHeader], bool]
+"""Likewise for one batch; it is asked about each, control batches too, in their order."""
 
 
 class _Measured(NamedTuple):
@@ -64,7 +73,6 @@ class ColumnDecoder:
         columns: Sequence[str] | None = None,
         rows_max: int = ROWS_PER_ARROW_BATCH,
         bytes_max: int = BYTES_PER_ARROW_BATCH,
-        wanted: RowFilter | None = None,
     ) -> None:
         import numpy as np
 
@@ -77,7 +85,6 @@ class ColumnDecoder:
         self._columns = tuple(columns or kafka_columns(with_headers))
         self._rows_max = rows_max
         self._bytes_max = bytes_max
-        self._wanted = wanted
         self._end = end
         self._next_offset = start
         self._measured: list[_Measured] = []
@@ -98,28 +105,32 @@ class ColumnDecoder:
         """Leave out records before ``offset``, also those in a batch that goes on behind it."""
         self._next_offset = max(self._next_offset, offset)
 
-    def add(self, record_set: bytes | memoryview) -> Iterator[pyarrow.RecordBatch]:
+    def add(
+        self, record_set: bytes | memoryview, wanted: BatchPredicate | None = None
+    ) -> Iterator[pyarrow.RecordBatch]:
         """Measure the batches of ``record_set`` up to the end; full Arrow batches come out as they fill."""
         position = 0
+        asked = _one_by_one(wanted) if wanted is not None else None
         while True:
             table = walk(record_set, position)
-            yield from self.add_table(table)
+            yield from self.add_table(table, asked)
             if not table.is_header and self._next_offset < self._end:
                 read_header(record_set, table.end)  # raises: it says what these bytes are not
             if not len(table) or not table.is_header or self._next_offset >= self._end:
                 return
             position = table.end
 
-    def add_table(self, table: BatchTable) -> Iterator[pyarrow.RecordBatch]:
-        """Measure the batches of ``table`` that lie in the range, check them, and lay out what is full."""
+    def add_table(self, table: BatchTable, wanted: RowFilter | None = None) -> Iterator[pyarrow.RecordBatch]:
+        """Check and measure the batches of ``table`` that lie in the range, and lay out what is full."""
         rows = self._in_range(table)
         if not len(rows):
             return
-        self._check(BatchTable(table.buffer, rows, table.end, table.is_header))
+        inside = BatchTable(table.buffer, rows, table.end, table.is_header)
+        self._check(inside)
         fields = self._fields
         kept = (rows[:, fields.ATTRIBUTES] & CONTROL == 0) & (rows[:, fields.RECORDS_COUNT] > 0)
-        if self._wanted is not None:
-            kept &= self._wanted(BatchTable(table.buffer, rows, table.end, table.is_header))
+        if wanted is not None:
+            kept &= wanted(inside)
         yield from self._measure_all(table.buffer, rows[kept])
         last = rows[-1]
         self._next_offset = int(last[fields.BASE_OFFSET] + last[fields.LAST_OFFSET_DELTA] + 1)
@@ -254,3 +265,16 @@ class ColumnDecoder:
         return room.record_batch(
             self._constants, SectionColumns(kernels, sections, np.concatenate(rows_of_sections))
         )
+
+
+def _one_by_one(wanted: BatchPredicate) -> RowFilter:
+    def asked(table: BatchTable) -> Any:
+        import numpy as np
+
+        from nilometer.pipeline import batch_kernels as fields
+
+        positions = table.column(fields.POSITION).tolist()
+        answers = [wanted(table.buffer, at, read_header(table.buffer, at)) for at in positions]
+        return np.array(answers, np.bool_)
+
+    return asked
