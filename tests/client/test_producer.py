@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from nilometer.client.cluster_metadata import ClusterMetadata
+from nilometer.client.cluster_metadata import ClusterMetadata, TopicPartition
+from nilometer.client.producer.batch import ProducerBatch
 from nilometer.client.producer.delivery import Delivery, RecordMetadata
+from nilometer.client.producer.idempotence import IdempotenceState, Verdict
 from nilometer.client.producer.partitioner import partition_for_key
 from nilometer.client.producer.producer import Producer
 from nilometer.config import ConfigProblem
@@ -236,6 +238,25 @@ async def test_broker_that_forgot_the_producer_is_told_anew() -> None:
         assert state is not next(iter(cluster.logs["t", 0].producers.values()))
         header = read_header(cluster.logs["t", 0].batches[-1])
         assert (header.producer_epoch, header.base_sequence) == (1, 0)
+
+
+def test_what_may_be_written_keeps_its_sequence() -> None:
+    """A broker that was restarted knows only the last batch of a producer: earlier ones are out of order."""
+    state = IdempotenceState()
+    state.adopt(7, 0)
+    batches = [ProducerBatch(TopicPartition("t", 0), None, 0, 1_000) for _ in range(3)]
+    for batch in batches:
+        batch.records_count = 1
+        state.begin(batch)
+    state.on_acknowledged(batches.pop(0))
+    batches[0].maybe_written = True
+    assert state.judge(batches[0], ErrorCode.out_of_order_sequence_number) is Verdict.RETRY
+    state.maybe_raise_epoch()
+    assert [(batch.producer_epoch, batch.base_sequence) for batch in batches] == [(0, 1), (0, 2)]
+    state.on_failed(batches[0], maybe_written=True)
+    assert state.judge(batches[1], ErrorCode.out_of_order_sequence_number) is Verdict.RETRY
+    state.maybe_raise_epoch()
+    assert (batches[1].producer_epoch, batches[1].base_sequence) == (1, 0)
 
 
 async def test_no_producer_id_fails_what_waits_for_one() -> None:

@@ -52,6 +52,7 @@ class ProducerBatch:
         "deadline_ms",
         "failures",
         "held_bytes",
+        "maybe_written",
         "outcome",
         "partition",
         "parts",
@@ -73,6 +74,8 @@ class ProducerBatch:
         """How often it was sent."""
         self.failures = 0
         """How many of these attempts failed and count against ``retries``."""
+        self.maybe_written = False
+        """An attempt ended in a way that leaves open whether it is in the log."""
         self.records_count = 0
         self.held_bytes = 0
         """What it takes of ``buffer.memory``."""

@@ -16,6 +16,7 @@ Invariants, by partition:
 - Until the first batch under an identity is acknowledged it is alone under way.
 - A batch that is sent again is sent alone until it is acknowledged; none with a later sequence passes it.
 - Under one identity a sequence stands for the same record for ever.
+- A batch that may have been written keeps its identity: it is acknowledged under it, or given up.
 """
 
 from __future__ import annotations
@@ -171,6 +172,10 @@ class IdempotenceState:
                     return Verdict.RETRY  # the answer is to a number that it has no more
                 if state.is_overtaken(batch):
                     return Verdict.FAILED
+                if any(each.maybe_written for each in state.in_flight):
+                    # It may be in the log already, the broker having forgotten all but the last batch of
+                    # the producer when it was started: under another epoch it would be there twice.
+                    return Verdict.RETRY
                 if code == ErrorCode.unknown_producer_id or state.unresolved or state.is_next(batch):
                     # All before it are acknowledged, and still the broker misses some: it lost them.
                     self._to_restart[batch.partition] = None

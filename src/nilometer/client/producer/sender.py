@@ -45,6 +45,8 @@ MAYBE_WRITTEN = frozenset(
         ErrorCode.network_exception,
         ErrorCode.not_enough_replicas_after_append,
         ErrorCode.unknown_server_error,
+        ErrorCode.not_leader_or_follower,  # said too by a leader that resigned after the append
+        ErrorCode.kafka_storage_error,
     }
 )
 """Errors that leave open whether the batch is in the log."""
@@ -244,6 +246,7 @@ class Sender:
             self._client.request_refresh()
         if batch.outcome is not None:
             return  # its time was over before the answer came
+        batch.maybe_written |= code in MAYBE_WRITTEN
         now_ms = self._client.runtime.clock.monotonic_ms()
         if code == ErrorCode.message_too_large and batch.records_count > 1:
             self._split(batch, now_ms)
@@ -254,6 +257,7 @@ class Sender:
         if verdict is Verdict.ALREADY_WRITTEN:
             self._acknowledge(batch, Acknowledged(answer.base_offset if answer is not None else -1))
         elif verdict is Verdict.RETRY:
+            self._client.request_refresh()  # whoever answered may have been deposed
             self._accumulator.put_back(batch, now_ms + self._delay_ms(1))
         elif verdict is Verdict.FAILED:
             self._give_up(batch, KafkaError(code, message), maybe_written=True)
@@ -261,7 +265,7 @@ class Sender:
             batch.failures += 1
             self._accumulator.put_back(batch, now_ms + self._delay_ms(batch.failures))
         else:
-            self._give_up(batch, KafkaError(code, message), maybe_written=code in MAYBE_WRITTEN)
+            self._give_up(batch, KafkaError(code, message), maybe_written=batch.maybe_written)
 
     def _split(self, batch: ProducerBatch, now_ms: int) -> None:
         parts = batch.split(self._accumulator.codec, self._accumulator.level)
