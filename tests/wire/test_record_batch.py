@@ -13,6 +13,7 @@ from nilometer.wire.record_batch import (
     check_produced_batch,
     patched_header,
     read_header,
+    skip_good_batches,
 )
 from nilometer.wire.records import BatchBuilder, Record, decode_records
 
@@ -56,6 +57,38 @@ def test_any_flipped_bit_under_the_crc_is_noticed() -> None:
         damaged[position] ^= 0x10
         with pytest.raises(CorruptBatch):
             check_batch(damaged, 0, read_header(damaged))
+
+
+def three_batches() -> tuple[bytes, list[int]]:
+    """Offsets 5 to 7 three times over, three apart; and where each begins."""
+    batches_of_it = [patched_header(a_batch(), 0, base_offset=5 + 3 * n, leader_epoch=0) for n in range(3)]
+    whole = b"".join(header + a_batch()[HEADER_BYTES:] for header in batches_of_it)
+    return whole, [n * len(whole) // 3 for n in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("limit_cut", "upper", "good"), [(0, 14, 3), (1, 14, 2), (0, 13, 2), (0, 11, 2), (0, 10, 1), (0, 7, 0)]
+)
+def test_good_batches_are_skipped_up_to_both_limits(limit_cut: int, upper: int, good: int) -> None:
+    data, begins = three_batches()
+    assert skip_good_batches(data, 0, len(data) - limit_cut, 5, upper) == (begins[good], 5 + 3 * good)
+
+
+def test_skipping_and_checking_agree_on_every_flipped_bit() -> None:
+    data, begins = three_batches()
+    for position in range(begins[1], begins[2]):
+        for bit in (0x01, 0x80):
+            damaged = bytearray(data)
+            damaged[position] ^= bit
+            passes = True
+            try:
+                header = read_header(damaged, begins[1])
+                check_batch(damaged, begins[1], header)
+                passes = header.base_offset >= 8 and header.next_offset <= 14
+            except (CorruptBatch, UnsupportedMagic):
+                passes = False
+            end, _ = skip_good_batches(damaged, 0, len(damaged), 5, 14)
+            assert (end > begins[1]) is passes, (position, bit)
 
 
 @pytest.mark.parametrize("magic", [0, 1, 3])

@@ -25,7 +25,7 @@ from nilometer.storage.segment import LogSegment
 from nilometer.storage.transaction_index import AbortedTxn, collect
 from nilometer.wire.compression import Bytes
 from nilometer.wire.errors import KafkaError
-from nilometer.wire.record_batch import HEADER_BYTES, BatchHeader, check_batch, read_header
+from nilometer.wire.record_batch import HEADER_BYTES, BatchHeader, check_batch, read_header, skip_good_batches
 
 READ_AHEAD_BYTES = 4096
 """Read beyond what was asked for, so that the batches before the first wanted one cost no second read."""
@@ -172,10 +172,14 @@ def _take(
 ) -> LogSlice:
     """The whole, undamaged batches from the window's first on, within ``max_bytes`` and below ``upper``."""
     position, buffer, start, header = window
-    end, next_offset = start, offset
     limit = min(len(buffer), start + max_bytes)
+    # The first batch may begin before the offset that was asked for; the caller has seen that it holds it.
+    end, next_offset = skip_good_batches(buffer, start, limit, header.base_offset, upper)
+    next_offset = max(offset, next_offset)
     try:
-        while True:
+        while end == start or limit - end >= HEADER_BYTES:
+            if end > start:
+                header = _header(segment, position, buffer, end, next_offset)
             following = end + header.size
             if following > limit or header.next_offset > upper:
                 break
@@ -183,9 +187,6 @@ def _take(
                 raise _damage(segment, position + end, next_offset, "offsets do not follow")
             check_batch(buffer, end, header)
             end, next_offset = following, header.next_offset
-            if limit - end < HEADER_BYTES:
-                break
-            header = _header(segment, position, buffer, end, next_offset)
     except KafkaError as problem:
         if end == start:
             if isinstance(problem, CorruptRecordFound):
