@@ -277,7 +277,8 @@ class ListedGroup:
 
 @dataclass(frozen=True, slots=True)
 class ListGroupsReply:
-    groups: tuple[ListedGroup, ...]
+    groups: tuple[ListedGroup, ...] = ()
+    error_code: ErrorCode = ErrorCode.none
 
 
 # ── DescribeGroups ──────────────────────────────────────────────────────────────────────────────

@@ -22,9 +22,26 @@ class TimerKind(Enum):
     """Whoever has not asked for its assignment by now is out."""
     CONSUMER_SESSION = auto()
     CONSUMER_REBALANCE = auto()
+    """A member was told to revoke partitions and has not said that it did."""
+    CONSUMER_JOIN = auto()
+    """A member of the classic protocol was told to rejoin."""
+    CONSUMER_SYNC = auto()
+    """A member of the classic protocol has joined and is to ask for its assignment."""
     CONSUMER_ASSIGNMENT = auto()
     CONSUMER_REGEX = auto()
     OFFSETS_EXPIRY = auto()
+    OFFSETS_PURGE = auto()
+    """More offsets of deleted topics are to go than fit into one batch."""
+
+
+CLASSIC_KINDS = frozenset(
+    {
+        TimerKind.CLASSIC_HEARTBEAT,
+        TimerKind.CLASSIC_JOIN,
+        TimerKind.CLASSIC_INITIAL_JOIN,
+        TimerKind.CLASSIC_SYNC,
+    }
+)
 
 
 class TimerKey(NamedTuple):

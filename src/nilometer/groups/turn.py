@@ -22,6 +22,10 @@ class Turn:
         self._records: list[CoordinatorRecord] = []
         self._replies: list[tuple[Token, Reply]] = []
 
+    @property
+    def records_count(self) -> int:
+        return len(self._records)
+
     def write(self, record: CoordinatorRecord) -> None:
         self._records.append(record)
 

@@ -1,0 +1,368 @@
+"""A group of the classic protocol: its members, its generation, its state.
+
+Changed by the phases of a rebalance and by the requests of members (``classic_join``, ``classic_rebalance``,
+``classic_groups``); sets no timers, writes no records, answers nobody.
+
+Invariants:
+- ``static_members`` maps exactly the instance ids of members to their member ids;
+- the leader is a member, or None when there are none;
+- all members share the protocol type, and at least one protocol;
+- ``pending_members`` were given an id but have not joined with it, and are no members;
+- ``pending_sync`` are members that have not asked for their assignment of this generation.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from nilometer.groups.classic_member import ClassicMember
+from nilometer.groups.classic_state import VALID_PREVIOUS, ClassicGroupState
+from nilometer.groups.group import SINCE_COMMIT, GroupType, RetentionStart
+from nilometer.groups.rebalance_causes import RebalanceCause, last_rebalance
+from nilometer.groups.records import CoordinatorRecord, GroupMetadataKey, GroupMetadataValue
+from nilometer.groups.requests import (
+    DescribedGroup,
+    DescribedGroupMember,
+    JoinGroup,
+    JoinGroupMember,
+    LastRebalance,
+    ListedGroup,
+    OffsetCommit,
+    OffsetFetch,
+)
+from nilometer.wire.consumer_protocol import PROTOCOL_TYPE, decode_subscription
+from nilometer.wire.errors import ErrorCode, MalformedMessage
+
+_REBALANCING_OR_STABLE = (
+    ClassicGroupState.PREPARING_REBALANCE,
+    ClassicGroupState.COMPLETING_REBALANCE,
+    ClassicGroupState.STABLE,
+)
+
+
+class BrokenGroup(Exception):
+    """The coordinator's own mistake: a change that no group can go through."""
+
+
+class ClassicGroup:
+    def __init__(self, group_id: str) -> None:
+        self._group_id = group_id
+        self.state = ClassicGroupState.EMPTY
+        self.previous_state = ClassicGroupState.DEAD
+        self.state_wall_ms: int | None = None
+        """When the state was entered."""
+        self.generation = 0
+        self.protocol_type: str | None = None
+        """None: nobody has joined yet; offsets are committed from outside (a *simple* group)."""
+        self.protocol_name: str | None = None
+        self.leader: str | None = None
+        self.members: dict[str, ClassicMember] = {}
+        self.static_members: dict[str, str] = {}
+        self.pending_members: set[str] = set()
+        self.pending_sync: set[str] = set()
+        self._protocol_counts: Counter[str] = Counter()
+        """How many members speak each."""
+        self.subscribed_topics: frozenset[str] | None = None
+        """None: not known."""
+        self.new_member_added = False
+        """Since the initial rebalance delay began: it is drawn out."""
+        self.initial_delay_remaining_ms = 0
+        self.last_rebalance: LastRebalance | None = None
+
+    # -- what it is ------------------------------------------------------------------------------------
+
+    @property
+    def group_id(self) -> str:
+        return self._group_id
+
+    @property
+    def type(self) -> GroupType:
+        return GroupType.CLASSIC
+
+    @property
+    def is_empty(self) -> bool:
+        return self.state is ClassicGroupState.EMPTY
+
+    @property
+    def uses_consumer_protocol(self) -> bool:
+        """Its members are consumers, rather than Connect workers or the like."""
+        return self.protocol_type == PROTOCOL_TYPE
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The most patient member's."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    @property
+    def awaiting_join_count(self) -> int:
+        return sum(member.awaiting_join is not None for member in self.members.values())
+
+    @property
+    def has_all_members_joined(self) -> bool:
+        return not self.pending_members and all(
+            member.awaiting_join is not None for member in self.members.values()
+        )
+
+    @property
+    def can_prepare_rebalance(self) -> bool:
+        return self.state in VALID_PREVIOUS[ClassicGroupState.PREPARING_REBALANCE]
+
+    def is_leader(self, member_id: str) -> bool:
+        return self.leader == member_id
+
+    def joined_members(self) -> tuple[JoinGroupMember, ...]:
+        """As the leader is told of them."""
+        return tuple(member.to_reply(self.protocol_name) for member in self.members.values())
+
+    # -- transitions -----------------------------------------------------------------------------------
+
+    def become(self, state: ClassicGroupState, wall_ms: int) -> None:
+        if self.state not in VALID_PREVIOUS[state]:
+            raise BrokenGroup(f"group {self.group_id}: {state.value} cannot follow {self.state.value}")
+        self.previous_state = self.state
+        self.state = state
+        self.state_wall_ms = wall_ms
+
+    def become_next_generation(self, wall_ms: int) -> None:
+        """The join phase is over: whoever is a member now is one of this generation."""
+        self.generation += 1
+        self.pending_sync.clear()
+        self.protocol_name = self.choose_protocol() if self.members else None
+        self.subscribed_topics = self._subscribed_topics()
+        self.become(
+            ClassicGroupState.COMPLETING_REBALANCE if self.members else ClassicGroupState.EMPTY, wall_ms
+        )
+
+    def note_cause(self, cause: RebalanceCause, wall_ms: int) -> None:
+        self.last_rebalance = last_rebalance(cause, self.last_rebalance, wall_ms, self.generation)
+
+    # -- members ---------------------------------------------------------------------------------------
+
+    def add(self, member: ClassicMember) -> None:
+        instance_id = member.group_instance_id
+        if member.member_id in self.members or instance_id in self.static_members:
+            raise BrokenGroup(
+                f"group {self.group_id}: {member.member_id} ({instance_id}) is a member already"
+            )
+        if not self.members:
+            self.protocol_type = member.protocol_type
+        if instance_id is not None:
+            self.static_members[instance_id] = member.member_id
+        if self.leader is None:
+            self.leader = member.member_id
+        self.members[member.member_id] = member
+        self.pending_members.discard(member.member_id)
+        self._protocol_counts.update(member.protocol_names)
+
+    def update(self, member: ClassicMember, request: JoinGroup) -> None:
+        """What it says of itself now."""
+        self._protocol_counts.subtract(member.protocol_names)
+        member.protocols = request.protocols
+        member.rebalance_timeout_ms = request.rebalance_timeout_ms
+        member.session_timeout_ms = request.session_timeout_ms
+        self._protocol_counts.update(member.protocol_names)
+
+    def remove(self, member_id: str) -> ClassicMember | None:
+        """Also one that is pending. Whoever it left waiting must have been answered."""
+        self.pending_members.discard(member_id)
+        self.pending_sync.discard(member_id)
+        member = self.members.pop(member_id, None)
+        if member is not None:
+            self._protocol_counts.subtract(member.protocol_names)
+            if member.group_instance_id is not None:
+                del self.static_members[member.group_instance_id]
+        if self.is_leader(member_id):
+            self.leader = next(iter(self.members), None)
+        return member
+
+    def replace_static_member(self, old_member_id: str, new_member_id: str) -> ClassicMember:
+        """The same instance under a new id, in the same place; it waits for nothing."""
+        member = self.members[old_member_id]
+        if member.group_instance_id is None:
+            raise BrokenGroup(f"group {self.group_id}: {old_member_id} is not a static member")
+        member.member_id = new_member_id
+        member.awaiting_join = member.awaiting_sync = None
+        self.members = {each.member_id: each for each in self.members.values()}
+        self.static_members[member.group_instance_id] = new_member_id
+        if self.is_leader(old_member_id):
+            self.leader = new_member_id
+        if old_member_id in self.pending_sync:
+            self.pending_sync.remove(old_member_id)
+            self.pending_sync.add(new_member_id)
+        return member
+
+    def elect_joined_leader(self) -> bool:
+        """The leader must be one that has joined. False if nobody has."""
+        if self.leader is None:
+            return False
+        if self.members[self.leader].awaiting_join is None:
+            joined = (each for each in self.members.values() if each.awaiting_join is not None)
+            successor = next(joined, None)
+            if successor is None:
+                return False
+            self.leader = successor.member_id
+        return True
+
+    def check_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
+        if group_instance_id is not None:
+            known = self.static_members.get(group_instance_id)
+            if known is None:
+                return ErrorCode.unknown_member_id
+            if known != member_id:
+                return ErrorCode.fenced_instance_id
+        return ErrorCode.none if member_id in self.members else ErrorCode.unknown_member_id
+
+    # -- protocols -------------------------------------------------------------------------------------
+
+    def common_protocols(self) -> frozenset[str]:
+        everyone = len(self.members)
+        return frozenset(name for name, count in self._protocol_counts.items() if count == everyone)
+
+    def supports_protocols_of(self, request: JoinGroup) -> bool:
+        """Would the group, with this member, still have a protocol in common?"""
+        if self.is_empty:
+            return bool(request.protocol_type and request.protocols)
+        if request.protocol_type != self.protocol_type:
+            return False
+        common = self.common_protocols()
+        return any(protocol.name in common for protocol in request.protocols)
+
+    def choose_protocol(self) -> str:
+        """The one that most members prefer, of those that all speak; a tie goes to whoever joined first."""
+        candidates = self.common_protocols()
+        votes: Counter[str] = Counter()
+        for member in self.members.values():
+            vote = member.vote(candidates)
+            if vote is None:
+                raise BrokenGroup(f"group {self.group_id}: no protocol that all members speak")
+            votes[vote] += 1
+        return max(votes, key=votes.__getitem__)
+
+    def _subscribed_topics(self) -> frozenset[str] | None:
+        if not self.uses_consumer_protocol:
+            return None
+        if self.members and self.protocol_name is None:
+            return None
+        try:
+            return frozenset(
+                topic
+                for member in self.members.values()
+                for topic in decode_subscription(member.metadata(self.protocol_name)).topics
+            )
+        except MalformedMessage:
+            return None
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        if self.subscribed_topics is None:
+            return self.uses_consumer_protocol
+        return topic in self.subscribed_topics
+
+    # -- verdicts on requests about offsets --------------------------------------------------------------
+
+    def check_offset_commit(self, request: OffsetCommit) -> ErrorCode:
+        generation = request.generation_id_or_member_epoch
+        if generation < 0 and self.is_empty:
+            return ErrorCode.none
+        if generation < 0 and not request.member_id and request.group_instance_id is None:
+            return ErrorCode.unknown_member_id
+        verdict = self.check_member(request.member_id, request.group_instance_id)
+        if verdict is not ErrorCode.none:
+            return verdict
+        if generation != self.generation:
+            return ErrorCode.illegal_generation
+        # The member knows this generation, but not yet what it owns in it.
+        if self.state is ClassicGroupState.COMPLETING_REBALANCE:
+            return ErrorCode.rebalance_in_progress
+        return ErrorCode.none
+
+    def check_offset_fetch(self, request: OffsetFetch) -> ErrorCode:
+        return ErrorCode.none
+
+    def check_offset_delete(self) -> ErrorCode:
+        """Of a group of consumers it is known to what they are subscribed: that is asked per topic."""
+        if self.state in _REBALANCING_OR_STABLE and not self.uses_consumer_protocol:
+            return ErrorCode.non_empty_group
+        return ErrorCode.none
+
+    def check_delete(self) -> ErrorCode:
+        return ErrorCode.non_empty_group if self.state in _REBALANCING_OR_STABLE else ErrorCode.none
+
+    def retention_start(self) -> RetentionStart | None:
+        if self.protocol_type is None:
+            return SINCE_COMMIT
+        if self.is_empty:
+            return RetentionStart(self.state_wall_ms)
+        knows_topics = self.uses_consumer_protocol and self.subscribed_topics is not None
+        return SINCE_COMMIT if knows_topics and self.state is ClassicGroupState.STABLE else None
+
+    # -- records and descriptions ------------------------------------------------------------------------
+
+    def to_record(self) -> CoordinatorRecord:
+        is_empty = not self.members
+        value = GroupMetadataValue(
+            self.protocol_type or "",
+            self.generation,
+            None if is_empty else self.protocol_name,
+            None if is_empty else self.leader,
+            -1 if self.state_wall_ms is None else self.state_wall_ms,
+            tuple(member.to_record(self.protocol_name) for member in self.members.values()),
+        )
+        return CoordinatorRecord(GroupMetadataKey(self.group_id), value)
+
+    @classmethod
+    def from_record(cls, group_id: str, value: GroupMetadataValue) -> ClassicGroup:
+        group = cls(group_id)
+        for record in value.members:
+            group.add(ClassicMember.from_record(record, value.protocol_type, value.protocol))
+        group.state = ClassicGroupState.STABLE if group.members else ClassicGroupState.EMPTY
+        group.state_wall_ms = None if value.current_state_timestamp == -1 else value.current_state_timestamp
+        group.generation = value.generation
+        group.protocol_type = value.protocol_type or None
+        group.protocol_name = value.protocol
+        if value.leader in group.members:
+            group.leader = value.leader
+        group.subscribed_topics = group._subscribed_topics()
+        return group
+
+    @classmethod
+    def stable(
+        cls, group_id: str, generation: int, members: Sequence[ClassicMember], wall_ms: int
+    ) -> ClassicGroup:
+        """With members that have their assignments already."""
+        group = cls(group_id)
+        for member in members:
+            group.add(member)
+        group.state, group.state_wall_ms = ClassicGroupState.STABLE, wall_ms
+        group.generation = generation
+        group.protocol_name = group.choose_protocol()
+        group.subscribed_topics = group._subscribed_topics()
+        return group
+
+    def tombstones(self) -> list[CoordinatorRecord]:
+        return [CoordinatorRecord(GroupMetadataKey(self.group_id), None)]
+
+    def listed(self) -> ListedGroup:
+        return ListedGroup(self.group_id, self.protocol_type or "", self.state.value, self.type.value)
+
+    def described(self) -> DescribedGroup:
+        """The protocol, and what members say in it, is told of a stable group only."""
+        protocol = self.protocol_name if self.state is ClassicGroupState.STABLE else None
+        return DescribedGroup(
+            self.group_id,
+            group_state=self.state.value,
+            protocol_type=self.protocol_type or "",
+            protocol_data=protocol or "",
+            members=tuple(
+                DescribedGroupMember(
+                    member.member_id,
+                    member.group_instance_id,
+                    member.client_id,
+                    member.client_host,
+                    member.metadata(protocol),
+                    member.assignment,
+                )
+                for member in self.members.values()
+            ),
+            last_rebalance=self.last_rebalance,
+        )

@@ -1,0 +1,61 @@
+"""LeaveGroup to a classic group: members that go by themselves, or are taken out by an operator.
+
+Each is named by its id, by id and instance, or (from outside) by its instance alone. The group looks once,
+after all of them, whether it must rebalance or has all it waits for.
+"""
+
+from __future__ import annotations
+
+from nilometer.groups.classic_group import ClassicGroup
+from nilometer.groups.classic_rebalance import ClassicRebalance
+from nilometer.groups.effects import Token
+from nilometer.groups.rebalance_causes import RebalanceCause
+from nilometer.groups.requests import (
+    NO_MEMBER_ID,
+    LeaveGroup,
+    LeaveGroupMember,
+    LeaveGroupMemberReply,
+    LeaveGroupReply,
+)
+from nilometer.groups.turn import Turn
+from nilometer.wire.errors import ErrorCode
+
+
+class ClassicLeave:
+    def __init__(self, rebalance: ClassicRebalance) -> None:
+        self._rebalance = rebalance
+
+    def leave(self, turn: Turn, token: Token, group: ClassicGroup, request: LeaveGroup) -> None:
+        answers: list[LeaveGroupMemberReply] = []
+        causes: list[RebalanceCause] = []
+        pending_left = False
+        for leaver in request.members:
+            member_id, verdict = self._find(group, leaver)
+            if verdict is ErrorCode.none and member_id in group.pending_members:
+                self._rebalance.take_out_pending(group, member_id)
+                pending_left = True
+            elif verdict is ErrorCode.none:
+                causes.append(self._take_out(turn, group, member_id, leaver))
+            answers.append(LeaveGroupMemberReply(leaver.member_id, leaver.group_instance_id, verdict))
+        turn.reply(token, LeaveGroupReply(ErrorCode.none, tuple(answers)))
+        if causes and not group.is_empty:
+            self._rebalance.maybe_prepare(turn, group, causes[0])
+        elif pending_left:
+            self._rebalance.maybe_complete_join(turn, group)
+
+    def _find(self, group: ClassicGroup, leaver: LeaveGroupMember) -> tuple[str, ErrorCode]:
+        """(member id, whether it may leave under the name it gave)."""
+        if leaver.member_id == NO_MEMBER_ID:
+            known = group.static_members.get(leaver.group_instance_id or "")
+            return (NO_MEMBER_ID, ErrorCode.unknown_member_id) if known is None else (known, ErrorCode.none)
+        if leaver.member_id in group.pending_members:
+            return leaver.member_id, ErrorCode.none
+        return leaver.member_id, group.check_member(leaver.member_id, leaver.group_instance_id)
+
+    def _take_out(
+        self, turn: Turn, group: ClassicGroup, member_id: str, leaver: LeaveGroupMember
+    ) -> RebalanceCause:
+        member = group.members[member_id]
+        reason = f"member {member_id} left; client reason: {leaver.reason or 'not provided'}"
+        self._rebalance.take_out(turn, group, member)
+        return RebalanceCause.by(member, reason)

@@ -1,0 +1,99 @@
+"""One member of a classic group: who it is, what it can, what it has been given, what it waits for.
+
+Invariant: a member waits for a join or for a sync, never for both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nilometer.groups.effects import Token
+from nilometer.groups.records import MemberMetadata
+from nilometer.groups.requests import JoinGroup, JoinGroupMember, JoinGroupProtocol
+
+NO_ASSIGNMENT = b""
+
+
+@dataclass(slots=True)
+class ClassicMember:
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[JoinGroupProtocol, ...]
+    """In the order of its preference."""
+    assignment: bytes = NO_ASSIGNMENT
+    is_new: bool = False
+    """Has not been through a rebalance: it may not know its id, so it cannot send heartbeats."""
+    awaiting_join: Token | None = None
+    awaiting_sync: Token | None = None
+
+    @classmethod
+    def joining(cls, request: JoinGroup, member_id: str) -> ClassicMember:
+        return cls(
+            member_id,
+            request.group_instance_id,
+            request.client_id,
+            request.client_host,
+            request.rebalance_timeout_ms,
+            request.session_timeout_ms,
+            request.protocol_type,
+            request.protocols,
+            is_new=True,
+        )
+
+    @property
+    def is_static(self) -> bool:
+        return self.group_instance_id is not None
+
+    @property
+    def is_excused(self) -> bool:
+        """Waits for the others, and need not send heartbeats meanwhile."""
+        return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
+
+    @property
+    def protocol_names(self) -> frozenset[str]:
+        return frozenset(protocol.name for protocol in self.protocols)
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        """Empty for a protocol that the member does not speak."""
+        for protocol in self.protocols:
+            if protocol.name == protocol_name:
+                return protocol.metadata
+        return b""
+
+    def vote(self, candidates: frozenset[str]) -> str | None:
+        """The candidate it likes best."""
+        return next((protocol.name for protocol in self.protocols if protocol.name in candidates), None)
+
+    def to_record(self, protocol_name: str | None) -> MemberMetadata:
+        return MemberMetadata(
+            self.member_id,
+            self.group_instance_id,
+            self.client_id,
+            self.client_host,
+            self.rebalance_timeout_ms,
+            self.session_timeout_ms,
+            self.metadata(protocol_name),
+            self.assignment,
+        )
+
+    @classmethod
+    def from_record(cls, record: MemberMetadata, protocol_type: str, protocol: str | None) -> ClassicMember:
+        return cls(
+            record.member_id,
+            record.group_instance_id,
+            record.client_id,
+            record.client_host,
+            record.session_timeout if record.rebalance_timeout == -1 else record.rebalance_timeout,
+            record.session_timeout,
+            protocol_type,
+            () if protocol is None else (JoinGroupProtocol(protocol, record.subscription),),
+            record.assignment,
+        )
+
+    def to_reply(self, protocol_name: str | None) -> JoinGroupMember:
+        return JoinGroupMember(self.member_id, self.group_instance_id, self.metadata(protocol_name))

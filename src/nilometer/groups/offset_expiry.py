@@ -1,0 +1,127 @@
+"""When offsets end without being asked: by age, and with their topic; and groups that have none left.
+
+Age counts from where the group says (``Group.retention_start``): for a group that is empty, since it became
+so; for members that read, since each commit, and only of topics they do not read any more; for offsets
+committed from outside, since each commit. A commit that brought a time of its own ends with that.
+
+Invariant: one call writes a bounded number of tombstones; what is left follows with the next.
+"""
+
+from __future__ import annotations
+
+from nilometer.cluster.identifiers import TopicId, topic_id_of
+from nilometer.groups.classic_group import ClassicGroup
+from nilometer.groups.classic_groups import ClassicGroups
+from nilometer.groups.group import Group, RetentionStart
+from nilometer.groups.offsets import Offsets
+from nilometer.groups.offsets_table import tombstone
+from nilometer.groups.records import OffsetCommitValue
+from nilometer.groups.shard_state import ShardState
+from nilometer.groups.timers import TimerKey, TimerKind
+from nilometer.groups.turn import Turn
+
+TOMBSTONES_PER_CALL_MAX = 1_000
+_EXPIRY = TimerKey(TimerKind.OFFSETS_EXPIRY)
+_PURGE = TimerKey(TimerKind.OFFSETS_PURGE)
+
+
+class OffsetExpiry:
+    def __init__(self, state: ShardState, offsets: Offsets, classic: ClassicGroups) -> None:
+        self._state = state
+        self._offsets = offsets
+        self._classic = classic
+        self._topic_ids: dict[str, TopicId] = {}
+        """Of topics with offsets, as the image last had them: so that a deletion is noticed."""
+        self._deleted: dict[str, TopicId | None] = {}
+        """Topics to purge; with the id of the new one of that name, if there is one."""
+
+    def on_loaded(self, turn: Turn) -> None:
+        self._schedule(turn)
+        self.on_image(turn)
+
+    def _schedule(self, turn: Turn) -> None:
+        interval_ms = self._state.config.offsets_retention_check_interval_ms
+        self._state.timers.schedule(_EXPIRY, turn.now_ms + interval_ms)
+
+    # -- by age ----------------------------------------------------------------------------------------
+
+    def on_expiry(self, turn: Turn) -> None:
+        budget = TOMBSTONES_PER_CALL_MAX
+        for group in list(self._state.groups.values()):
+            budget -= self._expire(turn, group, budget)
+            if budget <= 0:
+                self._state.timers.schedule(_EXPIRY, turn.now_ms)
+                return
+        self._schedule(turn)
+
+    def _expire(self, turn: Turn, group: Group, budget: int) -> int:
+        """How much was written."""
+        start = group.retention_start()
+        if start is None:
+            return 0
+        expired = [
+            (topic, partition)
+            for topic, partitions in self._offsets.table.of_group(group.group_id).items()
+            if not group.is_subscribed_to(topic)
+            for partition, value in partitions.items()
+            if self._is_expired(value, start, turn.wall_ms)
+        ][:budget]
+        for topic, partition in expired:
+            self._offsets.write(turn, tombstone(group.group_id, topic, partition))
+        if group.is_empty and not self._offsets.table.of_group(group.group_id):
+            return len(expired) + self._remove(turn, group)
+        return len(expired)
+
+    def _is_expired(self, value: OffsetCommitValue, start: RetentionStart, wall_ms: int) -> bool:
+        if value.expire_timestamp != -1:
+            return wall_ms >= value.expire_timestamp
+        since_ms = value.commit_timestamp if start.wall_ms is None else start.wall_ms
+        return wall_ms - since_ms >= self._state.config.offsets_retention_ms
+
+    def _remove(self, turn: Turn, group: Group) -> int:
+        """Unless somebody is on the way to join."""
+        if isinstance(group, ClassicGroup) and group.pending_members:
+            return 0
+        self._classic.remove(turn, group)
+        return 1
+
+    # -- with their topic --------------------------------------------------------------------------------
+
+    def on_image(self, turn: Turn) -> None:
+        for name in self._offsets.table.topics():
+            topic = self._state.image.topic(name)
+            known = self._topic_ids.get(name)
+            if topic is not None:
+                self._topic_ids[name] = topic.id
+            else:
+                self._topic_ids.pop(name, None)
+            if known is not None and (topic is None or topic.id != known):
+                self._deleted[name] = None if topic is None else topic.id
+        self.on_purge(turn)
+
+    def note_commit(self, topics: list[str]) -> None:
+        for name in topics:
+            topic = self._state.image.topic(name)
+            if topic is not None:
+                self._topic_ids.setdefault(name, topic.id)
+
+    def on_purge(self, turn: Turn) -> None:
+        budget = TOMBSTONES_PER_CALL_MAX
+        while self._deleted and budget > 0:
+            name, new_id = next(iter(self._deleted.items()))
+            budget -= self._purge(turn, name, new_id, budget)
+            if budget > 0:
+                del self._deleted[name]
+        if self._deleted:
+            self._state.timers.schedule(_PURGE, turn.now_ms)
+
+    def _purge(self, turn: Turn, name: str, new_id: TopicId | None, budget: int) -> int:
+        outdated = [
+            (group_id, partition)
+            for group_id, partitions in self._offsets.table.of_topic(name)
+            for partition, value in partitions.items()
+            if new_id is None or value.topic_id is None or topic_id_of(value.topic_id) != new_id
+        ][:budget]
+        for group_id, partition in outdated:
+            self._offsets.write(turn, tombstone(group_id, name, partition))
+        return len(outdated)

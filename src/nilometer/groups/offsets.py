@@ -1,0 +1,179 @@
+"""Commit, fetch and delete offsets: who may, and what is remembered.
+
+A commit is fenced by the group: by member and generation, or member epoch. Groups without members take
+commits from anybody who names no generation; under a name that is no group's yet, that founds a *simple*
+group. A topic that was deleted and created anew is another: what was committed with the earlier one's id is
+not its.
+"""
+
+from __future__ import annotations
+
+from nilometer.groups.classic_group import ClassicGroup
+from nilometer.groups.effects import Token
+from nilometer.groups.group import Group
+from nilometer.groups.offsets_table import OffsetsTable, tombstone
+from nilometer.groups.records import CoordinatorRecord, OffsetCommitKey, OffsetCommitValue
+from nilometer.groups.requests import (
+    OffsetCommit,
+    OffsetCommitPartition,
+    OffsetCommitPartitionReply,
+    OffsetCommitReply,
+    OffsetCommitTopic,
+    OffsetCommitTopicReply,
+    OffsetDelete,
+    OffsetDeletePartitionReply,
+    OffsetDeleteReply,
+    OffsetDeleteTopic,
+    OffsetDeleteTopicReply,
+    OffsetFetch,
+    OffsetFetchPartitionReply,
+    OffsetFetchReply,
+    OffsetFetchTopic,
+    OffsetFetchTopicReply,
+)
+from nilometer.groups.shard_state import ShardState
+from nilometer.groups.turn import Turn
+from nilometer.wire.errors import ErrorCode
+
+
+class Offsets:
+    def __init__(self, state: ShardState) -> None:
+        self._state = state
+        self.table = OffsetsTable()
+
+    def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
+        """While loading, and with everything written here."""
+        self.table.apply(key, value)
+        if value is not None and key.group not in self._state.groups:
+            self._state.groups[key.group] = ClassicGroup(key.group)
+
+    def write(self, turn: Turn, record: CoordinatorRecord) -> None:
+        assert isinstance(record.key, OffsetCommitKey)
+        assert record.value is None or isinstance(record.value, OffsetCommitValue)
+        turn.write(record)
+        self.replay(record.key, record.value)
+
+    # -- commit ----------------------------------------------------------------------------------------
+
+    def commit(self, turn: Turn, token: Token, request: OffsetCommit) -> ErrorCode:
+        """Whether the group let the sender commit; single partitions may be refused even so."""
+        verdict = self._check_commit(request)
+        topics = tuple(self._commit_topic(turn, request, topic, verdict) for topic in request.topics)
+        turn.reply(token, OffsetCommitReply(topics))
+        return verdict
+
+    def _check_commit(self, request: OffsetCommit) -> ErrorCode:
+        group = self._state.groups.get(request.group_id)
+        if group is not None:
+            return group.check_offset_commit(request)
+        if request.generation_id_or_member_epoch < 0:
+            return ErrorCode.none
+        return ErrorCode.group_id_not_found if request.knows_member_epochs else ErrorCode.illegal_generation
+
+    def _commit_topic(
+        self, turn: Turn, request: OffsetCommit, topic: OffsetCommitTopic, verdict: ErrorCode
+    ) -> OffsetCommitTopicReply:
+        replies: list[OffsetCommitPartitionReply] = []
+        for partition in topic.partitions:
+            error_code = verdict
+            if error_code is ErrorCode.none and self._is_too_large(partition.committed_metadata):
+                error_code = ErrorCode.offset_metadata_too_large
+            if error_code is ErrorCode.none:
+                self.write(turn, _commit_record(turn, request, topic, partition))
+            replies.append(OffsetCommitPartitionReply(partition.partition_index, error_code))
+        return OffsetCommitTopicReply(topic.name, tuple(replies), topic.topic_id)
+
+    def _is_too_large(self, metadata: str | None) -> bool:
+        """Counted as Java counts: in UTF-16 units."""
+        if not metadata:
+            return False
+        return (
+            len(metadata.encode("utf-16-le", "surrogatepass")) // 2
+            > self._state.config.offset_metadata_max_bytes
+        )
+
+    # -- fetch -----------------------------------------------------------------------------------------
+
+    def fetch(self, turn: Turn, token: Token, request: OffsetFetch) -> None:
+        """Of a group that nobody knows, nothing is committed: that is no error."""
+        group = self._state.groups.get(request.group_id)
+        verdict = ErrorCode.none if group is None else group.check_offset_fetch(request)
+        if verdict is not ErrorCode.none:
+            turn.reply(token, OffsetFetchReply(request.group_id, verdict))
+            return
+        if request.topics is None:
+            topics = self._everything(request.group_id)
+        else:
+            topics = tuple(self._fetch_topic(request.group_id, topic) for topic in request.topics)
+        turn.reply(token, OffsetFetchReply(request.group_id, topics=topics))
+
+    def _everything(self, group_id: str) -> tuple[OffsetFetchTopicReply, ...]:
+        return tuple(
+            OffsetFetchTopicReply(
+                topic,
+                tuple(_fetched(partition, value) for partition, value in partitions.items()),
+                next(iter(partitions.values())).topic_id,
+            )
+            for topic, partitions in self.table.of_group(group_id).items()
+        )
+
+    def _fetch_topic(self, group_id: str, topic: OffsetFetchTopic) -> OffsetFetchTopicReply:
+        replies: list[OffsetFetchPartitionReply] = []
+        for partition in topic.partition_indexes:
+            value = self.table.get(group_id, topic.name, partition)
+            if value is None or _is_of_another(topic, value):
+                replies.append(OffsetFetchPartitionReply(partition))
+            else:
+                replies.append(_fetched(partition, value))
+        return OffsetFetchTopicReply(topic.name, tuple(replies), topic.topic_id)
+
+    # -- delete ----------------------------------------------------------------------------------------
+
+    def delete(self, turn: Turn, token: Token, request: OffsetDelete) -> None:
+        group = self._state.groups.get(request.group_id)
+        if group is None:
+            turn.reply(token, OffsetDeleteReply(ErrorCode.group_id_not_found))
+            return
+        verdict = group.check_offset_delete()
+        if verdict is not ErrorCode.none:
+            turn.reply(token, OffsetDeleteReply(verdict))
+            return
+        topics = tuple(self._delete_topic(turn, group, topic) for topic in request.topics)
+        turn.reply(token, OffsetDeleteReply(ErrorCode.none, topics))
+
+    def _delete_topic(self, turn: Turn, group: Group, topic: OffsetDeleteTopic) -> OffsetDeleteTopicReply:
+        is_read = group.is_subscribed_to(topic.name)
+        verdict = ErrorCode.group_subscribed_to_topic if is_read else ErrorCode.none
+        for partition in () if is_read else topic.partition_indexes:
+            if self.table.get(group.group_id, topic.name, partition) is not None:
+                self.write(turn, tombstone(group.group_id, topic.name, partition))
+        return OffsetDeleteTopicReply(
+            topic.name,
+            tuple(OffsetDeletePartitionReply(partition, verdict) for partition in topic.partition_indexes),
+        )
+
+    def delete_all(self, turn: Turn, group_id: str) -> None:
+        for record in self.table.tombstones(group_id):
+            self.write(turn, record)
+
+
+def _commit_record(
+    turn: Turn, request: OffsetCommit, topic: OffsetCommitTopic, partition: OffsetCommitPartition
+) -> CoordinatorRecord:
+    value = OffsetCommitValue(
+        partition.committed_offset,
+        partition.committed_metadata or "",
+        turn.wall_ms,
+        partition.committed_leader_epoch,
+        -1 if request.retention_time_ms == -1 else turn.wall_ms + request.retention_time_ms,
+        topic.topic_id,
+    )
+    return CoordinatorRecord(OffsetCommitKey(request.group_id, topic.name, partition.partition_index), value)
+
+
+def _is_of_another(topic: OffsetFetchTopic, value: OffsetCommitValue) -> bool:
+    return None not in (topic.topic_id, value.topic_id) and topic.topic_id != value.topic_id
+
+
+def _fetched(partition: int, value: OffsetCommitValue) -> OffsetFetchPartitionReply:
+    return OffsetFetchPartitionReply(partition, value.offset, value.leader_epoch, value.metadata)

@@ -1,0 +1,56 @@
+"""Why a group rebalanced last, and who made it do so.
+
+A group that keeps rebalancing has a cause that repeats: a member that joins again and again with other
+metadata, that misses its heartbeats, that never asks for its assignment. Whoever describes the group is told
+which.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nilometer.groups.classic_member import ClassicMember
+from nilometer.groups.requests import LastRebalance
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceCause:
+    """``member`` as it was at that moment: it may be gone since."""
+
+    reason: str
+    member_id: str = ""
+    group_instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+
+    @classmethod
+    def by(cls, member: ClassicMember, reason: str) -> RebalanceCause:
+        return cls(reason, member.member_id, member.group_instance_id, member.client_id, member.client_host)
+
+    def is_same_culprit(self, last: LastRebalance) -> bool:
+        """A static member is the same under all its ids. A dynamic one that comes anew each time is known by
+        its client; several clients of one name on one host count as one."""
+        if self.group_instance_id is not None or last.group_instance_id is not None:
+            return self.group_instance_id == last.group_instance_id
+        if self.member_id == last.member_id:
+            return True
+        return bool(self.client_id) and (self.client_id, self.client_host) == (
+            last.client_id,
+            last.client_host,
+        )
+
+
+def last_rebalance(
+    cause: RebalanceCause, previous: LastRebalance | None, wall_ms: int, generation: int
+) -> LastRebalance:
+    repeats = previous is not None and cause.is_same_culprit(previous)
+    return LastRebalance(
+        cause.reason,
+        cause.member_id,
+        cause.group_instance_id,
+        cause.client_id,
+        cause.client_host,
+        wall_ms,
+        generation,
+        previous.times_in_a_row + 1 if repeats and previous is not None else 1,
+    )

@@ -1,0 +1,168 @@
+"""Reading and writing the primitives of coordinator records: legacy, and compact in flexible versions.
+
+Invariant: whatever bytes are read end in a value or in a MalformedMessage, within memory proportional to
+them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+from uuid import UUID
+
+from nilometer.wire.errors import MalformedMessage
+from nilometer.wire.primitives import array_size, bytes_size, string, tagged_fields, unsigned
+
+Item = TypeVar("Item")
+
+_INT8 = struct.Struct(">b")
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+_VARINT_BYTES_MAX = 5
+
+
+class Writer:
+    def __init__(self, version: int, *, flexible: bool) -> None:
+        """Begins with the version, as keys (whose version is their type) and values do."""
+        self._flexible = flexible
+        self._pieces = [_INT16.pack(version)]
+
+    def int8(self, value: int) -> None:
+        self._pieces.append(_INT8.pack(value))
+
+    def int32(self, value: int) -> None:
+        self._pieces.append(_INT32.pack(value))
+
+    def int64(self, value: int) -> None:
+        self._pieces.append(_INT64.pack(value))
+
+    def uuid(self, value: UUID) -> None:
+        self._pieces.append(value.bytes)
+
+    def string(self, value: str | None) -> None:
+        self._pieces.append(string(value, self._flexible))
+
+    def blob(self, value: bytes) -> None:
+        self._pieces += (bytes_size(len(value), self._flexible), value)
+
+    def array(self, items: Iterable[Item], write: Callable[[Item], None]) -> None:
+        listed = list(items)
+        self._pieces.append(array_size(len(listed), self._flexible))
+        for item in listed:
+            write(item)
+
+    def int32s(self, values: Iterable[int]) -> None:
+        self.array(values, self.int32)
+
+    def strings(self, values: Iterable[str]) -> None:
+        self.array(values, self.string)
+
+    def tags(self, *fields: tuple[int, bytes]) -> None:
+        """The end of every structure, in flexible versions; nothing in the others."""
+        if self._flexible:
+            self._pieces.append(tagged_fields(fields))
+
+    def done(self) -> bytes:
+        return b"".join(self._pieces)
+
+
+def nested(write: Callable[[Writer], None]) -> bytes:
+    """What ``write`` writes, without a version: the value of a tagged field."""
+    writer = Writer(0, flexible=True)
+    write(writer)
+    return writer.done()[_INT16.size :]
+
+
+def int32s(values: Iterable[int]) -> bytes:
+    listed = list(values)
+    return unsigned(len(listed) + 1) + struct.pack(f">{len(listed)}i", *listed)
+
+
+class Reader:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+        self.flexible = False
+        self.version = self.int16()
+
+    def int8(self) -> int:
+        return int.from_bytes(self._take(1), "big", signed=True)
+
+    def int16(self) -> int:
+        return int.from_bytes(self._take(2), "big", signed=True)
+
+    def int32(self) -> int:
+        return int.from_bytes(self._take(4), "big", signed=True)
+
+    def int64(self) -> int:
+        return int.from_bytes(self._take(8), "big", signed=True)
+
+    def uuid(self) -> UUID:
+        return UUID(bytes=self._take(16))
+
+    def string(self) -> str:
+        value = self.nullable_string()
+        if value is None:
+            raise MalformedMessage("a string that must not be null")
+        return value
+
+    def nullable_string(self) -> str | None:
+        size = self._unsigned() - 1 if self.flexible else self.int16()
+        if size == -1:
+            return None
+        try:
+            return self._take(size).decode()
+        except UnicodeDecodeError:
+            raise MalformedMessage("a string that is not UTF-8") from None
+
+    def blob(self) -> bytes:
+        return self._take(self._unsigned() - 1 if self.flexible else self.int32())
+
+    def array(self, read: Callable[[], Item]) -> tuple[Item, ...]:
+        count = self._unsigned() - 1 if self.flexible else self.int32()
+        if not 0 <= count <= len(self._data) - self._position:
+            raise MalformedMessage(
+                f"{count} elements where {len(self._data) - self._position} bytes are left"
+            )
+        return tuple(read() for _ in range(count))
+
+    def int32s(self) -> tuple[int, ...]:
+        return self.array(self.int32)
+
+    def strings(self) -> tuple[str, ...]:
+        return self.array(self.string)
+
+    def tags(self) -> dict[int, Reader]:
+        """The tagged fields, each to be read from its own reader; none in versions that are not flexible."""
+        if not self.flexible:
+            return {}
+        found: dict[int, Reader] = {}
+        for _ in range(self._unsigned()):
+            tag = self._unsigned()
+            found[tag] = _part(self._take(self._unsigned()))
+        return found
+
+    def _unsigned(self) -> int:
+        value = 0
+        for index in range(_VARINT_BYTES_MAX):
+            byte = self._take(1)[0]
+            value |= (byte & 0x7F) << (7 * index)
+            if byte < 0x80:
+                return value
+        raise MalformedMessage("a variable-length number of more than five bytes")
+
+    def _take(self, size: int) -> bytes:
+        end = self._position + size
+        if size < 0 or end > len(self._data):
+            raise MalformedMessage(f"{size} bytes wanted, {len(self._data) - self._position} left")
+        taken = self._data[self._position : end]
+        self._position = end
+        return taken
+
+
+def _part(data: bytes) -> Reader:
+    reader = Reader(b"\x00\x00" + data)
+    reader.flexible = True
+    return reader

@@ -1,0 +1,244 @@
+"""One partition of ``__consumer_offsets``: the groups kept there, and all that is asked of their coordinator.
+
+A shard is loaded (``replay`` for every record of the partition, then ``on_loaded``), asked, told of new
+images and of the time, and dropped when the broker no longer leads the partition. It is told nothing of
+appends: when one fails, the shell drops it and loads anew, since its state holds what never became durable.
+
+Invariants:
+- what it returns is in its state already (see ``effects``);
+- every token is answered exactly once, unless it is forgotten first;
+- the same calls with the same arguments give the same effects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import assert_never
+
+from nilometer.cluster.image import ClusterImage
+from nilometer.groups.classic_group import ClassicGroup
+from nilometer.groups.classic_groups import ClassicGroups
+from nilometer.groups.config import GroupConfig
+from nilometer.groups.consumer_disabled import DisabledConsumerGroups
+from nilometer.groups.effects import Effects, Token
+from nilometer.groups.group import Group, GroupType
+from nilometer.groups.offset_expiry import OffsetExpiry
+from nilometer.groups.offsets import Offsets
+from nilometer.groups.records import (
+    CoordinatorRecord,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from nilometer.groups.refusals import refusal
+from nilometer.groups.requests import (
+    ConsumerGroupDescribe,
+    ConsumerGroupDescribeReply,
+    ConsumerGroupHeartbeat,
+    DeletedGroup,
+    DeleteGroups,
+    DeleteGroupsReply,
+    DescribeGroups,
+    DescribeGroupsReply,
+    GroupRequest,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    ListGroups,
+    ListGroupsReply,
+    OffsetCommit,
+    OffsetDelete,
+    OffsetFetch,
+    SyncGroup,
+)
+from nilometer.groups.shard_state import ConsumerGroupHandler, ShardState
+from nilometer.groups.timers import CLASSIC_KINDS, TimerKey, TimerKind
+from nilometer.groups.turn import Turn
+from nilometer.wire.errors import ErrorCode
+
+RECORDS_PER_CALL_MAX = 1_000
+"""Timers that are due wait for the next call once so many records are written: they are one batch."""
+
+
+class GroupShard:
+    def __init__(self, config: GroupConfig, new_member_id: Callable[[str], str], image: ClusterImage) -> None:
+        self._state = ShardState(config, new_member_id, image)
+        self._classic = ClassicGroups(self._state)
+        self._consumer: ConsumerGroupHandler = DisabledConsumerGroups()
+        self._offsets = Offsets(self._state)
+        self._expiry = OffsetExpiry(self._state, self._offsets, self._classic)
+        self._waiting: set[Token] = set()
+
+    # -- loading ---------------------------------------------------------------------------------------
+
+    def replay(self, record: CoordinatorRecord) -> None:
+        """Folds a record that is in the partition already."""
+        key, value = record.key, record.value
+        if isinstance(key, OffsetCommitKey):
+            assert value is None or isinstance(value, OffsetCommitValue)
+            self._offsets.replay(key, value)
+        elif isinstance(key, GroupMetadataKey):
+            assert value is None or isinstance(value, GroupMetadataValue)
+            self._classic.replay(key, value)
+        else:
+            self._consumer.replay(record)
+
+    def on_loaded(self, now_ms: int, wall_ms: int) -> Effects:
+        """The partition has been read to its end; time begins."""
+        turn = Turn(now_ms, wall_ms)
+        self._classic.on_loaded(turn)
+        self._consumer.on_loaded(turn)
+        self._expiry.on_loaded(turn)
+        return self._finish(turn)
+
+    # -- requests --------------------------------------------------------------------------------------
+
+    def handle(self, token: Token, request: GroupRequest, now_ms: int, wall_ms: int) -> Effects:
+        """A join or sync may be answered by a later call."""
+        turn = Turn(now_ms, wall_ms)
+        self._waiting.add(token)
+        self._handle(turn, token, request)
+        return self._finish(turn)
+
+    def _handle(self, turn: Turn, token: Token, request: GroupRequest) -> None:
+        match request:
+            case Heartbeat() | JoinGroup() | SyncGroup() | LeaveGroup():
+                self._handle_member(turn, token, request)
+            case OffsetCommit():
+                self._commit(turn, token, request)
+            case OffsetFetch():
+                self._offsets.fetch(turn, token, request)
+            case OffsetDelete():
+                self._offsets.delete(turn, token, request)
+            case ConsumerGroupHeartbeat():
+                self._consumer.heartbeat(turn, token, request)
+            case ConsumerGroupDescribe():
+                described = tuple(self._consumer.describe(group_id) for group_id in request.group_ids)
+                turn.reply(token, ConsumerGroupDescribeReply(described))
+            case DescribeGroups():
+                turn.reply(
+                    token, DescribeGroupsReply(tuple(self._classic.describe(each) for each in request.groups))
+                )
+            case ListGroups():
+                turn.reply(token, self._list(request))
+            case DeleteGroups():
+                results = tuple(self._delete(turn, group_id) for group_id in request.groups_names)
+                turn.reply(token, DeleteGroupsReply(results))
+            case _:
+                assert_never(request)
+
+    def _handle_member(
+        self, turn: Turn, token: Token, request: Heartbeat | JoinGroup | SyncGroup | LeaveGroup
+    ) -> None:
+        """Of a classic member, whatever its group is."""
+        group = self._state.groups.get(request.group_id)
+        if isinstance(request, JoinGroup):
+            if group is not None and group.type is GroupType.CONSUMER and not group.is_empty:
+                self._consumer.classic_join(turn, token, request)
+            else:
+                self._classic.join(turn, token, request)
+            return
+        verdict = ErrorCode.none if request.group_id else ErrorCode.invalid_group_id
+        if verdict is ErrorCode.none and group is None:
+            verdict = ErrorCode.unknown_member_id
+        match request:
+            case _ if verdict is not ErrorCode.none:
+                turn.reply(token, refusal(request, verdict))
+            case Heartbeat() if isinstance(group, ClassicGroup):
+                self._classic.heartbeat(turn, token, group, request)
+            case SyncGroup() if isinstance(group, ClassicGroup):
+                self._classic.sync(turn, token, group, request)
+            case LeaveGroup() if isinstance(group, ClassicGroup):
+                self._classic.leave(turn, token, group, request)
+            case Heartbeat():
+                self._consumer.classic_heartbeat(turn, token, request)
+            case SyncGroup():
+                self._consumer.classic_sync(turn, token, request)
+            case LeaveGroup():
+                self._consumer.classic_leave(turn, token, request)
+            case _:
+                assert_never(request)
+
+    def _commit(self, turn: Turn, token: Token, request: OffsetCommit) -> None:
+        if self._offsets.commit(turn, token, request) is not ErrorCode.none:
+            return
+        self._expiry.note_commit([topic.name for topic in request.topics])
+        group = self._state.groups.get(request.group_id)
+        if isinstance(group, ClassicGroup):
+            self._classic.on_offsets_committed(turn, group, request)
+
+    def _list(self, request: ListGroups) -> ListGroupsReply:
+        states = {state.lower() for state in request.states_filter}
+        types = {group_type.lower() for group_type in request.types_filter}
+        listed = (group.listed() for group in self._state.groups.values())
+        return ListGroupsReply(
+            tuple(
+                group
+                for group in listed
+                if (not states or group.group_state.lower() in states)
+                and (not types or group.group_type in types)
+            )
+        )
+
+    def _delete(self, turn: Turn, group_id: str) -> DeletedGroup:
+        group = self._state.groups.get(group_id)
+        verdict = ErrorCode.group_id_not_found if group is None else group.check_delete()
+        if group is not None and verdict is ErrorCode.none:
+            self._offsets.delete_all(turn, group_id)
+            self._classic.remove(turn, group)
+        return DeletedGroup(group_id, verdict)
+
+    def forget(self, token: Token) -> None:
+        """The connection is gone: nobody is there to answer. The member may still come again."""
+        self._waiting.discard(token)
+
+    # -- the world ---------------------------------------------------------------------------------------
+
+    def on_image(self, image: ClusterImage, now_ms: int, wall_ms: int) -> Effects:
+        """Topics were created, grew, or were deleted."""
+        self._state.image = image
+        turn = Turn(now_ms, wall_ms)
+        self._consumer.on_image(turn)
+        self._expiry.on_image(turn)
+        return self._finish(turn)
+
+    def next_deadline_ms(self) -> int | None:
+        return self._state.timers.next_deadline_ms()
+
+    def on_time(self, now_ms: int, wall_ms: int) -> Effects:
+        """Whatever is due; if that is too much for one batch, the rest is due still."""
+        turn = Turn(now_ms, wall_ms)
+        while turn.records_count < RECORDS_PER_CALL_MAX:
+            key = self._state.timers.take_due(now_ms)
+            if key is None:
+                break
+            self._on_timer(turn, key)
+        return self._finish(turn)
+
+    def _on_timer(self, turn: Turn, key: TimerKey) -> None:
+        if key.kind is TimerKind.OFFSETS_EXPIRY:
+            self._expiry.on_expiry(turn)
+        elif key.kind is TimerKind.OFFSETS_PURGE:
+            self._expiry.on_purge(turn)
+        elif key.kind in CLASSIC_KINDS:
+            self._classic.on_timer(turn, key)
+        else:
+            self._consumer.on_timer(turn, key)
+
+    def _finish(self, turn: Turn) -> Effects:
+        """Leaves out replies that nobody waits for."""
+        effects = turn.effects()
+        replies = tuple(each for each in effects.replies if each[0] in self._waiting)
+        self._waiting.difference_update(token for token, _ in replies)
+        return Effects(effects.records, replies)
+
+    # -- for those who look on ---------------------------------------------------------------------------
+
+    @property
+    def offsets_count(self) -> int:
+        return len(self._offsets.table)
+
+    def groups(self) -> list[Group]:
+        """For reading."""
+        return list(self._state.groups.values())
