@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 
 
@@ -28,11 +33,21 @@ class DefaultSource(DataSource):
         return schema_of(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from nilometer.pipeline.spark_source import BatchReader
+        from nilometer.pipeline.spark_source import batch_reader
 
-        return BatchReader(self.options, schema)
+        return batch_reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from nilometer.pipeline.spark_source import StreamReader
 
         return StreamReader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from nilometer.pipeline.spark_sink import BatchWriter
+
+        return BatchWriter(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from nilometer.pipeline.spark_sink import StreamWriter
+
+        return StreamWriter(self.options, schema)

@@ -61,10 +61,12 @@ def test_limited_steps_reach_the_end(start, end, rows_max):
     assert limited(at, end, rows_max).to_json() == end.to_json()
 
 
-@given(positions, positions, st.none() | st.integers(1, 50))
-def test_a_split_covers_the_same_offsets_in_enough_pieces(start, end, minimum):
+@given(positions, positions, st.none() | st.integers(1, 50), st.none() | st.integers(1, 300))
+def test_a_split_covers_the_same_offsets_in_enough_pieces(start, end, minimum, records_max):
     whole = ranges(start, end)
-    pieces = split(whole, minimum)
+    pieces = split(whole, minimum, records_max)
+    if records_max is not None:
+        assert all(len(piece) <= records_max for piece in pieces)
     assert all(len(piece) > 0 for piece in pieces)
     for one in whole:
         mine = [piece for piece in pieces if piece.part == one.part]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nilometer.pipeline.errors import OptionError
-from nilometer.pipeline.source_options import ALLOWED, EARLIEST, LATEST, parse_options
+from nilometer.pipeline.source_options import ALLOWED, EARLIEST, LATEST, AtTime, parse_options
 
 BASE = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "t"}
 
@@ -45,6 +45,30 @@ def test_offsets_by_partition():
     assert options.ending == {"t": {0: 9, 1: LATEST}}
 
 
+def test_times_go_before_offsets_and_one_for_all_before_those_by_partition():
+    given = {**BASE, "startingOffsets": "earliest", "startingOffsetsByTimestamp": '{"t": {"0": 7}}'}
+    by_partition = parse_options(given, streaming=True).starting
+    assert by_partition == AtTime("startingOffsetsByTimestamp", {"t": {0: 7}}, or_latest=False)
+    given |= {"startingTimestamp": "9", "startingOffsetsByTimestampStrategy": "latest"}
+    assert parse_options(given, streaming=True).starting == AtTime("startingTimestamp", 9, or_latest=True)
+    ending = parse_options({**BASE, "endingTimestamp": "9"}, streaming=False).ending
+    assert ending == AtTime("endingTimestamp", 9, or_latest=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("250ms", 250), ("3s", 3_000), ("15m", 900_000), ("2 min", 120_000), ("1h", 3_600_000)]
+)
+def test_the_delay_of_a_trigger_is_a_number_and_a_unit(text, ms):
+    options = parse_options({**BASE, "minOffsetsPerTrigger": "5", "maxTriggerDelay": text}, streaming=True)
+    assert (options.min_offsets_per_trigger, options.max_trigger_delay_ms) == (5, ms)
+
+
+def test_names_of_sparks_source_are_settings_of_the_client_here():
+    given = {**BASE, "groupIdPrefix": "billing", "kafkaConsumer.pollTimeoutMs": "9000"}
+    consumer = dict(parse_options(given, streaming=True).consumer)
+    assert (consumer["client.id"], consumer["default.api.timeout.ms"]) == ("billing", "9000")
+
+
 def test_an_unknown_option_is_refused_with_the_list_of_those_allowed():
     with pytest.raises(OptionError, match="startingOfsets") as problem:
         parse_options({**BASE, "startingOfsets": "earliest"}, streaming=True)
@@ -73,7 +97,17 @@ def test_an_unknown_option_is_refused_with_the_list_of_those_allowed():
         ({**BASE, "minPartitions": "many"}, True, "minPartitions"),
         ({**BASE, "failOnDataLoss": "maybe"}, True, "failOnDataLoss"),
         ({**BASE, "kafka.auto.offset.reset": "earliest"}, True, "startingOffsets"),
-        ({**BASE, "kafka.isolation.level": "read_committed"}, True, "read_uncommitted"),
+        ({**BASE, "kafka.isolation.level": "read_some"}, True, "isolation.level.*read_committed"),
+        ({**BASE, "kafka.group.id": "g"}, True, "group.id.*checkpoint"),
+        ({**BASE, "startingTimestamp": "yesterday"}, True, "startingTimestamp.*milliseconds"),
+        ({**BASE, "startingOffsetsByTimestamp": '{"t": {"0": -1}}'}, True, "startingOffsetsByTimestamp"),
+        ({**BASE, "startingOffsetsByTimestampStrategy": "first"}, True, "must be error or latest"),
+        ({**BASE, "endingTimestamp": "5"}, True, "endingTimestamp.*stream"),
+        ({**BASE, "endingOffsetsByTimestamp": "[]"}, False, "endingOffsetsByTimestamp"),
+        ({**BASE, "minOffsetsPerTrigger": "5"}, False, "minOffsetsPerTrigger.*batch"),
+        ({**BASE, "minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, True, "minOffsetsPerTrigger"),
+        ({**BASE, "maxTriggerDelay": "soon"}, True, "maxTriggerDelay.*15m"),
+        ({**BASE, "maxRecordsPerPartition": "0"}, True, "maxRecordsPerPartition"),
         ({**BASE, "kafka.fetch.min.bites": "1"}, True, "fetch.min.bites"),
         ({**BASE, "kafka.fetch.min.bytes": "some"}, True, "fetch.min.bytes"),
     ],

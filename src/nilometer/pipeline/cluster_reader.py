@@ -23,7 +23,12 @@ from nilometer.client.cluster_metadata import TopicMetadata, TopicPartition
 from nilometer.client.config_keys import CONSUMER_CONFIG_DEFINITION
 from nilometer.client.connection_pool import FETCH_CHANNEL
 from nilometer.client.metadata_exchange import metadata_request, read_metadata
-from nilometer.client.offset_queries import CONSUMER_REPLICA_ID, READ_UNCOMMITTED, list_offsets
+from nilometer.client.offset_queries import (
+    CONSUMER_REPLICA_ID,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    list_offsets,
+)
 from nilometer.client.settings import ClientSettings
 from nilometer.pipeline.errors import DataLoss, SourceProblem
 from nilometer.pipeline.offsets import OffsetRange
@@ -51,6 +56,8 @@ class Fetched:
     """From where on records are wanted: those before it in the first batch are deleted, or read already."""
     records: bytes | memoryview
     next_offset: int
+    aborted: tuple[tuple[int, int], ...] = ()
+    """(producer id, first offset) of aborted transactions among the records, if only committed are read."""
 
 
 class ClusterReader:
@@ -156,13 +163,17 @@ class ClusterReader:
     async def _offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         client = await self._started()
         client.watch_topics(sorted({part.topic for part in wanted}))
-        return await _list_offsets(client, wanted, self._timeout_ms)
+        return await _list_offsets(client, wanted, _isolation_level(self._settings), self._timeout_ms)
+
+
+def _isolation_level(settings: ClientSettings) -> int:
+    return READ_COMMITTED if settings.string("isolation.level") == "read_committed" else READ_UNCOMMITTED
 
 
 async def _list_offsets(
-    client: Client, wanted: Mapping[TopicPartition, int], timeout_ms: int
+    client: Client, wanted: Mapping[TopicPartition, int], isolation_level: int, timeout_ms: int
 ) -> dict[TopicPartition, int]:
-    listed = await list_offsets(client, wanted, READ_UNCOMMITTED, timeout_ms)
+    listed = await list_offsets(client, wanted, isolation_level, timeout_ms)
     return {part: answer.offset for part, answer in listed.items()}
 
 
@@ -172,6 +183,7 @@ class _RangeFetcher:
     def __init__(self, settings: ClientSettings, wanted: OffsetRange, fail_on_data_loss: bool) -> None:
         self._settings = settings
         self._timeout_ms = settings.integer("default.api.timeout.ms")
+        self._isolation_level = _isolation_level(settings)
         self._wanted = wanted
         self._partition = wanted.part
         self._fail_on_data_loss = fail_on_data_loss
@@ -212,16 +224,21 @@ class _RangeFetcher:
             next_offset = max(next_offset, header.next_offset)
         if next_offset > self._offset:
             self._empty_answers = 0
-            return Fetched(self._offset, records, next_offset)
+            aborted = answer.aborted_transactions or ()
+            named = tuple((one.producer_id, one.first_offset) for one in aborted)
+            return Fetched(self._offset, records, next_offset, named)
         if records:
             raise KafkaError(
                 ErrorCode.corrupt_message, f"no whole batch from {self._partition} at {self._offset}"
             )
-        if answer.high_watermark < self._wanted.end:
+        readable = answer.high_watermark
+        if self._isolation_level == READ_COMMITTED:
+            readable = min(readable, answer.last_stable_offset)
+        if readable < self._wanted.end:
             # A new leader that has not yet learnt how far its predecessor had come.
             raise KafkaError(
                 ErrorCode.offset_not_available,
-                f"high watermark {answer.high_watermark} of {self._partition} is below {self._wanted.end}",
+                f"{self._partition} can be read up to {readable} only, not to {self._wanted.end}",
             )
         self._empty_answers += 1
         next_offset = self._wanted.end if self._empty_answers >= GAP_ANSWERS else self._offset
@@ -229,18 +246,23 @@ class _RangeFetcher:
 
     async def _out_of_range(self, client: Client) -> Fetched:
         part = self._partition
-        earliest = (await _list_offsets(client, {part: EARLIEST}, self._timeout_ms))[part]
+        earliest = await self._ask(client, EARLIEST)
         if earliest > self._offset:
             until = min(earliest, self._wanted.end)
             return self._lost(
                 f"offsets {self._offset} to {until - 1} of {part} are gone: its log starts at {earliest}",
                 until,
             )
-        latest = (await _list_offsets(client, {part: LATEST}, self._timeout_ms))[part]
+        latest = await self._ask(client, LATEST)
         return self._lost(
             f"offsets {self._offset} to {self._wanted.end - 1} of {part} are gone: its log ends at {latest}",
             self._wanted.end,
         )
+
+    async def _ask(self, client: Client, which: int) -> int:
+        part = self._partition
+        found = await _list_offsets(client, {part: which}, self._isolation_level, self._timeout_ms)
+        return found[part]
 
     def _lost(self, what: str, next_offset: int) -> Fetched:
         if self._fail_on_data_loss:
@@ -272,7 +294,7 @@ class _RangeFetcher:
             max_wait_ms=self._settings.integer("fetch.max.wait.ms"),
             min_bytes=self._settings.integer("fetch.min.bytes"),
             max_bytes=self._settings.integer("fetch.max.bytes"),
-            isolation_level=READ_UNCOMMITTED,
+            isolation_level=self._isolation_level,
             session_id=0,
             session_epoch=-1,
             topics=(topic,),

@@ -14,7 +14,7 @@ class PipelineProblem(Exception):
 
 
 class OptionError(PipelineProblem):
-    """An option of the source that is not known or not possible."""
+    """An option of the source or the sink that is not known or not possible."""
 
     def __init__(self, option: str, value: str | None, reason: str) -> None:
         given = "" if value is None else f" = {value!r}"
@@ -26,6 +26,10 @@ class SourceProblem(PipelineProblem):
     """The cluster cannot give what was asked for."""
 
 
+class SinkProblem(PipelineProblem):
+    """The cluster cannot take what was to be written."""
+
+
 class DataLoss(SourceProblem):
     """Records that were to be read are not in the log any more."""
 
@@ -33,7 +37,9 @@ class DataLoss(SourceProblem):
         super().__init__(f"{what}. With failOnDataLoss=false the job goes on without them")
 
 
-_NAMES = "|".join(one.__name__ for one in (PipelineProblem, OptionError, SourceProblem, DataLoss))
+_NAMES = "|".join(
+    one.__name__ for one in (PipelineProblem, OptionError, SourceProblem, SinkProblem, DataLoss)
+)
 _IN_TRACEBACK = re.compile(rf"^(?:nilometer\.pipeline\.errors\.)?(?:{_NAMES}): (.+)$", re.MULTILINE)
 
 

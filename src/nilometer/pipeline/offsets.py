@@ -94,15 +94,21 @@ def limited(start: Position, end: Position, rows_max: int) -> Position:
     return replace(end, offsets={part: cut.get(part, offset) for part, offset in end.offsets.items()})
 
 
-def split(pieces: Iterable[OffsetRange], minimum: int | None) -> list[OffsetRange]:
-    """At least ``minimum`` ranges where there are as many records, larger partitions cut into more."""
+def split(
+    pieces: Iterable[OffsetRange], minimum: int | None, records_max: int | None = None
+) -> list[OffsetRange]:
+    """Ranges of ``records_max`` offsets at most, and at least ``minimum`` of them where there are as many."""
     whole = list(pieces)
+    if records_max is not None:
+        whole = [part for one in whole for part in _cut(one, -(-len(one) // records_max))]
     if minimum is None or len(whole) >= minimum:
         return whole
     total = sum(map(len, whole))
-    parts: list[OffsetRange] = []
-    for one in whole:
-        count = min(max(-(-len(one) * minimum // total), 1), len(one))
-        bounds = [one.start + len(one) * number // count for number in range(count + 1)]
-        parts += [replace(one, start=low, end=high) for low, high in pairwise(bounds)]
-    return parts
+    return [
+        part for one in whole for part in _cut(one, min(max(-(-len(one) * minimum // total), 1), len(one)))
+    ]
+
+
+def _cut(one: OffsetRange, count: int) -> list[OffsetRange]:
+    bounds = [one.start + len(one) * number // count for number in range(count + 1)]
+    return [replace(one, start=low, end=high) for low, high in pairwise(bounds)]

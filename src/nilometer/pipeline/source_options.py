@@ -21,31 +21,68 @@ from nilometer.pipeline.errors import OptionError
 EARLIEST = -2
 LATEST = -1
 
+_TIMES_OF_PARTITIONS = 'milliseconds since 1970 as JSON: {"topic": {"0": 1700000000000, "1": 1700000000000}}'
+
 ALLOWED = {
     "subscribe": "topics, separated by commas",
     "assign": 'partitions as JSON: {"topic": [0, 1]}',
     "subscribePattern": "a regular expression that whole topic names match",
     "startingOffsets": 'earliest, latest (streams only) or JSON: {"topic": {"0": 23, "1": -2}}',
+    "startingOffsetsByTimestamp": _TIMES_OF_PARTITIONS,
+    "startingTimestamp": "milliseconds since 1970, for all partitions",
+    "startingOffsetsByTimestampStrategy": "error or latest: what to do where no record is as late",
     "endingOffsets": 'latest or JSON: {"topic": {"0": 42, "1": -1}} (batch only)',
+    "endingOffsetsByTimestamp": f"{_TIMES_OF_PARTITIONS} (batch only)",
+    "endingTimestamp": "milliseconds since 1970, for all partitions (batch only)",
     "maxOffsetsPerTrigger": "the most records of one micro-batch (streams only)",
+    "minOffsetsPerTrigger": "wait for so many records, but see maxTriggerDelay (streams only)",
+    "maxTriggerDelay": "how long to wait for minOffsetsPerTrigger: 30s, 15m, 1h ... (streams only)",
     "minPartitions": "the least number of tasks to split the reading into",
+    "maxRecordsPerPartition": "the most records of one task",
     "failOnDataLoss": "true or false",
     "includeHeaders": "true or false",
+    "pushDownFilters": "true or false: leave out what filters leave out before reading it (batch only)",
+    "groupIdPrefix": "the name under which the brokers see this reader",
+    "kafkaConsumer.pollTimeoutMs": "how long a task tries to read, retries included, in milliseconds",
 }
 KAFKA_PREFIX = "kafka."
 NOT_FOR_SPARK = {
     "auto.offset.reset": "say startingOffsets instead",
     "max.poll.records": "say maxOffsetsPerTrigger instead",
-    "isolation.level": "only read_uncommitted is supported",
     "allow.auto.create.topics": "reading creates no topics",
+    "group.id": "reading joins no group: positions lie in the checkpoint",
+    "enable.auto.commit": "nothing is committed: positions lie in the checkpoint",
+    "key.deserializer": "keys are bytes; cast the column instead",
+    "value.deserializer": "values are bytes; cast the column instead",
 }
+STREAMS_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+BATCHES_ONLY = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", "pushDownFilters")
+MAX_TRIGGER_DELAY_MS = 15 * 60 * 1000
+"""Spark's default for maxTriggerDelay."""
 FETCH_BYTES = 8 * 1024 * 1024
 """The default for ``kafka.max.partition.fetch.bytes``: one fetch is decoded while the next is under way."""
 
 _CANONICAL = {name.lower(): name for name in ALLOWED}
 _STRATEGIES = ("subscribe", "assign", "subscribePattern")
 
+_DURATION = re.compile(r"([0-9]+) ?(ms|s|m|min|h|d)")
+_MILLISECONDS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
 PartitionOffsets = Mapping[str, Mapping[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """The first record at or after a time in milliseconds: one time for all partitions, or one for each."""
+
+    option: str
+    milliseconds: int | PartitionOffsets
+    or_latest: bool
+    """Whether to take the end of a partition that has no record so late; otherwise that is an error."""
+
+
+Bound = int | PartitionOffsets | AtTime
+"""EARLIEST, LATEST, an offset for each partition, or a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +109,16 @@ class SourceOptions:
     consumer: tuple[tuple[str, str], ...]
     """Kafka's keys and values, sorted: also the name under which a process shares its connections."""
     selection: Selection
-    starting: int | PartitionOffsets
-    """EARLIEST, LATEST, or an offset for each partition."""
-    ending: int | PartitionOffsets
+    starting: Bound
+    ending: Bound
     max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
     min_partitions: int | None
+    max_records_per_partition: int | None
     fail_on_data_loss: bool
     include_headers: bool
+    push_down_filters: bool
 
     @property
     def bootstrap_servers(self) -> str:
@@ -88,25 +128,64 @@ class SourceOptions:
 def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """Options as Spark hands them over: keys without regard to case. Raises OptionError."""
     own, consumer = _split(given)
-    _refuse(own, "endingOffsets" if streaming else "maxOffsetsPerTrigger", streaming)
+    for name in BATCHES_ONLY if streaming else STREAMS_ONLY:
+        if name in own:
+            raise OptionError(name, own[name], f"has no meaning in a {'stream' if streaming else 'batch'}")
+    most, least = _positive(own, "maxOffsetsPerTrigger"), _positive(own, "minOffsetsPerTrigger")
+    if most is not None and least is not None and least > most:
+        raise OptionError(
+            "minOffsetsPerTrigger", own["minOffsetsPerTrigger"], f"is above maxOffsetsPerTrigger, {most}"
+        )
+    return SourceOptions(
+        consumer=consumer,
+        selection=_selection(own),
+        starting=_starting(own, streaming),
+        ending=_ending(own),
+        max_offsets_per_trigger=most,
+        min_offsets_per_trigger=least,
+        max_trigger_delay_ms=_duration_ms(own, "maxTriggerDelay", MAX_TRIGGER_DELAY_MS),
+        min_partitions=_positive(own, "minPartitions"),
+        max_records_per_partition=_positive(own, "maxRecordsPerPartition"),
+        fail_on_data_loss=_boolean(own, "failOnDataLoss", True),
+        include_headers=includes_headers(own),
+        push_down_filters=_boolean(own, "pushDownFilters", False),
+    )
+
+
+def _starting(own: Mapping[str, str], streaming: bool) -> Bound:
+    strategy = own.get("startingOffsetsByTimestampStrategy", "error").strip().lower()
+    if strategy not in ("error", "latest"):
+        raise OptionError("startingOffsetsByTimestampStrategy", strategy, "must be error or latest")
+    at_time = _at_time(own, "startingTimestamp", "startingOffsetsByTimestamp", strategy == "latest")
+    if at_time is not None:
+        return at_time
     starting = _offsets(own, "startingOffsets", LATEST if streaming else EARLIEST)
     if not streaming and (starting == LATEST or _names(starting, LATEST)):
         raise OptionError(
             "startingOffsets", own["startingOffsets"], "a batch cannot start at the latest offset"
         )
+    return starting
+
+
+def _ending(own: Mapping[str, str]) -> Bound:
+    at_time = _at_time(own, "endingTimestamp", "endingOffsetsByTimestamp", True)
+    if at_time is not None:
+        return at_time
     ending = _offsets(own, "endingOffsets", LATEST)
     if ending == EARLIEST or _names(ending, EARLIEST):
         raise OptionError("endingOffsets", own["endingOffsets"], "reading cannot end at the earliest offset")
-    return SourceOptions(
-        consumer=consumer,
-        selection=_selection(own),
-        starting=starting,
-        ending=ending,
-        max_offsets_per_trigger=_positive(own, "maxOffsetsPerTrigger"),
-        min_partitions=_positive(own, "minPartitions"),
-        fail_on_data_loss=_boolean(own, "failOnDataLoss", True),
-        include_headers=includes_headers(own),
-    )
+    return ending
+
+
+def _at_time(own: Mapping[str, str], for_all: str, by_partition: str, or_latest: bool) -> AtTime | None:
+    """The time for all partitions goes before those by partition, and these before offsets, as in Spark."""
+    if for_all in own:
+        if not own[for_all].strip().isdecimal():
+            raise OptionError(for_all, own[for_all], f"must be {ALLOWED[for_all]}")
+        return AtTime(for_all, int(own[for_all]), or_latest)
+    if by_partition in own:
+        return AtTime(by_partition, _by_partition(own, by_partition, 0), or_latest)
+    return None
 
 
 def includes_headers(given: Mapping[str, str]) -> bool:
@@ -128,6 +207,12 @@ def _split(given: Mapping[str, str]) -> tuple[dict[str, str], tuple[tuple[str, s
         else:
             allowed = ", ".join([*ALLOWED, "kafka.bootstrap.servers, kafka.*"])
             raise OptionError(key, value, f"there is no such option; allowed are {allowed}")
+    for name, setting in (
+        ("groupIdPrefix", "client.id"),
+        ("kafkaConsumer.pollTimeoutMs", "default.api.timeout.ms"),
+    ):
+        if name in own:
+            consumer.setdefault(setting, own[name])
     if "bootstrap.servers" not in consumer:
         raise OptionError("kafka.bootstrap.servers", None, "must be given: host:port[,host:port...]")
     for name, reason in NOT_FOR_SPARK.items():
@@ -138,11 +223,6 @@ def _split(given: Mapping[str, str]) -> tuple[dict[str, str], tuple[tuple[str, s
     except ConfigProblem as problem:
         raise OptionError(KAFKA_PREFIX + problem.key, consumer.get(problem.key), str(problem)) from problem
     return own, tuple(sorted(consumer.items()))
-
-
-def _refuse(own: Mapping[str, str], name: str, streaming: bool) -> None:
-    if name in own:
-        raise OptionError(name, own[name], f"has no meaning in a {'stream' if streaming else 'batch'}")
 
 
 def _selection(own: Mapping[str, str]) -> Selection:
@@ -187,13 +267,17 @@ def _offsets(own: Mapping[str, str], name: str, default: int) -> int | Partition
     word = text.strip().lower()
     if word in ("earliest", "latest"):
         return EARLIEST if word == "earliest" else LATEST
-    parsed = _json(name, text)
+    return _by_partition(own, name, EARLIEST)
+
+
+def _by_partition(own: Mapping[str, str], name: str, minimum: int) -> PartitionOffsets:
+    text = own[name]
     offsets: dict[str, dict[int, int]] = {}
-    for topic, partitions in parsed.items():
+    for topic, partitions in _json(name, text).items():
         if not isinstance(partitions, dict):
             raise OptionError(name, text, f"must be {ALLOWED[name]}")
         for partition, offset in partitions.items():
-            if not partition.isdecimal() or type(offset) is not int or offset < EARLIEST:
+            if not partition.isdecimal() or type(offset) is not int or offset < minimum:
                 raise OptionError(name, text, f"must be {ALLOWED[name]}")
             offsets.setdefault(topic, {})[int(partition)] = offset
     if not offsets:
@@ -224,6 +308,16 @@ def _positive(own: Mapping[str, str], name: str) -> int | None:
     if not text.strip().isdecimal() or int(text) < 1:
         raise OptionError(name, text, "must be a whole number, 1 or more")
     return int(text)
+
+
+def _duration_ms(own: Mapping[str, str], name: str, default: int) -> int:
+    text = own.get(name)
+    if text is None:
+        return default
+    found = _DURATION.fullmatch(text.strip().lower())
+    if found is None:
+        raise OptionError(name, text, f"must be a number and one of {', '.join(_MILLISECONDS)}, such as 15m")
+    return int(found[1]) * _MILLISECONDS[found[2]]
 
 
 def _boolean(own: Mapping[str, str], name: str, default: bool) -> bool:

@@ -11,10 +11,12 @@ their start; with Trigger.AvailableNow nothing is read that came after the start
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -22,24 +24,16 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from nilometer.client.cluster_metadata import TopicPartition
 from nilometer.pipeline.cluster_reader import ClusterReader
 from nilometer.pipeline.errors import DataLoss, OptionError, SourceProblem
 from nilometer.pipeline.offsets import OffsetRange, Position, limited, ranges, split
-from nilometer.pipeline.source_options import (
-    EARLIEST,
-    LATEST,
-    PartitionOffsets,
-    SourceOptions,
-    includes_headers,
-    parse_options,
-)
+from nilometer.pipeline.pushed_filters import Bounds, bounds_of, narrowed
+from nilometer.pipeline.source_options import SourceOptions, includes_headers, parse_options
+from nilometer.pipeline.source_plan import NOT_FOUND, find_bounds, find_latest, find_start, find_times
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql.types import StructType
-
-    from nilometer.client.cluster_metadata import TopicMetadata
 
 COLUMNS = (
     ("key", "binary"),
@@ -50,6 +44,7 @@ COLUMNS = (
     ("timestamp", "timestamp"),
     ("timestampType", "int"),
 )
+_PUSH_DOWN = "pyspark.sql.worker.data_source_pushdown_filters"
 HEADERS_COLUMN = ("headers", "array<struct<key:string,value:binary>>")
 
 
@@ -78,19 +73,51 @@ class BatchReader(DataSourceReader):
         _require_own_schema(options, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        options = self._options
-        topics = _described(options)
-        parts = _parts(options, topics)
-        reader = ClusterReader.shared(options.consumer)
-        latest = reader.offsets(dict.fromkeys(parts, LATEST))
-        start = _resolved(options, "startingOffsets", options.starting, parts, latest)
-        end = _resolved(options, "endingOffsets", options.ending, parts, latest)
-        ids = _topic_ids(topics)
-        wanted = ranges(Position(start, ids), Position(end, ids))
-        return [RangePartition(one) for one in split(wanted, options.min_partitions)]
+        return _planned(self._options, ranges(*find_bounds(self._options)))
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return read_range(self._options, partition)
+
+
+class FilteringBatchReader(BatchReader):
+    """Leaves out what the query's filters on offset, partition, topic and time leave out anyway.
+
+    Only for sessions that push filters down: in others Spark refuses a reader that takes them. And only
+    where it is asked for: Spark keeps the plan of a DataFrame's last reading, and a later query on the same
+    DataFrame whose filters cannot be pushed down would get that plan, and so too few rows.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._bounds = Bounds()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._bounds = bounds_of(filters)
+        return filters  # Spark applies them all again: bounds are no more than a head start
+
+    def partitions(self) -> Sequence[InputPartition]:
+        start, end = find_bounds(self._options)
+        wanted = narrowed(ranges(start, end), self._bounds)
+        if self._bounds.since_ms is not None:
+            since = find_times(self._options, {one.part: self._bounds.since_ms for one in wanted})
+            begin = {part: end.offsets[part] if at == NOT_FOUND else at for part, at in since.items()}
+            wanted = narrowed(wanted, self._bounds, begin)
+        return _planned(self._options, wanted)
+
+
+def batch_reader(options: Mapping[str, str], schema: StructType) -> BatchReader:
+    asked = parse_options(options, streaming=False).push_down_filters
+    return (FilteringBatchReader if asked and _pushes_filters() else BatchReader)(options, schema)
+
+
+def _pushes_filters() -> bool:
+    """Whether this is the process in which Spark pushes filters down.
+
+    Spark plans a read in a process of its own and tells it nothing of the session's settings. But it plans
+    with one program where it has filters to push, and with another where not.
+    """
+    main = getattr(sys.modules["__main__"], "__spec__", None)
+    return _PUSH_DOWN in sys.modules or (main is not None and main.name == _PUSH_DOWN)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -99,27 +126,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _require_own_schema(options, schema)
         self._latest: Position | None = None
         self._target: Position | None = None
+        self._last_trigger_ms = time.monotonic_ns() // 1_000_000
 
     # --- positions, on the driver
 
     def initialOffset(self) -> dict[str, Any]:
-        topics = _described(self._options)
-        parts = _parts(self._options, topics)
-        latest = ClusterReader.shared(self._options.consumer).offsets(dict.fromkeys(parts, LATEST))
-        start = _resolved(self._options, "startingOffsets", self._options.starting, parts, latest)
-        return Position(start, _topic_ids(topics)).to_json()
+        return find_start(self._options).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         rows = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self._find_latest()
+        self._target = find_latest(self._options)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begin = Position.from_json(start)
-        self._latest = self._target or self._find_latest(begin)
+        self._latest = self._target or find_latest(self._options, begin)
         end = self._without_losses(begin, self._latest)
+        if self._waits_for_more(begin, end):
+            return start
         match limit:
             case ReadAllAvailable():
                 return end.to_json()
@@ -128,14 +154,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             case _:
                 raise SourceProblem(f"the read limit {type(limit).__name__} is not supported")
 
+    def _waits_for_more(self, begin: Position, end: Position) -> bool:
+        """Whether there is less than minOffsetsPerTrigger, and not for as long as maxTriggerDelay."""
+        least = self._options.min_offsets_per_trigger
+        if least is None or self._target is not None:
+            return False
+        now_ms = time.monotonic_ns() // 1_000_000
+        is_due = now_ms - self._last_trigger_ms >= self._options.max_trigger_delay_ms
+        if sum(map(len, ranges(begin, end))) < least and not is_due:
+            return True
+        self._last_trigger_ms = now_ms
+        return False
+
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return None if self._latest is None else self._latest.to_json()
-
-    def _find_latest(self, known: Position | None = None) -> Position:
-        topics = _described(self._options, known)
-        parts = _parts(self._options, topics)
-        offsets = ClusterReader.shared(self._options.consumer).offsets(dict.fromkeys(parts, LATEST))
-        return Position(offsets, _topic_ids(topics))
 
     def _without_losses(self, begin: Position, end: Position) -> Position:
         """``end``, or a DataLoss for what of ``begin`` is not there any more."""
@@ -154,7 +186,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         wanted = ranges(Position.from_json(start), Position.from_json(end))
-        return [RangePartition(one) for one in split(wanted, self._options.min_partitions)]
+        return _planned(self._options, wanted)
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return read_range(self._options, partition)
@@ -163,87 +195,32 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ClusterReader.shared(self._options.consumer).close()
 
 
+def _planned(options: SourceOptions, wanted: Sequence[OffsetRange]) -> list[RangePartition]:
+    pieces = split(wanted, options.min_partitions, options.max_records_per_partition)
+    return [RangePartition(one) for one in pieces]
+
+
 def read_range(options: SourceOptions, partition: InputPartition | None) -> Iterator[pyarrow.RecordBatch]:
     """One task, on an executor. Without partitions Spark runs one task with None."""
     if not isinstance(partition, RangePartition):
         return
     from nilometer.pipeline.arrow_decode import ColumnDecoder
+    from nilometer.pipeline.committed import CommittedBatches
 
     wanted = partition.wanted
     decoder = ColumnDecoder(
-        wanted.topic, wanted.partition, wanted.start, wanted.end, with_headers=options.include_headers
+        wanted.topic,
+        wanted.partition,
+        wanted.start,
+        wanted.end,
+        with_headers=options.include_headers,
     )
     reader = ClusterReader.shared(options.consumer)
     for fetched in reader.fetch(wanted, fail_on_data_loss=options.fail_on_data_loss):
         decoder.skip_to(fetched.offset)
-        yield from decoder.add(fetched.records)
+        committed = CommittedBatches(fetched.aborted) if fetched.aborted else None
+        yield from decoder.add(fetched.records, committed)
     yield from decoder.take()
-
-
-def _described(options: SourceOptions, known: Position | None = None) -> dict[str, TopicMetadata]:
-    """The selected topics. One that is missing is an error, unless it was read before: then it is a loss."""
-    topics = ClusterReader.shared(options.consumer).topics(options.selection)
-    names = options.selection.names or ()
-    read_before = {part.topic for part in known.offsets} if known is not None else set[str]()
-    for name in names:
-        if name not in topics and name not in read_before:
-            raise SourceProblem(f"topic {name} does not exist at {options.bootstrap_servers}")
-    return topics
-
-
-def _parts(options: SourceOptions, topics: Mapping[str, TopicMetadata]) -> list[TopicPartition]:
-    assigned = options.selection.assigned
-    if assigned is None:
-        return [
-            TopicPartition(name, one.partition) for name in sorted(topics) for one in topics[name].partitions
-        ]
-    parts: list[TopicPartition] = []
-    for name, numbers in assigned.items():
-        count = len(topics[name].partitions) if name in topics else 0
-        if count and numbers[-1] >= count:
-            raise SourceProblem(f"topic {name} has {count} partitions, and no partition {numbers[-1]}")
-        parts += [TopicPartition(name, number) for number in numbers if number < count]
-    return parts
-
-
-def _topic_ids(topics: Mapping[str, TopicMetadata]) -> dict[str, str]:
-    """Brokers that know no ids give none, or one of nothing but zeros."""
-    return {
-        name: str(topic.topic_id) for name, topic in topics.items() if topic.topic_id and topic.topic_id.int
-    }
-
-
-def _resolved(
-    options: SourceOptions,
-    name: str,
-    asked: int | PartitionOffsets,
-    parts: Sequence[TopicPartition],
-    latest: Mapping[TopicPartition, int],
-) -> dict[TopicPartition, int]:
-    """An offset for each partition, where earliest and latest were asked for or offsets were given."""
-    if isinstance(asked, int):
-        wanted = dict.fromkeys(parts, asked)
-    else:
-        wanted = {
-            TopicPartition(topic, number): at
-            for topic, numbers in asked.items()
-            for number, at in numbers.items()
-        }
-        missing, unknown = sorted(set(parts) - set(wanted)), sorted(set(wanted) - set(parts))
-        if missing or unknown:
-            reason = f"lacks {missing[0]}" if missing else f"names {unknown[0]}, which is not read"
-            raise OptionError(name, None, f"must have an offset for each partition that is read; it {reason}")
-    earliest = ClusterReader.shared(options.consumer).offsets(
-        {part: EARLIEST for part, offset in wanted.items() if offset == EARLIEST}
-    )
-    found = {
-        part: {EARLIEST: earliest.get(part, 0), LATEST: latest[part]}.get(at, at)
-        for part, at in wanted.items()
-    }
-    for part, offset in sorted(found.items()):
-        if offset > latest[part]:
-            raise OptionError(name, None, f"offset {offset} of {part} lies beyond its end, {latest[part]}")
-    return found
 
 
 def _require_own_schema(options: Mapping[str, str], schema: StructType) -> None:

@@ -1,0 +1,111 @@
+"""The cluster as a Spark task writes to it: blocking calls over a producer that runs in a thread of its own.
+
+Knows how rows get into topics and when they are safe there. Knows nothing of Spark.
+
+Invariants: a process has one producer per set of settings, made when first used and kept, so that a micro-
+batch costs no new connections; ``write`` returns when every record is acknowledged, or raises; no more than
+two chunks of rows are held, however many there are.
+
+A producer belongs to its settings. With a ``transactional.id`` among them, one per Spark partition, the same
+``write`` would be the body of a transaction that the driver's commit ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from nilometer.client.producer.delivery import Delivery
+from nilometer.client.producer.producer import Producer
+from nilometer.pipeline.errors import SinkProblem
+from nilometer.runtime import Runtime
+from nilometer.wire.errors import KafkaError
+
+_shared: dict[tuple[tuple[str, str], ...], ClusterWriter] = {}
+_shared_lock = threading.Lock()
+
+
+class Outgoing(NamedTuple):
+    topic: str
+    partition: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+
+
+class ClusterWriter:
+    """Get one from :meth:`shared`."""
+
+    def __init__(self, producer: Iterable[tuple[str, str]]) -> None:
+        self._settings = dict(producer)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="nilometer-producer", daemon=True)
+        self._thread.start()
+        self._producer: Producer | None = None
+
+    @classmethod
+    def shared(cls, producer: tuple[tuple[str, str], ...]) -> ClusterWriter:
+        """The process's own writer for these settings."""
+        with _shared_lock:
+            writer = _shared.get(producer)
+            if writer is None:
+                writer = _shared[producer] = cls(producer)
+            return writer
+
+    def close(self) -> None:
+        with _shared_lock:
+            for key, writer in list(_shared.items()):
+                if writer is self:
+                    del _shared[key]
+        if self._producer is not None:
+            asyncio.run_coroutine_threadsafe(self._producer.close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def write(self, chunks: Iterable[Sequence[Outgoing]]) -> int:
+        """Send all records; how many there were. Returns when they are acknowledged. Raises SinkProblem."""
+        count = 0
+        under_way: list[Delivery] = []
+        try:
+            for chunk in chunks:
+                sent = asyncio.run_coroutine_threadsafe(self._send(chunk), self._loop).result()
+                self._acknowledged(under_way)
+                under_way = sent
+                count += len(chunk)
+            self._acknowledged(under_way)
+        except KafkaError as problem:
+            servers = self._settings["bootstrap.servers"]
+            raise SinkProblem(f"writing to {servers}: {problem}") from problem
+        return count
+
+    def _acknowledged(self, deliveries: Sequence[Delivery]) -> None:
+        if deliveries:
+            asyncio.run_coroutine_threadsafe(self._wait(deliveries), self._loop).result()
+
+    # --- in the producer's thread
+
+    async def _send(self, chunk: Sequence[Outgoing]) -> list[Delivery]:
+        producer = await self._started()
+        return [
+            await producer.send(
+                one.topic, one.value, key=one.key, headers=one.headers, partition=one.partition
+            )
+            for one in chunk
+        ]
+
+    async def _wait(self, deliveries: Sequence[Delivery]) -> None:
+        for one in deliveries:
+            if one.done():
+                one.result()
+            else:
+                await one
+
+    async def _started(self) -> Producer:
+        if self._producer is None:
+            producer = Producer(Runtime.system(), self._settings)
+            await producer.start()
+            self._producer = producer
+        return self._producer

@@ -1,0 +1,35 @@
+"""Which batches of one fetch are committed (read_committed). Pure.
+
+A broker names the aborted transactions among the records that it sends: producer, and offset of the first
+record. Each lasts until the producer's abort marker, a control record that lies among the others.
+
+Invariant: batches are asked about in the order of their offsets, and each once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nilometer.wire.control_records import ControlType, control_type
+from nilometer.wire.record_batch import BatchHeader
+from nilometer.wire.records import decode_records
+
+
+class CommittedBatches:
+    """Call it with each batch, those of control records too: whether its records are to be read."""
+
+    def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
+        """``aborted``: (producer id, first offset) of each aborted transaction."""
+        self._to_come = sorted(aborted, key=lambda one: one[1], reverse=True)
+        self._aborting: set[int] = set()
+
+    def __call__(self, buffer: bytes | memoryview, position: int, header: BatchHeader) -> bool:
+        while self._to_come and self._to_come[-1][1] <= header.last_offset:
+            self._aborting.add(self._to_come.pop()[0])
+        if header.producer_id not in self._aborting:
+            return True
+        if header.is_control:
+            records = decode_records(buffer, position, header)
+            if any(control_type(record) is ControlType.ABORT for record in records):
+                self._aborting.discard(header.producer_id)
+        return not header.is_transactional

@@ -1,0 +1,128 @@
+"""Filters that a query puts on topic, partition, offset and timestamp, as bounds on what to read.
+
+Works on Spark's filter objects by their names and fields, and imports nothing of Spark.
+
+Invariant: bounds only leave out what no filter lets pass. Spark applies every filter again to the rows, so
+a filter that is not understood here costs time and nothing else. A time bounds from below only: records
+need not be in the order of their timestamps, but before the first one at or after a time all are earlier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.pipeline.offsets import OffsetRange
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What may pass: None stands for no bound. Offsets from ``first`` up to and with ``last``."""
+
+    topics: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+    partition_first: int = 0
+    partition_last: int | None = None
+    first: int = 0
+    last: int | None = None
+    since_ms: int | None = None
+
+    def allows(self, part: TopicPartition) -> bool:
+        number = part.partition
+        return (
+            (self.topics is None or part.topic in self.topics)
+            and (self.partitions is None or number in self.partitions)
+            and self.partition_first <= number
+            and (self.partition_last is None or number <= self.partition_last)
+        )
+
+
+def bounds_of(filters: Iterable[Any]) -> Bounds:
+    bounds = Bounds()
+    for one in filters:
+        bounds = _narrowed(bounds, one)
+    return bounds
+
+
+def narrowed(
+    ranges: Sequence[OffsetRange], bounds: Bounds, since: dict[TopicPartition, int] | None = None
+) -> list[OffsetRange]:
+    """What is left of ``ranges``; ``since`` has the offset for each partition that the time begins at."""
+    left: list[OffsetRange] = []
+    for one in ranges:
+        if not bounds.allows(one.part):
+            continue
+        start = max(one.start, bounds.first, (since or {}).get(one.part, 0))
+        end = one.end if bounds.last is None else min(one.end, bounds.last + 1)
+        if start < end:
+            left.append(replace(one, start=start, end=end))
+    return left
+
+
+def _narrowed(bounds: Bounds, one: Any) -> Bounds:
+    column = getattr(one, "attribute", ())
+    value = getattr(one, "value", None)
+    match column, type(one).__name__:
+        case ("topic",), "EqualTo" | "EqualNullSafe" | "In":
+            return replace(bounds, topics=_both(bounds.topics, _values(value)))
+        case ("partition",), "EqualTo" | "EqualNullSafe" | "In":
+            return replace(bounds, partitions=_both(bounds.partitions, _values(value)))
+        case ("partition",), kind:
+            first, last = _range_of(kind, value)
+            return replace(
+                bounds,
+                partition_first=max(bounds.partition_first, first),
+                partition_last=_least(bounds.partition_last, last),
+            )
+        case ("offset",), "In":
+            known = [offset for offset in value or () if offset is not None]
+            return _offsets(bounds, min(known), max(known)) if known else bounds
+        case ("offset",), kind:
+            return _offsets(bounds, *_range_of(kind, value))
+        case ("timestamp",), "EqualTo" | "GreaterThan" | "GreaterThanOrEqual" if isinstance(value, datetime):
+            # Rounded down: a record's time has milliseconds, the filter's has microseconds.
+            since = (value.astimezone(UTC) - EPOCH) // timedelta(milliseconds=1)
+            return replace(bounds, since_ms=max(bounds.since_ms or 0, since, 0))
+        case _:
+            return bounds
+
+
+def _range_of(kind: str, value: Any) -> tuple[int, int | None]:
+    """The first and the last whole number that a comparison lets pass."""
+    if not isinstance(value, int):
+        return 0, None
+    match kind:
+        case "EqualTo" | "EqualNullSafe":
+            return value, value
+        case "GreaterThan":
+            return value + 1, None
+        case "GreaterThanOrEqual":
+            return value, None
+        case "LessThan":
+            return 0, value - 1
+        case "LessThanOrEqual":
+            return 0, value
+        case _:
+            return 0, None
+
+
+def _offsets(bounds: Bounds, first: int, last: int | None) -> Bounds:
+    return replace(bounds, first=max(bounds.first, first), last=_least(bounds.last, last))
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    known = [last for last in (one, other) if last is not None]
+    return min(known, default=None)
+
+
+def _values(value: Any) -> frozenset[Any]:
+    return frozenset(value if isinstance(value, list | tuple) else [value])
+
+
+def _both(known: frozenset[Any] | None, more: frozenset[Any]) -> frozenset[Any]:
+    return more if known is None else known & more

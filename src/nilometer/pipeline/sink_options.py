@@ -1,0 +1,105 @@
+"""The options of ``df.write.format("nilometer")`` and the columns it takes: those of Spark's Kafka sink.
+
+Pure. A problem is an :class:`OptionError` that says the option, what was given and what is allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nilometer.client.config_keys import PRODUCER_CONFIG_DEFINITION
+from nilometer.client.producer.producer_config import ProducerConfig
+from nilometer.client.settings import ClientSettings
+from nilometer.config import ConfigProblem
+from nilometer.pipeline.errors import OptionError
+
+ALLOWED = {
+    "topic": "the topic to write to; without it the column topic says so row by row",
+    "repeatHeaders": "true (default) or false: headers by which a reader tells records that were sent again",
+    "writerId": "the writer's name in these headers; by default the query's id",
+}
+BY_SPARK = frozenset({"checkpointlocation", "path", "queryname", "outputmode"})
+"""What Spark hands to every sink, though it is meant for Spark."""
+KAFKA_PREFIX = "kafka."
+NOT_FOR_SPARK = {
+    "key.serializer": "give the column key as binary or string",
+    "value.serializer": "give the column value as binary or string",
+    "transactional.id": "the sink names its transactions itself",
+}
+DEFAULTS = {"batch.size": str(256 * 1024), "linger.ms": "20"}
+"""A task sends as fast as it can and waits once, at its end: batches may as well be full."""
+
+COLUMNS = {
+    "key": ("binary", "string"),
+    "value": ("binary", "string"),
+    "topic": ("string",),
+    "partition": ("int",),
+    "headers": ("array<struct<key:string,value:binary>>",),
+}
+
+_CANONICAL = {name.lower(): name for name in ALLOWED}
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    producer: tuple[tuple[str, str], ...]
+    """Kafka's keys and values, sorted: also the name under which a process shares its producer."""
+    topic: str | None
+    repeat_headers: bool
+    writer_id: str | None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return dict(self.producer)["bootstrap.servers"]
+
+
+def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
+    """Options as Spark hands them over: keys without regard to case. Raises OptionError."""
+    own: dict[str, str] = {}
+    producer = dict(DEFAULTS)
+    for key, value in given.items():
+        name = key.lower()
+        if name.startswith(KAFKA_PREFIX):
+            producer[name.removeprefix(KAFKA_PREFIX)] = value
+        elif name in _CANONICAL:
+            own[_CANONICAL[name]] = value
+        elif name not in BY_SPARK:
+            allowed = ", ".join([*ALLOWED, "kafka.bootstrap.servers, kafka.*"])
+            raise OptionError(key, value, f"there is no such option of the sink; allowed are {allowed}")
+    _check_producer(producer)
+    text = own.get("repeatHeaders", "true").strip().lower()
+    if text not in ("true", "false"):
+        raise OptionError("repeatHeaders", own["repeatHeaders"], "must be true or false")
+    if own.get("topic") == "":
+        raise OptionError("topic", "", "names no topic")
+    return SinkOptions(
+        producer=tuple(sorted(producer.items())),
+        topic=own.get("topic"),
+        repeat_headers=text == "true",
+        writer_id=own.get("writerId"),
+    )
+
+
+def check_columns(types: Mapping[str, str], options: SinkOptions) -> None:
+    """``types``: Spark's names of the columns' types. Columns that mean nothing to a topic are let pass."""
+    if "value" not in types:
+        raise OptionError("value", None, f"there must be such a column; there are {', '.join(types)}")
+    if options.topic is None and "topic" not in types:
+        raise OptionError("topic", None, "must be given, as an option or as a column")
+    for name, allowed in COLUMNS.items():
+        kind = types.get(name)
+        if kind is not None and kind not in allowed:
+            raise OptionError(f"column {name}", kind, f"must be {' or '.join(allowed)}")
+
+
+def _check_producer(producer: Mapping[str, str]) -> None:
+    if "bootstrap.servers" not in producer:
+        raise OptionError("kafka.bootstrap.servers", None, "must be given: host:port[,host:port...]")
+    for name, reason in NOT_FOR_SPARK.items():
+        if name in producer:
+            raise OptionError(KAFKA_PREFIX + name, producer[name], reason)
+    try:
+        ProducerConfig.of(ClientSettings(PRODUCER_CONFIG_DEFINITION, producer))
+    except ConfigProblem as problem:
+        raise OptionError(KAFKA_PREFIX + problem.key, producer.get(problem.key), str(problem)) from problem

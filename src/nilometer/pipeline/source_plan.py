@@ -1,0 +1,139 @@
+"""What to read: the selected topics and partitions, and where each begins and ends. On the driver.
+
+Asks ``cluster_reader`` what there is and turns options into positions. Knows nothing of Spark.
+
+Invariant: a position names every partition that is read, with an offset that is not beyond its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from nilometer.client.cluster_metadata import TopicMetadata, TopicPartition
+from nilometer.pipeline.cluster_reader import ClusterReader
+from nilometer.pipeline.errors import OptionError, SourceProblem
+from nilometer.pipeline.offsets import Position
+from nilometer.pipeline.source_options import (
+    EARLIEST,
+    LATEST,
+    AtTime,
+    Bound,
+    PartitionOffsets,
+    SourceOptions,
+)
+
+NOT_FOUND = -1
+"""The answer to a question for a time where no record is as late."""
+
+
+def find_latest(options: SourceOptions, known: Position | None = None) -> Position:
+    """The ends of all partitions that are read."""
+    topics = _described(options, known)
+    parts = _parts(options, topics)
+    ends = ClusterReader.shared(options.consumer).offsets(dict.fromkeys(parts, LATEST))
+    return Position(ends, _topic_ids(topics))
+
+
+def find_start(options: SourceOptions) -> Position:
+    """Where a new stream begins."""
+    latest = find_latest(options)
+    return Position(_resolved(options, "startingOffsets", options.starting, latest), latest.topic_ids)
+
+
+def find_bounds(options: SourceOptions) -> tuple[Position, Position]:
+    """Where a batch begins and ends."""
+    latest = find_latest(options)
+    start = _resolved(options, "startingOffsets", options.starting, latest)
+    end = _resolved(options, "endingOffsets", options.ending, latest)
+    return Position(start, latest.topic_ids), Position(end, latest.topic_ids)
+
+
+def find_times(options: SourceOptions, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """The offset of the first record at or after each time; NOT_FOUND where none is."""
+    return ClusterReader.shared(options.consumer).offsets(times)
+
+
+def _described(options: SourceOptions, known: Position | None) -> dict[str, TopicMetadata]:
+    """The selected topics. One that is missing is an error, unless it was read before: then it is a loss."""
+    topics = ClusterReader.shared(options.consumer).topics(options.selection)
+    names = options.selection.names or ()
+    read_before = {part.topic for part in known.offsets} if known is not None else set[str]()
+    for name in names:
+        if name not in topics and name not in read_before:
+            raise SourceProblem(f"topic {name} does not exist at {options.bootstrap_servers}")
+    return topics
+
+
+def _parts(options: SourceOptions, topics: Mapping[str, TopicMetadata]) -> list[TopicPartition]:
+    assigned = options.selection.assigned
+    if assigned is None:
+        return [
+            TopicPartition(name, one.partition) for name in sorted(topics) for one in topics[name].partitions
+        ]
+    parts: list[TopicPartition] = []
+    for name, numbers in assigned.items():
+        count = len(topics[name].partitions) if name in topics else 0
+        if count and numbers[-1] >= count:
+            raise SourceProblem(f"topic {name} has {count} partitions, and no partition {numbers[-1]}")
+        parts += [TopicPartition(name, number) for number in numbers if number < count]
+    return parts
+
+
+def _topic_ids(topics: Mapping[str, TopicMetadata]) -> dict[str, str]:
+    """Brokers that know no ids give none, or one of nothing but zeros."""
+    return {
+        name: str(topic.topic_id) for name, topic in topics.items() if topic.topic_id and topic.topic_id.int
+    }
+
+
+def _resolved(options: SourceOptions, name: str, asked: Bound, latest: Position) -> dict[TopicPartition, int]:
+    """An offset for each partition, where earliest, latest, a time or offsets were asked for."""
+    parts = sorted(latest.offsets)
+    if isinstance(asked, AtTime):
+        return _at_time(options, asked, parts, latest)
+    wanted = _for_each(name, asked, parts)
+    earliest = ClusterReader.shared(options.consumer).offsets(
+        {part: EARLIEST for part, offset in wanted.items() if offset == EARLIEST}
+    )
+    found = {
+        part: {EARLIEST: earliest.get(part, 0), LATEST: latest.offsets[part]}.get(at, at)
+        for part, at in wanted.items()
+    }
+    for part, offset in sorted(found.items()):
+        end = latest.offsets[part]
+        if offset > end:
+            raise OptionError(name, None, f"offset {offset} of {part} lies beyond its end, {end}")
+    return found
+
+
+def _at_time(
+    options: SourceOptions, asked: AtTime, parts: Sequence[TopicPartition], latest: Position
+) -> dict[TopicPartition, int]:
+    times = _for_each(asked.option, asked.milliseconds, parts)
+    found = find_times(options, times)
+    for part in parts:
+        if found[part] == NOT_FOUND and not asked.or_latest:
+            raise OptionError(
+                asked.option,
+                str(times[part]),
+                f"{part} has no record as late. startingOffsetsByTimestampStrategy=latest starts at its end",
+            )
+    return {part: latest.offsets[part] if at == NOT_FOUND else at for part, at in found.items()}
+
+
+def _for_each(
+    name: str, asked: int | PartitionOffsets, parts: Sequence[TopicPartition]
+) -> dict[TopicPartition, int]:
+    if isinstance(asked, int):
+        return dict.fromkeys(parts, asked)
+    wanted = {
+        TopicPartition(topic, number): at
+        for topic, numbers in asked.items()
+        for number, at in numbers.items()
+    }
+    missing, unknown = sorted(set(parts) - set(wanted)), sorted(set(wanted) - set(parts))
+    if missing or unknown:
+        reason = f"lacks {missing[0]}" if missing else f"names {unknown[0]}, which is not read"
+        what = "a time" if "Timestamp" in name else "an offset"
+        raise OptionError(name, None, f"must have {what} for each partition that is read; it {reason}")
+    return wanted

@@ -1,0 +1,151 @@
+"""The writers behind ``df.write.format("nilometer")`` and ``df.writeStream.format("nilometer")``.
+
+Knows Spark's contract for Python data sinks and turns Arrow columns into records; ``cluster_writer`` sends
+them. Writers are pickled to executors, so they hold options only.
+
+At least once: a task's records are acknowledged by all in-sync replicas before the task counts as done, the
+producer is idempotent, so that its own retries repeat nothing; but what Spark runs again is sent again. The
+headers that :mod:`~nilometer.pipeline.repeats` describes tell such records.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from nilometer.pipeline.cluster_writer import ClusterWriter, Outgoing
+from nilometer.pipeline.errors import OptionError, SinkProblem
+from nilometer.pipeline.repeats import BATCH_HEADER, PARTITION_HEADER, ROW_HEADER, WRITER_HEADER
+from nilometer.pipeline.sink_options import SinkOptions, check_columns, parse_sink_options
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql.types import StructType
+
+QUERY_PROPERTY = "sql.streaming.queryId"
+BATCH_PROPERTY = "streaming.sql.batchId"
+"""Where Spark tells a task which query and which micro-batch it works for."""
+CHUNK_ROWS = 10_000
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """One task is done."""
+
+    partition: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the records of a task come from: what their headers say."""
+
+    writer: bytes
+    batch: bytes
+    partition: bytes
+
+    def headers(self, row: int) -> tuple[tuple[str, bytes | None], ...]:
+        return (
+            (WRITER_HEADER, self.writer),
+            (BATCH_HEADER, self.batch),
+            (PARTITION_HEADER, self.partition),
+            (ROW_HEADER, b"%d" % row),
+        )
+
+
+class BatchWriter(DataSourceArrowWriter):
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise OptionError("mode", "overwrite", "a topic is appended to: say mode('append')")
+        self._options = _checked(options, schema)
+        self._write_id = uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> Written:
+        return write_partition(self._options, iterator, self._write_id)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Append, update and complete: each row that the query puts out is a record."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._options = _checked(options, schema)
+
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> Written:
+        return write_partition(self._options, iterator, "")
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing is left to do: tasks return when their records are acknowledged."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """What was sent stays sent; the batch comes again with the same headers."""
+
+
+def write_partition(options: SinkOptions, batches: Iterator[pyarrow.RecordBatch], write_id: str) -> Written:
+    """One task, on an executor."""
+    task = TaskContext.get()
+    partition = task.partitionId() if task is not None else 0
+    origin = _origin(task, options, write_id) if options.repeat_headers else None
+    writer = ClusterWriter.shared(options.producer)
+    return Written(partition, writer.write(_outgoing(options, batches, origin)))
+
+
+def _origin(task: Any, options: SinkOptions, write_id: str) -> Origin:
+    query = task.getLocalProperty(QUERY_PROPERTY) or write_id
+    batch = task.getLocalProperty(BATCH_PROPERTY) or "0"
+    writer = options.writer_id or query
+    return Origin(writer.encode(), batch.encode(), b"%d" % task.partitionId())
+
+
+def _outgoing(
+    options: SinkOptions, batches: Iterator[pyarrow.RecordBatch], origin: Origin | None
+) -> Iterator[Sequence[Outgoing]]:
+    row = 0
+    for whole in batches:
+        for start in range(0, whole.num_rows, CHUNK_ROWS):
+            batch = whole.slice(start, CHUNK_ROWS)
+            yield _records(options, batch, origin, row)
+            row += batch.num_rows
+
+
+def _records(
+    options: SinkOptions, batch: pyarrow.RecordBatch, origin: Origin | None, first_row: int
+) -> list[Outgoing]:
+    columns = {name: batch.column(index) for index, name in enumerate(batch.schema.names)}
+    count = batch.num_rows
+    nothing: list[Any] = [None] * count
+    topics = [options.topic] * count if options.topic is not None else columns["topic"].to_pylist()
+    partitions = columns["partition"].to_pylist() if "partition" in columns else nothing
+    keys = _as_bytes(columns["key"]) if "key" in columns else nothing
+    values = _as_bytes(columns["value"])
+    headers = columns["headers"].to_pylist() if "headers" in columns else nothing
+    records: list[Outgoing] = []
+    for index, (topic, partition, key, value, own) in enumerate(
+        zip(topics, partitions, keys, values, headers, strict=True)
+    ):
+        if topic is None:
+            raise SinkProblem(f"row {first_row + index} of a task has no topic: its column topic is null")
+        said = tuple((one["key"], one["value"]) for one in own or ())
+        more = origin.headers(first_row + index) if origin is not None else ()
+        records.append(Outgoing(topic, partition, key, value, said + more))
+    return records
+
+
+def _as_bytes(column: Any) -> list[bytes | None]:
+    import pyarrow as pa
+
+    return (column if pa.types.is_binary(column.type) else column.cast(pa.binary())).to_pylist()
+
+
+def _checked(given: Mapping[str, str], schema: StructType) -> SinkOptions:
+    options = parse_sink_options(given)
+    check_columns({field.name: field.dataType.simpleString() for field in schema.fields}, options)
+    return options

@@ -1,0 +1,238 @@
+"""``write.format("nilometer")``: what arrives in topics, and how repeats are told."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from pyspark.sql import functions as F
+
+from nilometer.pipeline.errors import OptionError, readable
+from nilometer.pipeline.repeats import REPEAT_HEADERS, drop_repeats
+from nilometer.pipeline.sink_options import check_columns, parse_sink_options
+from support.filled_topics import Sent
+
+pytestmark = pytest.mark.spark
+
+SERVERS = {"kafka.bootstrap.servers": "h:1"}
+
+
+def to_topic(frame, topics, topic, **more):
+    options = {"kafka.bootstrap.servers": topics.bootstrap, "topic": topic, **more}
+    frame.write.format("nilometer").options(**options).mode("append").save()
+
+
+def read(spark, topics, topic, connector="nilometer", **more):
+    options = {"kafka.bootstrap.servers": topics.bootstrap, "subscribe": topic, **more}
+    return spark.read.format(connector).options(**options).load()
+
+
+def restream(spark, topics, source, target, checkpoint, **more):
+    """Copy what is new in one topic to another."""
+    from_topic = {
+        "kafka.bootstrap.servers": topics.bootstrap,
+        "subscribe": source,
+        "startingOffsets": "earliest",
+    }
+    into_topic = {"kafka.bootstrap.servers": topics.bootstrap, "topic": target}
+    query = (
+        spark.readStream.format("nilometer")
+        .options(**from_topic, **more)
+        .load()
+        .select("key", "value")
+        .writeStream.format("nilometer")
+        .options(**into_topic)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def forget_last_commit(checkpoint):
+    """As a crash leaves it between the sink's acknowledgement and the note of it: the batch comes again."""
+    last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    last.unlink()
+    last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
+
+
+def test_rows_arrive_as_they_arrive_through_sparks_own_sink(spark, topics):
+    """Every column either sink takes: chosen partitions, null keys and values, headers, strings."""
+    frame = spark.sql(
+        """select * from values
+        ('k1', 'v1', 0, array(named_struct('key', 'a', 'value', cast('1' as binary)))),
+        (null, 'v2', 1, null),
+        ('k3', null, 1, array()),
+        ('', 'grüße', 0, array(named_struct('key', 'b', 'value', cast(null as binary))))
+        as rows(key, value, partition, headers)"""
+    )
+    found = []
+    for connector, more in (("nilometer", {"repeatHeaders": "false"}), ("kafka", {})):
+        topic = topics.create(2)
+        options = {"kafka.bootstrap.servers": topics.bootstrap, "topic": topic, **more}
+        frame.coalesce(1).write.format(connector).options(**options).save(mode="append")
+        rows = read(spark, topics, topic, includeHeaders="true").orderBy("partition", "offset")
+        found.append(rows.select("key", "value", "partition", "offset", "headers").collect())
+    assert found[0] == found[1]
+    assert len(found[0]) == 4
+
+
+def test_the_topic_of_each_row_is_its_column_unless_one_is_given_for_all(spark, topics):
+    first, second = topics.create(1), topics.create(1)
+    frame = spark.createDataFrame([(first, b"1"), (second, b"2")], "topic string, value binary")
+    options = {"kafka.bootstrap.servers": topics.bootstrap}
+    frame.write.format("nilometer").options(**options).save(mode="append")
+    assert [bytes(row.value) for row in read(spark, topics, first).collect()] == [b"1"]
+    to_topic(frame, topics, second)
+    assert Counter(bytes(row.value) for row in read(spark, topics, second).collect()) == {b"2": 2, b"1": 1}
+
+
+def test_keys_go_to_the_partitions_that_kafkas_partitioner_gives(spark, topics):
+    ours, theirs = topics.create(3), topics.create(3)
+    frame = spark.range(60).select(F.concat(F.lit("key-"), "id").alias("key"), F.lit("v").alias("value"))
+    to_topic(frame, topics, ours)
+    frame.write.format("kafka").options(
+        **{"kafka.bootstrap.servers": topics.bootstrap, "topic": theirs}
+    ).save()
+    places = [
+        {bytes(row.key): row.partition for row in read(spark, topics, name).collect()}
+        for name in (ours, theirs)
+    ]
+    assert places[0] == places[1]
+    assert set(places[0].values()) == {0, 1, 2}
+
+
+def test_many_rows_arrive_once_and_in_the_order_of_their_task(spark, topics):
+    topic = topics.create(1)
+    to_topic(spark.range(25_000).coalesce(1).selectExpr("string(id) as value"), topics, topic)
+    rows = read(spark, topics, topic).orderBy("offset").select("value").toPandas()["value"]
+    assert [int(bytes(value)) for value in rows] == list(range(25_000))
+
+
+def test_a_batch_that_comes_again_is_told_by_its_headers_and_dropped_by_a_reader(spark, topics, tmp_path):
+    source, target = topics.create(2), topics.create(2)
+    topics.send(source, [Sent(n % 2, b"k%d" % n, b"v%d" % n) for n in range(40)])
+    restream(spark, topics, source, target, tmp_path / "checkpoint", maxOffsetsPerTrigger="20")
+    forget_last_commit(tmp_path / "checkpoint")
+    topics.send(source, [Sent(0, None, b"last")])
+    restream(spark, topics, source, target, tmp_path / "checkpoint", maxOffsetsPerTrigger="20")
+    records = read(spark, topics, target, includeHeaders="true")
+    assert records.count() == 61  # at least once: one batch of 20 is there twice
+    once = Counter(bytes(row.value) for row in drop_repeats(records).collect())
+    assert once == Counter([*(b"v%d" % n for n in range(40)), b"last"])
+    headers = {tuple(one.key for one in row.headers) for row in records.select("headers").collect()}
+    assert headers == {REPEAT_HEADERS}
+    streamed = (
+        drop_repeats(
+            spark.readStream.format("nilometer")
+            .options(
+                **{
+                    "kafka.bootstrap.servers": topics.bootstrap,
+                    "subscribe": target,
+                    "startingOffsets": "earliest",
+                    "includeHeaders": "true",
+                }
+            )
+            .load()
+        )
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(tmp_path / "second"))
+        .option("path", str(tmp_path / "rows"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    streamed.awaitTermination()
+    assert Counter(bytes(row.value) for row in spark.read.parquet(str(tmp_path / "rows")).collect()) == once
+
+
+def test_a_write_from_foreach_batch_says_which_batch_it_was(spark, topics, tmp_path):
+    source, target = topics.create(1), topics.create(1)
+    topics.send(source, [Sent(0, None, b"%d" % n) for n in range(6)])
+
+    def write(batch, batch_id):
+        to_topic(batch.select("value"), topics, target, writerId="copy")
+
+    frame = (
+        spark.readStream.format("nilometer")
+        .options(
+            **{
+                "kafka.bootstrap.servers": topics.bootstrap,
+                "subscribe": source,
+                "startingOffsets": "earliest",
+                "maxOffsetsPerTrigger": "3",
+            }
+        )
+        .load()
+    )
+    checkpoint = tmp_path / "checkpoint"
+    query = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint))
+    query.trigger(availableNow=True).start().awaitTermination()
+    forget_last_commit(checkpoint)
+    query.trigger(availableNow=True).start().awaitTermination()
+    records = read(spark, topics, target, includeHeaders="true").orderBy("offset").collect()
+    headers = [{one.key: bytes(one.value) for one in row.headers} for row in records]
+    assert [one["nilometer.batch"] for one in headers] == [b"0"] * 3 + [b"1"] * 6
+    assert {one["nilometer.writer"] for one in headers} == {b"copy"}
+    assert headers[3:6] == headers[6:9]
+    assert all(left != right for left, right in pairwise(json.dumps(str(one)) for one in headers))
+
+
+def test_refusals_name_what_is_wrong(spark, topics):
+    topic = topics.create(1)
+    frame = spark.createDataFrame([(b"v", 1)], "value binary, number int")
+    with pytest.raises(Exception, match="partition") as problem:
+        to_topic(frame.withColumn("partition", F.lit(7)), topics, topic)
+    assert f"topic {topic} has 1 partitions" in (readable(problem.value) or "")
+    with pytest.raises(Exception, match="has no topic"):
+        frame.withColumn("topic", F.lit(None).cast("string")).write.format("nilometer").options(
+            **{"kafka.bootstrap.servers": topics.bootstrap}
+        ).save(mode="append")
+    with pytest.raises(Exception, match="a topic is appended to"):
+        frame.write.format("nilometer").options(
+            **{"kafka.bootstrap.servers": topics.bootstrap, "topic": topic}
+        ).save(mode="overwrite")
+    assert read(spark, topics, topic).count() == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({"topic": "t"}, "kafka.bootstrap.servers"),
+        ({**SERVERS, "topics": "t"}, "option topics.*allowed are topic"),
+        ({**SERVERS, "topic": ""}, "names no topic"),
+        ({**SERVERS, "topic": "t", "repeatHeaders": "maybe"}, "repeatHeaders"),
+        ({**SERVERS, "topic": "t", "kafka.acks": "2"}, "kafka.acks"),
+        ({**SERVERS, "topic": "t", "kafka.lingering": "2"}, "kafka.lingering"),
+        ({**SERVERS, "topic": "t", "kafka.key.serializer": "x"}, "key.serializer.*column key"),
+        (
+            {**SERVERS, "topic": "t", "kafka.acks": "1", "kafka.enable.idempotence": "true"},
+            "acks must be all",
+        ),
+    ],
+)
+def test_a_wrong_option_of_the_sink_is_named(given, names):
+    with pytest.raises(OptionError, match=names):
+        parse_sink_options(given)
+
+
+@pytest.mark.parametrize(
+    ("types", "names"),
+    [
+        ({"key": "string"}, "value"),
+        ({"value": "binary"}, "topic.*as an option or as a column"),
+        ({"value": "int", "topic": "string"}, "column value.*binary or string"),
+        ({"value": "string", "topic": "string", "partition": "bigint"}, "column partition.*must be int"),
+        ({"value": "string", "topic": "string", "headers": "map<string,string>"}, "column headers"),
+    ],
+)
+def test_a_column_of_the_wrong_type_is_named(types, names):
+    with pytest.raises(OptionError, match=names):
+        check_columns(types, parse_sink_options(SERVERS))
+
+
+def test_what_spark_hands_to_every_sink_is_no_unknown_option():
+    options = parse_sink_options({**SERVERS, "checkpointLocation": "/c", "TOPIC": "t"})
+    assert options.topic == "t"
+    assert dict(options.producer)["bootstrap.servers"] == "h:1"
