@@ -72,6 +72,7 @@ class Client:
             settings.integer("retry.backoff.ms"), settings.integer("retry.backoff.max.ms")
         )
         self._topics: dict[str, None] = {}  # in the order they were added: sets iterate by hash
+        self._all_topics = False
         self.connections = ConnectionPool(runtime, settings, lambda: self.metadata.brokers)
         self._refresh_lock = asyncio.Lock()
         self._refreshes_begun = 0
@@ -105,6 +106,12 @@ class Client:
         new = [topic for topic in topics if topic not in self._topics]
         self._topics.update(dict.fromkeys(new))
         return bool(new)
+
+    def watch_all_topics(self) -> None:
+        """Keep the metadata of every topic there is, from the next refresh on."""
+        if not self._all_topics:
+            self._all_topics = True
+            self.request_refresh()
 
     def request_refresh(self) -> None:
         """Have the metadata refreshed soon, in the background."""
@@ -148,12 +155,16 @@ class Client:
         return True
 
     async def _fetch_metadata(self) -> None:
+        wanted = None if self._all_topics else self._topics
+        create = self.auto_create_topics and wanted is not None
         response = await self.send_to_any(
-            ApiKey.METADATA, lambda api: metadata_request(api, self._topics, create=self.auto_create_topics)
+            ApiKey.METADATA, lambda api: metadata_request(api, wanted, create=create)
         )
         answer = read_metadata(response)
         self.topic_errors = answer.errors
         gone = [name for name, code in answer.errors.items() if code == ErrorCode.unknown_topic_or_partition]
+        if wanted is None:
+            gone += [name for name in self.metadata.topics if name not in answer.metadata.topics]
         self._install(self.metadata.merged(answer.metadata, gone))
 
     def _install(self, metadata: ClusterMetadata) -> None:

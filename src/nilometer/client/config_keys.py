@@ -5,6 +5,8 @@ Three closed sets: producer, consumer, admin. Each begins with the keys that eve
 
 from __future__ import annotations
 
+from nilometer.client.consumer.offset_reset import parse_offset_reset
+from nilometer.client.group.assignors import ASSIGNOR_NAMES
 from nilometer.config import ConfigDefinition, ConfigKey, ConfigKind, ConfigProblem
 from nilometer.config.definition import ConfigValue
 
@@ -57,6 +59,22 @@ def _boolean(name: str, default: bool, doc: str) -> ConfigKey:
 
 def _choice(name: str, default: str, choices: tuple[str, ...], doc: str) -> ConfigKey:
     return ConfigKey(name=name, kind=ConfigKind.STRING, default=default, doc=doc, choices=choices)
+
+
+def _offset_reset(value: ConfigValue) -> str | None:
+    try:
+        parse_offset_reset(str(value))
+    except ValueError as problem:
+        return str(problem)
+    return None
+
+
+def _assignors(value: ConfigValue) -> str | None:
+    assert isinstance(value, tuple)
+    unknown = [name for name in value if name not in ASSIGNOR_NAMES]
+    if unknown or not value:
+        return f"must name some of {', '.join(ASSIGNOR_NAMES)}"
+    return "names one of them twice" if len(set(value)) < len(value) else None
 
 
 COMMON_KEYS: tuple[ConfigKey, ...] = (
@@ -132,6 +150,54 @@ PRODUCER_KEYS: tuple[ConfigKey, ...] = (
     ),
 )
 
+GROUP_KEYS: tuple[ConfigKey, ...] = (
+    ConfigKey(
+        name="group.id", kind=ConfigKind.STRING, default=None, doc="The consumer group to be a member of."
+    ),
+    ConfigKey(
+        name="group.instance.id",
+        kind=ConfigKind.STRING,
+        default=None,
+        doc="Makes the consumer a static member: it keeps its partitions over restarts that are quicker than "
+        "session.timeout.ms (KIP-345).",
+    ),
+    _choice(
+        "group.protocol",
+        "classic",
+        ("classic", "consumer"),
+        "classic: members deal the partitions out; consumer: the coordinator does (KIP-848).",
+    ),
+    ConfigKey(
+        name="group.remote.assignor",
+        kind=ConfigKind.STRING,
+        default=None,
+        doc="The coordinator's assignor, for group.protocol=consumer; by default its own choice.",
+    ),
+    _int(
+        "session.timeout.ms",
+        45_000,
+        "A member that is not heard of for so long is taken for dead by the coordinator.",
+        1,
+    ),
+    _int("heartbeat.interval.ms", 3_000, "How often a member gives a sign of life.", 1),
+    _int(
+        "max.poll.interval.ms",
+        300_000,
+        "A consumer that does not poll for so long leaves its group, for others to have its partitions.",
+        1,
+    ),
+    ConfigKey(
+        name="partition.assignment.strategy",
+        kind=ConfigKind.LIST,
+        default=("range", "cooperative-sticky"),
+        doc="How the members of a classic group deal the partitions out: the first that all of them name.",
+        validate=_assignors,
+    ),
+    _boolean("enable.auto.commit", True, "Commit what polls returned, now and then and before a rebalance."),
+    _int("auto.commit.interval.ms", 5_000, "How often that is."),
+    _boolean("exclude.internal.topics", True, "Leave internal topics out of subscriptions by pattern."),
+)
+
 CONSUMER_KEYS: tuple[ConfigKey, ...] = (
     *COMMON_KEYS,
     _API_TIMEOUT,
@@ -142,11 +208,13 @@ CONSUMER_KEYS: tuple[ConfigKey, ...] = (
     _int("fetch.max.wait.ms", 500, "How long the broker may wait for fetch.min.bytes."),
     _int("max.partition.fetch.bytes", 1_048_576, "The most bytes of one partition in an answer."),
     _int("max.poll.records", 500, "The most records that one poll returns.", 1),
-    _choice(
-        "auto.offset.reset",
-        "latest",
-        ("earliest", "latest", "none"),
-        "Where to read from when there is no position, or it is not in the log any more.",
+    ConfigKey(
+        name="auto.offset.reset",
+        kind=ConfigKind.STRING,
+        default="latest",
+        doc="Where to read from when there is no position, or it is not in the log any more: earliest, "
+        "latest, none (that is an error), or by_duration:PT1H (the records of the last hour).",
+        validate=_offset_reset,
     ),
     _choice(
         "isolation.level",
@@ -162,6 +230,7 @@ CONSUMER_KEYS: tuple[ConfigKey, ...] = (
         doc="Where this client is, for reading nearby (KIP-392).",
     ),
     _boolean("allow.auto.create.topics", True, "Let the broker create a topic that is read and not there."),
+    *GROUP_KEYS,
 )
 
 PRODUCER_CONFIG_DEFINITION = ConfigDefinition.of("producer", PRODUCER_KEYS)

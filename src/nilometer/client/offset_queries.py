@@ -12,14 +12,22 @@ from typing import NamedTuple, TypeVar
 
 from nilometer.client.client import Client
 from nilometer.client.cluster_metadata import NO_EPOCH, TopicPartition
+from nilometer.client.special_timestamps import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Api, Message
 
-LATEST_TIMESTAMP = -1
-EARLIEST_TIMESTAMP = -2
-MAX_TIMESTAMP = -3
-"""Stand for the end of the log, its start, and the record with the highest timestamp (KIP-734)."""
+__all__ = [
+    "EARLIEST_TIMESTAMP",
+    "LATEST_TIMESTAMP",
+    "MAX_TIMESTAMP",
+    "READ_COMMITTED",
+    "READ_UNCOMMITTED",
+    "EpochEnd",
+    "ListedOffset",
+    "epoch_ends",
+    "list_offsets",
+]
 
 CONSUMER_REPLICA_ID = -1
 READ_UNCOMMITTED = 0

@@ -1,16 +1,17 @@
-"""The consumer: assign partitions, move the cursor, take records (SPEC C-1).
+"""The consumer: subscribe or assign partitions, move the cursor, take records, commit (SPEC C-1, C-2).
 
 ``await consumer.poll(timeout_ms=…)`` returns the records that are here, ``async for record in consumer``
 goes on for ever. The position of a partition is the offset of the record that comes next; it is the
 user's to move.
 
-Knows what a user may ask for. Fetching is the fetcher's, positions are the positions'. Who assigns the
-partitions is not its business: the user does, or a group's member through the same :meth:`Consumer.assign`.
+Knows what a user may ask for. Fetching is the fetcher's, positions are the positions', and all that concerns
+a group is its membership's; rebalances happen, and their callbacks are called, within polls.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable, Mapping
 
 from nilometer.client.client import Client
@@ -19,7 +20,13 @@ from nilometer.client.config_keys import CONSUMER_CONFIG_DEFINITION
 from nilometer.client.consumer.consumer_config import ConsumerConfig
 from nilometer.client.consumer.fetched_records import ConsumerRecord
 from nilometer.client.consumer.fetcher import Fetcher
-from nilometer.client.consumer.positions import OffsetReset, Positions
+from nilometer.client.consumer.offset_reset import EARLIEST, LATEST, OffsetReset
+from nilometer.client.consumer.positions import Positions
+from nilometer.client.group.group_config import GroupConfig
+from nilometer.client.group.group_exchange import MemberIdentity, OffsetAndMetadata
+from nilometer.client.group.membership import Membership, OnCommit
+from nilometer.client.group.ownership import RebalanceListener
+from nilometer.client.group.subscription import Subscription
 from nilometer.client.offset_queries import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -45,6 +52,8 @@ class Consumer:
         self._clock = runtime.clock
         self._positions = Positions(self.config.offset_reset)
         self._fetcher: Fetcher | None = None
+        group = GroupConfig.of(settings)
+        self._group = None if group is None else Membership(self.client, group, self._positions, self._attend)
         self._closed = False
 
     async def __aenter__(self) -> Consumer:
@@ -58,12 +67,25 @@ class Consumer:
         """Find the cluster. Raises ConnectionLost."""
         await self.client.start()
         self._fetcher = Fetcher(self.client, self.config, self._positions)
+        if self._group is not None:
+            self._fetcher.fetch_committed_by(self._group.committed)
 
     async def close(self) -> None:
+        """End it all; a member of a group commits (if that is automatic), gives up its partitions and leaves.
+
+        Raises what a rebalance callback raises, once everything is closed.
+        """
+        if self._closed:
+            return
         self._closed = True
-        if self._fetcher is not None:
-            await self._fetcher.close()
-        await self.client.close()
+        try:
+            if self._group is not None and self._fetcher is not None:
+                self._fetcher.interrupt()
+                await self._group.close()
+        finally:
+            if self._fetcher is not None:
+                await self._fetcher.close()
+            await self.client.close()
 
     @property
     def closed(self) -> bool:
@@ -71,8 +93,44 @@ class Consumer:
 
     # --- what to read
 
+    async def subscribe(
+        self, topics: Iterable[str] | re.Pattern[str], listener: RebalanceListener | None = None
+    ) -> None:
+        """Read these topics (by name, or all whose whole name matches) together with the rest of the group.
+
+        Partitions come with the next polls, and change with the group's members; ``listener`` is told.
+        """
+        group = self._member_of()
+        if self._positions.entries() and not group.is_subscribed:
+            raise KafkaError(ErrorCode.invalid_request, "partitions were assigned: unsubscribe first")
+        if isinstance(topics, re.Pattern):
+            subscription = Subscription(pattern=topics)
+        else:
+            subscription = Subscription(tuple(sorted(set(topics))))
+        await group.subscribe(subscription, listener)
+
+    async def unsubscribe(self) -> None:
+        """Read nothing any more; a member leaves its group."""
+        if self._group is not None and self._group.is_subscribed:
+            await self._group.unsubscribe()
+        else:
+            self._positions.assign(())
+
+    def subscription(self) -> Subscription:
+        return self._group.subscription if self._group is not None else Subscription()
+
+    def group_identity(self) -> MemberIdentity:
+        """As whom this consumer commits now."""
+        return self._member_of().identity
+
+    def enforce_rebalance(self, reason: str = "the application asked for it") -> None:
+        """Have the group deal its partitions out anew, beginning with the next poll."""
+        self._member_of().request_rejoin(reason)
+
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions; those that were assigned before keep their position."""
+        if self._group is not None and self._group.is_subscribed:
+            raise KafkaError(ErrorCode.invalid_request, "topics are subscribed to: unsubscribe first")
         assigned = list(partitions)
         self._positions.assign(assigned)
         if self.client.watch_topics(sorted({partition.topic for partition in assigned})):
@@ -109,18 +167,18 @@ class Consumer:
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Go on from the first record of ``partitions`` (of all that are assigned where none is named)."""
-        self._seek_by(partitions, OffsetReset.EARLIEST)
+        self._seek_by(partitions, EARLIEST)
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
         """Go on behind the last record, as of when it is looked up."""
-        self._seek_by(partitions, OffsetReset.LATEST)
+        self._seek_by(partitions, LATEST)
 
     async def position(self, partition: TopicPartition) -> int:
         """The offset of the record that comes next, looked up if need be. Raises KafkaError."""
         fetcher = self._opened()
         deadline_ms = self._clock.monotonic_ms() + self.config.api_timeout_ms
         while not (position := self._positions.of(partition)).is_known:
-            if position.reset is None:
+            if position.is_missing:
                 raise self._positions.missing_position(partition)
             left_ms = deadline_ms - self._clock.monotonic_ms()
             if left_ms <= 0:
@@ -161,24 +219,39 @@ class Consumer:
         Records of one partition are in the order of offsets. A problem with a partition is raised after
         the records before it, and again at the next poll unless the position was moved.
         """
-        fetcher = self._opened()
+        fetcher, group = self._opened(), self._group
         count = self.config.max_poll_records if max_records is None else max_records
-        fetcher.wake()
-        self._check_positions()
-        records = fetcher.take(count)
-        if records:
-            if fetcher.has_work:
-                await asyncio.sleep(0)  # what comes after these can be fetched while they are looked at
-            return records
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
-        while not records and not self._closed:
-            left_ms = deadline_ms - self._clock.monotonic_ms()
-            if left_ms <= 0:
+        if group is None:
+            return await self._take(fetcher, count, deadline_ms)
+        group.on_poll_begun()
+        try:
+            return await self._take(fetcher, count, deadline_ms)
+        finally:
+            group.on_poll_ended()
+
+    async def _take(self, fetcher: Fetcher, count: int, deadline_ms: int) -> list[ConsumerRecord]:
+        group = self._group
+        fetcher.wake()
+        while True:
+            if group is not None:
+                await group.poll(deadline_ms)
+            self._check_positions()
+            records = [] if self._closed else fetcher.take(count)
+            if records:
+                if fetcher.has_work:
+                    await asyncio.sleep(0)  # what comes after these can be fetched while they are looked at
+                return records
+            now_ms = self._clock.monotonic_ms()
+            if self._closed:
+                return []
+            if now_ms >= deadline_ms:
                 await asyncio.sleep(0)  # a loop of polls must let the network have its turn
                 return fetcher.take(count)
-            await fetcher.wait(left_ms / 1000)
-            records = fetcher.take(count)
-        return records
+            until_ms = deadline_ms
+            if group is not None and (wake_ms := group.next_wake_ms()) is not None:
+                until_ms = max(min(until_ms, wake_ms), now_ms + 1)
+            await fetcher.wait((until_ms - now_ms) / 1000)
 
     def __aiter__(self) -> Consumer:
         return self
@@ -186,14 +259,46 @@ class Consumer:
     async def __anext__(self) -> ConsumerRecord:
         while not self._closed:
             fetcher = self._opened()
-            here = [] if fetcher.has_work else fetcher.take(1)
+            here = [] if fetcher.has_work or self._group is not None else fetcher.take(1)
             if not here:
                 here = await self.poll(1, timeout_ms=FOREVER_MS)
             if here:
                 return here[0]
         raise StopAsyncIteration
 
+    # --- committed offsets
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
+        """Have the group remember ``offsets`` (those of the records that come next), or this consumer's
+        positions. Raises CommitFailed where the partitions may be another member's already; KafkaError."""
+        await self._member_of().commit(_offsets(offsets))
+
+    def commit_async(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
+        on_done: OnCommit | None = None,
+    ) -> None:
+        """The same without waiting for it; ``on_done`` is called with the offsets and the problem, if any."""
+        self._member_of().commit_async(_offsets(offsets), on_done)
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed; None where there is nothing. Raises KafkaError."""
+        return await self._member_of().committed(list(partitions))
+
     # --- helpers
+
+    def _member_of(self) -> Membership:
+        if self._group is None:
+            raise KafkaError(ErrorCode.invalid_group_id, "this needs a group.id")
+        return self._group
+
+    def _attend(self) -> None:
+        """The group has something for a poll to do."""
+        if self._fetcher is not None:
+            self._fetcher.wake()
+            self._fetcher.interrupt()
 
     def _opened(self) -> Fetcher:
         if self._fetcher is None or self._closed:
@@ -206,7 +311,7 @@ class Consumer:
 
     def _check_positions(self) -> None:
         for partition, position in self._positions.entries():
-            if position.reset is None and position.offset < 0:
+            if position.is_missing:
                 raise self._positions.missing_position(partition)
 
     def _seek_by(self, partitions: tuple[TopicPartition, ...], reset: OffsetReset) -> None:
@@ -220,3 +325,13 @@ class Consumer:
         return await list_offsets(
             self.client, timestamps, self.config.limits.isolation_level, self.config.api_timeout_ms
         )
+
+
+def _offsets(
+    given: Mapping[TopicPartition, OffsetAndMetadata | int] | None,
+) -> dict[TopicPartition, OffsetAndMetadata] | None:
+    if given is None:
+        return None
+    return {
+        partition: OffsetAndMetadata(one) if isinstance(one, int) else one for partition, one in given.items()
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nilometer.client.consumer.fetch_exchange import FetchLimits
-from nilometer.client.consumer.positions import OffsetReset
+from nilometer.client.consumer.offset_reset import OffsetReset, parse_offset_reset
 from nilometer.client.offset_queries import READ_COMMITTED, READ_UNCOMMITTED
 from nilometer.client.settings import ClientSettings
 
@@ -27,7 +27,6 @@ class ConsumerConfig:
 
     @classmethod
     def of(cls, settings: ClientSettings) -> ConsumerConfig:
-        reset = settings.string("auto.offset.reset")
         committed = settings.string("isolation.level") == "read_committed"
         return cls(
             limits=FetchLimits(
@@ -39,7 +38,7 @@ class ConsumerConfig:
             ),
             max_partition_fetch_bytes=settings.integer("max.partition.fetch.bytes"),
             max_poll_records=settings.integer("max.poll.records"),
-            offset_reset=None if reset == "none" else OffsetReset(reset),
+            offset_reset=parse_offset_reset(settings.string("auto.offset.reset")),
             check_crcs=settings.boolean("check.crcs"),
             request_timeout_ms=settings.integer("request.timeout.ms"),
             api_timeout_ms=settings.integer("default.api.timeout.ms"),

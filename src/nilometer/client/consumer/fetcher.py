@@ -32,7 +32,7 @@ from nilometer.client.consumer.fetch_exchange import (
 )
 from nilometer.client.consumer.fetch_session import FetchPlan, FetchSession, WantedPartition
 from nilometer.client.consumer.fetched_records import ConsumerRecord, FetchedRecords, damaged
-from nilometer.client.consumer.position_finder import PositionFinder
+from nilometer.client.consumer.position_finder import FetchCommitted, PositionFinder
 from nilometer.client.consumer.positions import PartitionPosition, Positions
 from nilometer.client.jobs import Jobs
 from nilometer.wire.api_keys import ApiKey
@@ -65,6 +65,10 @@ class Fetcher:
         self._step_is_due = False
         self._closed = False
         client.on_metadata.append(lambda _metadata: self.wake())
+
+    def fetch_committed_by(self, fetch: FetchCommitted) -> None:
+        """Ask this for the committed offsets at which partitions begin."""
+        self._finder.fetch_committed = fetch
 
     def wake(self) -> None:
         """Something changed: take a step soon."""
@@ -143,6 +147,10 @@ class Fetcher:
             position = self._positions.get(partition)
             if position is not None and position.generation == generation:
                 raise problem
+
+    def interrupt(self) -> None:
+        """Let whoever waits look at what else there is to do."""
+        self._notify()
 
     def _notify(self) -> None:
         waiters, self._waiters = self._waiters, []

@@ -6,17 +6,20 @@ know, and reports what the user must decide.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from nilometer.client.client import Client
-from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.cluster_metadata import NO_EPOCH, TopicPartition
 from nilometer.client.consumer.consumer_config import ConsumerConfig
-from nilometer.client.consumer.positions import OffsetReset, Positions
+from nilometer.client.consumer.offset_reset import OffsetReset
+from nilometer.client.consumer.positions import Positions
+from nilometer.client.group.group_exchange import OffsetAndMetadata
 from nilometer.client.jobs import Jobs
-from nilometer.client.offset_queries import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, epoch_ends, list_offsets
+from nilometer.client.offset_queries import LATEST_TIMESTAMP, ListedOffset, epoch_ends, list_offsets
 from nilometer.wire.errors import KafkaError
 
-_RESET_TIMESTAMPS = {OffsetReset.EARLIEST: EARLIEST_TIMESTAMP, OffsetReset.LATEST: LATEST_TIMESTAMP}
+FetchCommitted = Callable[[list[TopicPartition]], Awaitable[dict[TopicPartition, OffsetAndMetadata | None]]]
+"""Asks for a group's committed offsets. Raises KafkaError."""
 
 Report = Callable[[TopicPartition, KafkaError], None]
 """Tells the user of a problem with a partition, and has it left alone for a while."""
@@ -31,21 +34,27 @@ class PositionFinder:
         self._positions = positions
         self._jobs = jobs
         self._report = report
+        self.fetch_committed: FetchCommitted | None = None
 
     def settle(self, now_ms: int) -> None:
         """See to the positions that are not known, or not known to be right."""
         resets: dict[TopicPartition, OffsetReset] = {}
         epochs: dict[TopicPartition, int] = {}
+        committed: list[TopicPartition] = []
         metadata = self._client.metadata
         for partition, position in self._positions.entries():
             if metadata.partition(partition) is None:
                 self._client.request_refresh()
             elif position.retry_at_ms > now_ms:
                 continue
+            elif position.committed_wanted:
+                committed.append(partition)
             elif position.reset is not None:
                 resets[partition] = position.reset
             elif self._positions.on_leader_epoch(partition, metadata.leader_epoch(partition)):
                 epochs[partition] = self._positions.of(partition).offset_epoch
+        if committed:
+            self._jobs.start("committed", lambda: self._take_committed(committed))
         if resets:
             self._jobs.start("look-up", lambda: self._look_up(resets))
         if epochs:
@@ -58,12 +67,28 @@ class PositionFinder:
         except KafkaError as problem:
             self._report(partition, problem)
 
+    async def _take_committed(self, partitions: list[TopicPartition]) -> None:
+        assert self.fetch_committed is not None
+        generations = {partition: self._positions.of(partition).generation for partition in partitions}
+        try:
+            found = await self.fetch_committed(partitions)
+        except KafkaError as problem:
+            for partition in partitions:
+                self._report(partition, problem)
+            return
+        for partition, one in found.items():
+            offset, epoch = (one.offset, one.leader_epoch) if one is not None else (None, NO_EPOCH)
+            self._positions.on_committed(partition, generations[partition], offset, epoch)
+
     async def _look_up(self, resets: dict[TopicPartition, OffsetReset]) -> None:
         generations = {partition: self._positions.of(partition).generation for partition in resets}
-        timestamps = {partition: _RESET_TIMESTAMPS[reset] for partition, reset in resets.items()}
-        isolation_level = self._config.limits.isolation_level
+        now_ms = self._client.runtime.clock.wall_ms()
+        timestamps = {partition: reset.timestamp_at(now_ms) for partition, reset in resets.items()}
         try:
-            found = await list_offsets(self._client, timestamps, isolation_level, self._config.api_timeout_ms)
+            found = await self._list(timestamps)
+            late = [partition for partition, one in found.items() if one.offset < 0]
+            if late:  # no record is as late as was asked for
+                found |= await self._list(dict.fromkeys(late, LATEST_TIMESTAMP))
         except KafkaError as problem:
             for partition in resets:
                 self._report(partition, problem)
@@ -71,6 +96,10 @@ class PositionFinder:
         for partition, one in found.items():
             epoch = max(one.leader_epoch, self._client.metadata.leader_epoch(partition))
             self._positions.on_looked_up(partition, generations[partition], one.offset, epoch)
+
+    async def _list(self, timestamps: dict[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
+        isolation_level = self._config.limits.isolation_level
+        return await list_offsets(self._client, timestamps, isolation_level, self._config.api_timeout_ms)
 
     async def _validate(self, epochs: dict[TopicPartition, int]) -> None:
         metadata = self._client.metadata

@@ -10,21 +10,14 @@ Invariants:
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nilometer.client.cluster_metadata import NO_EPOCH, ClusterMetadata, TopicPartition
+from nilometer.client.consumer.offset_reset import OffsetReset
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 NO_OFFSET = -1
-
-
-class OffsetReset(enum.Enum):
-    """A position that the broker has to be asked for."""
-
-    EARLIEST = "earliest"
-    LATEST = "latest"
 
 
 @dataclass(slots=True)
@@ -36,6 +29,10 @@ class PartitionPosition:
     fetch_offset: int = NO_OFFSET
     reset: OffsetReset | None = None
     """Set while the offset is to be looked up."""
+    committed_wanted: bool = False
+    """Whether the group's committed offset is to be looked up before anything else."""
+    committed_offset: int = NO_OFFSET
+    """What this member committed last, or found committed."""
     validated_epoch: int = NO_EPOCH
     """The leader epoch under which the position is known to be in the log."""
     paused: bool = False
@@ -52,7 +49,12 @@ class PartitionPosition:
 
     @property
     def is_known(self) -> bool:
-        return self.reset is None and self.offset >= 0
+        return self.reset is None and not self.committed_wanted and self.offset >= 0
+
+    @property
+    def is_missing(self) -> bool:
+        """There is none, and nothing says where to get one."""
+        return self.reset is None and not self.committed_wanted and self.offset < 0
 
 
 class Positions:
@@ -60,6 +62,8 @@ class Positions:
 
     def __init__(self, default_reset: OffsetReset | None) -> None:
         self._default_reset = default_reset
+        self.in_group = False
+        """Whether a partition begins at the group's committed offset, where there is one."""
         self._positions: dict[TopicPartition, PartitionPosition] = {}
         self._generation = 0
 
@@ -87,7 +91,7 @@ class Positions:
         self._positions = {}
         for partition in partitions:
             position = known.get(partition)
-            self._positions[partition] = position if position is not None else self._fresh()
+            self._positions[partition] = position if position is not None else self._first()
 
     def seek(self, partition: TopicPartition, offset: int, epoch: int = NO_EPOCH) -> None:
         if offset < 0:
@@ -118,6 +122,20 @@ class Positions:
             position.offset_epoch = NO_EPOCH
             position.validated_epoch = epoch
             position.reset = None
+
+    def on_committed(
+        self, partition: TopicPartition, generation: int, offset: int | None, epoch: int = NO_EPOCH
+    ) -> None:
+        """The group's committed offset, or that there is none, unless the position was moved meanwhile."""
+        position = self._positions.get(partition)
+        if position is None or position.generation != generation or not position.committed_wanted:
+            return
+        position.committed_wanted = False
+        if offset is None:
+            position.reset = self._default_reset
+        else:
+            position.offset = position.fetch_offset = position.committed_offset = offset
+            position.offset_epoch = epoch
 
     def on_leader_epoch(self, partition: TopicPartition, epoch: int) -> bool:
         """The leader epoch is ``epoch`` now; whether the position must be validated before it is read from.
@@ -182,6 +200,12 @@ class Positions:
         ]
         return min(times, default=None)
 
+    def _first(self) -> PartitionPosition:
+        fresh = self._fresh()
+        if self.in_group:
+            fresh.reset, fresh.committed_wanted = None, True
+        return fresh
+
     def _fresh(self) -> PartitionPosition:
         self._generation += 1
         return PartitionPosition(self._generation, reset=self._default_reset)
@@ -192,5 +216,6 @@ class Positions:
         fresh.paused = old.paused
         fresh.high_watermark = old.high_watermark
         fresh.log_start_offset = old.log_start_offset
+        fresh.committed_offset = old.committed_offset
         self._positions[partition] = fresh
         return fresh

@@ -1,0 +1,39 @@
+"""``auto.offset.reset``: where to begin when there is no position, or it is not in the log any more. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nilometer.client.durations import parse_duration_ms
+from nilometer.client.special_timestamps import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+
+NONE = "none"
+BY_DURATION = "by_duration:"
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetReset:
+    """A position that a broker has to be asked for."""
+
+    timestamp: int = LATEST_TIMESTAMP
+    """As ListOffsets takes it."""
+    ago_ms: int | None = None
+    """Instead: so long before the moment of asking (KIP-1106)."""
+
+    def timestamp_at(self, wall_ms: int) -> int:
+        return self.timestamp if self.ago_ms is None else max(wall_ms - self.ago_ms, 0)
+
+
+EARLIEST = OffsetReset(EARLIEST_TIMESTAMP)
+LATEST = OffsetReset(LATEST_TIMESTAMP)
+
+
+def parse_offset_reset(text: str) -> OffsetReset | None:
+    """None for ``none``. Raises ValueError."""
+    if text in ("earliest", "latest"):
+        return EARLIEST if text == "earliest" else LATEST
+    if text == NONE:
+        return None
+    if not text.startswith(BY_DURATION):
+        raise ValueError(f"must be earliest, latest, none or by_duration:PnDTnHnMn.nS, not {text}")
+    return OffsetReset(ago_ms=parse_duration_ms(text.removeprefix(BY_DURATION)))

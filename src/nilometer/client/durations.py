@@ -1,0 +1,20 @@
+"""Spans of time as ISO 8601 writes them, which is how Kafka's settings and tools take them: ``P1DT2H30M``."""
+
+from __future__ import annotations
+
+import re
+
+_UNITS = (("days", 86_400_000), ("hours", 3_600_000), ("minutes", 60_000), ("seconds", 1_000))
+_FORM = re.compile(
+    r"P(?:(?P<days>\d+)D)?"
+    r"(?:T(?=\d)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{1,9})?)S)?)?",
+    re.ASCII | re.IGNORECASE,
+)
+
+
+def parse_duration_ms(text: str) -> int:
+    """Milliseconds; days are of 24 hours. Raises ValueError for anything but ``PnDTnHnMn.nS``."""
+    found = _FORM.fullmatch(text)
+    if found is None or not any(found.groups()):
+        raise ValueError(f"{text!r} is not a duration such as PT12H or P1DT2H30M (ISO 8601)")
+    return sum(round(float(found[unit] or 0) * factor) for unit, factor in _UNITS)

@@ -1,0 +1,482 @@
+"""A member of a classic group: it joins, is synchronised, and beats (SPEC C-4, C-5). A shell.
+
+A *round* is JoinGroup, dealing the partitions out if this member leads, and SyncGroup. It is asked for and
+its outcome taken in :meth:`ClassicMember.poll` alone, as callbacks belong into the user's calls; between
+polls it goes on by itself, and so do the heartbeats.
+
+Invariants:
+
+- At most one round is under way; what makes another one necessary meanwhile is remembered.
+- An answer counts only for the identity (member id and generation) it was asked for as.
+- Who stopped polling leaves by itself, and learns at its next poll that its partitions are lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from nilometer.client.backoff import Backoff
+from nilometer.client.client import Client
+from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.group.assignors import RebalanceProtocol, common_protocol
+from nilometer.client.group.committer import CommitFailed
+from nilometer.client.group.coordinator import GROUP_CHANNEL, LOST, Coordinator
+from nilometer.client.group.group_config import GroupConfig
+from nilometer.client.group.group_exchange import (
+    NO_GENERATION,
+    NO_MEMBER_ID,
+    Joined,
+    MemberIdentity,
+    heartbeat_request,
+    join_request,
+    leave_request,
+    read_joined,
+    sync_request,
+)
+from nilometer.client.group.leading import Deal, deal_out
+from nilometer.client.group.liveness import Liveness
+from nilometer.client.group.ownership import Ownership
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.consumer_protocol import Subscription, decode_assignment, encode_subscription
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
+
+JOIN_SLACK_MS = 5_000
+"""How much longer than a rebalance may last its JoinGroup is waited for."""
+LEAVE_TIMEOUT_MS = 5_000
+
+JOIN_AGAIN = frozenset(
+    {ErrorCode.unknown_member_id, ErrorCode.illegal_generation, ErrorCode.rebalance_in_progress}
+)
+"""Errors of a round after which the next one may well succeed."""
+
+CommitOwned = Callable[[Sequence[TopicPartition]], Awaitable[None]]
+"""Commits the positions of partitions that are about to go, where that is automatic. Raises nothing."""
+
+
+class MemberState(enum.Enum):
+    UNJOINED = "unjoined"
+    JOINING = "joining"
+    SYNCING = "syncing"
+    STABLE = "stable"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of a round."""
+
+    identity: MemberIdentity
+    partitions: tuple[TopicPartition, ...]
+
+
+class ClassicMember:
+    def __init__(
+        self,
+        client: Client,
+        config: GroupConfig,
+        coordinator: Coordinator,
+        ownership: Ownership,
+        topics: Callable[[], tuple[str, ...]],
+        commit_owned: CommitOwned,
+        attention: Callable[[], None],
+    ) -> None:
+        """``topics``: what is subscribed to now; ``attention`` is called when a poll has something to do."""
+        self.state = MemberState.UNJOINED
+        self._client = client
+        self._config = config
+        self._coordinator = coordinator
+        self._ownership = ownership
+        self._topics = topics
+        self._commit_owned = commit_owned
+        self._attention = attention
+        self._clock = client.runtime.clock
+        self._cooperative = common_protocol(config.assignors) is RebalanceProtocol.COOPERATIVE
+        self._backoff = Backoff(
+            client.settings.integer("retry.backoff.ms"), client.settings.integer("retry.backoff.max.ms")
+        )
+        self._identity = MemberIdentity(instance_id=config.instance_id)
+        self._liveness = Liveness(
+            session_timeout_ms=config.session_timeout_ms,
+            heartbeat_interval_ms=config.heartbeat_interval_ms,
+            max_poll_interval_ms=config.max_poll_interval_ms,
+        )
+        self._rejoin_reason: str | None = "a new member"
+        self._round: asyncio.Task[Outcome] | None = None
+        self._joined_topics: tuple[str, ...] = ()
+        self._deal: Deal | None = None
+        """What this member dealt out last, while it leads."""
+        self._had: tuple[int, tuple[TopicPartition, ...]] = (NO_GENERATION, ())
+        """The last assignment and its generation, for assignors that remember."""
+        self._failures = 0
+        self._retry_at_ms = 0
+        self._fatal: KafkaError | None = None
+        self._beating: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._sleeps_until_ms = 0
+
+    # --- what the membership asks
+
+    @property
+    def identity(self) -> MemberIdentity:
+        return self._identity
+
+    def commit_identity(self) -> MemberIdentity:
+        """Who commits. Raises KafkaError while a rebalance is under way."""
+        if self.state in (MemberState.JOINING, MemberState.SYNCING):
+            raise KafkaError(
+                ErrorCode.rebalance_in_progress, "the group rebalances; commit after the next poll"
+            )
+        if not self._identity.is_member:
+            raise CommitFailed(ErrorCode.unknown_member_id, "this consumer is not a member of its group now")
+        return self._identity
+
+    def on_poll_begun(self) -> None:
+        self._liveness.on_poll_begun()
+
+    def on_poll_ended(self) -> None:
+        self._liveness.on_poll_ended(self._clock.monotonic_ms())
+        if self._liveness.next_deadline_ms() < self._sleeps_until_ms:
+            self._changed.set()
+
+    def wants_poll(self) -> bool:
+        return self._rejoin_reason is not None or self._round is not None or self._fatal is not None
+
+    def next_wake_ms(self) -> int | None:
+        """When a poll that waits has something to do, if nothing happens before."""
+        return self._retry_at_ms if self._rejoin_reason is not None else None
+
+    async def poll(self, deadline_ms: int) -> None:
+        """Go through whatever rebalance is due, until ``deadline_ms``. Raises KafkaError for what will not
+        pass by itself, and what callbacks raise."""
+        if self._fatal is not None:
+            raise self._fatal
+        self._notice_changes()
+        while self._rejoin_reason is not None or self._round is not None:
+            if self._round is None:
+                if not await self._pause(deadline_ms):
+                    return
+                await self._prepare()
+                self._start_round()
+            if not await self._wait_round(deadline_ms):
+                return
+            outcome = self._take_outcome()
+            if outcome is not None and outcome.identity == self._identity:
+                await self._complete(outcome)
+
+    def request_rejoin(self, reason: str) -> None:
+        """Have another round at the next poll."""
+        if self._rejoin_reason is None:
+            logger.info("Group %s: this member will join again: %s", self._config.group_id, reason)
+            self._rejoin_reason = reason
+        self._attention()
+
+    def on_error(self, code: ErrorCode, identity: MemberIdentity) -> None:
+        """What an error says of the member itself, said to whoever it was then."""
+        if identity != self._identity:
+            return
+        match code:
+            case ErrorCode.unknown_member_id:
+                self._reset(NO_MEMBER_ID, "the coordinator does not know it")
+            case ErrorCode.illegal_generation:
+                self._reset(identity.member_id, "its generation is over")
+            case ErrorCode.rebalance_in_progress if self.state is MemberState.STABLE:
+                self.request_rejoin("the group rebalances")
+            case ErrorCode.fenced_instance_id:
+                self._fatal = KafkaError(
+                    code, f"another consumer has taken the place of instance {identity.instance_id}"
+                )
+                self._reset(NO_MEMBER_ID, "another consumer is the same static member")
+            case _:
+                pass
+
+    async def leave(self, reason: str) -> None:
+        """Be a member no more, and tell the coordinator so unless the place is to be kept (static members).
+        The partitions are to be given up by whoever calls this."""
+        self._end_round()
+        identity = self._identity
+        self._rejoin_reason = "a new member"
+        self._reset(NO_MEMBER_ID, reason)
+        if self._beating is not None and self._beating is not asyncio.current_task():
+            self._beating.cancel()
+            await asyncio.gather(self._beating, return_exceptions=True)
+            self._beating = None
+        if identity.member_id and identity.instance_id is None:
+            await self._tell_leaving(identity, reason)
+
+    # --- a round
+
+    def _notice_changes(self) -> None:
+        """What the metadata or the user changed since the last round."""
+        if self._rejoin_reason is not None or self._round is not None:
+            return
+        if self._topics() != self._joined_topics:
+            self.request_rejoin("the topics subscribed to are others")
+        elif self._deal is not None and self._deal.is_outdated(self._client.metadata):
+            self.request_rejoin("the topics of the group have other partitions")
+
+    async def _prepare(self) -> None:
+        """Before a round: give up what cannot be kept through it."""
+        owned = self._ownership.owned()
+        if not self._identity.is_member:
+            await self._ownership.give_up(owned, lost=True)
+            return
+        await self._commit_owned(owned)
+        if not self._identity.is_member:  # the commit's answer said so
+            await self._ownership.give_up(owned, lost=True)
+            return
+        topics = self._topics()
+        going = [one for one in owned if not self._cooperative or one.topic not in topics]
+        await self._ownership.give_up(going)
+
+    def _start_round(self) -> None:
+        reason, self._rejoin_reason = self._rejoin_reason or "", None
+        self.state = MemberState.JOINING
+        self._round = asyncio.create_task(self._join_and_sync(reason), name="group-round")
+        self._round.add_done_callback(self._on_round_ended)
+
+    def _on_round_ended(self, task: asyncio.Task[Outcome]) -> None:
+        if not task.cancelled():
+            task.exception()  # looked at by the next poll
+        self._attention()
+
+    async def _wait_round(self, deadline_ms: int) -> bool:
+        """Whether the round came to its end before the time was over."""
+        task = self._round
+        assert task is not None
+        if task.done():
+            return True
+        with suppress(TimeoutError, KafkaError):
+            async with asyncio.timeout(max(deadline_ms - self._clock.monotonic_ms(), 0) / 1000):
+                try:
+                    await asyncio.shield(task)
+                except asyncio.CancelledError:
+                    if not task.cancelled():
+                        raise  # not the round was given up, but this poll
+        return task.done()
+
+    def _take_outcome(self) -> Outcome | None:
+        """Of a round that has ended; None where another one is needed. Raises KafkaError for what will not
+        pass by itself."""
+        task, self._round = self._round, None
+        if task is None or task.cancelled():
+            return None
+        try:
+            outcome = task.result()
+        except KafkaError as problem:
+            self._on_round_failed(problem)
+            return None
+        self._failures = 0
+        return outcome
+
+    def _on_round_failed(self, problem: KafkaError) -> None:
+        at_once = problem.code in JOIN_AGAIN
+        delay_ms = self._backoff.delay_ms(self._failures + (not at_once), self._client.runtime.entropy)
+        self._failures += 1
+        self._retry_at_ms = self._clock.monotonic_ms() + delay_ms
+        self.state = MemberState.UNJOINED
+        self._rejoin_reason = self._rejoin_reason or f"joining failed: {problem.code.name}"
+        if self._fatal is not None:
+            raise self._fatal
+        if not problem.retriable and not at_once:
+            raise problem
+        logger.info("Group %s: %s; joining again", self._config.group_id, problem)
+
+    def _end_round(self) -> None:
+        if self._round is not None:
+            self._round.cancel()
+            self._round = None
+
+    async def _pause(self, deadline_ms: int) -> bool:
+        """Wait out the pause after a failure; whether it ended before ``deadline_ms``."""
+        until_ms = min(self._retry_at_ms, deadline_ms)
+        if (left_ms := until_ms - self._clock.monotonic_ms()) > 0:
+            await asyncio.sleep(left_ms / 1000)
+        return self._clock.monotonic_ms() >= self._retry_at_ms
+
+    async def _join_and_sync(self, reason: str) -> Outcome:
+        joined = await self._join(reason)
+        self._identity = replace(self._identity, member_id=joined.member_id, generation=joined.generation)
+        self.state = MemberState.SYNCING
+        self._begin_session()
+        shares: Sequence[tuple[str, bytes]] = ()
+        self._deal = None
+        if joined.leads:
+            deal = await deal_out(self._client, self._config.assignors, joined)
+            self._deal = deal
+            if not joined.skip_assignment:
+                shares = deal.shares
+        data = await self._sync(joined, shares)
+        self.state = MemberState.STABLE
+        found = tuple(TopicPartition(topic, number) for topic, number in decode_assignment(data).partitions)
+        self._had = (self._identity.generation, found)
+        logger.info(
+            "Group %s: %s is in generation %d%s with %d partitions",
+            self._config.group_id,
+            self._identity.member_id,
+            self._identity.generation,
+            " and leads" if joined.leads else "",
+            len(found),
+        )
+        return Outcome(self._identity, found)
+
+    async def _join(self, reason: str) -> Joined:
+        config = self._config
+        while True:
+            identity = self._identity
+            self._joined_topics = self._topics()
+            protocols = self._protocols(identity)
+            response = await self._coordinator.ask(
+                ApiKey.JOIN_GROUP,
+                lambda api, identity=identity, protocols=protocols: join_request(
+                    api,
+                    config.group_id,
+                    identity,
+                    protocols,
+                    session_timeout_ms=config.session_timeout_ms,
+                    rebalance_timeout_ms=config.max_poll_interval_ms,
+                    reason=reason,
+                ),
+                channel=GROUP_CHANNEL,
+                timeout_ms=max(config.request_timeout_ms, config.max_poll_interval_ms + JOIN_SLACK_MS),
+            )
+            if response.error_code == ErrorCode.member_id_required:
+                self._identity = replace(identity, member_id=response.member_id, generation=NO_GENERATION)
+                continue
+            if response.error_code in (ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id):
+                self.on_error(response.error_code, identity)
+            self._coordinator.check(response.error_code, "joining")
+            return read_joined(response)
+
+    def _protocols(self, identity: MemberIdentity) -> list[tuple[str, bytes]]:
+        owned = tuple(self._ownership.owned())
+        generation, had = self._had
+        return [
+            (
+                assignor.name,
+                encode_subscription(
+                    Subscription(
+                        self._joined_topics,
+                        assignor.user_data(had, generation),
+                        owned,
+                        identity.generation,
+                        self._config.rack,
+                    )
+                ),
+            )
+            for assignor in self._config.assignors
+        ]
+
+    async def _sync(self, joined: Joined, shares: Sequence[tuple[str, bytes]]) -> bytes:
+        identity = self._identity
+        response = await self._coordinator.ask(
+            ApiKey.SYNC_GROUP,
+            lambda api: sync_request(api, self._config.group_id, identity, joined.protocol_name, shares),
+            channel=GROUP_CHANNEL,
+            timeout_ms=max(
+                self._config.request_timeout_ms, self._config.max_poll_interval_ms + JOIN_SLACK_MS
+            ),
+        )
+        self.on_error(response.error_code, identity)
+        self._coordinator.check(response.error_code, "synchronising")
+        data: bytes = response.assignment
+        return data
+
+    async def _complete(self, outcome: Outcome) -> None:
+        """After a round: let go what went to others, and take what came."""
+        assigned = {one for one in outcome.partitions if one.topic in self._joined_topics}
+        if len(assigned) < len(outcome.partitions):
+            self.request_rejoin("partitions of topics came that are not subscribed to any more")
+        gone = [one for one in self._ownership.owned() if one not in assigned]
+        if gone:
+            self.request_rejoin("partitions went to others, who get them in the next round")
+            await self._commit_owned(gone)
+            await self._ownership.give_up(gone)
+        await self._ownership.take(assigned)
+
+    # --- the session
+
+    def _begin_session(self) -> None:
+        self._liveness.on_joined(self._clock.monotonic_ms())
+        self._changed.set()
+        if self._beating is None:
+            self._beating = asyncio.create_task(self._keep_alive(), name="group-heartbeat")
+
+    async def _keep_alive(self) -> None:
+        while True:
+            self._changed.clear()
+            now_ms = self._clock.monotonic_ms()
+            if self.state not in (MemberState.SYNCING, MemberState.STABLE):
+                await self._changed.wait()
+            elif self._liveness.poll_is_late(now_ms):
+                await self._leave_for_lateness()
+            elif self._liveness.heartbeat_is_due(now_ms):
+                await self._beat(now_ms)
+            elif self._liveness.session_is_over(now_ms):
+                self._coordinator.lose("no heartbeat was answered for a whole session")
+                self._liveness.on_heartbeat_answered(now_ms)
+            else:
+                self._sleeps_until_ms = self._liveness.next_deadline_ms()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout((self._sleeps_until_ms - now_ms) / 1000):
+                        await self._changed.wait()
+
+    async def _beat(self, now_ms: int) -> None:
+        identity = self._identity
+        self._liveness.on_heartbeat_sent(now_ms)
+        try:
+            response = await self._coordinator.ask(
+                ApiKey.HEARTBEAT,
+                lambda api: heartbeat_request(api, self._config.group_id, identity),
+                channel=GROUP_CHANNEL,
+                timeout_ms=min(self._config.request_timeout_ms, self._config.session_timeout_ms),
+            )
+            code = response.error_code
+        except KafkaError as problem:
+            code = problem.code
+        if identity != self._identity:
+            return
+        now_ms = self._clock.monotonic_ms()
+        if code in (ErrorCode.none, ErrorCode.rebalance_in_progress):
+            self._liveness.on_heartbeat_answered(now_ms)
+        else:
+            pause_ms = self._backoff.delay_ms(1, self._client.runtime.entropy)
+            self._liveness.on_heartbeat_failed(now_ms, pause_ms)
+            if code in LOST:
+                self._coordinator.lose(code.name)
+        self.on_error(code, identity)
+
+    async def _leave_for_lateness(self) -> None:
+        logger.warning(
+            "Group %s: no poll for max.poll.interval.ms (%d): leaving, so that others get the partitions. "
+            "Poll more often, or take fewer records at a time (max.poll.records).",
+            self._config.group_id,
+            self._config.max_poll_interval_ms,
+        )
+        await self.leave("the time between polls was longer than max.poll.interval.ms")
+
+    async def _tell_leaving(self, identity: MemberIdentity, reason: str) -> None:
+        async def tell() -> None:
+            response = await self._coordinator.ask(
+                ApiKey.LEAVE_GROUP,
+                lambda api: leave_request(api, self._config.group_id, identity, reason),
+                timeout_ms=LEAVE_TIMEOUT_MS,
+            )
+            self._coordinator.check(response.error_code, "leaving")
+
+        try:
+            await self._client.retry(tell, LEAVE_TIMEOUT_MS)
+        except KafkaError as problem:  # the session's end will tell the coordinator
+            logger.info("Group %s: left without a word: %s", self._config.group_id, problem)
+
+    def _reset(self, member_id: str, reason: str) -> None:
+        """Be no member any more; ``member_id`` is what to join with again."""
+        self._identity = replace(self._identity, member_id=member_id, generation=NO_GENERATION)
+        self.state = MemberState.UNJOINED
+        self._deal = None
+        self.request_rejoin(reason)

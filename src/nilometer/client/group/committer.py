@@ -1,0 +1,147 @@
+"""Committed offsets of one group: written for a member or for nobody in particular, and read.
+
+Knows what a commit's answer means; who speaks, and what becomes of a member that is told it is none any
+more, is the membership's. Commits go out one after the other: an older one never undoes a newer one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from uuid import UUID
+
+from nilometer.client.client import Client
+from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.group.coordinator import Coordinator
+from nilometer.client.group.group_exchange import (
+    TOPIC_IDS_SINCE,
+    MemberIdentity,
+    OffsetAndMetadata,
+    commit_request,
+    fetch_offsets_request,
+    read_commit,
+    read_fetched_offsets,
+)
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+
+NOT_A_MEMBER = frozenset(
+    {ErrorCode.unknown_member_id, ErrorCode.illegal_generation, ErrorCode.fenced_member_epoch}
+)
+
+
+class CommitFailed(KafkaError):
+    """The partitions are, or soon will be, another member's: what was read since will be read again by it.
+
+    The usual reason is a pause between polls of more than ``max.poll.interval.ms``.
+    """
+
+
+class Committer:
+    def __init__(
+        self,
+        client: Client,
+        coordinator: Coordinator,
+        identity: Callable[[], MemberIdentity],
+        on_refused: Callable[[ErrorCode, MemberIdentity], None],
+    ) -> None:
+        """``identity`` raises KafkaError while there is none to commit as; ``on_refused`` hears of every
+        error that a commit met, and as whom it was made."""
+        self._client = client
+        self._coordinator = coordinator
+        self._identity = identity
+        self._on_refused = on_refused
+        self._turn = asyncio.Lock()
+
+    async def commit(self, offsets: Offsets, timeout_ms: int) -> None:
+        """Raises CommitFailed, or another KafkaError."""
+        if not offsets:
+            return
+        self._client.watch_topics(sorted({partition.topic for partition in offsets}))
+        async with self._turn:
+            left = dict(offsets)
+            await self._client.retry(lambda: self._commit_once(left), timeout_ms)
+
+    async def wait_idle(self, timeout_ms: int) -> None:
+        """Return once the commits asked for so far have ended, or the time is over."""
+        await asyncio.sleep(0)  # those whose task was only just made take their place in the line
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_ms / 1000), self._turn:
+                return
+
+    async def fetch(
+        self, partitions: Sequence[TopicPartition], timeout_ms: int
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed, None where nothing. Raises KafkaError."""
+        found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+        self._client.watch_topics(sorted({partition.topic for partition in partitions}))
+
+        async def attempt() -> dict[TopicPartition, OffsetAndMetadata | None]:
+            await self._fetch_once([one for one in partitions if one not in found], found)
+            return found
+
+        return await self._client.retry(attempt, timeout_ms) if partitions else found
+
+    async def _commit_once(self, left: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        """Takes out of ``left`` what is committed."""
+        identity = self._identity()
+        ids, at_most = self._topic_ids(left)
+        response = await self._coordinator.ask(
+            ApiKey.OFFSET_COMMIT,
+            lambda api: commit_request(api, self._coordinator.group_id, identity, left, ids),
+            at_most=at_most,
+        )
+        problem: KafkaError | None = None
+        for partition, code in read_commit(response, _names(ids)).items():
+            if code == ErrorCode.none:
+                left.pop(partition, None)
+            elif problem is None or problem.retriable:
+                problem = KafkaError(code, f"commit of {partition} in group {self._coordinator.group_id}")
+        if problem is not None:
+            self._coordinator.on_error(problem.code, self._coordinator.node_id)
+            self._on_refused(problem.code, identity)
+            if problem.code in NOT_A_MEMBER:
+                raise CommitFailed(problem.code, problem.message)
+            raise problem
+
+    async def _fetch_once(
+        self, wanted: Sequence[TopicPartition], found: dict[TopicPartition, OffsetAndMetadata | None]
+    ) -> None:
+        ids, at_most = self._topic_ids(wanted)
+        response = await self._coordinator.ask(
+            ApiKey.OFFSET_FETCH,
+            lambda api: fetch_offsets_request(api, self._coordinator.group_id, wanted, ids, MemberIdentity()),
+            at_most=at_most,
+        )
+        code, answers = read_fetched_offsets(response, _names(ids))
+        self._coordinator.check(code, "fetching committed offsets")
+        problem: KafkaError | None = None
+        for partition, (part_code, one) in answers.items():
+            if part_code == ErrorCode.none:
+                found[partition] = one
+            else:
+                problem = KafkaError(part_code, f"committed offset of {partition}")
+        if problem is not None:
+            raise problem
+        for partition in wanted:
+            found.setdefault(partition, None)  # a broker may leave out what was never committed
+
+    def _topic_ids(
+        self, partitions: Sequence[TopicPartition] | Offsets
+    ) -> tuple[dict[str, UUID], int | None]:
+        """The ids of the topics, and the newest version that may be used if some have none."""
+        topics = self._client.metadata.topics
+        ids: dict[str, UUID] = {}
+        for partition in partitions:
+            known = topics.get(partition.topic)
+            if known is None or known.topic_id is None:
+                return {}, TOPIC_IDS_SINCE - 1
+            ids[partition.topic] = known.topic_id
+        return ids, None
+
+
+def _names(ids: Mapping[str, UUID]) -> dict[UUID, str]:
+    return {topic_id: name for name, topic_id in ids.items()}

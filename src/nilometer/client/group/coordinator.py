@@ -1,0 +1,90 @@
+"""The broker that keeps a group: found when it is needed, forgotten when it says or shows that it is another.
+
+Knows who coordinates and how requests reach it. What a response means is its users'; they hand every error
+code to :meth:`Coordinator.check`, so that a coordinator that moved is looked for.
+
+Invariant: JoinGroup, which waits at the broker, travels on a connection of its own with SyncGroup and the
+heartbeats; commits and look-ups go over the broker's main connection and never wait behind it.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from nilometer.client.client import Client
+from nilometer.client.connection import MakeRequest
+from nilometer.client.connection_pool import MAIN_CHANNEL
+from nilometer.client.group.group_exchange import find_coordinator_request, read_coordinator
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.messages import Message
+
+logger = logging.getLogger(__name__)
+
+GROUP_CHANNEL = "group"
+
+LOST = frozenset(
+    {
+        ErrorCode.not_coordinator,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.network_exception,
+        ErrorCode.request_timed_out,
+    }
+)
+"""After these it is looked for anew."""
+
+
+class Coordinator:
+    def __init__(self, client: Client, group_id: str) -> None:
+        self.group_id = group_id
+        self.node_id: int | None = None
+        self._client = client
+
+    async def find(self) -> int:
+        """The broker's id, asked for if it is not known. One attempt. Raises KafkaError."""
+        if self.node_id is not None:
+            return self.node_id
+        response = await self._client.send_to_any(
+            ApiKey.FIND_COORDINATOR, lambda api: find_coordinator_request(api, self.group_id)
+        )
+        code, message, node_id = read_coordinator(response)
+        if code != ErrorCode.none:
+            raise KafkaError(code, message or f"coordinator of group {self.group_id}")
+        if node_id not in self._client.metadata.brokers:
+            await self._client.refresh()
+        self.node_id = node_id
+        return node_id
+
+    async def ask(
+        self,
+        api_key: int,
+        make: MakeRequest,
+        *,
+        channel: str = MAIN_CHANNEL,
+        at_most: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> Message:
+        """One attempt. Raises KafkaError; what it says of a lost connection is taken to heart already."""
+        node_id = await self.find()
+        try:
+            connection = await self._client.connections.get(node_id, channel)
+            return await connection.request(api_key, make, at_most=at_most, timeout_ms=timeout_ms)
+        except KafkaError as problem:
+            self.on_error(problem.code, node_id)
+            raise
+
+    def check(self, code: ErrorCode, what: str) -> None:
+        """Raises KafkaError for any code but none."""
+        if code != ErrorCode.none:
+            self.on_error(code, self.node_id)
+            raise KafkaError(code, f"group {self.group_id}: {what}")
+
+    def on_error(self, code: ErrorCode, node_id: int | None) -> None:
+        if code in LOST and node_id == self.node_id:
+            self.lose(code.name)
+
+    def lose(self, reason: str) -> None:
+        """Look for it anew before the next request."""
+        if self.node_id is not None:
+            logger.info("Group %s: broker %d no longer coordinates (%s)", self.group_id, self.node_id, reason)
+            self.node_id = None

@@ -1,0 +1,283 @@
+"""Requests to a group's coordinator made, and its responses read back, in any version. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from nilometer.client.cluster_metadata import NO_EPOCH, TopicPartition
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.consumer_protocol import PROTOCOL_TYPE
+from nilometer.wire.errors import ErrorCode, UnsupportedVersion
+from nilometer.wire.messages import Api, Message
+
+NO_GENERATION = -1
+NO_MEMBER_ID = ""
+GROUP_KEY_TYPE = 0
+
+COORDINATOR_KEYS_SINCE = 4
+"""The version of FindCoordinator that asks for several groups at once."""
+INSTANCE_ID_SINCE = {ApiKey.JOIN_GROUP: 5, ApiKey.SYNC_GROUP: 3, ApiKey.HEARTBEAT: 3, ApiKey.OFFSET_COMMIT: 7}
+SEVERAL_LEAVE_SINCE = 3
+TOPIC_IDS_SINCE = 10
+"""The version of OffsetCommit and OffsetFetch that names topics by id alone."""
+SEVERAL_GROUPS_SINCE = 8
+REASON_CHARACTERS_MAX = 255
+
+TopicIds = Mapping[str, UUID]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberIdentity:
+    """Who speaks: as commits and heartbeats are fenced by it."""
+
+    member_id: str = NO_MEMBER_ID
+    generation: int = NO_GENERATION
+    """Or, in the consumer protocol, the member epoch."""
+    instance_id: str | None = None
+
+    @property
+    def is_member(self) -> bool:
+        return self.generation != NO_GENERATION
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAndMetadata:
+    offset: int
+    leader_epoch: int = NO_EPOCH
+    """Of the record before ``offset``, where it is known."""
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A JoinGroup response: the beginning of a generation."""
+
+    member_id: str
+    generation: int
+    protocol_name: str
+    leader_id: str
+    skip_assignment: bool
+    members: tuple[tuple[str, str | None, bytes], ...]
+    """(member id, instance id, subscription), for the leader alone."""
+
+    @property
+    def leads(self) -> bool:
+        return self.member_id == self.leader_id
+
+
+# --- who coordinates
+
+
+def find_coordinator_request(api: Api, group_id: str) -> Message:
+    if api.version >= COORDINATOR_KEYS_SINCE:
+        return api.request(key_type=GROUP_KEY_TYPE, coordinator_keys=(group_id,))
+    return api.request(key=group_id, key_type=GROUP_KEY_TYPE)
+
+
+def read_coordinator(response: Message) -> tuple[ErrorCode, str, int]:
+    """The error, its message, and the broker's id."""
+    one = response.coordinators[0] if hasattr(response, "coordinators") else response
+    return one.error_code, getattr(one, "error_message", None) or "", one.node_id
+
+
+# --- the classic protocol
+
+
+def join_request(
+    api: Api,
+    group_id: str,
+    identity: MemberIdentity,
+    protocols: Sequence[tuple[str, bytes]],
+    *,
+    session_timeout_ms: int,
+    rebalance_timeout_ms: int,
+    reason: str,
+) -> Message:
+    return api.request(
+        group_id=group_id,
+        session_timeout_ms=session_timeout_ms,
+        rebalance_timeout_ms=rebalance_timeout_ms,
+        member_id=identity.member_id,
+        group_instance_id=_instance_id(api, identity),
+        protocol_type=PROTOCOL_TYPE,
+        protocols=tuple(
+            api.make_request("JoinGroupRequestProtocol", name=name, metadata=metadata)
+            for name, metadata in protocols
+        ),
+        reason=reason[:REASON_CHARACTERS_MAX],
+    )
+
+
+def read_joined(response: Message) -> Joined:
+    return Joined(
+        member_id=response.member_id,
+        generation=response.generation_id,
+        protocol_name=response.protocol_name or "",
+        leader_id=response.leader,
+        skip_assignment=getattr(response, "skip_assignment", False),
+        members=tuple(
+            (member.member_id, getattr(member, "group_instance_id", None), member.metadata)
+            for member in response.members
+        ),
+    )
+
+
+def sync_request(
+    api: Api,
+    group_id: str,
+    identity: MemberIdentity,
+    protocol_name: str,
+    assignments: Iterable[tuple[str, bytes]],
+) -> Message:
+    return api.request(
+        group_id=group_id,
+        generation_id=identity.generation,
+        member_id=identity.member_id,
+        group_instance_id=_instance_id(api, identity),
+        protocol_type=PROTOCOL_TYPE,
+        protocol_name=protocol_name,
+        assignments=tuple(
+            api.make_request("SyncGroupRequestAssignment", member_id=member_id, assignment=assignment)
+            for member_id, assignment in assignments
+        ),
+    )
+
+
+def heartbeat_request(api: Api, group_id: str, identity: MemberIdentity) -> Message:
+    return api.request(
+        group_id=group_id,
+        generation_id=identity.generation,
+        member_id=identity.member_id,
+        group_instance_id=_instance_id(api, identity),
+    )
+
+
+def leave_request(api: Api, group_id: str, identity: MemberIdentity, reason: str) -> Message:
+    if api.version < SEVERAL_LEAVE_SINCE:
+        return api.request(group_id=group_id, member_id=identity.member_id)
+    member = api.make_request(
+        "MemberIdentity",
+        member_id=identity.member_id,
+        group_instance_id=identity.instance_id,
+        reason=reason[:REASON_CHARACTERS_MAX],
+    )
+    return api.request(group_id=group_id, members=(member,))
+
+
+def _instance_id(api: Api, identity: MemberIdentity) -> str | None:
+    """Raises UnsupportedVersion where a broker knows nothing of static members."""
+    key = ApiKey(api.key)
+    if identity.instance_id is not None and api.version < INSTANCE_ID_SINCE[key]:
+        raise UnsupportedVersion(key, api.version)
+    return identity.instance_id
+
+
+# --- committed offsets
+
+
+def commit_request(
+    api: Api,
+    group_id: str,
+    identity: MemberIdentity,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    topic_ids: TopicIds,
+) -> Message:
+    by_topic: dict[str, list[Message]] = {}
+    for partition, one in offsets.items():
+        part = api.make_request(
+            "OffsetCommitRequestPartition",
+            partition_index=partition.partition,
+            committed_offset=one.offset,
+            committed_leader_epoch=one.leader_epoch,
+            committed_metadata=one.metadata,
+        )
+        by_topic.setdefault(partition.topic, []).append(part)
+    fields: dict[str, object] = {"retention_time_ms": -1} if api.version <= 4 else {}
+    return api.request(
+        **fields,
+        group_id=group_id,
+        generation_id_or_member_epoch=identity.generation,
+        member_id=identity.member_id,
+        group_instance_id=_instance_id(api, identity),
+        topics=tuple(
+            api.make_request(
+                "OffsetCommitRequestTopic",
+                name=topic,
+                topic_id=topic_ids.get(topic),
+                partitions=tuple(parts),
+            )
+            for topic, parts in by_topic.items()
+        ),
+    )
+
+
+def read_commit(response: Message, names: Mapping[UUID, str]) -> dict[TopicPartition, ErrorCode]:
+    return {
+        TopicPartition(name, part.partition_index): part.error_code
+        for topic in response.topics
+        if (name := _name(topic, names)) is not None
+        for part in topic.partitions
+    }
+
+
+def fetch_offsets_request(
+    api: Api,
+    group_id: str,
+    partitions: Iterable[TopicPartition] | None,
+    topic_ids: TopicIds,
+    identity: MemberIdentity,
+    *,
+    require_stable: bool = True,
+) -> Message:
+    """``partitions`` None: all that the group has committed."""
+    by_topic: dict[str, list[int]] | None = None
+    if partitions is not None:
+        by_topic = {}
+        for topic, number in partitions:
+            by_topic.setdefault(topic, []).append(number)
+    several = api.version >= SEVERAL_GROUPS_SINCE
+    kind = "OffsetFetchRequestTopics" if several else "OffsetFetchRequestTopic"
+    topics = None
+    if by_topic is not None:
+        topics = tuple(
+            api.make_request(
+                kind, name=topic, topic_id=topic_ids.get(topic), partition_indexes=tuple(numbers)
+            )
+            for topic, numbers in by_topic.items()
+        )
+    if not several:
+        return api.request(group_id=group_id, topics=topics, require_stable=require_stable)
+    group = api.make_request(
+        "OffsetFetchRequestGroup",
+        group_id=group_id,
+        member_id=identity.member_id or None,
+        member_epoch=identity.generation,
+        topics=topics,
+    )
+    return api.request(groups=(group,), require_stable=require_stable)
+
+
+def read_fetched_offsets(
+    response: Message, names: Mapping[UUID, str]
+) -> tuple[ErrorCode, dict[TopicPartition, tuple[ErrorCode, OffsetAndMetadata | None]]]:
+    """The error of the group as a whole; of each partition its error, or its offset (None: there is none)."""
+    group = response.groups[0] if hasattr(response, "groups") else response
+    found: dict[TopicPartition, tuple[ErrorCode, OffsetAndMetadata | None]] = {}
+    for topic in group.topics:
+        name = _name(topic, names)
+        if name is None:
+            continue
+        for part in topic.partitions:
+            epoch = getattr(part, "committed_leader_epoch", NO_EPOCH)
+            one = OffsetAndMetadata(part.committed_offset, epoch, part.metadata or "")
+            found[TopicPartition(name, part.partition_index)] = (
+                part.error_code,
+                one if part.committed_offset >= 0 else None,
+            )
+    return getattr(group, "error_code", ErrorCode.none), found
+
+
+def _name(topic: Message, names: Mapping[UUID, str]) -> str | None:
+    return topic.name if hasattr(topic, "name") else names.get(topic.topic_id)

@@ -1,0 +1,71 @@
+"""What the leader of a classic group does: read the subscriptions, deal the partitions out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nilometer.client.client import Client
+from nilometer.client.cluster_metadata import ClusterMetadata, TopicPartition
+from nilometer.client.group.assignors import AssignmentTask, Assignor, MemberSubscription
+from nilometer.client.group.group_exchange import Joined
+from nilometer.wire.consumer_protocol import Assignment, decode_subscription, encode_assignment
+from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Deal:
+    shares: tuple[tuple[str, bytes], ...]
+    """Member ids and their assignments."""
+    partition_counts: Mapping[str, int]
+    """What was dealt out; topics that did not exist have 0."""
+
+    def is_outdated(self, metadata: ClusterMetadata) -> bool:
+        return any(metadata.partition_count(topic) != count for topic, count in self.partition_counts.items())
+
+
+async def deal_out(client: Client, assignors: Sequence[Assignor], joined: Joined) -> Deal:
+    """By the assignor that the coordinator chose, knowing all topics asked for. Raises KafkaError."""
+    assignor = next((one for one in assignors if one.name == joined.protocol_name), None)
+    if assignor is None:
+        raise KafkaError(
+            ErrorCode.inconsistent_group_protocol,
+            f"the group chose assignor {joined.protocol_name!r}, which this consumer does not offer",
+        )
+    members = {
+        member_id: read_member(member_id, instance_id, data)
+        for member_id, instance_id, data in joined.members
+    }
+    topics = sorted({topic for member in members.values() for topic in member.topics})
+    client.watch_topics(topics)
+    if any(client.metadata.partition_count(topic) == 0 for topic in topics):
+        await client.refresh()
+    counts = {topic: client.metadata.partition_count(topic) for topic in topics}
+    found = assignor.assign(
+        AssignmentTask({topic: count for topic, count in counts.items() if count}, members)
+    )
+    shares = tuple(
+        (member_id, encode_assignment(Assignment(tuple(partitions))))
+        for member_id, partitions in found.items()
+    )
+    return Deal(shares, counts)
+
+
+def read_member(member_id: str, instance_id: str | None, data: bytes) -> MemberSubscription:
+    """A member whose subscription cannot be read gets nothing, and stops nobody else."""
+    try:
+        said = decode_subscription(data)
+    except MalformedMessage as problem:
+        logger.warning("The subscription of member %s cannot be read: %s", member_id, problem.message)
+        return MemberSubscription((), instance_id=instance_id)
+    return MemberSubscription(
+        topics=said.topics,
+        user_data=said.user_data,
+        owned=tuple(TopicPartition(topic, number) for topic, number in said.owned),
+        generation=said.generation,
+        rack=said.rack,
+        instance_id=instance_id,
+    )
