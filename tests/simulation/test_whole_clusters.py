@@ -32,6 +32,25 @@ def test_a_cluster_survives_what_it_promises_to_survive(seed: int) -> None:
     assert verdict.read > verdict.acknowledged
 
 
+@pytest.mark.parametrize(
+    ("kind", "seed"),
+    [(Kind.SESSION, 2), (Kind.SIGNAL, 2), (Kind.STORE_UNSURE, 2), (Kind.LOSS, 2)],
+)
+def test_faults_of_one_kind_alone_are_survived(kind: Kind, seed: int) -> None:
+    verdict = run(draw(seed, MINUTES, [kind]))
+    assert verdict.findings == [], (
+        f"nilometer simulate --seed {seed} --minutes {MINUTES} --faults {kind.value}"
+    )
+    assert verdict.faults[kind] > 0
+
+
+def test_damage_at_rest_is_found_and_repaired() -> None:
+    lines: list[str] = []
+    assert run(draw(4, 1.0, [Kind.DAMAGE]), sink=lines.append).exit is Exit.CLEAN
+    assert any(" flips" in line for line in lines)
+    assert any(line.endswith("is repaired") for line in lines)
+
+
 def _simulate(trace: Path, hash_seed: str) -> str:
     options = f"simulate --seed 5 --minutes 0.3 --trace {trace}".split()
     done = subprocess.run(

@@ -25,6 +25,7 @@ from nilometer.cluster.image import ClusterImage
 from nilometer.coordination import LocalStore
 from nilometer.runtime import Runtime
 from nilometer.simulation.disk import HostDisk
+from nilometer.simulation.file_tree import FileNode, FolderNode
 from nilometer.simulation.world import Host, Process, World
 
 PORT = 9092
@@ -91,6 +92,20 @@ class BrokerNode:
             return False
         assigned = image.partitions_on(BrokerId(self.id))
         return all(self.id in state.isr and state.has_leader for _, state in assigned)
+
+    def expire_session(self) -> None:
+        """As a watcher does that takes it for dead: its session is over, whatever it thinks."""
+        disk = self.cluster.store_disk
+        folder = disk.find(f"{COORDINATION}/sessions")
+        assert isinstance(folder, FolderNode), "the store has sessions"
+        lives = [name.split(".") for name in folder.entries if name.endswith(".session")]
+        last = max((int(life) for broker, life, _ in lives if broker == str(self.id)), default=None)
+        marker = f"{self.id}.{last}.expired"
+        if last is not None and marker not in folder.entries:
+            node = FileNode()
+            node.links = 1
+            folder.change({marker: node})
+            disk.signal(f"{COORDINATION}/sessions/{marker}")
 
     # ---- what may be done to it
 

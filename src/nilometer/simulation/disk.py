@@ -3,8 +3,9 @@
 The view is the seam's ``Disk``; behind it the machine keeps files, locks and watches. Death of a process
 drops its locks and descriptors and nothing else. A power cut goes through :mod:`file_tree`.
 
-What goes wrong is set on the machine's disk: a capacity, stalls, errors, flipped bits, and ``strike``, which
-is asked before every operation and may raise, or crash the process that asks.
+What goes wrong is set on the machine's disk: a capacity, stalls, errors, flipped bits; ``strike``, which is
+asked before every operation and may raise, or crash the process that asks; and ``aftermath``, which is asked
+after names were changed or folders synced, and may raise although it was done.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class HostDisk:
         self.cold = 0.0
         """How likely a byte read is not in the page cache."""
         self.strike: Callable[[DiskUser, str, str], None] = lambda process, verb, path: None
+        self.aftermath: Callable[[DiskUser, str, str], None] = lambda process, verb, path: None
 
     # ---- what goes wrong
 
@@ -355,6 +357,7 @@ class VirtualDisk:
             from_folder.change({from_name: None}, move)
         self._disk.unlinked(replaced)
         self._disk.signal(source, target)
+        self._disk.aftermath(self._process, "rename", target)
 
     def link(self, source: str, target: str) -> None:
         self._do("link", f"{source} {target}")
@@ -365,6 +368,7 @@ class VirtualDisk:
         node.links += 1
         folder.change({name: node})
         self._disk.signal(target)
+        self._disk.aftermath(self._process, "link", target)
 
     def remove(self, path: str) -> None:
         self._do("remove", path)
@@ -403,6 +407,7 @@ class VirtualDisk:
     def sync_directory(self, path: str) -> None:
         self._do("sync", path)
         self._disk.folder(path).sync()
+        self._disk.aftermath(self._process, "sync", path)
 
     def free_bytes(self, path: str) -> int:
         return max(0, self._disk.capacity - self._disk.used)

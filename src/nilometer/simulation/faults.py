@@ -9,17 +9,18 @@ Invariant: after :meth:`FaultDriver.heal` nothing is broken any more, whatever w
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Protocol, assert_never
 
 from nilometer.simulation.cluster import BrokerNode, Cluster
-from nilometer.simulation.disk import CHANGES, DiskUser, HostDisk
+from nilometer.simulation.disk_faults import Damage, DiskTrouble
 from nilometer.simulation.plan import Fault, Kind, Plan
 from nilometer.simulation.world import Host, Process
 
 LOOK_S = 0.5
+UNREAD_S = 20.0
+"""A bit that flipped makes place for the next one if nobody read it for so long."""
 
 
 class Client(Protocol):
@@ -28,28 +29,6 @@ class Client(Protocol):
     process: Process | None
 
     def start(self) -> Process: ...
-
-
-class DiskTrouble:
-    """What is wrong with one disk at the moment; asked before every operation."""
-
-    def __init__(self, cluster: Cluster, disk: HostDisk) -> None:
-        self._chance = cluster.world.chance
-        self._disk = disk
-        self.active: dict[Fault, str] = {}
-        """Fault to the name of the process that it hits ("" for all)."""
-        disk.strike = self._strike
-
-    def _strike(self, process: DiskUser, verb: str, path: str) -> None:
-        for fault, name in self.active.items():
-            if name and process.name != name:
-                continue
-            if fault.kind is Kind.STORE and not path.startswith("/coordination"):
-                continue
-            if fault.kind is Kind.DISK_ERROR and (path.startswith("/coordination") or verb not in CHANGES):
-                continue
-            if self._chance.random() < 0.2 + 0.8 * fault.size:
-                raise OSError(errno.EIO, "Input/output error", path)
 
 
 class FaultDriver:
@@ -68,6 +47,8 @@ class FaultDriver:
             id(disk): DiskTrouble(cluster, disk)
             for disk in [*(host.disk for host in cluster.machines), cluster.store_disk]
         }
+        self._damage = Damage(cluster, plan)
+        self._signal_ms = cluster.store_disk.signal_ms
         self.damaged: dict[str, Host] = {}
         """Machines that lost what they had not synced, and have not caught up with the others since."""
         self.played: Counter[Kind] = Counter()
@@ -81,9 +62,7 @@ class FaultDriver:
 
     async def heal(self) -> None:
         """End every fault, and have everything run."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._end_tasks()
         self._world.trace.note("faults", "all is healed")
         self._world.network.heal_all()
         for trouble in self._troubles.values():
@@ -94,6 +73,8 @@ class FaultDriver:
             if not host.up:
                 self._cluster.power_on(host)
         self._cluster.store_disk.stalled_until = 0.0
+        self._cluster.store_disk.signal_ms = self._signal_ms
+        self._world.network.hiccup = self._plan.hiccup
         for node in self._cluster.nodes.values():
             if node.process is not None:
                 node.process.resume()
@@ -101,14 +82,23 @@ class FaultDriver:
         self._tasks = [asyncio.create_task(self._watch_recovery())]
 
     async def stop(self) -> None:
+        self._damage.undo()
+        await self._end_tasks()
+
+    async def _end_tasks(self) -> None:
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for outcome in await asyncio.gather(*self._tasks, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                raise outcome
 
     # ---- one fault
 
     async def _play(self, fault: Fault) -> None:
         await asyncio.sleep(fault.at_s)
+        if fault.kind is Kind.DAMAGE and not self._may_rot(self._node(fault).host):
+            self.left_out += 1
+            return
         if fault.kind is Kind.POWER and not self._may_lose_power(self._node(fault).host):
             self.left_out += 1
             self._world.trace.note("faults", f"{fault} would break the promise: left out")
@@ -170,6 +160,17 @@ class FaultDriver:
                 process = self._client(fault).process
                 if process is not None and process.alive:
                     process.crash()
+            case Kind.LOSS:
+                network.hiccup = 0.3 * fault.size
+            case Kind.DAMAGE:
+                self._damage.flip(self._node(fault))
+            case Kind.SESSION:
+                self._node(fault).expire_session()
+            case Kind.SIGNAL:
+                self._cluster.store_disk.signal_ms = (0.5, 15 + 5_000 * fault.size**2)
+            case Kind.STORE_UNSURE:
+                name = self._node(fault).name if fault.number % 2 else ""
+                self._troubles[id(self._cluster.store_disk)].active[fault] = name
             case _:
                 assert_never(fault.kind)
 
@@ -198,15 +199,19 @@ class FaultDriver:
                     network.slow(*link, 0.0)
             case Kind.DISK_ERROR:
                 self._troubles[id(self._node(fault).host.disk)].active.pop(fault, None)
-            case Kind.STORE:
+            case Kind.STORE | Kind.STORE_UNSURE:
                 self._troubles[id(self._cluster.store_disk)].active.pop(fault, None)
+            case Kind.LOSS:
+                network.hiccup = self._plan.hiccup
+            case Kind.SIGNAL:
+                self._cluster.store_disk.signal_ms = self._signal_ms
             case Kind.DISK_FULL:
                 self._node(fault).host.disk.capacity = 1 << 40
             case Kind.CLIENT_CRASH:
                 client = self._client(fault)
                 if client.process is not None and not client.process.alive:
                     client.start()
-            case Kind.RESET | Kind.STALL | Kind.CLOCK | Kind.STORE_STALL:
+            case Kind.RESET | Kind.STALL | Kind.CLOCK | Kind.STORE_STALL | Kind.DAMAGE | Kind.SESSION:
                 pass
             case _:
                 assert_never(fault.kind)
@@ -243,8 +248,14 @@ class FaultDriver:
     def _may_lose_power(self, host: Host) -> bool:
         if not host.up:
             return False
-        machines = {**self.damaged, host.name: host}
+        rotten = self._damage.host
+        machines = {**self.damaged, host.name: host} | ({} if rotten is None else {rotten.name: rotten})
         return len(machines) <= self._plan.machines_lost_max or self._cluster.one_machine
+
+    def _may_rot(self, host: Host) -> bool:
+        """Damage at rest takes a replica's word away as a loss of power does: one of the two at a time."""
+        self._damage.undo(UNREAD_S)
+        return host.up and not self.damaged and self._damage.host is None
 
     async def _watch_recovery(self) -> None:
         """A damaged machine counts again once its brokers are in sync in everything they have."""

@@ -36,10 +36,15 @@ class Kind(enum.Enum):
     STORE = "store"
     STORE_STALL = "store-stall"
     CLIENT_CRASH = "client-crash"
+    LOSS = "loss"
+    DAMAGE = "damage"
+    SESSION = "session"
+    SIGNAL = "signal"
+    STORE_UNSURE = "store-unsure"
 
 
 NEEDS_SEVERAL_MACHINES = frozenset({Kind.ISOLATE})
-HURT_SHARE = 0.75
+HURT_SHARE = 0.85
 """How much of a run the faults have; the rest is for healing and reading."""
 
 
@@ -125,7 +130,7 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None) -> Plan
         chosen = tuple(kind for kind in Kind if kind in set(kinds))
     if one_machine:
         chosen = tuple(kind for kind in chosen if kind not in NEEDS_SEVERAL_MACHINES)
-    topics = _topics(chance, one_machine, Kind.POWER in chosen)
+    topics = _topics(chance, one_machine, frozenset(chosen))
     return Plan(
         seed=seed,
         minutes=minutes,
@@ -153,18 +158,19 @@ def _kinds(chance: random.Random, one_machine: bool) -> tuple[Kind, ...]:
     return tuple(kind for kind in Kind if kind in drawn)
 
 
-def _topics(chance: random.Random, one_machine: bool, with_power: bool) -> tuple[TopicPlan, ...]:
+def _topics(chance: random.Random, one_machine: bool, kinds: frozenset[Kind]) -> tuple[TopicPlan, ...]:
     topics: list[TopicPlan] = []
+    rots = Kind.DAMAGE in kinds
     for index in range(chance.randint(1, 3)):
-        flush_each = chance.random() < 0.3 or (with_power and one_machine)
-        may_be_alone = flush_each or not with_power
+        flush_each = chance.random() < 0.3 or (Kind.POWER in kinds and one_machine)
+        may_be_alone = not rots and (flush_each or Kind.POWER not in kinds)
         topics.append(
             TopicPlan(
                 name=f"topic{index}",
                 partitions=chance.randint(1, 4),
                 min_insync_replicas=chance.choice((1, 2)) if may_be_alone else 2,
                 flush_each=flush_each,
-                segment_ms=chance.choice((5_000, 30_000, 604_800_000)),
+                segment_ms=chance.choice((2_000, 5_000) if rots else (5_000, 30_000, 604_800_000)),
             )
         )
     return tuple(topics)

@@ -38,7 +38,7 @@ a session (6 s), a follower's lag (10 s), a fetch that hangs on a dead connectio
 SETTLE_S = 180.0
 """How long clients may take to finish after that: their deliveries time out after 40 s."""
 LOOK_S = 0.25
-STORE_KINDS = frozenset({Kind.DISK_ERROR, Kind.DISK_FULL, Kind.STORE, Kind.STORE_STALL})
+STORE_KINDS = frozenset({Kind.DISK_ERROR, Kind.DISK_FULL, Kind.STORE, Kind.STORE_STALL, Kind.STORE_UNSURE})
 
 
 class Exit(enum.IntEnum):

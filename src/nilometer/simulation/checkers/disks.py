@@ -59,21 +59,22 @@ def read_replica(disk: HostDisk, folder: str, broker_id: int) -> StoredReplica |
     for name in sorted(found.entries):
         node = found.entries[name]
         if name.endswith(LOG_SUFFIX) and isinstance(node, FileNode):
-            batches += _batches(bytes(node.data))
+            batches += [batch for _, batch in batches_with_positions(bytes(node.data))]
     checkpoint = found.entries.get("leader-epoch-checkpoint")
     text = bytes(checkpoint.data).decode() if isinstance(checkpoint, FileNode) else "0\n0\n"
     epochs = [tuple(map(int, line.split())) for line in text.splitlines()[2:] if line]
     return StoredReplica(broker_id, tuple(batches), tuple((each[0], each[1]) for each in epochs))
 
 
-def _batches(data: bytes) -> Iterator[StoredBatch]:
+def batches_with_positions(data: bytes) -> Iterator[tuple[int, StoredBatch]]:
+    """The whole batches of a log file, and where each begins."""
     position = 0
     while position + _HEADER.size <= len(data):
         base, length, epoch, _, _, _, last_delta, *_ = _HEADER.unpack_from(data, position)
         end = position + 12 + length
         if length <= 0 or end > len(data):
             return
-        yield StoredBatch(base, base + last_delta, epoch, data[position:end])
+        yield position, StoredBatch(base, base + last_delta, epoch, data[position:end])
         position = end
 
 
