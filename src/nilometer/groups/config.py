@@ -51,6 +51,8 @@ class GroupConfig:
     group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
     """The first is the one for members that name none."""
     group_consumer_migration_policy: ConsumerGroupMigrationPolicy = ConsumerGroupMigrationPolicy.BIDIRECTIONAL
+    group_consumer_assignment_interval_ms: int = 1_000
+    """At least this long between two target assignments of a group; 0: at once."""
     group_consumer_regex_refresh_interval_ms: int = 600_000
 
     def __post_init__(self) -> None:

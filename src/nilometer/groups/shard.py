@@ -19,7 +19,7 @@ from nilometer.cluster.image import ClusterImage
 from nilometer.groups.classic_group import ClassicGroup
 from nilometer.groups.classic_groups import ClassicGroups
 from nilometer.groups.config import GroupConfig
-from nilometer.groups.consumer_disabled import DisabledConsumerGroups
+from nilometer.groups.consumer.coordinator import ConsumerGroups
 from nilometer.groups.effects import Effects, Token
 from nilometer.groups.group import Group, GroupType
 from nilometer.groups.offset_expiry import OffsetExpiry
@@ -65,7 +65,7 @@ class GroupShard:
     def __init__(self, config: GroupConfig, new_member_id: Callable[[str], str], image: ClusterImage) -> None:
         self._state = ShardState(config, new_member_id, image)
         self._classic = ClassicGroups(self._state)
-        self._consumer: ConsumerGroupHandler = DisabledConsumerGroups()
+        self._consumer: ConsumerGroupHandler = ConsumerGroups(self._state, self._classic)
         self._offsets = Offsets(self._state)
         self._expiry = OffsetExpiry(self._state, self._offsets, self._classic)
         self._waiting: set[Token] = set()

@@ -1,0 +1,94 @@
+"""What the parts of this package share in one shard: its state, its topics, the timers of members."""
+
+from __future__ import annotations
+
+from nilometer.groups.config import GroupConfig
+from nilometer.groups.consumer.group import ConsumerGroup
+from nilometer.groups.consumer.member import Member, MemberState
+from nilometer.groups.consumer.rebalance import assignment_delay_ms
+from nilometer.groups.consumer.topics import Topics
+from nilometer.groups.shard_state import ShardState
+from nilometer.groups.timers import TimerKey, TimerKind
+from nilometer.groups.turn import Turn
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+_OF_MEMBERS = (
+    TimerKind.CONSUMER_SESSION,
+    TimerKind.CONSUMER_REBALANCE,
+    TimerKind.CONSUMER_JOIN,
+    TimerKind.CONSUMER_SYNC,
+)
+
+
+class Context:
+    def __init__(self, state: ShardState) -> None:
+        self.state = state
+        self.topics = Topics(state.image)
+
+    @property
+    def config(self) -> GroupConfig:
+        return self.state.config
+
+    def find(self, group_id: str) -> ConsumerGroup | None:
+        group = self.state.groups.get(group_id)
+        return group if isinstance(group, ConsumerGroup) else None
+
+    def get(self, group_id: str) -> ConsumerGroup:
+        """Raises KafkaError GROUP_ID_NOT_FOUND."""
+        group = self.find(group_id)
+        if group is None:
+            problem = "not found" if group_id not in self.state.groups else "is not a consumer group"
+            raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} {problem}.")
+        return group
+
+    # ── timers ──────────────────────────────────────────────────────────────────────────────────
+    def expect(
+        self, turn: Turn, kind: TimerKind, group: ConsumerGroup, member_id: str, within_ms: int
+    ) -> None:
+        self.state.timers.schedule(TimerKey(kind, group.group_id, member_id), turn.now_ms + within_ms)
+
+    def expect_unless_expected(
+        self, turn: Turn, kind: TimerKind, group: ConsumerGroup, member: Member
+    ) -> None:
+        if self.state.timers.deadline(TimerKey(kind, group.group_id, member.member_id)) is None:
+            self.expect(turn, kind, group, member.member_id, member.rebalance_timeout_ms)
+
+    def expect_no_more(self, kind: TimerKind, group: ConsumerGroup, member_id: str) -> None:
+        self.state.timers.cancel(TimerKey(kind, group.group_id, member_id))
+
+    def expect_heartbeat(self, turn: Turn, group: ConsumerGroup, member: Member) -> None:
+        classic = member.classic
+        timeout_ms = (
+            self.config.group_consumer_session_timeout_ms if classic is None else classic.session_timeout_ms
+        )
+        self.expect(turn, TimerKind.CONSUMER_SESSION, group, member.member_id, timeout_ms)
+
+    def expect_revocation(
+        self, turn: Turn, group: ConsumerGroup, before: Member | None, after: Member
+    ) -> None:
+        """Counted from when it was last told something new. Members of the classic protocol are waited for at
+        their JoinGroup instead."""
+        if after.state is not MemberState.UNREVOKED_PARTITIONS or after.uses_classic_protocol:
+            self.expect_no_more(TimerKind.CONSUMER_REBALANCE, group, after.member_id)
+        elif before is not after:
+            self.expect(
+                turn, TimerKind.CONSUMER_REBALANCE, group, after.member_id, after.rebalance_timeout_ms
+            )
+
+    def expect_assignment(self, turn: Turn, group: ConsumerGroup) -> None:
+        """The next target assignment, if it has to wait."""
+        key = TimerKey(TimerKind.CONSUMER_ASSIGNMENT, group.group_id)
+        delay_ms = assignment_delay_ms(group, self.config, turn.wall_ms)
+        if delay_ms is None:
+            self.state.timers.cancel(key)
+        else:
+            self.state.timers.schedule(key, turn.now_ms + delay_ms)
+
+    def forget_member(self, group: ConsumerGroup, member_id: str) -> None:
+        for kind in _OF_MEMBERS:
+            self.expect_no_more(kind, group, member_id)
+
+    def forget_group(self, group: ConsumerGroup) -> None:
+        for member_id in group.members:
+            self.forget_member(group, member_id)
+        self.state.timers.cancel(TimerKey(TimerKind.CONSUMER_ASSIGNMENT, group.group_id))

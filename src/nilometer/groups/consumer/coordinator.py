@@ -1,0 +1,203 @@
+"""The consumer groups of a shard: requests and timers in, records and replies out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nilometer.groups.classic_group import ClassicGroup
+from nilometer.groups.classic_groups import ClassicGroups
+from nilometer.groups.consumer.classic_members import ClassicMembers
+from nilometer.groups.consumer.context import Context
+from nilometer.groups.consumer.departures import leave, remove
+from nilometer.groups.consumer.describe import described
+from nilometer.groups.consumer.draft import Draft
+from nilometer.groups.consumer.group import ConsumerGroup
+from nilometer.groups.consumer.heartbeat import (
+    assign_if_due,
+    check_request,
+    check_room,
+    heartbeat,
+    is_leaving,
+    sender_of,
+)
+from nilometer.groups.consumer.member import Member, MemberState
+from nilometer.groups.consumer.migration import upgrade
+from nilometer.groups.effects import Token
+from nilometer.groups.records import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    CoordinatorRecord,
+)
+from nilometer.groups.requests import (
+    ConsumerGroupHeartbeat,
+    ConsumerGroupHeartbeatReply,
+    DescribedConsumerGroup,
+    Heartbeat,
+    HeartbeatReply,
+    JoinGroup,
+    JoinGroupReply,
+    LeaveGroup,
+    SyncGroup,
+    SyncGroupReply,
+)
+from nilometer.groups.shard_state import ShardState
+from nilometer.groups.timers import TimerKey, TimerKind
+from nilometer.groups.turn import Turn
+from nilometer.wire.errors import KafkaError
+
+CONSUMER_GROUP_KEYS = (
+    ConsumerGroupMetadataKey,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupRegularExpressionKey,
+)
+
+_REASONS = {
+    TimerKind.CONSUMER_SESSION: "its session timed out",
+    TimerKind.CONSUMER_REBALANCE: "it did not revoke partitions within its rebalance time-out",
+    TimerKind.CONSUMER_JOIN: "it did not rejoin within its rebalance time-out",
+    TimerKind.CONSUMER_SYNC: "it did not ask for its assignment within its rebalance time-out",
+}
+
+
+class ConsumerGroups:
+    def __init__(self, state: ShardState, classic_groups: ClassicGroups) -> None:
+        self._context = Context(state)
+        self._state = state
+        self._classic_groups = classic_groups
+        self._classic_members = ClassicMembers(self._context, classic_groups)
+
+    # ── loading ─────────────────────────────────────────────────────────────────────────────────
+    def replay(self, record: CoordinatorRecord) -> None:
+        """While loading. What is written live is folded as it is written."""
+        key = record.key
+        assert isinstance(key, CONSUMER_GROUP_KEYS)
+        group = self._context.find(key.group_id)
+        if group is None:
+            if record.value is None:
+                return
+            # In place of a group that only held offsets: nothing but the offsets' own records told of it.
+            group = self._state.groups[key.group_id] = ConsumerGroup(key.group_id)
+        group.apply(record)
+        if record.value is None and isinstance(key, ConsumerGroupMetadataKey):
+            del self._state.groups[key.group_id]
+
+    def on_loaded(self, turn: Turn) -> None:
+        """Everybody has a whole session from now on; whoever is to revoke, its whole rebalance time-out."""
+        for group in self._state.groups.values():
+            if isinstance(group, ConsumerGroup):
+                for member in group.members.values():
+                    self._context.expect_heartbeat(turn, group, member)
+                    self._context.expect_revocation(turn, group, None, member)
+                self._context.expect_assignment(turn, group)
+
+    def on_image(self, turn: Turn) -> None:
+        """Groups compare their topics at the next heartbeat of any member."""
+        self._context.topics.changed(self._state.image)
+
+    # ── time ────────────────────────────────────────────────────────────────────────────────────
+    def on_timer(self, turn: Turn, key: TimerKey) -> None:
+        group = self._context.find(key.group_id)
+        if group is None:
+            return
+        if key.kind is TimerKind.CONSUMER_ASSIGNMENT:
+            assign_if_due(Draft(group, turn), self._context.topics, self._context.config)
+            self._context.expect_assignment(turn, group)
+            return
+        member = group.members.get(key.member_id)
+        if member is None:
+            return
+        if key.kind is TimerKind.CONSUMER_REBALANCE and member.state is not MemberState.UNREVOKED_PARTITIONS:
+            return
+        self._remove(turn, group, member, f"member {member.member_id} was fenced: {_REASONS[key.kind]}")
+
+    def _remove(self, turn: Turn, group: ConsumerGroup, member: Member, reason: str) -> None:
+        remove(self._context, self._classic_groups, turn, group, [member], reason)
+
+    # ── members of the consumer protocol ──────────────────────────────────────────────────────────
+    def heartbeat(self, turn: Turn, token: Token, request: ConsumerGroupHeartbeat) -> None:
+        try:
+            reply = self._heartbeat(turn, request)
+        except KafkaError as refusal:
+            reply = ConsumerGroupHeartbeatReply(refusal.code, refusal.message or None)
+        turn.reply(token, reply)
+
+    def _heartbeat(self, turn: Turn, request: ConsumerGroupHeartbeat) -> ConsumerGroupHeartbeatReply:
+        context = self._context
+        check_request(request, context.config)
+        if is_leaving(request):
+            group = context.get(request.group_id)
+            return leave(context, self._classic_groups, turn, group, request)
+        if not request.member_id:
+            request = replace(request, member_id=self._state.new_member_id(request.client_id))
+        group = (
+            self._group_to_join(turn, request) if request.member_epoch == 0 else context.get(request.group_id)
+        )
+        check_room(group, request.member_id, request.instance_id, context.config)
+        sender = sender_of(group, request)
+        reply = heartbeat(Draft(group, turn), sender, request, context.topics, context.config)
+        if sender.replaces is not None:
+            context.forget_member(group, sender.replaces.member_id)
+        member = group.members[sender.member.member_id]
+        self._expect(turn, group, sender.member, member)
+        return reply
+
+    def _expect(self, turn: Turn, group: ConsumerGroup, before: Member, after: Member) -> None:
+        context = self._context
+        context.expect_heartbeat(turn, group, after)
+        if before is not after:
+            context.expect_revocation(turn, group, before, after)
+            context.expect_no_more(TimerKind.CONSUMER_JOIN, group, after.member_id)
+            context.expect_no_more(TimerKind.CONSUMER_SYNC, group, after.member_id)
+        context.expect_assignment(turn, group)
+
+    def _group_to_join(self, turn: Turn, request: ConsumerGroupHeartbeat) -> ConsumerGroup:
+        """Founded, or taken over from the other protocol. The request has been found well-formed."""
+        found = self._state.groups.get(request.group_id)
+        if isinstance(found, ConsumerGroup):
+            return found
+        if isinstance(found, ClassicGroup):
+            if not found.is_empty:
+                return upgrade(self._context, self._classic_groups, turn, found, request.instance_id)
+            self._classic_groups.remove(turn, found)
+        group = self._state.groups[request.group_id] = ConsumerGroup(request.group_id)
+        return group
+
+    def describe(self, group_id: str) -> DescribedConsumerGroup:
+        try:
+            return described(self._context.get(group_id), self._context.topics, self._context.config)
+        except KafkaError as refusal:
+            return DescribedConsumerGroup(group_id, refusal.code, refusal.message)
+
+    # ── members of the classic protocol ───────────────────────────────────────────────────────────
+    def classic_join(self, turn: Turn, token: Token, request: JoinGroup) -> None:
+        try:
+            reply = self._classic_members.join(turn, self._context.get(request.group_id), request)
+        except KafkaError as refusal:
+            reply = JoinGroupReply(refusal.code, request.member_id)
+        turn.reply(token, reply)
+
+    def classic_sync(self, turn: Turn, token: Token, request: SyncGroup) -> None:
+        try:
+            reply = self._classic_members.sync(turn, self._context.get(request.group_id), request)
+        except KafkaError as refusal:
+            reply = SyncGroupReply(refusal.code)
+        turn.reply(token, reply)
+
+    def classic_heartbeat(self, turn: Turn, token: Token, request: Heartbeat) -> None:
+        try:
+            reply = self._classic_members.heartbeat(turn, self._context.get(request.group_id), request)
+        except KafkaError as refusal:
+            reply = HeartbeatReply(refusal.code)
+        turn.reply(token, reply)
+
+    def classic_leave(self, turn: Turn, token: Token, request: LeaveGroup) -> None:
+        turn.reply(token, self._classic_members.leave(turn, self._context.get(request.group_id), request))

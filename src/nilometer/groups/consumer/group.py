@@ -1,0 +1,316 @@
+"""A consumer group: the fold of its records.
+
+``apply`` is the only mutator, live and while loading. What follows from the records (who owns a partition,
+who is static) is kept beside them and changes with them.
+
+Invariants:
+- *each partition has at most one owner*: a member owns what is assigned to it and what it has yet to revoke;
+- *group epoch ≥ target assignment epoch ≥ every member's epoch*;
+- a member that is gone has left nothing behind: neither partitions nor a target.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from nilometer.groups.consumer.assignment import (
+    NO_PARTITIONS,
+    Assignment,
+    assignment_of,
+)
+from nilometer.groups.consumer.commits import check_commit, check_fetch
+from nilometer.groups.consumer.member import (
+    LEAVE_GROUP_MEMBER_EPOCH,
+    NOTHING_OWNED,
+    Member,
+)
+from nilometer.groups.group import SINCE_COMMIT, GroupType, RetentionStart
+from nilometer.groups.records import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+    CoordinatorRecord,
+)
+from nilometer.groups.requests import ListedGroup, OffsetCommit, OffsetFetch
+from nilometer.wire.consumer_protocol import PROTOCOL_TYPE
+from nilometer.wire.errors import ErrorCode
+
+DELETED_EPOCH = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedRegex:
+    topics: frozenset[str]
+    version: int
+    """Of the metadata it was matched against."""
+    timestamp: int
+
+
+class ConsumerGroup:
+    """See the module. Fields are for reading."""
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.group_epoch = 0
+        self.metadata_hash = 0
+        """Of the subscribed topics, as they were when the group epoch was last raised."""
+        self.members: dict[str, Member] = {}
+        self.target: dict[str, Assignment] = {}
+        self.assignment_epoch = 0
+        """The group epoch that the target assignment was made for."""
+        self.assignment_timestamp = 0
+        self.regexes: dict[str, ResolvedRegex] = {}
+        self.has_partition_metadata = False
+        """Whether a record of a Kafka before 4.1 is still there to be removed."""
+        self.metadata_version_seen = -1
+        """Soft: the topics were last compared with ``metadata_hash`` at this version of them."""
+        self.topic_names_seen: frozenset[str] | None = None
+        """Soft: the topic names that the expressions were last matched against."""
+        self._static: dict[str, str] = {}
+        self._owners: dict[UUID, dict[int, str]] = {}
+        self._classic_members = 0
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────
+    @property
+    def type(self) -> GroupType:
+        return GroupType.CONSUMER
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    @property
+    def state(self) -> str:
+        """As Kafka names it. A member in its epoch may still wait for a partition: that is Reconciling."""
+        if not self.members:
+            return "Empty"
+        if self.group_epoch > self.assignment_epoch:
+            return "Assigning"
+        if all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values()):
+            return "Stable"
+        return "Reconciling"
+
+    @property
+    def classic_members_count(self) -> int:
+        return self._classic_members
+
+    def static_member(self, instance_id: str) -> Member | None:
+        member_id = self._static.get(instance_id)
+        return None if member_id is None else self.members.get(member_id)
+
+    def owner(self, topic_id: UUID, partition: int) -> str | None:
+        return self._owners.get(topic_id, {}).get(partition)
+
+    def is_owned(self, topic_id: UUID, partition: int) -> bool:
+        owners = self._owners.get(topic_id)
+        return owners is not None and partition in owners
+
+    def target_of(self, member_id: str) -> Assignment:
+        return self.target.get(member_id, NO_PARTITIONS)
+
+    def topics_of(self, member: Member) -> frozenset[str]:
+        """The names that the member subscribes to, whether there are such topics or not."""
+        regex = self.regexes.get(member.subscribed_topic_regex)
+        return (
+            member.subscribed_topic_names if regex is None else member.subscribed_topic_names | regex.topics
+        )
+
+    def subscribed_topics(self) -> set[str]:
+        return set[str]().union(*(self.topics_of(member) for member in self.members.values()))
+
+    def regex_subscribers(self, regex: str) -> list[Member]:
+        return [member for member in self.members.values() if member.subscribed_topic_regex == regex]
+
+    def preferred_assignor(self) -> str | None:
+        """What most of those want that want something; the first in the alphabet of several."""
+        counts = Counter(m.server_assignor for m in self.members.values() if m.server_assignor is not None)
+        return min(counts, key=lambda name: (-counts[name], name), default=None)
+
+    def classic_protocols(self) -> set[str]:
+        """The protocols that every member of the classic protocol supports."""
+        supported = [
+            {protocol.name for protocol in member.classic.supported_protocols}
+            for member in self.members.values()
+            if member.classic is not None
+        ]
+        return set[str]() if not supported else set[str].intersection(*supported)
+
+    # ── as any group ────────────────────────────────────────────────────────────────────────────
+    def check_offset_commit(self, request: OffsetCommit) -> ErrorCode:
+        if request.generation_id_or_member_epoch < 0 and not self.members:
+            return ErrorCode.none
+        return check_commit(self.members.get(request.member_id), request)
+
+    def check_offset_fetch(self, request: OffsetFetch) -> ErrorCode:
+        if request.member_id is None and request.member_epoch < 0:
+            return ErrorCode.none
+        return check_fetch(self.members.get(request.member_id or ""), request)
+
+    def check_offset_delete(self) -> ErrorCode:
+        return ErrorCode.none
+
+    def check_delete(self) -> ErrorCode:
+        return ErrorCode.non_empty_group if self.members else ErrorCode.none
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        return any(topic in self.topics_of(member) for member in self.members.values())
+
+    def retention_start(self) -> RetentionStart | None:
+        return SINCE_COMMIT
+
+    def listed(self) -> ListedGroup:
+        return ListedGroup(self.group_id, PROTOCOL_TYPE, self.state, self.type.value)
+
+    def tombstones(self) -> list[CoordinatorRecord]:
+        """Assignments before members before the group: whoever folds a part of them sees no loose end."""
+        return [CoordinatorRecord(key, None) for key in self._keys()]
+
+    def _keys(
+        self,
+    ) -> Iterator[
+        ConsumerGroupCurrentMemberAssignmentKey
+        | ConsumerGroupTargetAssignmentMemberKey
+        | ConsumerGroupTargetAssignmentMetadataKey
+        | ConsumerGroupMemberMetadataKey
+        | ConsumerGroupRegularExpressionKey
+        | ConsumerGroupPartitionMetadataKey
+        | ConsumerGroupMetadataKey
+    ]:
+        for member_id in sorted(self.members):
+            yield ConsumerGroupCurrentMemberAssignmentKey(self.group_id, member_id)
+        for member_id in sorted(self.target):
+            yield ConsumerGroupTargetAssignmentMemberKey(self.group_id, member_id)
+        yield ConsumerGroupTargetAssignmentMetadataKey(self.group_id)
+        for member_id in sorted(self.members):
+            yield ConsumerGroupMemberMetadataKey(self.group_id, member_id)
+        for regex in sorted(self.regexes):
+            yield ConsumerGroupRegularExpressionKey(self.group_id, regex)
+        if self.has_partition_metadata:
+            yield ConsumerGroupPartitionMetadataKey(self.group_id)
+        yield ConsumerGroupMetadataKey(self.group_id)
+
+    # ── the fold ────────────────────────────────────────────────────────────────────────────────
+    def apply(self, record: CoordinatorRecord) -> None:
+        """Folds one record of this group. A tombstone of what is not there changes nothing."""
+        key, value = record.key, record.value
+        match key:
+            case ConsumerGroupCurrentMemberAssignmentKey():
+                assert value is None or isinstance(value, ConsumerGroupCurrentMemberAssignmentValue)
+                self._apply_assignment(key.member_id, value)
+            case ConsumerGroupTargetAssignmentMemberKey():
+                if value is None:
+                    self.target.pop(key.member_id, None)
+                else:
+                    assert isinstance(value, ConsumerGroupTargetAssignmentMemberValue)
+                    self.target[key.member_id] = assignment_of(value.topic_partitions)
+            case ConsumerGroupMemberMetadataKey():
+                assert value is None or isinstance(value, ConsumerGroupMemberMetadataValue)
+                self._apply_metadata(key.member_id, value)
+            case ConsumerGroupTargetAssignmentMetadataKey():
+                assert value is None or isinstance(value, ConsumerGroupTargetAssignmentMetadataValue)
+                self.assignment_epoch = DELETED_EPOCH if value is None else value.assignment_epoch
+                self.assignment_timestamp = 0 if value is None else value.assignment_timestamp
+            case ConsumerGroupMetadataKey():
+                assert value is None or isinstance(value, ConsumerGroupMetadataValue)
+                self.group_epoch = DELETED_EPOCH if value is None else value.epoch
+                self.metadata_hash = 0 if value is None else value.metadata_hash
+            case ConsumerGroupRegularExpressionKey():
+                if value is None:
+                    self.regexes.pop(key.regular_expression, None)
+                else:
+                    assert isinstance(value, ConsumerGroupRegularExpressionValue)
+                    self.regexes[key.regular_expression] = ResolvedRegex(
+                        frozenset(value.topics), value.version, value.timestamp
+                    )
+            case ConsumerGroupPartitionMetadataKey():
+                self.has_partition_metadata = value is not None
+            case _:
+                raise AssertionError(f"not a record of a consumer group: {record}")
+
+    def _apply_metadata(self, member_id: str, value: ConsumerGroupMemberMetadataValue | None) -> None:
+        before = self.members.get(member_id)
+        if value is not None:
+            self._put(before, (before or Member(member_id)).with_metadata(value))
+        elif before is not None:
+            self._release(before)
+            self._forget_static(before)
+            self._classic_members -= before.uses_classic_protocol
+            del self.members[member_id]
+
+    def _apply_assignment(
+        self, member_id: str, value: ConsumerGroupCurrentMemberAssignmentValue | None
+    ) -> None:
+        before = self.members.get(member_id)
+        if value is not None:
+            self._put(before, (before or Member(member_id)).with_assignment(value))
+        elif before is not None:
+            gone = replace(
+                before,
+                member_epoch=LEAVE_GROUP_MEMBER_EPOCH,
+                previous_member_epoch=LEAVE_GROUP_MEMBER_EPOCH,
+                assigned=NOTHING_OWNED,
+                pending_revocation=NOTHING_OWNED,
+            )
+            self._put(before, gone)
+
+    def _put(self, before: Member | None, after: Member) -> None:
+        if before is not None:
+            self._release(before)
+            self._forget_static(before)
+            self._classic_members -= before.uses_classic_protocol
+        self.members[after.member_id] = after
+        self._classic_members += after.uses_classic_protocol
+        if after.instance_id is not None:
+            self._static[after.instance_id] = after.member_id
+        for owned in (after.assigned, after.pending_revocation):
+            for topic_id, partitions in owned.items():
+                self._owners.setdefault(topic_id, {}).update(dict.fromkeys(partitions, after.member_id))
+
+    def _release(self, member: Member) -> None:
+        """What is another's by now stays the other's: a compacted log may name the receiver first."""
+        for owned in (member.assigned, member.pending_revocation):
+            for topic_id, partitions in owned.items():
+                owners = self._owners.get(topic_id, {})
+                for partition in partitions:
+                    if owners.get(partition) == member.member_id:
+                        del owners[partition]
+                if not owners:
+                    self._owners.pop(topic_id, None)
+
+    def _forget_static(self, member: Member) -> None:
+        if member.instance_id is not None and self._static.get(member.instance_id) == member.member_id:
+            del self._static[member.instance_id]
+
+    # ── comparing ───────────────────────────────────────────────────────────────────────────────
+    def hard_state(self) -> tuple[object, ...]:
+        """All that records keep: equal for all who folded the same."""
+        return (
+            self.group_epoch,
+            self.metadata_hash,
+            self.members,
+            self.target,
+            self.assignment_epoch,
+            self.assignment_timestamp,
+            self.regexes,
+            self.has_partition_metadata,
+            self._static,
+            self._owners,
+            self._classic_members,
+        )
+
+
+def members_by_id(members: Iterable[Member]) -> list[Member]:
+    return sorted(members, key=lambda member: member.member_id)

@@ -1,0 +1,284 @@
+"""What one heartbeat of a member of the consumer protocol does to its group.
+
+In this order: is the request well-formed, may this member speak, did it change what it wants, did the topics
+change, is a target assignment due, and how far can this member go towards it. All that may refuse the request
+comes before the first record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from nilometer.groups.config import GroupConfig
+from nilometer.groups.consumer.assignment import Assignment, assignment_of, topic_partitions
+from nilometer.groups.consumer.draft import Draft
+from nilometer.groups.consumer.group import ConsumerGroup
+from nilometer.groups.consumer.member import (
+    LEAVE_GROUP_MEMBER_EPOCH,
+    LEAVE_GROUP_STATIC_MEMBER_EPOCH,
+    Member,
+    claims_only,
+)
+from nilometer.groups.consumer.rebalance import assign, assignment_delay_ms, refresh
+from nilometer.groups.consumer.reconciliation import Target, check_state, reconciled
+from nilometer.groups.consumer.topic_regex import check_topic_regex
+from nilometer.groups.consumer.topics import Topics
+from nilometer.groups.requests import ConsumerGroupHeartbeat, ConsumerGroupHeartbeatReply
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+HEARTBEAT_INTERVAL_MS_MIN: Final = 100
+
+
+def check_request(request: ConsumerGroupHeartbeat, config: GroupConfig) -> None:
+    """What needs no group to be seen. Raises KafkaError."""
+    joins = request.member_epoch == 0
+    if request.requires_member_id or not joins:
+        _not_blank(request.member_id, "MemberId")
+    _not_blank(request.group_id, "GroupId")
+    _not_blank(request.instance_id, "InstanceId")
+    _not_blank(request.rack_id, "RackId")
+    if joins:
+        if request.rebalance_timeout_ms == -1:
+            _invalid("RebalanceTimeoutMs must be provided in first request.")
+        if request.topic_partitions is None or request.topic_partitions:
+            _invalid("TopicPartitions must be empty when (re-)joining.")
+        if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
+            _invalid(
+                "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
+            )
+        if request.subscribed_topic_regex:
+            check_topic_regex(request.subscribed_topic_regex)
+    elif request.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
+        if request.instance_id is None:
+            _invalid("InstanceId can't be null.")
+    elif request.member_epoch < LEAVE_GROUP_STATIC_MEMBER_EPOCH:
+        _invalid("MemberEpoch is invalid.")
+    assignors = config.group_consumer_assignors
+    if request.server_assignor is not None and request.server_assignor not in assignors:
+        raise KafkaError(
+            ErrorCode.unsupported_assignor,
+            f"ServerAssignor {request.server_assignor} is not supported. "
+            f"Supported assignors: {', '.join(assignors)}.",
+        )
+
+
+def check_room(group: ConsumerGroup, member_id: str, instance_id: str | None, config: GroupConfig) -> None:
+    """Who replaces a static member takes no more room than that one did. Raises KafkaError."""
+    known = member_id in group.members or (
+        instance_id is not None and group.static_member(instance_id) is not None
+    )
+    if not known and len(group.members) >= config.group_consumer_max_size:
+        raise KafkaError(
+            ErrorCode.group_max_size_reached,
+            "The consumer group has reached its maximum capacity of "
+            f"{config.group_consumer_max_size} members.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Who speaks, as the group knows it before the request."""
+
+    member: Member
+    """New ones have no epoch yet."""
+    replaces: Member | None = None
+    """The static member whose place it takes."""
+
+
+def sender_of(group: ConsumerGroup, request: ConsumerGroupHeartbeat) -> Sender:
+    """Raises KafkaError if it may not speak."""
+    if request.instance_id is None:
+        member = group.members.get(request.member_id)
+        if member is None:
+            if request.member_epoch != 0:
+                raise unknown_member(group, request.member_id)
+            return Sender(Member(request.member_id))
+        check_epoch(member, request)
+        return Sender(member)
+    holder = group.static_member(request.instance_id)
+    if request.member_epoch == 0:
+        return _joining_static(group, holder, request)
+    if holder is None:
+        raise KafkaError(ErrorCode.unknown_member_id, f"Instance id {request.instance_id} is unknown.")
+    check_instance(holder, request.member_id, request.instance_id)
+    check_epoch(holder, request)
+    return Sender(holder)
+
+
+def _joining_static(group: ConsumerGroup, holder: Member | None, request: ConsumerGroupHeartbeat) -> Sender:
+    if holder is None:
+        return Sender(group.members.get(request.member_id) or Member(request.member_id))
+    if holder.member_id == request.member_id:
+        return Sender(holder)
+    if not holder.uses_classic_protocol and holder.member_epoch != LEAVE_GROUP_STATIC_MEMBER_EPOCH:
+        raise KafkaError(
+            ErrorCode.unreleased_instance_id,
+            f"Static member {request.member_id} with instance id {request.instance_id} cannot join the group "
+            f"because the instance id is owned by {holder.member_id} member.",
+        )
+    return Sender(successor(holder, request.member_id), holder)
+
+
+def successor(holder: Member, member_id: str) -> Member:
+    """The same member under a new id, at its beginning."""
+    return replace(holder, member_id=member_id, member_epoch=0, previous_member_epoch=0)
+
+
+def check_instance(holder: Member, member_id: str, instance_id: str) -> None:
+    if holder.member_id != member_id:
+        raise KafkaError(
+            ErrorCode.fenced_instance_id,
+            f"Static member {member_id} with instance id {instance_id} was fenced by member "
+            f"{holder.member_id}.",
+        )
+
+
+def check_epoch(member: Member, request: ConsumerGroupHeartbeat) -> None:
+    """A member that begins anew may; one that is an epoch behind may, if it claims only what it was given."""
+    epoch = request.member_epoch
+    if epoch in (0, member.member_epoch):
+        return
+    if epoch > member.member_epoch:
+        raise _fenced("greater", epoch, member)
+    claimed = request.topic_partitions
+    if (
+        epoch != member.previous_member_epoch
+        or claimed is None
+        or not claims_only(assignment_of(claimed), member.assigned)
+    ):
+        raise _fenced("smaller", epoch, member)
+
+
+def heartbeat(
+    draft: Draft, sender: Sender, request: ConsumerGroupHeartbeat, topics: Topics, config: GroupConfig
+) -> ConsumerGroupHeartbeatReply:
+    """Raises KafkaError before anything is written, or not at all."""
+    group, member = draft.group, sender.member
+    wanted = _with_wishes(member, request)
+    regex = wanted.subscribed_topic_regex
+    if regex and regex != member.subscribed_topic_regex and not group.regex_subscribers(regex):
+        check_topic_regex(regex)
+    claimed = None if request.topic_partitions is None else assignment_of(request.topic_partitions)
+    check_state(member, claimed)
+
+    if sender.replaces is not None:
+        replace_member(draft, sender.replaces, member)
+    changed = write_member(draft, member, wanted)
+    refresh(draft, topics, subscription_changed=changed)
+    assign_if_due(draft, topics, config)
+    after = reconcile(draft, topics, group.members[member.member_id], claimed)
+
+    asks_for_all = request.member_epoch == 0 or (
+        request.rebalance_timeout_ms != -1
+        and claimed is not None
+        and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
+    )
+    missed_reply = request.member_epoch != member.member_epoch
+    tell = asks_for_all or missed_reply or after.assigned != member.assigned
+    return ConsumerGroupHeartbeatReply(
+        member_id=after.member_id,
+        member_epoch=after.member_epoch,
+        heartbeat_interval_ms=heartbeat_interval_ms(draft, config),
+        assignment=topic_partitions(after.assigned) if tell else None,
+    )
+
+
+def heartbeat_interval_ms(draft: Draft, config: GroupConfig) -> int:
+    """Who waits for a target assignment is to come when that is there, and not a whole interval later."""
+    delay = assignment_delay_ms(draft.group, config, draft.turn.wall_ms)
+    usual = config.group_consumer_heartbeat_interval_ms
+    return usual if delay is None else min(usual, max(HEARTBEAT_INTERVAL_MS_MIN, delay))
+
+
+def write_member(draft: Draft, before: Member, wanted: Member) -> bool:
+    """Whether its subscription changed."""
+    is_new = wanted.member_id not in draft.group.members
+    if is_new or wanted != before:
+        draft.member_metadata(wanted)
+    return (
+        is_new
+        or wanted.subscribed_topic_names != before.subscribed_topic_names
+        or wanted.subscribed_topic_regex != before.subscribed_topic_regex
+    )
+
+
+def replace_member(draft: Draft, old: Member, new: Member) -> None:
+    """The new one takes over target and partitions."""
+    target = draft.group.target_of(old.member_id)
+    draft.remove_member(old.member_id)
+    draft.member_metadata(new)
+    draft.target(new.member_id, target)
+    draft.member_assignment(new)
+
+
+def assign_if_due(draft: Draft, topics: Topics, config: GroupConfig) -> None:
+    if assignment_delay_ms(draft.group, config, draft.turn.wall_ms) == 0:
+        assign(draft, topics, config)
+
+
+def reconcile(draft: Draft, topics: Topics, member: Member, claimed: Assignment | None) -> Member:
+    """The member afterwards."""
+    group = draft.group
+    if member.is_reconciled_to(group.assignment_epoch) and group.group_epoch == group.assignment_epoch:
+        return member
+    outdated = group.group_epoch > group.assignment_epoch
+    target = Target(
+        group.assignment_epoch,
+        group.target_of(member.member_id),
+        topics.ids_of(group.topics_of(member)) if outdated else None,
+    )
+    after = reconciled(member, target, group.is_owned, claimed)
+    if after is not member:
+        draft.member_assignment(after)
+    return after
+
+
+def _with_wishes(member: Member, request: ConsumerGroupHeartbeat) -> Member:
+    names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
+    wanted = replace(
+        member,
+        instance_id=member.instance_id if request.instance_id is None else request.instance_id,
+        rack_id=member.rack_id if request.rack_id is None else request.rack_id,
+        rebalance_timeout_ms=(
+            member.rebalance_timeout_ms
+            if request.rebalance_timeout_ms == -1
+            else request.rebalance_timeout_ms
+        ),
+        server_assignor=member.server_assignor
+        if request.server_assignor is None
+        else request.server_assignor,
+        subscribed_topic_names=member.subscribed_topic_names if names is None else frozenset(names),
+        subscribed_topic_regex=member.subscribed_topic_regex if regex is None else regex,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        classic=None,
+    )
+    return member if wanted == member else wanted
+
+
+def is_leaving(request: ConsumerGroupHeartbeat) -> bool:
+    return request.member_epoch in (LEAVE_GROUP_MEMBER_EPOCH, LEAVE_GROUP_STATIC_MEMBER_EPOCH)
+
+
+def unknown_member(group: ConsumerGroup, member_id: str) -> KafkaError:
+    return KafkaError(
+        ErrorCode.unknown_member_id, f"Member {member_id} is not a member of group {group.group_id}."
+    )
+
+
+def _fenced(how: str, epoch: int, member: Member) -> KafkaError:
+    return KafkaError(
+        ErrorCode.fenced_member_epoch,
+        f"The consumer group member has a {how} member epoch ({epoch}) than the one known by the group "
+        f"coordinator ({member.member_epoch}). The member must abandon all its partitions and rejoin.",
+    )
+
+
+def _not_blank(value: str | None, name: str) -> None:
+    if value is not None and not value.strip():
+        _invalid(f"{name} can't be empty.")
+
+
+def _invalid(message: str) -> None:
+    raise KafkaError(ErrorCode.invalid_request, message)

@@ -1,0 +1,95 @@
+"""What makes a group rebalance, and what it then aims for.
+
+The group epoch rises when a subscription changes, a member leaves, or the subscribed topics are no longer
+what they were. Soon after follows a target assignment for that epoch: at once if the last one is old enough,
+else when ``group.consumer.assignment.interval.ms`` is over (KIP-1263), so that two hundred members that start
+together cost a few assignments and not two hundred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from nilometer.groups.config import GroupConfig
+from nilometer.groups.consumer.assignment import Assignor, MemberSpec
+from nilometer.groups.consumer.draft import Draft
+from nilometer.groups.consumer.group import ConsumerGroup
+from nilometer.groups.consumer.range_assignor import assign_ranges
+from nilometer.groups.consumer.topic_regex import matching_topics
+from nilometer.groups.consumer.topics import Topics
+from nilometer.groups.consumer.uniform import assign_uniformly
+
+ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": assign_uniformly, "range": assign_ranges}
+
+
+def resolve_regexes(draft: Draft, topics: Topics) -> None:
+    """Every expression with a subscriber is matched against the topics there are; those without are dropped.
+
+    Names seen before are not matched again.
+    """
+    group = draft.group
+    subscribed = {member.subscribed_topic_regex for member in group.members.values()} - {""}
+    if not subscribed and not group.regexes:
+        return
+    for regex in sorted(group.regexes.keys() - subscribed):
+        draft.remove_regex(regex)
+    names, seen = topics.names(), group.topic_names_seen
+    for regex in sorted(subscribed):
+        before = group.regexes.get(regex)
+        if before is None or seen is None:
+            matched = matching_topics(regex, names)
+        elif names is seen:
+            continue
+        else:
+            matched = (before.topics & names) | matching_topics(regex, names - seen)
+        if before is None or before.topics != matched:
+            draft.regex(regex, matched, topics.metadata_version)
+    group.topic_names_seen = names
+
+
+def refresh(draft: Draft, topics: Topics, *, subscription_changed: bool) -> None:
+    """Raises the group epoch if the subscription changed, or the topics did."""
+    group = draft.group
+    if not subscription_changed and group.metadata_version_seen == topics.version:
+        return
+    resolve_regexes(draft, topics)
+    metadata_hash = topics.hash_of(group.subscribed_topics())
+    if subscription_changed or metadata_hash != group.metadata_hash:
+        draft.group_epoch(group.group_epoch + 1, metadata_hash)
+    group.metadata_version_seen = topics.version
+
+
+def assignment_delay_ms(group: ConsumerGroup, config: GroupConfig, wall_ms: int) -> int | None:
+    """How long the next target assignment has to wait; None if none is due."""
+    if not group.members or group.group_epoch <= group.assignment_epoch:
+        return None
+    since = wall_ms - group.assignment_timestamp
+    if since < 0 or not any(group.target.values()):
+        return 0  # nobody has anything yet, or the clock was set back
+    return max(0, config.group_consumer_assignment_interval_ms - since)
+
+
+def assign(draft: Draft, topics: Topics, config: GroupConfig) -> None:
+    """A new target assignment, for the group epoch. Members that get what they had get no record."""
+    group = draft.group
+    name = group.preferred_assignor()
+    if name is None or name not in ASSIGNORS:
+        name = config.group_consumer_assignors[0]
+    subscribed: dict[frozenset[str], MemberSpec] = {}
+    members: dict[str, MemberSpec] = {}
+    for member_id, member in group.members.items():
+        names = group.topics_of(member)
+        alike = subscribed.get(names)
+        if alike is None:
+            alike = subscribed[names] = MemberSpec(topics.ids_of(names))
+        members[member_id] = MemberSpec(alike.subscribed, group.target_of(member_id), member.instance_id)
+    assigned = ASSIGNORS[name](members, topics.partition_counts(_union(subscribed)))
+    for member_id, assignment in assigned.items():
+        if group.target.get(member_id) != assignment:
+            draft.target(member_id, assignment)
+    draft.assignment_epoch(group.group_epoch)
+
+
+def _union(names: Iterable[frozenset[str]]) -> frozenset[str]:
+    return frozenset[str]().union(*names)

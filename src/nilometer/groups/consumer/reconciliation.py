@@ -1,0 +1,138 @@
+"""How one member gets from what it owns to what it should own: first out, then in.
+
+A member revokes whatever is not in its target and says so by no longer claiming it. Only then does it enter
+the target's epoch, and is given what nobody else owns any more. So no partition ever has two owners, although
+members hear of a new target one by one, each at its own heartbeat.
+
+    STABLE ──────── has to revoke something ───────▶ UNREVOKED_PARTITIONS
+       ▲ ▲                                              │ no longer claims it
+       │ └── nothing to revoke, all free ───────────────┤
+       │                                                ▼ something still owned by another
+       └──────────── the other let go of it ──── UNRELEASED_PARTITIONS
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from nilometer.groups.consumer.assignment import Assignment
+from nilometer.groups.consumer.member import NOTHING_OWNED, Member, MemberState, Owned, claims_any
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a member is to end up with, and when that was decided."""
+
+    epoch: int
+    assignment: Assignment
+    subscribed: frozenset[UUID] | None = None
+    """The topics the member subscribes to, while the target is older than its subscription may be."""
+
+    def wants(self, topic_id: UUID) -> frozenset[int]:
+        if self.subscribed is not None and topic_id not in self.subscribed:
+            return frozenset()
+        return self.assignment.get(topic_id, frozenset())
+
+
+def check_state(member: Member, claimed: Assignment | None) -> None:
+    """Raises KafkaError FENCED_MEMBER_EPOCH: a state of a later version cannot be gone on from."""
+    if member.state is MemberState.UNKNOWN and (claimed is None or claimed):
+        raise KafkaError(
+            ErrorCode.fenced_member_epoch,
+            "The consumer group member is in an unknown state. "
+            "The member must abandon all its partitions and rejoin.",
+        )
+
+
+def reconciled(
+    member: Member,
+    target: Target,
+    is_owned: Callable[[UUID, int], bool],
+    claimed: Assignment | None,
+) -> Member:
+    """The member after this step; itself if there is nothing to do.
+
+    ``is_owned`` says whether any member owns a partition; ``claimed`` is what the member says it owns, None
+    if it does not say. The member has passed :func:`check_state`.
+    """
+    match member.state:
+        case MemberState.STABLE if member.member_epoch == target.epoch and target.subscribed is None:
+            return member
+        case MemberState.UNREVOKED_PARTITIONS if _still_claims(claimed, member.pending_revocation):
+            return member if target.subscribed is None else _without_unsubscribed(member, target.subscribed)
+        case MemberState.UNKNOWN:
+            return _towards(replace(member, member_epoch=target.epoch), target, is_owned, claimed)
+        case _:
+            return _towards(member, target, is_owned, claimed)
+
+
+def _towards(
+    member: Member, target: Target, is_owned: Callable[[UUID, int], bool], claimed: Assignment | None
+) -> Member:
+    kept: dict[UUID, dict[int, int]] = {}
+    surplus: dict[UUID, dict[int, int]] = {}
+    for topic_id, partitions in member.assigned.items():
+        wanted = target.wants(topic_id)
+        for partition, epoch in partitions.items():
+            place = kept if partition in wanted else surplus
+            place.setdefault(topic_id, {})[partition] = epoch
+    if surplus and _still_claims(claimed, surplus):
+        return _stepped(member, MemberState.UNREVOKED_PARTITIONS, member.member_epoch, kept, surplus)
+
+    waits = False
+    for topic_id in sorted(target.assignment):
+        mine = member.assigned.get(topic_id, {})
+        for partition in sorted(target.wants(topic_id)):
+            if partition in mine:
+                continue
+            if is_owned(topic_id, partition):
+                waits = True
+            else:
+                kept.setdefault(topic_id, {})[partition] = target.epoch
+    state = MemberState.UNRELEASED_PARTITIONS if waits else MemberState.STABLE
+    return _stepped(member, state, target.epoch, kept, NOTHING_OWNED)
+
+
+def _without_unsubscribed(member: Member, subscribed: frozenset[UUID]) -> Member:
+    """A member that is still revoking gives up what it has just unsubscribed from as well."""
+    dropped = {
+        topic_id: dict(partitions)
+        for topic_id, partitions in member.assigned.items()
+        if topic_id not in subscribed
+    }
+    if not dropped:
+        return member
+    kept = {
+        topic_id: partitions for topic_id, partitions in member.assigned.items() if topic_id in subscribed
+    }
+    pending = {topic_id: dict(partitions) for topic_id, partitions in member.pending_revocation.items()}
+    for topic_id, partitions in dropped.items():
+        pending.setdefault(topic_id, {}).update(partitions)
+    return _stepped(member, MemberState.UNREVOKED_PARTITIONS, member.member_epoch, kept, pending)
+
+
+def _stepped(member: Member, state: MemberState, epoch: int, assigned: Owned, pending: Owned) -> Member:
+    same = (state, epoch, assigned, pending) == (
+        member.state,
+        member.member_epoch,
+        member.assigned,
+        member.pending_revocation,
+    )
+    if same:
+        return member
+    return replace(
+        member,
+        state=state,
+        previous_member_epoch=member.member_epoch,
+        member_epoch=epoch,
+        assigned=assigned,
+        pending_revocation=pending,
+    )
+
+
+def _still_claims(claimed: Assignment | None, partitions: Owned) -> bool:
+    """A member that does not say what it owns may still own it."""
+    return claimed is None or claims_any(claimed, partitions)

@@ -1,0 +1,62 @@
+"""The cluster's topics as consumer groups see them, with a version that rises when they may have changed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from uuid import UUID
+
+from nilometer.cluster.image import ClusterImage
+
+
+class Topics:
+    """A view of the image, which moves on underneath. One per shard."""
+
+    def __init__(self, image: ClusterImage) -> None:
+        self._image = image
+        self.version = 0
+        self._names: frozenset[str] | None = None
+
+    @property
+    def metadata_version(self) -> int:
+        return self._image.number
+
+    def changed(self, image: ClusterImage) -> None:
+        self._image = image
+        self.version += 1
+        self._names = None
+
+    def names(self) -> frozenset[str]:
+        """The same object until something changes."""
+        if self._names is None:
+            self._names = frozenset(topic.name for topic in self._image.topics())
+        return self._names
+
+    def id_of(self, name: str) -> UUID | None:
+        topic = self._image.topic(name)
+        return None if topic is None else topic.uuid
+
+    def name_of(self, topic_id: UUID) -> str | None:
+        topic = self._image.topic_by_uuid(topic_id)
+        return None if topic is None else topic.name
+
+    def ids_of(self, names: Iterable[str]) -> frozenset[UUID]:
+        """Of those that exist."""
+        found = (self._image.topic(name) for name in names)
+        return frozenset(topic.uuid for topic in found if topic is not None)
+
+    def partition_counts(self, names: Iterable[str]) -> dict[UUID, int]:
+        found = (self._image.topic(name) for name in names)
+        return {topic.uuid: len(topic.partitions) for topic in found if topic is not None}
+
+    def hash_of(self, names: Iterable[str]) -> int:
+        """Changes when one of the topics is created, deleted, created anew or given more partitions; 0 if
+        none of them exists. Fits in a signed 64-bit field."""
+        digest = hashlib.blake2b(digest_size=8)
+        empty = True
+        for name in sorted(names):
+            topic = self._image.topic(name)
+            if topic is not None:
+                empty = False
+                digest.update(topic.uuid.bytes + len(topic.partitions).to_bytes(4, "big"))
+        return 0 if empty else int.from_bytes(digest.digest(), "big", signed=True)
