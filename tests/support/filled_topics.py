@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 KEEP = {"retention.ms": "-1"}
@@ -30,9 +30,16 @@ class Topics:
         self._numbers = itertools.count()
         self._life = uuid.uuid4().hex[:6]
 
-    def create(self, partitions: int = 2, prefix: str = "events", name: str | None = None) -> str:
+    def create(
+        self,
+        partitions: int = 2,
+        prefix: str = "events",
+        name: str | None = None,
+        config: Mapping[str, str] | None = None,
+    ) -> str:
         name = name or f"{prefix}-{self._life}-{next(self._numbers)}"
-        self._admin.create_topics([NewTopic(name, partitions, 1, config=KEEP)])[name].result(30)
+        topic = NewTopic(name, partitions, 1, config={**KEEP, **(config or {})})
+        self._admin.create_topics([topic])[name].result(30)
         return name
 
     def add_partitions(self, name: str, count: int) -> None:
@@ -44,6 +51,14 @@ class Topics:
     def delete_records(self, name: str, partition: int, before: int) -> None:
         for future in self._admin.delete_records([TopicPartition(name, partition, before)]).values():
             future.result(30)
+
+    def end(self, name: str, partition: int) -> int:
+        """The partition's high watermark."""
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "unused"})
+        try:
+            return consumer.get_watermark_offsets(TopicPartition(name, partition), timeout=30)[1]
+        finally:
+            consumer.close()
 
     def send(self, name: str, records: Sequence[Sent], codec: str = "none") -> None:
         producer = Producer(

@@ -1,0 +1,168 @@
+"""What each task reads: ranges of offsets, cut at the borders of batches that the offset indexes know.
+
+Knows segments, their sizes and indexes. A plan names offsets only, never positions in files, since files may
+be compacted, rolled or deleted before a task comes to them.
+
+Invariants: slices do not overlap, and together they are the range that was asked for, less what a time leaves
+out; a slice takes about so many bytes as were asked for, and one batch at least.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from nilometer.pipeline.log_folders.replica_folders import ReplicaFolder
+from nilometer.pipeline.log_folders.slice_reader import base_offset_at, index_of
+from nilometer.pipeline.log_folders.stored_files import open_place
+from nilometer.pipeline.log_folders.transactions import Aborted
+from nilometer.runtime import Disk
+from nilometer.storage import names
+from nilometer.storage.offset_index import CorruptIndex
+from nilometer.storage.time_index import ENTRY_SIZE as TIME_ENTRY_BYTES
+from nilometer.storage.time_index import TimeIndex
+
+
+@dataclass(frozen=True, slots=True)
+class LogSlice:
+    """One task's work."""
+
+    place: str
+    topic: str
+    partition: int
+    start: int
+    end: int
+    bytes: int
+    """About so many; 0 where nothing is known of it."""
+    aborted: tuple[Aborted, ...] = ()
+    """Transactions whose records are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """The part of one segment that is read."""
+
+    base_offset: int
+    start: int
+    end: int
+    bytes: int
+
+
+def plan_slices(
+    replica: ReplicaFolder,
+    start: int,
+    end: int,
+    *,
+    bytes_per_slice: int,
+    since_ms: int | None = None,
+    records_max: int | None = None,
+) -> list[LogSlice]:
+    """Slices of [start, end). ``since_ms`` leaves out segments whose records are all older."""
+    disk, folder = open_place(replica.place)
+    stretches = _stretches(disk, folder, replica.segments(), start, end, since_ms)
+    part = replica.part
+    slices: list[LogSlice] = []
+    for run in _runs(stretches, bytes_per_slice):
+        bounds = [run[0].start, *_cuts(disk, folder, run, bytes_per_slice), run[-1].end]
+        share = sum(one.bytes for one in run) // (len(bounds) - 1)
+        slices += [
+            LogSlice(replica.place, part.topic, part.partition, low, high, share)
+            for low, high in pairwise(bounds)
+        ]
+    return [piece for one in slices for piece in _at_most(one, records_max)]
+
+
+def total_bytes(replica: ReplicaFolder, start: int, end: int) -> int:
+    """About how much lies in [start, end)."""
+    disk, folder = open_place(replica.place)
+    return sum(one.bytes for one in _stretches(disk, folder, replica.segments(), start, end, None))
+
+
+def _stretches(
+    disk: Disk, folder: str, bases: Sequence[int], start: int, end: int, since_ms: int | None
+) -> list[_Stretch]:
+    found: list[_Stretch] = []
+    for slot, base in enumerate(bases):
+        following = bases[slot + 1] if slot + 1 < len(bases) else None
+        low = max(base if slot else start, start)
+        high = end if following is None else min(following, end)
+        if low >= high:
+            continue
+        try:
+            size = disk.file_size(posixpath.join(folder, names.offset_name(base, names.LOG_SUFFIX)))
+        except FileNotFoundError:
+            size = 0  # removed meanwhile: whoever reads it will say so
+        if since_ms is not None:
+            times = _time_index(disk, folder, base)
+            if following is not None and len(times) and times.last_entry[0] < since_ms:
+                continue
+            low = _first_since(times, since_ms, low)
+        if low < high:
+            found.append(_Stretch(base, low, high, size))
+    return found
+
+
+def _first_since(times: TimeIndex, since_ms: int, low: int) -> int:
+    """Where records of that time may begin: up to the offset of an earlier entry all are older."""
+    if not len(times) or times.entries()[0][0] >= since_ms:
+        return low
+    return max(low, times.lookup(since_ms - 1) + 1)
+
+
+def _time_index(disk: Disk, folder: str, base_offset: int) -> TimeIndex:
+    path = posixpath.join(folder, names.offset_name(base_offset, names.TIME_INDEX_SUFFIX))
+    try:
+        data = disk.read_file(path)
+        return TimeIndex.parse(base_offset, data[: len(data) - len(data) % TIME_ENTRY_BYTES])
+    except (FileNotFoundError, CorruptIndex):
+        return TimeIndex(base_offset)
+
+
+def _runs(stretches: Sequence[_Stretch], bytes_per_slice: int) -> Iterator[list[_Stretch]]:
+    """Neighbours that are small are read by one task; a large segment is a run of its own."""
+    run: list[_Stretch] = []
+    for one in stretches:
+        follows = bool(run) and run[-1].end == one.start
+        if run and (not follows or sum(each.bytes for each in run) + one.bytes > bytes_per_slice):
+            yield run
+            run = []
+        run.append(one)
+    if run:
+        yield run
+
+
+def _cuts(disk: Disk, folder: str, run: Sequence[_Stretch], bytes_per_slice: int) -> list[int]:
+    """Offsets of batches at which a single large segment is divided."""
+    stretch = run[0]
+    if len(run) > 1 or stretch.bytes <= bytes_per_slice:
+        return []
+    try:
+        path = posixpath.join(folder, names.offset_name(stretch.base_offset, names.LOG_SUFFIX))
+        file = disk.open(path, writable=False)
+    except FileNotFoundError:
+        return []
+    cuts: list[int] = []
+    wanted = bytes_per_slice
+    try:
+        for last_offset, position in index_of(disk, folder, stretch.base_offset).entries():
+            if position < wanted:
+                continue
+            offset = base_offset_at(file, position)
+            if offset is None or not stretch.base_offset <= offset <= last_offset:
+                continue  # an entry that is wrong divides nothing
+            if (cuts[-1] if cuts else stretch.start) < offset < stretch.end:
+                cuts.append(offset)
+            wanted = position + bytes_per_slice
+    finally:
+        file.close()
+    return cuts
+
+
+def _at_most(one: LogSlice, records_max: int | None) -> list[LogSlice]:
+    count = 1 if records_max is None else -(-(one.end - one.start) // records_max)
+    if count <= 1:
+        return [one]
+    bounds = [one.start + (one.end - one.start) * number // count for number in range(count + 1)]
+    return [replace(one, start=low, end=high, bytes=one.bytes // count) for low, high in pairwise(bounds)]

@@ -1,0 +1,42 @@
+"""The first record at or after a time, found in a partition's folder through its time indexes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nilometer.pipeline.log_folders.log_slices import plan_slices
+from nilometer.pipeline.log_folders.replica_folders import ReplicaFolder
+from nilometer.pipeline.log_folders.slice_reader import SliceReader
+from nilometer.wire.record_batch import read_header
+from nilometer.wire.records import decode_records
+
+_WHOLE_SEGMENTS = 1 << 62
+
+
+def offset_for_time(replica: ReplicaFolder, milliseconds: int, start: int, end: int) -> int | None:
+    """Offset of the first record in [start, end) that is at least as late; None if there is none.
+
+    Records need not be in the order of their times: it is the first in the order of offsets.
+    """
+    slices = plan_slices(replica, start, end, bytes_per_slice=_WHOLE_SEGMENTS, since_ms=milliseconds)
+    for one in slices:
+        found = _first_in(replica.place, milliseconds, one.start, one.end)
+        if found is not None:
+            return found
+    return None
+
+
+def _first_in(place: str, milliseconds: int, start: int, end: int) -> int | None:
+    from nilometer.pipeline import batch_kernels as fields
+
+    for table in SliceReader(place).tables(start, end):
+        late = (table.column(fields.MAX_TIMESTAMP) >= milliseconds) & (table.next_offsets > start)
+        positions: Sequence[int] = table.column(fields.POSITION)[late].tolist()
+        for position in positions:
+            header = read_header(table.buffer, position)
+            if header.is_control:
+                continue
+            for record in decode_records(table.buffer, position, header):
+                if start <= record.offset < end and record.timestamp >= milliseconds:
+                    return record.offset
+    return None

@@ -1,0 +1,202 @@
+"""What replicas lie in some folders, and what is checkpointed about them.
+
+A place is a log directory (a broker's, with its checkpoints), a single partition's folder (whose checkpoints
+lie beside it), or a folder that holds several of these, as a data folder of brokers does. Folders of deleted,
+moving or stray replicas are no replicas.
+
+Invariant: checkpoints are read before any log is, so that a log has at least what is told of it here.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from nilometer.pipeline.errors import SourceProblem
+from nilometer.pipeline.log_folders.stored_files import join, open_place
+from nilometer.runtime import Disk
+from nilometer.storage import checkpoints, meta_properties, names
+from nilometer.storage.errors import CorruptCheckpoint
+from nilometer.storage.log_directory import METADATA_TOPIC
+from nilometer.storage.names import FolderKind, TopicPartition
+
+CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
+"""Up to where each partition has been compacted, as Kafka's cleaner writes it."""
+DEPTH_MAX = 2
+"""How far below a place log directories are looked for: ``data/broker-1/logs``."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirectoryView:
+    """One log directory and what its checkpoints say; None where there is no such file."""
+
+    place: str
+    node_id: int | None
+    high_watermarks: dict[TopicPartition, int] | None
+    log_start_offsets: dict[TopicPartition, int]
+    recovery_points: dict[TopicPartition, int]
+    cleaned: dict[TopicPartition, int]
+    problems: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"broker {self.node_id}" if self.node_id is not None else self.place
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFolder:
+    """One replica of a partition: where it lies and how far it may be read."""
+
+    part: TopicPartition
+    place: str
+    directory: LogDirectoryView
+    topic_id: str | None
+
+    @property
+    def high_watermark(self) -> int | None:
+        """As checkpointed; 0 for a replica too new to have one; None where nothing is checkpointed at all."""
+        known = self.directory.high_watermarks
+        return None if known is None else known.get(self.part, 0)
+
+    @property
+    def cleaned_up_to(self) -> int:
+        return self.directory.cleaned.get(self.part, 0)
+
+    def segments(self) -> list[int]:
+        """Base offsets of the segments that are there now."""
+        disk, folder = open_place(self.place)
+        return segment_bases(disk, folder)
+
+    def log_start(self, bases: list[int]) -> int:
+        """Where the log begins: a deletion of records may lie inside the first segment."""
+        return max(self.directory.log_start_offsets.get(self.part, 0), bases[0] if bases else 0)
+
+
+def segment_bases(disk: Disk, folder: str) -> list[int]:
+    parsed = (names.parse_offset_name(name) for name in disk.list_directory(folder))
+    return sorted(found[0] for found in parsed if found and found[1] == names.LOG_SUFFIX)
+
+
+def find_replicas(places: Iterable[str]) -> list[ReplicaFolder]:
+    """All replicas in ``places``, by partition, then place. Raises SourceProblem where there is no log."""
+    found: dict[str, ReplicaFolder] = {}
+    for place in places:
+        replicas = _replicas_of(place.rstrip("/") or "/")
+        if replicas is None:
+            raise SourceProblem(
+                f"{place} is neither a partition's folder nor a log directory, and holds none of these"
+            )
+        found.update((one.place, one) for one in replicas)
+    return sorted(found.values(), key=lambda one: (one.part, one.place))
+
+
+def find_directories(places: Iterable[str]) -> list[str]:
+    """The log directories at or below ``places``."""
+    found: list[str] = []
+    for place in places:
+        disk, path = _open(place)
+        found += [place + below for below in _directories_below(disk, path, "", 0)]
+    return found
+
+
+def _replicas_of(place: str) -> list[ReplicaFolder] | None:
+    disk, path = _open(place)
+    parsed = names.parse_folder_name(posixpath.basename(path))
+    if parsed is not None and parsed.kind is FolderKind.LIVE and segment_bases(disk, path):
+        directory = view_directory(posixpath.dirname(place))
+        return [ReplicaFolder(parsed.topic_partition, place, directory, _topic_id(disk, path))]
+    below = _directories_below(disk, path, "", 0)
+    return [one for name in below for one in replicas_in(view_directory(place + name))] if below else None
+
+
+def _open(place: str) -> tuple[Disk, str]:
+    try:
+        disk, path = open_place(place)
+    except ValueError as problem:
+        raise SourceProblem(str(problem)) from problem
+    if not disk.is_directory(path):
+        raise SourceProblem(f"{place} is no folder")
+    return disk, path
+
+
+def _directories_below(disk: Disk, path: str, below: str, depth: int) -> list[str]:
+    """``below`` itself if it is a log directory, else those under it."""
+    listing = disk.list_directory(path)
+    if names.META_PROPERTIES in listing or names.REPLICATION_OFFSET_CHECKPOINT in listing:
+        return [below]
+    if any(_is_replica(disk, path, name) for name in listing):
+        return [below]
+    if depth == DEPTH_MAX:
+        return []
+    folders = [name for name in listing if disk.is_directory(posixpath.join(path, name))]
+    return [
+        found
+        for name in folders
+        for found in _directories_below(disk, posixpath.join(path, name), f"{below}/{name}", depth + 1)
+    ]
+
+
+def _is_replica(disk: Disk, path: str, name: str) -> bool:
+    parsed = names.parse_folder_name(name)
+    folder = posixpath.join(path, name)
+    return (
+        parsed is not None
+        and parsed.kind is FolderKind.LIVE
+        and disk.is_directory(folder)
+        and bool(segment_bases(disk, folder))
+    )
+
+
+def view_directory(place: str) -> LogDirectoryView:
+    """What the checkpoints of a log directory say. One that cannot be read is a problem, and empty."""
+    disk, path = open_place(place)
+    problems: list[str] = []
+
+    def read(name: str) -> dict[TopicPartition, int]:
+        try:
+            return checkpoints.read_offsets(disk, posixpath.join(path, name))
+        except CorruptCheckpoint as problem:
+            problems.append(str(problem))
+            return {}
+
+    has_watermarks = disk.exists(posixpath.join(path, names.REPLICATION_OFFSET_CHECKPOINT))
+    watermarks = read(names.REPLICATION_OFFSET_CHECKPOINT)
+    try:
+        identity = meta_properties.read(disk, posixpath.join(path, names.META_PROPERTIES))
+    except CorruptCheckpoint as problem:
+        problems.append(str(problem))
+        identity = None
+    return LogDirectoryView(
+        place,
+        identity.node_id if identity else None,
+        watermarks if has_watermarks else None,
+        read(names.LOG_START_OFFSET_CHECKPOINT),
+        read(names.RECOVERY_POINT_CHECKPOINT),
+        read(CLEANER_CHECKPOINT),
+        tuple(problems),
+    )
+
+
+def replicas_in(directory: LogDirectoryView) -> list[ReplicaFolder]:
+    disk, path = open_place(directory.place)
+    found: list[ReplicaFolder] = []
+    for name in disk.list_directory(path):
+        parsed = names.parse_folder_name(name)
+        if parsed is None or parsed.kind is not FolderKind.LIVE:
+            continue
+        folder = posixpath.join(path, name)
+        if parsed.topic_partition.topic != METADATA_TOPIC and disk.is_directory(folder):
+            topic_id = _topic_id(disk, folder)
+            found.append(
+                ReplicaFolder(parsed.topic_partition, join(directory.place, name), directory, topic_id)
+            )
+    return found
+
+
+def _topic_id(disk: Disk, folder: str) -> str | None:
+    try:
+        found = checkpoints.read_partition_metadata(disk, posixpath.join(folder, names.PARTITION_METADATA))
+    except CorruptCheckpoint:
+        return None
+    return checkpoints.uuid_to_text(found) if found is not None else None

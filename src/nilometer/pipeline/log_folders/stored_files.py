@@ -1,0 +1,114 @@
+"""Where folders of logs lie: on this machine's disks, or in any storage that Arrow can reach.
+
+A place is a path, or a URI (``s3://bucket/logs``, ``hdfs://…``, ``gs://…``, ``file:///…``). Behind both is
+the same ``Disk``; what lies in other storage can be read only.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import posixpath
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from nilometer.runtime import Disk, Runtime
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+_SCHEME = "://"
+
+
+def is_uri(place: str) -> bool:
+    return _SCHEME in place
+
+
+def open_place(place: str) -> tuple[Disk, str]:
+    """The disk that holds a place, and the place's path on it. Raises ValueError for an unknown URI."""
+    if not is_uri(place):
+        return Runtime.system().disk, place
+    import pyarrow as pa
+    from pyarrow.fs import FileSystem
+
+    try:
+        store, path = FileSystem.from_uri(place)
+    except pa.ArrowInvalid as problem:
+        raise ValueError(f"{place}: {problem}") from problem
+    return cast(Disk, ArrowDisk(store)), path
+
+
+def join(place: str, *names: str) -> str:
+    return posixpath.join(place, *names)
+
+
+class ArrowFile:
+    """An open file of some storage, read at any position."""
+
+    def __init__(self, path: str, file: Any) -> None:
+        self._path = path
+        self._file = file
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def read_at(self, position: int, length: int) -> bytes:
+        length = min(length, max(self._file.size() - position, 0))
+        return self._file.read_at(length, position) if length else b""
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class ArrowDisk:
+    """The reading half of a ``Disk`` over a file system of Arrow's; all that would write is refused."""
+
+    def __init__(self, store: FileSystem) -> None:
+        self._store = store
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> ArrowFile:
+        if create or writable:
+            self._refuse()
+        return ArrowFile(path, self._store.open_input_file(path))
+
+    def exists(self, path: str) -> bool:
+        return self._info(path).type != self._kinds.NotFound
+
+    def is_directory(self, path: str) -> bool:
+        return self._info(path).type == self._kinds.Directory
+
+    def file_size(self, path: str) -> int:
+        info = self._info(path)
+        if info.type == self._kinds.NotFound:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        return info.size
+
+    def modified_ms(self, path: str) -> int:
+        return (self._info(path).mtime_ns or 0) // 1_000_000
+
+    def list_directory(self, path: str) -> list[str]:
+        from pyarrow.fs import FileSelector
+
+        return sorted(info.base_name for info in self._store.get_file_info(FileSelector(path)))
+
+    def read_file(self, path: str) -> bytes:
+        with self._store.open_input_stream(path) as stream:
+            return stream.read()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise io.UnsupportedOperation(f"{name}: storage behind a URI is only read")
+
+    @property
+    def _kinds(self) -> Any:
+        from pyarrow.fs import FileType
+
+        return FileType
+
+    def _info(self, path: str) -> Any:
+        return self._store.get_file_info(path)
+
+    def _refuse(self) -> NoReturn:
+        raise io.UnsupportedOperation("storage behind a URI is only read")

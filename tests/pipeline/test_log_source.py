@@ -1,0 +1,252 @@
+"""``format("nilometer-log")`` in Spark: without brokers the rows that both other sources get from these."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from datetime import UTC
+
+import pytest
+
+from nilometer.pipeline.errors import readable
+from support.apache_kafka import ApacheKafka
+from support.eventually import eventually
+from support.filled_topics import Sent, Topics
+from support.nilometer_broker import NilometerBroker
+from support.segments import stored_batches
+
+pytestmark = pytest.mark.spark
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+QUICK = {"replica.high.watermark.checkpoint.interval.ms": "100"}
+COUNT = 600
+
+
+def checkpointed(data_dir, topic) -> dict[int, int]:
+    path = data_dir / "replication-offset-checkpoint"
+    lines = [line.split() for line in path.read_text().splitlines()[2:]] if path.exists() else []
+    return {int(partition): int(offset) for name, partition, offset in lines if name == topic}
+
+
+def wait_for_checkpoint(data_dir, topic, ends):
+    eventually(lambda: checkpointed(data_dir, topic) == ends, f"a checkpoint of {topic} at {ends}")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    with NilometerBroker(tmp_path_factory.mktemp("log-source") / "data", QUICK) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def topic(broker):
+    """Records of all codecs, with headers, nulls and times, in 3 partitions and several small segments."""
+    topics = Topics(broker.bootstrap)
+    name = topics.create(3, config={"segment.ms": "150000", "index.interval.bytes": "512"})
+    for number, codec in enumerate(CODECS):
+        records = [
+            Sent(
+                n % 3,
+                None if n % 7 == 0 else b"k%d" % n,
+                None if n % 11 == 0 else b"value %d " % n * (n % 40),
+                1_700_000_000_000 + n * 1_000,
+                (("n", b"%d" % n), ("none", None)) if n % 5 == 0 else (),
+            )
+            for n in range(number * COUNT // 5, (number + 1) * COUNT // 5)
+        ]
+        for start in range(0, len(records), 30):
+            topics.send(name, records[start : start + 30], codec)
+    wait_for_checkpoint(broker.data_dir, name, dict.fromkeys(range(3), COUNT // 3))
+    assert len(list((broker.data_dir / f"{name}-0").glob("*.log"))) > 1
+    return name
+
+
+def through_brokers(spark, broker, topic, connector, **given):
+    options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic, **given}
+    return spark.read.format(connector).options(**options).load()
+
+
+def from_folders(spark, place, topic=None, **given):
+    chosen = {} if topic is None else {"subscribe": topic}
+    return spark.read.format("nilometer-log").options(**chosen, **given).load(str(place))
+
+
+def rows(frame, *columns):
+    chosen = frame.select(*columns) if columns else frame
+    return sorted(chosen.collect(), key=lambda row: (row.partition, row.offset))
+
+
+# --- the same rows as the sources with brokers
+
+
+def test_all_three_sources_give_the_same_rows(spark, broker, topic):
+    columns = (*KAFKA_COLUMNS, "headers")
+    theirs = rows(through_brokers(spark, broker, topic, "kafka", includeHeaders="true"), *columns)
+    brokers = rows(through_brokers(spark, broker, topic, "nilometer", includeHeaders="true"), *columns)
+    frame = from_folders(spark, broker.data_dir, topic, includeHeaders="true", bytesPerPartition="4096")
+    assert frame.rdd.getNumPartitions() > 6
+    assert rows(frame, *columns) == theirs == brokers
+    assert len(theirs) == COUNT
+
+
+def test_offsets_and_times_mean_the_same_to_all_three(spark, broker, topic):
+    choices = (
+        {
+            "startingOffsets": json.dumps({topic: {"0": 5, "1": -2, "2": 199}}),
+            "endingOffsets": json.dumps({topic: {"0": -1, "1": 3, "2": 200}}),
+        },
+        {"startingTimestamp": "1700000100500", "endingTimestamp": "1700000300000"},
+    )
+    for given in choices:
+        found = [
+            rows(through_brokers(spark, broker, topic, name, **given), "partition", "offset")
+            for name in ("kafka", "nilometer")
+        ]
+        found.append(rows(from_folders(spark, broker.data_dir, topic, **given), "partition", "offset"))
+        assert found[0] == found[1] == found[2]
+        assert 0 < len(found[0]) < COUNT
+
+
+def test_a_copy_in_other_storage_gives_the_same_rows(spark, broker, topic, tmp_path):
+    shutil.copytree(broker.data_dir, tmp_path / "copy")
+    here = rows(from_folders(spark, broker.data_dir, topic))
+    assert rows(from_folders(spark, (tmp_path / "copy").as_uri(), topic)) == here
+    folders = [str(tmp_path / "copy" / f"{topic}-{number}") for number in range(3)]
+    assert rows(spark.read.format("nilometer-log").load(folders)) == here
+
+
+# --- what only the log tells
+
+
+def test_epoch_producer_and_attributes_are_those_of_each_records_batch(spark, broker, topic):
+    found = rows(from_folders(spark, broker.data_dir, topic))
+    expected = {
+        (number, offset): (batch.leader_epoch, batch.producer_id, batch.attributes)
+        for number in range(3)
+        for batch in stored_batches(broker.data_dir, topic, number)
+        for offset in range(batch.base_offset, batch.last_offset + 1)
+    }
+    assert {
+        (row.partition, row.offset): (row.leader_epoch, row.producer_id, row.batch_attributes)
+        for row in found
+    } == expected
+    assert {attributes & 7 for _, _, attributes in expected.values()} == set(range(5))
+
+
+def test_a_schema_names_the_columns_that_are_made(spark, broker, topic):
+    reader = spark.read.format("nilometer-log").option("subscribe", topic)
+    frame = reader.schema("offset bigint, leader_epoch int, partition int").load(str(broker.data_dir))
+    assert frame.columns == ["offset", "leader_epoch", "partition"]
+    expected = rows(from_folders(spark, broker.data_dir, topic), *frame.columns)
+    assert rows(frame) == expected
+    with pytest.raises(Exception, match="must be some of these columns") as problem:
+        reader.schema("offset int").load(str(broker.data_dir)).collect()
+    assert "offset bigint" in readable(problem.value)
+
+
+# --- filters
+
+
+def test_pushed_filters_skip_segments_and_change_no_row(spark, broker, topic):
+    def seconds_of(row):
+        return row.timestamp.replace(tzinfo=UTC).timestamp()
+
+    conditions = (
+        ("offset >= 120 and offset < 150 and value is not null", lambda row: 120 <= row.offset < 150),
+        ("partition in (0, 2) and offset = 7", lambda row: row.partition != 1 and row.offset == 7),
+        ("timestamp >= timestamp_millis(1700000500000)", lambda row: seconds_of(row) >= 1_700_000_500),
+    )
+    columns = "value binary, partition int, offset bigint, timestamp timestamp"
+    reader = spark.read.format("nilometer-log").schema(columns)
+    reader.option("subscribe", topic).option("bytesPerPartition", "2048")
+    whole = reader.load(str(broker.data_dir))
+    all_rows, all_tasks = rows(whole), whole.rdd.getNumPartitions()
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        for condition, holds in conditions:
+            pushed = reader.option("pushDownFilters", "true").load(str(broker.data_dir)).where(condition)
+            expected = [
+                row for row in all_rows if holds(row) and (row.value is not None or "null" not in condition)
+            ]
+            assert rows(pushed) == expected
+            assert 0 < len(expected) < COUNT
+            assert pushed.rdd.getNumPartitions() < all_tasks
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+
+
+# --- a folder that Apache Kafka wrote
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory):
+    overrides = {
+        "log.cleaner.backoff.ms": "200",
+        "log.initial.task.delay.ms": "100",
+        "log.retention.check.interval.ms": "1000",
+        "replica.high.watermark.checkpoint.interval.ms": "200",
+    }
+    with ApacheKafka(tmp_path_factory.mktemp("kafka"), overrides=overrides) as running:
+        yield running
+
+
+@pytest.mark.java
+def test_transactions_that_apache_kafka_wrote(spark, kafka):
+    from confluent_kafka import Producer
+
+    topics = Topics(kafka.bootstrap)
+    name = topics.create(1, config={"segment.bytes": "1048576"})
+    outcomes = "caacacca"
+    for number, outcome in enumerate(outcomes):
+        producer = Producer(
+            {"bootstrap.servers": kafka.bootstrap, "transactional.id": f"{name}-{number % 3}"}
+        )
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for n in range(10):
+            producer.produce(name, b"%s %d" % (outcome.encode(), n), partition=0)
+        topics.send(name, [Sent(0, None, b"plain %d" % number)])
+        (producer.commit_transaction if outcome == "c" else producer.abort_transaction)(30)
+    wait_for_checkpoint(kafka.data_dir, name, {0: topics.end(name, 0)})
+    for level in ("read_committed", "read_uncommitted"):
+        given = {"kafka.isolation.level": level}
+        theirs = rows(through_brokers(spark, kafka, name, "kafka", **given), *KAFKA_COLUMNS)
+        assert rows(from_folders(spark, kafka.data_dir, name, **given), *KAFKA_COLUMNS) == theirs
+        aborted = [row for row in theirs if bytes(row.value).startswith(b"a ")]
+        assert len(aborted) == (0 if level == "read_committed" else 10 * outcomes.count("a"))
+        assert len(theirs) - len(aborted) == len(outcomes) + 10 * outcomes.count("c")
+
+
+@pytest.mark.java
+def test_a_topic_that_apache_kafka_compacted(spark, kafka):
+    topics = Topics(kafka.bootstrap)
+    settings = {
+        "cleanup.policy": "compact",
+        "segment.bytes": "1048576",
+        "segment.ms": "100",
+        "min.cleanable.dirty.ratio": "0.01",
+        "max.compaction.lag.ms": "100",
+    }
+    name = topics.create(1, config=settings)
+    folder = kafka.data_dir / f"{name}-0"
+    for number in range(4):
+        topics.send(name, [Sent(0, b"k%d" % (n % 9), b"%d" % number) for n in range(60)])
+    topics.send(name, [Sent(0, b"last", b"rolls the segment", 1_700_000_010_000)])
+
+    def is_compacted():
+        kept = sum(batch.records_count for batch in stored_batches(kafka.data_dir, name, 0))
+        return kept < 60 and not list(folder.glob("*.swap"))
+
+    eventually(is_compacted, "the log is compacted", 40)
+    end = stored_batches(kafka.data_dir, name, 0)[-1].last_offset + 1
+    wait_for_checkpoint(kafka.data_dir, name, {0: end})
+    bounds = {"endingOffsets": json.dumps({name: {"0": end}})}
+    theirs = rows(through_brokers(spark, kafka, name, "kafka", **bounds), *KAFKA_COLUMNS)
+    ours = rows(from_folders(spark, kafka.data_dir, name, bytesPerPartition="64", **bounds), *KAFKA_COLUMNS)
+    newest = {bytes(row.key): row.offset for row in theirs}
+    assert {bytes(row.key): row.offset for row in ours} == newest
+    assert [row for row in ours if newest[bytes(row.key)] == row.offset] == [
+        row for row in theirs if newest[bytes(row.key)] == row.offset
+    ]
+    assert len(ours) < 60
