@@ -76,7 +76,7 @@ class ClassicRebalance:
         if group.state is not ClassicGroupState.PREPARING_REBALANCE:
             return
         remaining_ms = group.initial_delay_remaining_ms
-        if not group.new_member_added or remaining_ms == 0:
+        if not group.members or not group.new_member_added or remaining_ms == 0:
             self.complete_join(turn, group)
             return
         delay_ms = min(self._state.config.group_initial_rebalance_delay_ms, remaining_ms)

@@ -1,0 +1,282 @@
+"""A group shard with a clock, a log and members that speak short.
+
+What the shard writes goes through Kafka's bytes into ``log``; ``fail_over`` makes a new shard from nothing
+but that. Member ids are counted: the first that is given out for client ``a`` is ``a-1``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from nilometer.cluster.image import ClusterImage
+from nilometer.groups.config import GroupConfig
+from nilometer.groups.effects import Effects, Token
+from nilometer.groups.record_format import decode_record, encode_record
+from nilometer.groups.records import CoordinatorRecord
+from nilometer.groups.requests import (
+    DescribedGroup,
+    DescribeGroups,
+    DescribeGroupsReply,
+    GroupRequest,
+    Heartbeat,
+    HeartbeatReply,
+    JoinGroup,
+    JoinGroupProtocol,
+    JoinGroupReply,
+    LeaveGroup,
+    LeaveGroupMember,
+    LeaveGroupReply,
+    OffsetCommit,
+    OffsetCommitPartition,
+    OffsetCommitReply,
+    OffsetCommitTopic,
+    OffsetFetch,
+    OffsetFetchReply,
+    Reply,
+    SyncGroup,
+    SyncGroupAssignment,
+    SyncGroupReply,
+)
+from nilometer.groups.shard import GroupShard
+from nilometer.wire.consumer_protocol import Subscription, encode_subscription
+from nilometer.wire.errors import ErrorCode
+
+SESSION_MS = 10_000
+REBALANCE_MS = 30_000
+DELAY_MS = 3_000
+WALL_MS = 1_700_000_000_000
+"""What the wall clock says when the monotonic one says 0."""
+
+AnyReply = TypeVar("AnyReply", bound=Reply)
+
+
+def protocols(*names: str, topics: Iterable[str] = ("t",)) -> tuple[JoinGroupProtocol, ...]:
+    metadata = encode_subscription(Subscription(tuple(topics)))
+    return tuple(JoinGroupProtocol(name, metadata) for name in names)
+
+
+RANGE = protocols("range")
+
+
+def counted_ids() -> Callable[[str], str]:
+    count = 0
+
+    def new_member_id(prefix: str) -> str:
+        nonlocal count
+        count += 1
+        return f"{prefix}-{count}"
+
+    return new_member_id
+
+
+@dataclass
+class GroupWorld:
+    config: GroupConfig = field(default_factory=GroupConfig)
+    image: ClusterImage = field(default_factory=ClusterImage)
+    now_ms: int = 0
+    log: list[tuple[bytes, bytes | None]] = field(default_factory=list[tuple[bytes, bytes | None]])
+    replies: dict[Token, Reply] = field(default_factory=dict[Token, Reply])
+    written: list[CoordinatorRecord] = field(default_factory=list[CoordinatorRecord])
+    """By the last call."""
+
+    def __post_init__(self) -> None:
+        self._new_member_id = counted_ids()
+        self._tokens = 0
+        self.load()
+
+    @property
+    def wall_ms(self) -> int:
+        return WALL_MS + self.now_ms
+
+    # -- the shard ---------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """A coordinator that knows nothing but the log."""
+        self.shard = GroupShard(self.config, self._new_member_id, self.image)
+        for key, value in self.log:
+            record = decode_record(key, value)
+            assert record is not None
+            self.shard.replay(record)
+        self._take(self.shard.on_loaded(self.now_ms, self.wall_ms))
+
+    fail_over = load
+
+    def _take(self, effects: Effects) -> Effects:
+        self.written = list(effects.records)
+        for record in effects.records:
+            key, value = encode_record(record)
+            assert decode_record(key, value) == record
+            self.log.append((key, value))
+        for token, reply in effects.replies:
+            assert token not in self.replies, f"{token} is answered twice"
+            self.replies[token] = reply
+        return effects
+
+    def send(self, request: GroupRequest) -> Token:
+        self._tokens += 1
+        token = Token(self._tokens)
+        self._take(self.shard.handle(token, request, self.now_ms, self.wall_ms))
+        return token
+
+    def ask(self, request: GroupRequest, reply_type: type[AnyReply]) -> AnyReply:
+        """Of what is answered at once."""
+        return self.answer(self.send(request), reply_type)
+
+    def answer(self, token: Token, reply_type: type[AnyReply]) -> AnyReply:
+        reply = self.replies[token]
+        assert isinstance(reply, reply_type)
+        return reply
+
+    def is_answered(self, token: Token) -> bool:
+        return token in self.replies
+
+    def pass_time(self, ms: int) -> None:
+        """Every timer on the way goes off at its own time."""
+        end_ms = self.now_ms + ms
+        while (deadline_ms := self.shard.next_deadline_ms()) is not None and deadline_ms <= end_ms:
+            self.now_ms = max(self.now_ms, deadline_ms)
+            self._take(self.shard.on_time(self.now_ms, self.wall_ms))
+        self.now_ms = end_ms
+
+    def see_image(self, image: ClusterImage) -> None:
+        self.image = image
+        self._take(self.shard.on_image(image, self.now_ms, self.wall_ms))
+
+    # -- members -----------------------------------------------------------------------------------------
+
+    def join(
+        self,
+        member_id: str = "",
+        *,
+        client: str = "a",
+        instance: str | None = None,
+        offers: tuple[JoinGroupProtocol, ...] = RANGE,
+        group: str = "g",
+        protocol_type: str = "consumer",
+        version: int = 3,
+        session_ms: int = SESSION_MS,
+        rebalance_ms: int = REBALANCE_MS,
+        reason: str = "",
+    ) -> Token:
+        return self.send(
+            JoinGroup(
+                group,
+                member_id,
+                protocol_type,
+                offers,
+                session_ms,
+                rebalance_ms,
+                instance,
+                reason,
+                client,
+                f"/{client}.host",
+                requires_known_member_id=version >= 4,
+                supports_skipping_assignment=version >= 9,
+            )
+        )
+
+    def joined(self, token: Token) -> JoinGroupReply:
+        return self.answer(token, JoinGroupReply)
+
+    def sync(
+        self,
+        member_id: str,
+        generation: int,
+        assignments: dict[str, bytes] | None = None,
+        *,
+        instance: str | None = None,
+        group: str = "g",
+        protocol_type: str | None = None,
+        protocol_name: str | None = None,
+    ) -> Token:
+        given = tuple(SyncGroupAssignment(*each) for each in (assignments or {}).items())
+        return self.send(
+            SyncGroup(group, generation, member_id, instance, protocol_type, protocol_name, given)
+        )
+
+    def synced(self, token: Token) -> SyncGroupReply:
+        return self.answer(token, SyncGroupReply)
+
+    def heartbeat(
+        self, member_id: str, generation: int, *, instance: str | None = None, group: str = "g"
+    ) -> ErrorCode:
+        return self.ask(Heartbeat(group, generation, member_id, instance), HeartbeatReply).error_code
+
+    def leave(self, *leavers: tuple[str, str | None] | str, group: str = "g") -> list[ErrorCode]:
+        members = tuple(
+            LeaveGroupMember(each) if isinstance(each, str) else LeaveGroupMember(*each) for each in leavers
+        )
+        reply = self.ask(LeaveGroup(group, members), LeaveGroupReply)
+        if reply.error_code is not ErrorCode.none:
+            return [reply.error_code]
+        return [member.error_code for member in reply.members]
+
+    def commit(
+        self,
+        offset: int,
+        *,
+        member_id: str = "",
+        generation: int = -1,
+        instance: str | None = None,
+        group: str = "g",
+        topic: str = "t",
+        partition: int = 0,
+        metadata: str | None = None,
+        retention_ms: int = -1,
+        knows_member_epochs: bool = True,
+    ) -> ErrorCode:
+        reply = self.ask(
+            OffsetCommit(
+                group,
+                (OffsetCommitTopic(topic, (OffsetCommitPartition(partition, offset, -1, metadata),)),),
+                generation,
+                member_id,
+                instance,
+                retention_ms,
+                knows_member_epochs,
+            ),
+            OffsetCommitReply,
+        )
+        return reply.topics[0].partitions[0].error_code
+
+    def committed(self, group: str = "g") -> dict[tuple[str, int], int]:
+        reply = self.ask(OffsetFetch(group), OffsetFetchReply)
+        return {
+            (topic.name, partition.partition_index): partition.committed_offset
+            for topic in reply.topics
+            for partition in topic.partitions
+        }
+
+    def describe(self, group: str = "g") -> DescribedGroup:
+        return self.ask(DescribeGroups((group,)), DescribeGroupsReply).groups[0]
+
+    def state(self, group: str = "g") -> str:
+        return self.describe(group).group_state
+
+    # -- short ways into a state ---------------------------------------------------------------------------
+
+    def member(self, client: str = "a", **also: object) -> str:
+        """The id of a member that has joined a group with nobody in it, at the end of its initial delay."""
+        token = self.join(client=client, **also)  # type: ignore[arg-type]
+        self.pass_time(DELAY_MS)
+        return self.joined(token).member_id
+
+    def stable(self, *clients: str, **also: object) -> list[str]:
+        """The ids of members of a stable group in generation 1; the first is the leader, and each is assigned
+        its own name."""
+        tokens = [self.join(client=client, **also) for client in clients]  # type: ignore[arg-type]
+        while not all(self.is_answered(token) for token in tokens):
+            self.pass_time(DELAY_MS)
+        ids = [self.joined(token).member_id for token in tokens]
+        self.settle(ids, 1)
+        return ids
+
+    def settle(self, ids: list[str], generation: int) -> None:
+        """Everyone asks for its assignment; the first, which must be the leader, last."""
+        tokens = [self.sync(member_id, generation) for member_id in ids[1:]]
+        tokens.append(self.sync(ids[0], generation, {each: each.encode() for each in ids}))
+        for token in tokens:
+            assert self.synced(token).error_code is ErrorCode.none, self.synced(token)
+        assert self.state() == "Stable"

@@ -1,0 +1,332 @@
+"""Offsets: who may commit, what is remembered of it, and when it ends."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from group_world import SESSION_MS, GroupWorld, protocols
+
+from nilometer.cluster.entries import Entry
+from nilometer.cluster.identifiers import BrokerId, ControllerEpoch, EntryNumber, Incarnation, topic_id_of
+from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.records import TakeOffice, TopicCreated, TopicDeleted
+from nilometer.groups.config import GroupConfig
+from nilometer.groups.offset_expiry import TOMBSTONES_PER_CALL_MAX
+from nilometer.groups.records import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue
+from nilometer.groups.requests import (
+    DeleteGroups,
+    DeleteGroupsReply,
+    JoinGroupProtocol,
+    OffsetCommit,
+    OffsetCommitPartition,
+    OffsetCommitReply,
+    OffsetCommitTopic,
+    OffsetDelete,
+    OffsetDeleteReply,
+    OffsetDeleteTopic,
+    OffsetFetch,
+    OffsetFetchPartitionReply,
+    OffsetFetchReply,
+    OffsetFetchTopic,
+)
+from nilometer.wire.errors import ErrorCode
+
+HOUR_MS = 3_600_000
+RETENTION = GroupConfig(offsets_retention_ms=HOUR_MS, offsets_retention_check_interval_ms=60_000)
+OLD, NEW = UUID(int=1), UUID(int=2)
+
+
+def commit_of(topic_id: UUID | None, *partitions: int, offset: int = 7) -> OffsetCommit:
+    committed = tuple(OffsetCommitPartition(partition, offset) for partition in partitions)
+    return OffsetCommit("g", (OffsetCommitTopic("t", committed, topic_id),))
+
+
+def tombstoned(world: GroupWorld) -> list[object]:
+    return [record.key for record in world.written if record.value is None]
+
+
+# ── commit and fetch ──────────────────────────────────────────────────────────────────────────────
+def test_what_is_committed_is_fetched_with_all_it_came_with() -> None:
+    world = GroupWorld()
+    partition = OffsetCommitPartition(3, 42, committed_leader_epoch=5, committed_metadata="who, when")
+    request = OffsetCommit("g", (OffsetCommitTopic("t", (partition,), OLD),))
+    reply = world.ask(request, OffsetCommitReply)
+    assert (reply.topics[0].name, reply.topics[0].topic_id) == ("t", OLD)
+    [record] = world.written
+    assert record.key == OffsetCommitKey("g", "t", 3)
+    assert record.value == OffsetCommitValue(42, "who, when", world.wall_ms, 5, -1, OLD)
+    world.fail_over()
+    fetched = world.ask(OffsetFetch("g"), OffsetFetchReply)
+    [topic] = fetched.topics
+    assert topic.partitions == (OffsetFetchPartitionReply(3, 42, 5, "who, when"),)
+    assert topic.topic_id == OLD
+
+
+def test_what_was_never_committed_is_minus_one_and_no_error() -> None:
+    world = GroupWorld()
+    world.commit(5)
+    wanted = (OffsetFetchTopic("t", (0, 1)), OffsetFetchTopic("u", (0,)))
+    for group, first in (("g", 5), ("nobody", -1)):
+        reply = world.ask(OffsetFetch(group, wanted), OffsetFetchReply)
+        assert reply.error_code is ErrorCode.none
+        offsets = [[partition.committed_offset for partition in topic.partitions] for topic in reply.topics]
+        assert offsets == [[first, -1], [-1]]
+        assert reply.topics[1].partitions[0].metadata == ""
+    assert world.ask(OffsetFetch("nobody"), OffsetFetchReply).topics == ()
+
+
+def test_offsets_of_an_earlier_topic_of_the_name_are_not_those_of_this_one() -> None:
+    world = GroupWorld()
+    world.send(commit_of(OLD, 0))
+    world.send(commit_of(None, 1))
+
+    def fetched(topic_id: UUID | None) -> list[int]:
+        request = OffsetFetch("g", (OffsetFetchTopic("t", (0, 1), topic_id),))
+        [topic] = world.ask(request, OffsetFetchReply).topics
+        return [partition.committed_offset for partition in topic.partitions]
+
+    assert fetched(OLD) == [7, 7]
+    assert fetched(NEW) == [-1, 7]
+    assert fetched(None) == [7, 7]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "fits"), [("x" * 10, True), ("x" * 11, False), ("🐊" * 5, True), ("🐊" * 6, False)]
+)
+def test_metadata_may_be_so_long_and_no_longer(metadata: str, fits: bool) -> None:
+    """Counted in UTF-16 units, and each partition for itself."""
+    world = GroupWorld(GroupConfig(offset_metadata_max_bytes=10))
+    partitions = (OffsetCommitPartition(0, 1, -1, metadata), OffsetCommitPartition(1, 2, -1, None))
+    reply = world.ask(OffsetCommit("g", (OffsetCommitTopic("t", partitions),)), OffsetCommitReply)
+    assert [each.error_code for each in reply.topics[0].partitions] == [
+        ErrorCode.none if fits else ErrorCode.offset_metadata_too_large,
+        ErrorCode.none,
+    ]
+    assert world.committed() == ({("t", 0): 1, ("t", 1): 2} if fits else {("t", 1): 2})
+
+
+# ── fencing ───────────────────────────────────────────────────────────────────────────────────────
+def test_a_commit_is_fenced_by_member_generation_and_phase() -> None:
+    world = GroupWorld()
+    assert world.commit(1, member_id="x", generation=1) is ErrorCode.group_id_not_found
+    assert world.commit(1, generation=1, knows_member_epochs=False) is ErrorCode.illegal_generation
+    assert world.committed() == {}
+    world.stable("a", "b")
+    assert world.commit(2) is ErrorCode.unknown_member_id, "from outside, while there are members"
+    assert world.commit(2, member_id="who-9", generation=1) is ErrorCode.unknown_member_id
+    assert world.commit(2, member_id="a-1", generation=0) is ErrorCode.illegal_generation
+    assert world.commit(2, member_id="a-1") is ErrorCode.illegal_generation
+    assert world.commit(2, member_id="a-1", generation=1, instance="i") is ErrorCode.unknown_member_id
+    assert world.commit(2, member_id="b-2", generation=1) is ErrorCode.none
+    world.join("a-1")
+    assert world.commit(3, member_id="b-2", generation=1) is ErrorCode.none, "before it joins again"
+    world.join("b-2")
+    assert world.commit(4, member_id="b-2", generation=1) is ErrorCode.illegal_generation
+    assert world.commit(4, member_id="b-2", generation=2) is ErrorCode.rebalance_in_progress
+    world.leave("a-1", "b-2")
+    assert world.commit(5, member_id="b-2", generation=2) is ErrorCode.unknown_member_id
+    assert world.committed() == {("t", 0): 3}
+    assert world.commit(6) is ErrorCode.none, "an operator moves an empty group"
+    assert world.committed() == {("t", 0): 6}
+
+
+def test_committing_is_a_sign_of_life() -> None:
+    world = GroupWorld()
+    world.stable("a")
+    for offset in range(3 * SESSION_MS // 1000):
+        world.pass_time(1_000)
+        assert world.commit(offset, member_id="a-1", generation=1) is ErrorCode.none
+    assert world.state() == "Stable"
+    world.pass_time(SESSION_MS)
+    assert world.state() == "Empty"
+
+
+# ── delete ────────────────────────────────────────────────────────────────────────────────────────
+def deleted(world: GroupWorld, topic: str, *partitions: int, group: str = "g") -> list[ErrorCode] | ErrorCode:
+    request = OffsetDelete(group, (OffsetDeleteTopic(topic, partitions),))
+    reply = world.ask(request, OffsetDeleteReply)
+    if reply.error_code is not ErrorCode.none:
+        return reply.error_code
+    return [partition.error_code for partition in reply.topics[0].partitions]
+
+
+def test_offsets_are_deleted_unless_the_topic_is_being_read() -> None:
+    world = GroupWorld()
+    world.stable("a")
+    for topic in ("t", "u"):
+        world.commit(1, topic=topic, member_id="a-1", generation=1)
+    assert deleted(world, "t", 0, 1) == [ErrorCode.group_subscribed_to_topic] * 2
+    assert deleted(world, "u", 0, 1) == [ErrorCode.none] * 2
+    assert tombstoned(world) == [OffsetCommitKey("g", "u", 0)], "nothing is written for what is not there"
+    assert world.committed() == {("t", 0): 1}
+    world.leave("a-1")
+    assert deleted(world, "t", 0) == [ErrorCode.none]
+    world.fail_over()
+    assert world.committed() == {}
+    assert deleted(world, "t", 0, group="nobody") is ErrorCode.group_id_not_found
+
+
+def test_offsets_of_a_living_group_of_unknown_kind_are_not_deleted() -> None:
+    world = GroupWorld()
+    world.stable("a", protocol_type="connect")
+    assert deleted(world, "t", 0) is ErrorCode.non_empty_group
+
+
+def test_a_group_is_deleted_with_its_offsets_once_it_is_empty() -> None:
+    world = GroupWorld()
+    world.stable("a")
+    world.commit(1, member_id="a-1", generation=1)
+
+    def delete() -> list[ErrorCode]:
+        reply = world.ask(DeleteGroups(("g", "nobody")), DeleteGroupsReply)
+        return [result.error_code for result in reply.results]
+
+    assert delete() == [ErrorCode.non_empty_group, ErrorCode.group_id_not_found]
+    world.leave("a-1")
+    assert delete() == [ErrorCode.none, ErrorCode.group_id_not_found]
+    assert tombstoned(world) == [OffsetCommitKey("g", "t", 0), GroupMetadataKey("g")]
+    world.fail_over()
+    assert (world.committed(), world.state()) == ({}, "Dead")
+
+
+# ── expiry ────────────────────────────────────────────────────────────────────────────────────────
+def test_offsets_from_outside_end_their_time_after_each_commit_and_the_group_with_the_last() -> None:
+    world = GroupWorld(RETENTION)
+    world.commit(1, partition=0)
+    world.pass_time(HOUR_MS // 2)
+    world.commit(2, partition=1)
+    world.pass_time(HOUR_MS // 2 - 1)
+    assert world.committed() == {("t", 0): 1, ("t", 1): 2}
+    world.pass_time(60_000)
+    assert world.committed() == {("t", 1): 2}
+    assert world.state() == "Empty"
+    world.pass_time(HOUR_MS // 2)
+    assert world.state() == "Dead"
+    assert world.shard.offsets_count == 0
+
+
+def test_offsets_of_a_group_end_their_time_after_its_last_member_went() -> None:
+    world = GroupWorld(RETENTION)
+    world.stable("a", session_ms=1_800_000)
+    world.commit(1, member_id="a-1", generation=1)
+    for _ in range(5):
+        world.pass_time(HOUR_MS // 3)
+        world.heartbeat("a-1", 1)
+    assert world.committed() == {("t", 0): 1}, "it is subscribed"
+    world.leave("a-1")
+    world.pass_time(HOUR_MS - 60_000)
+    world.fail_over()
+    assert world.committed() == {("t", 0): 1}, "the age counts from the leaving, also after a failover"
+    world.pass_time(120_000)
+    assert (world.committed(), world.state()) == ({}, "Dead")
+
+
+def test_offsets_of_topics_that_a_stable_group_reads_no_more_end() -> None:
+    world = GroupWorld(RETENTION)
+    world.stable("a", session_ms=1_800_000, offers=protocols("range", topics=("t", "u")))
+    for topic in ("t", "u"):
+        world.commit(1, topic=topic, member_id="a-1", generation=1)
+    world.join("a-1", offers=protocols("range", topics=("t",)), session_ms=1_800_000)
+    world.sync("a-1", 2, {"a-1": b"x"})
+    for _ in range(4):
+        world.pass_time(HOUR_MS // 3)
+        world.heartbeat("a-1", 2)
+    assert world.committed() == {("t", 0): 1}
+    assert world.state() == "Stable"
+
+
+@pytest.mark.parametrize("metadata", [b"", b"\x00\x00\xff"])
+def test_no_offset_of_a_living_group_ends_if_its_topics_are_not_known(metadata: bytes) -> None:
+    world = GroupWorld(RETENTION)
+    world.stable("a", session_ms=1_800_000, offers=(JoinGroupProtocol("range", metadata),))
+    world.commit(1, member_id="a-1", generation=1)
+    for _ in range(6):
+        world.pass_time(HOUR_MS // 3)
+        world.heartbeat("a-1", 1)
+    assert world.committed() == {("t", 0): 1}
+
+
+def test_a_commit_may_bring_a_time_of_its_own() -> None:
+    world = GroupWorld(RETENTION)
+    world.commit(1, partition=0, retention_ms=60_000)
+    world.commit(2, partition=1, retention_ms=3 * HOUR_MS)
+    world.pass_time(120_000)
+    assert world.committed() == {("t", 1): 2}
+    world.fail_over()
+    world.pass_time(2 * HOUR_MS)
+    assert world.committed() == {("t", 1): 2}
+    world.pass_time(HOUR_MS)
+    assert world.committed() == {}
+
+
+def test_an_empty_group_without_offsets_goes_unless_somebody_is_on_the_way() -> None:
+    world = GroupWorld(GroupConfig(offsets_retention_check_interval_ms=5_000))
+    world.join(version=4)
+    world.pass_time(5_000)
+    assert world.state() == "Empty"
+    world.pass_time(10_000)
+    assert world.state() == "Dead"
+
+
+def test_expiry_comes_in_batches_of_bounded_size() -> None:
+    world = GroupWorld(RETENTION)
+    count = 2 * TOMBSTONES_PER_CALL_MAX + 5
+    world.send(commit_of(None, *range(count)))
+    sizes: list[int] = []
+    end_ms = HOUR_MS + 120_000
+    while (deadline_ms := world.shard.next_deadline_ms()) is not None and deadline_ms <= end_ms:
+        world.now_ms = deadline_ms
+        world._take(world.shard.on_time(world.now_ms, world.wall_ms))
+        sizes += [len(world.written)] if world.written else []
+    assert sizes == [TOMBSTONES_PER_CALL_MAX, TOMBSTONES_PER_CALL_MAX, 6]
+    assert world.state() == "Dead"
+
+
+# ── topics that are deleted ───────────────────────────────────────────────────────────────────────
+def image_with(*changes: TopicCreated | TopicDeleted) -> ClusterImage:
+    image = ClusterImage()
+    take = TakeOffice(
+        controller_id=BrokerId(1), incarnation=Incarnation("i"), controller_epoch=ControllerEpoch(1)
+    )
+    for number, records in enumerate(((take,), changes)):
+        entry = Entry(
+            controller_id=take.controller_id,
+            controller_incarnation=take.incarnation,
+            controller_epoch=take.controller_epoch,
+            records=records,
+        )
+        assert image.apply_entry(EntryNumber(number), entry).accepted
+    return image
+
+
+def test_offsets_go_with_their_topic() -> None:
+    created = TopicCreated(name="t", topic_id=topic_id_of(OLD))
+    world = GroupWorld(image=image_with(created))
+    world.send(commit_of(OLD, 0, 1))
+    world.commit(3, topic="u")
+    world.see_image(image_with(created, TopicCreated(name="v", topic_id=topic_id_of(NEW))))
+    assert world.written == []
+    world.see_image(image_with())
+    assert tombstoned(world) == [OffsetCommitKey("g", "t", 0), OffsetCommitKey("g", "t", 1)]
+    assert world.committed() == {("u", 0): 3}, "of a topic that was never there nothing is known"
+
+
+def test_offsets_of_a_topic_created_anew_stay() -> None:
+    world = GroupWorld(image=image_with(TopicCreated(name="t", topic_id=topic_id_of(OLD))))
+    world.send(commit_of(OLD, 0, 1))
+    world.send(commit_of(NEW, 1, offset=9))
+    world.see_image(image_with(TopicCreated(name="t", topic_id=topic_id_of(NEW))))
+    assert tombstoned(world) == [OffsetCommitKey("g", "t", 0)]
+    assert world.committed() == {("t", 1): 9}
+
+
+def test_a_topic_deleted_while_another_coordinator_takes_over_is_noticed_from_its_image_on() -> None:
+    world = GroupWorld(image=image_with(TopicCreated(name="t", topic_id=topic_id_of(OLD))))
+    count = TOMBSTONES_PER_CALL_MAX + 1
+    world.send(commit_of(OLD, *range(count)))
+    world.fail_over()
+    world.see_image(image_with())
+    assert len(world.written) == TOMBSTONES_PER_CALL_MAX
+    world.pass_time(0)
+    assert world.committed() == {}
