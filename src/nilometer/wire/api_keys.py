@@ -103,6 +103,7 @@ class NilometerApiKey(enum.IntEnum):
 
     DESCRIBE_REPLICAS = 32100
     FORFEIT_REPLICAS = 32101
+    DESCRIBE_REBALANCES = 32102
 
 
 AnyApiKey: TypeAlias = ApiKey | NilometerApiKey

@@ -18,6 +18,7 @@ import msgspec
 from nilometer.wire.api import Api
 from nilometer.wire.api_keys import NilometerApiKey
 from nilometer.wire.building import Message
+from nilometer.wire.describe_rebalances import DescribeRebalancesRequest, DescribeRebalancesResponse
 from nilometer.wire.describe_replicas import DescribeReplicasRequest, DescribeReplicasResponse
 from nilometer.wire.errors import MalformedMessage, MalformedRequest, MalformedResponse
 from nilometer.wire.forfeit_replicas import ForfeitReplicasRequest, ForfeitReplicasResponse
@@ -84,9 +85,12 @@ _DESCRIBE_REPLICAS = OwnApi(
 _FORFEIT_REPLICAS = OwnApi(
     NilometerApiKey.FORFEIT_REPLICAS, 0, ForfeitReplicasRequest, ForfeitReplicasResponse
 )
+_DESCRIBE_REBALANCES = OwnApi(
+    NilometerApiKey.DESCRIBE_REBALANCES, 0, DescribeRebalancesRequest, DescribeRebalancesResponse
+)
 
 OWN_APIS: Mapping[tuple[int, int], Api] = {
-    (int(api.key), api.version): api for api in (_DESCRIBE_REPLICAS, _FORFEIT_REPLICAS)
+    (int(api.key), api.version): api for api in (_DESCRIBE_REPLICAS, _FORFEIT_REPLICAS, _DESCRIBE_REBALANCES)
 }
 """By key and version."""
 

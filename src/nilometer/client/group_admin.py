@@ -1,0 +1,326 @@
+"""Groups looked at and changed from outside: what ``nilometer group`` and programs use.
+
+Knows which broker to ask (all for a list, the coordinator for one group) and both kinds of groups; they are
+described alike. What was asked of several groups has one outcome per group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from nilometer.client.client import Client
+from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.group.committer import Committer
+from nilometer.client.group.coordinator import Coordinator
+from nilometer.client.group.group_exchange import (
+    TOPIC_IDS_SINCE,
+    MemberIdentity,
+    OffsetAndMetadata,
+    fetch_offsets_request,
+    read_fetched_offsets,
+)
+from nilometer.wire.api_keys import ApiKey, NilometerApiKey
+from nilometer.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment, decode_subscription
+from nilometer.wire.describe_rebalances import RebalanceState
+from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage
+from nilometer.wire.messages import Api, Message
+
+T = TypeVar("T")
+
+CLASSIC, CONSUMER = "classic", "consumer"
+STATES_SINCE, TYPES_SINCE = 4, 5
+DEAD, EMPTY = "Dead", "Empty"
+_ELSEWHERE = frozenset({ErrorCode.group_id_not_found, ErrorCode.unsupported_version})
+"""A group that is not of the consumer protocol, as brokers with and without that protocol say it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    group_id: str
+    group_type: str
+    state: str
+    protocol_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDescription:
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    assignment: tuple[TopicPartition, ...]
+    topics: tuple[str, ...] = ()
+    """What it subscribes to, as far as it can be told."""
+    target: tuple[TopicPartition, ...] | None = None
+    """Where the coordinator wants it to get to, in the consumer protocol."""
+    epoch: int | None = None
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    group_id: str
+    group_type: str
+    state: str
+    protocol_type: str
+    assignor: str
+    coordinator_id: int
+    members: tuple[MemberDescription, ...]
+    epoch: int | None = None
+    assignment_epoch: int | None = None
+    last_rebalance: RebalanceState | None = None
+    """As Nilometer's coordinators tell it."""
+
+    def owner(self, partition: TopicPartition) -> MemberDescription | None:
+        return next((member for member in self.members if partition in member.assignment), None)
+
+
+class GroupAdmin:
+    def __init__(self, client: Client, timeout_ms: int) -> None:
+        self._client = client
+        self._timeout_ms = timeout_ms
+        self._coordinators: dict[str, Coordinator] = {}
+
+    async def list_groups(self, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[GroupListing]:
+        """By name; only those in one of ``states`` and of one of ``types``, where any are given."""
+
+        def make(api: Api) -> Message:
+            return api.request(
+                **({"states_filter": tuple(states)} if api.version >= STATES_SINCE else {}),
+                **({"types_filter": tuple(types)} if api.version >= TYPES_SINCE else {}),
+            )
+
+        async def ask(broker_id: int) -> list[GroupListing]:
+            response = await self._client.send_to(broker_id, ApiKey.LIST_GROUPS, make)
+            if response.error_code != ErrorCode.none:
+                raise KafkaError(response.error_code, f"listing the groups of broker {broker_id}")
+            return [
+                GroupListing(
+                    group.group_id,
+                    getattr(group, "group_type", "").lower() or CLASSIC,
+                    getattr(group, "group_state", ""),
+                    group.protocol_type,
+                )
+                for group in response.groups
+            ]
+
+        async def ask_all() -> list[GroupListing]:
+            brokers = sorted(self._client.metadata.brokers)
+            found = await asyncio.gather(*(ask(broker_id) for broker_id in brokers))
+            return [one for several in found for one in several]
+
+        listed = {group.group_id: group for group in await self._client.retry(ask_all, self._timeout_ms)}
+        return [
+            group
+            for _, group in sorted(listed.items())
+            if (not states or group.state in states) and (not types or group.group_type in types)
+        ]
+
+    async def describe(self, group_ids: Sequence[str]) -> dict[str, GroupDescription | KafkaError]:
+        return await self._each(group_ids, self._describe)
+
+    async def committed(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """All that a group has committed. Raises KafkaError."""
+        coordinator = self._coordinator(group_id)
+
+        async def ask() -> dict[TopicPartition, OffsetAndMetadata]:
+            response = await coordinator.ask(
+                ApiKey.OFFSET_FETCH,
+                lambda api: fetch_offsets_request(api, group_id, None, {}, MemberIdentity()),
+                at_most=TOPIC_IDS_SINCE - 1,  # names, so that topics that are gone can be told of
+            )
+            code, found = read_fetched_offsets(response, {})
+            coordinator.check(code, "fetching committed offsets")
+            for partition, (part_code, _) in found.items():
+                if part_code != ErrorCode.none:
+                    raise KafkaError(part_code, f"committed offset of {partition}")
+            return {partition: one for partition, (_, one) in sorted(found.items()) if one is not None}
+
+        return await self._client.retry(ask, self._timeout_ms)
+
+    async def alter_offsets(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit for a group that has no members now. Raises KafkaError."""
+        committer = Committer(
+            self._client, self._coordinator(group_id), MemberIdentity, lambda _code, _identity: None
+        )
+        await committer.commit(offsets, self._timeout_ms)
+
+    async def delete(self, group_ids: Sequence[str]) -> dict[str, KafkaError | None]:
+        return await self._each(group_ids, self._delete)
+
+    async def delete_offsets(
+        self, group_id: str, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Forget committed offsets of topics that no member subscribes to. Raises KafkaError."""
+        by_topic: dict[str, list[int]] = {}
+        for topic, number in partitions:
+            by_topic.setdefault(topic, []).append(number)
+
+        def make(api: Api) -> Message:
+            return api.request(
+                group_id=group_id,
+                topics=tuple(
+                    api.make_request(
+                        "OffsetDeleteRequestTopic",
+                        name=topic,
+                        partitions=tuple(
+                            api.make_request("OffsetDeleteRequestPartition", partition_index=number)
+                            for number in numbers
+                        ),
+                    )
+                    for topic, numbers in by_topic.items()
+                ),
+            )
+
+        coordinator = self._coordinator(group_id)
+
+        async def ask() -> dict[TopicPartition, KafkaError | None]:
+            response = await coordinator.ask(ApiKey.OFFSET_DELETE, make)
+            coordinator.check(response.error_code, "deleting offsets")
+            return {
+                (place := TopicPartition(topic.name, part.partition_index)): None
+                if part.error_code == ErrorCode.none
+                else KafkaError(part.error_code, str(place))
+                for topic in response.topics
+                for part in topic.partitions
+            }
+
+        return await self._client.retry(ask, self._timeout_ms)
+
+    # --- one group
+
+    async def _describe(self, group_id: str) -> GroupDescription:
+        coordinator = self._coordinator(group_id)
+
+        async def ask() -> GroupDescription:
+            try:
+                return await self._describe_consumer(coordinator)
+            except KafkaError as problem:
+                if problem.code not in _ELSEWHERE:
+                    raise
+            return await self._describe_classic(coordinator)
+
+        return await self._client.retry(ask, self._timeout_ms)
+
+    async def _describe_consumer(self, coordinator: Coordinator) -> GroupDescription:
+        response = await coordinator.ask(
+            ApiKey.CONSUMER_GROUP_DESCRIBE, lambda api: api.request(group_ids=(coordinator.group_id,))
+        )
+        (group,) = response.groups
+        coordinator.check(group.error_code, group.error_message or "describing it")
+        return GroupDescription(
+            group_id=group.group_id,
+            group_type=CONSUMER,
+            state=group.group_state,
+            protocol_type=PROTOCOL_TYPE,
+            assignor=group.assignor_name,
+            coordinator_id=await coordinator.find(),
+            members=tuple(
+                MemberDescription(
+                    member_id=member.member_id,
+                    instance_id=member.instance_id,
+                    client_id=member.client_id,
+                    host=member.client_host,
+                    assignment=_partitions(member.assignment),
+                    topics=tuple(member.subscribed_topic_names),
+                    target=_partitions(member.target_assignment),
+                    epoch=member.member_epoch,
+                    rack=member.rack_id,
+                )
+                for member in group.members
+            ),
+            epoch=group.group_epoch,
+            assignment_epoch=group.assignment_epoch,
+            last_rebalance=await self._last_rebalance(coordinator),
+        )
+
+    async def _describe_classic(self, coordinator: Coordinator) -> GroupDescription:
+        response = await coordinator.ask(
+            ApiKey.DESCRIBE_GROUPS, lambda api: api.request(groups=(coordinator.group_id,))
+        )
+        (group,) = response.groups
+        coordinator.check(group.error_code, getattr(group, "error_message", None) or "describing it")
+        if group.group_state == DEAD:
+            raise KafkaError(ErrorCode.group_id_not_found, f"group {group.group_id} not found")
+        return GroupDescription(
+            group_id=group.group_id,
+            group_type=CLASSIC,
+            state=group.group_state,
+            protocol_type=group.protocol_type,
+            assignor=group.protocol_data,
+            coordinator_id=await coordinator.find(),
+            members=tuple(_classic_member(member, group.protocol_type) for member in group.members),
+            last_rebalance=await self._last_rebalance(coordinator),
+        )
+
+    async def _last_rebalance(self, coordinator: Coordinator) -> RebalanceState | None:
+        """None where the coordinator is no broker of Nilometer's, or has nothing to tell."""
+        try:
+            response = await coordinator.ask(
+                NilometerApiKey.DESCRIBE_REBALANCES, lambda api: api.request(groups=(coordinator.group_id,))
+            )
+        except KafkaError as problem:
+            if problem.code != ErrorCode.unsupported_version:
+                raise
+            return None
+        state = next(iter(response.groups), None)
+        return state if isinstance(state, RebalanceState) and state.reason is not None else None
+
+    async def _delete(self, group_id: str) -> None:
+        coordinator = self._coordinator(group_id)
+
+        async def ask() -> None:
+            response = await coordinator.ask(
+                ApiKey.DELETE_GROUPS, lambda api: api.request(groups_names=(group_id,))
+            )
+            coordinator.check(response.results[0].error_code, "deleting it")
+
+        await self._client.retry(ask, self._timeout_ms)
+
+    # --- helpers
+
+    def _coordinator(self, group_id: str) -> Coordinator:
+        return self._coordinators.setdefault(group_id, Coordinator(self._client, group_id))
+
+    async def _each(
+        self, group_ids: Sequence[str], work: Callable[[str], Awaitable[T]]
+    ) -> dict[str, T | KafkaError]:
+        async def attempt(group_id: str) -> T | KafkaError:
+            try:
+                return await work(group_id)
+            except KafkaError as problem:
+                return problem
+
+        outcomes = await asyncio.gather(*(attempt(group_id) for group_id in group_ids))
+        return dict(zip(group_ids, outcomes, strict=True))
+
+
+def _partitions(assignment: Message) -> tuple[TopicPartition, ...]:
+    return tuple(
+        TopicPartition(topic.topic_name, number)
+        for topic in assignment.topic_partitions
+        for number in sorted(topic.partitions)
+    )
+
+
+def _classic_member(member: Message, protocol_type: str) -> MemberDescription:
+    assignment: tuple[TopicPartition, ...] = ()
+    topics: tuple[str, ...] = ()
+    if protocol_type == PROTOCOL_TYPE:
+        try:
+            found = decode_assignment(member.member_assignment).partitions
+            assignment = tuple(sorted(TopicPartition(topic, number) for topic, number in found))
+            topics = decode_subscription(member.member_metadata).topics if member.member_metadata else ()
+        except MalformedMessage:
+            pass  # a client that writes its own format under this name: the rest can be told all the same
+    return MemberDescription(
+        member_id=member.member_id,
+        instance_id=getattr(member, "group_instance_id", None),
+        client_id=member.client_id,
+        host=member.client_host,
+        assignment=assignment,
+        topics=topics,
+    )

@@ -1,0 +1,186 @@
+"""How far a group has read and how far it could: lag, and the offsets that a reset would set. A shell.
+
+*Lag* is counted to the high watermark; that of a reader of committed transactions to the last stable offset.
+A partition whose log cannot be asked now (its topic is gone, it has no leader) has unknown ends, not none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from nilometer.client.client import Client
+from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.group.group_exchange import OffsetAndMetadata
+from nilometer.client.offset_queries import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    list_offsets,
+)
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    partition: TopicPartition
+    committed: int | None
+    leader_epoch: int
+    log_start_offset: int | None
+    high_watermark: int | None
+    last_stable_offset: int | None
+    metadata: str = ""
+
+    @property
+    def lag(self) -> int | None:
+        return _behind(self.committed, self.high_watermark)
+
+    @property
+    def stable_lag(self) -> int | None:
+        return _behind(self.committed, self.last_stable_offset)
+
+
+def _behind(committed: int | None, end: int | None) -> int | None:
+    return None if committed is None or end is None else max(end - committed, 0)
+
+
+async def lags(
+    client: Client,
+    committed: Mapping[TopicPartition, OffsetAndMetadata],
+    also: Iterable[TopicPartition],
+    timeout_ms: int,
+) -> list[PartitionLag]:
+    """Of all partitions with a committed offset, and of ``also``. Raises KafkaError."""
+    wanted = sorted({*committed, *also})
+    there = await reachable(client, wanted)
+    starts = await _ends(client, there, EARLIEST_TIMESTAMP, READ_UNCOMMITTED, timeout_ms)
+    high = await _ends(client, there, LATEST_TIMESTAMP, READ_UNCOMMITTED, timeout_ms)
+    stable = await _ends(client, there, LATEST_TIMESTAMP, READ_COMMITTED, timeout_ms)
+    found: list[PartitionLag] = []
+    for partition in wanted:
+        one = committed.get(partition)
+        found.append(
+            PartitionLag(
+                partition,
+                one.offset if one is not None else None,
+                one.leader_epoch if one is not None else -1,
+                starts.get(partition),
+                high.get(partition),
+                stable.get(partition),
+                one.metadata if one is not None else "",
+            )
+        )
+    return found
+
+
+async def reachable(client: Client, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+    """Those that exist and have a leader, by fresh metadata."""
+    client.watch_topics(sorted({partition.topic for partition in partitions}))
+    metadata = await client.refresh()
+    return [partition for partition in partitions if metadata.leader(partition) is not None]
+
+
+async def partitions_of(
+    client: Client, topic: str, numbers: Sequence[int], timeout_ms: int
+) -> list[TopicPartition]:
+    """All partitions of a topic, or those with ``numbers``. Raises KafkaError for what is not there."""
+    found = await client.topic(topic, timeout_ms)
+    count = len(found.partitions)
+    for number in numbers:
+        if number >= count:
+            raise KafkaError(
+                ErrorCode.unknown_topic_or_partition,
+                f"topic {topic} has {count} partitions and none is number {number}",
+            )
+    return [TopicPartition(topic, number) for number in (sorted(set(numbers)) or range(count))]
+
+
+@dataclass(frozen=True, slots=True)
+class ResetTo:
+    """Where to set offsets: exactly one of these says it."""
+
+    earliest: bool = False
+    latest: bool = False
+    current: bool = False
+    offset: int | None = None
+    shift_by: int | None = None
+    timestamp_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedReset:
+    partition: TopicPartition
+    before: int | None
+    after: int
+    note: str = ""
+    """What was asked for and could not be had."""
+
+
+async def plan_reset(
+    client: Client,
+    partitions: Sequence[TopicPartition],
+    committed: Mapping[TopicPartition, OffsetAndMetadata],
+    to: ResetTo,
+    timeout_ms: int,
+) -> list[PlannedReset]:
+    """What a reset would set. An offset outside the log is drawn to its nearer end. Raises KafkaError."""
+    starts = await _ends(client, partitions, EARLIEST_TIMESTAMP, READ_UNCOMMITTED, timeout_ms)
+    ends = await _ends(client, partitions, LATEST_TIMESTAMP, READ_UNCOMMITTED, timeout_ms)
+    times: Mapping[TopicPartition, int] = {}
+    if to.timestamp_ms is not None:
+        times = await _ends(client, partitions, to.timestamp_ms, READ_UNCOMMITTED, timeout_ms)
+    return [
+        planned(
+            partition, committed.get(partition), to, starts[partition], ends[partition], times.get(partition)
+        )
+        for partition in partitions
+    ]
+
+
+def planned(
+    partition: TopicPartition,
+    committed: OffsetAndMetadata | None,
+    to: ResetTo,
+    start: int,
+    end: int,
+    by_time: int | None,
+) -> PlannedReset:
+    before = committed.offset if committed is not None else None
+    if to.earliest:
+        return PlannedReset(partition, before, start)
+    if to.latest:
+        return PlannedReset(partition, before, end)
+    if to.timestamp_ms is not None:
+        if by_time is None or by_time < 0:
+            return PlannedReset(partition, before, end, "no record is as late: the end")
+        return PlannedReset(partition, before, by_time)
+    if to.current:
+        note = "" if before is not None else "nothing was committed: the end"
+        return PlannedReset(partition, before, end if before is None else before, note)
+    if to.shift_by is not None:
+        if before is None:
+            raise KafkaError(
+                ErrorCode.invalid_request, f"{partition}: nothing was committed that could be shifted"
+            )
+        wanted = before + to.shift_by
+    else:
+        assert to.offset is not None
+        wanted = to.offset
+    after = min(max(wanted, start), end)
+    if after == wanted:
+        return PlannedReset(partition, before, after)
+    return PlannedReset(partition, before, after, f"{wanted} is outside the log [{start}, {end}]")
+
+
+async def _ends(
+    client: Client,
+    partitions: Sequence[TopicPartition],
+    timestamp: int,
+    isolation_level: int,
+    timeout_ms: int,
+) -> dict[TopicPartition, int]:
+    if not partitions:
+        return {}
+    found = await list_offsets(client, dict.fromkeys(partitions, timestamp), isolation_level, timeout_ms)
+    return {partition: one.offset for partition, one in found.items()}
