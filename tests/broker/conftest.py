@@ -10,10 +10,12 @@ from support.apache_kafka import ApacheKafka
 from support.nilometer_broker import NilometerBroker
 from support.two_brokers import Side
 
+HASTY_GROUPS = {"group.initial.rebalance.delay.ms": "0", "group.min.session.timeout.ms": "100"}
+
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
-    apache = ApacheKafka(tmp_path_factory.mktemp("kafka"))
+    apache = ApacheKafka(tmp_path_factory.mktemp("kafka"), overrides=HASTY_GROUPS)
     try:
         apache.start()
         side = Side("Apache Kafka", apache.bootstrap)
@@ -25,7 +27,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
 
 @pytest.fixture(scope="session")
 def nilometer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
-    with NilometerBroker(tmp_path_factory.mktemp("beside-kafka") / "data") as broker:
+    with NilometerBroker(tmp_path_factory.mktemp("beside-kafka") / "data", HASTY_GROUPS) as broker:
         side = Side("Nilometer", broker.bootstrap)
         yield side
         side.hang_up()

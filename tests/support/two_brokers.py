@@ -47,6 +47,9 @@ _IDENTIFYING = (
     "node_id",
     "broker_id",
     "api_key",
+    "key",
+    "group_id",
+    "member_id",
 )
 
 
@@ -57,6 +60,8 @@ class Side:
         self.name = name
         self.bootstrap = bootstrap
         self.topic_ids: dict[str, UUID] = {}
+        self.aliases: dict[str, str] = {}
+        """What stands for names that the broker made up."""
         self._peer: WirePeer | None = None
 
     def __repr__(self) -> str:
@@ -137,7 +142,9 @@ class Side:
                 )
             case timedelta():
                 return value // timedelta(milliseconds=1)
-            case datetime() | bool() | int() | float() | str() | None | enum.Enum():
+            case str():
+                return self.aliases.get(value, value)
+            case datetime() | bool() | int() | float() | None | enum.Enum():
                 return value
             case tuple() | list():
                 return sorted((self.plain(item) for item in value), key=_identity)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nilometer.broker.internal_topics import new_internal_topic
 from nilometer.broker.services import Services
-from nilometer.cluster.controller.decision import Decision
-from nilometer.cluster.controller.topics import CreatedTopic, NewTopic, decide_create_topics
-from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.controller.topics import NewTopic
 from nilometer.coordination.store import CoordinationError
-from nilometer.storage.log_config import TOPIC_CONFIG
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 _FINE = (ErrorCode.none, ErrorCode.topic_already_exists)
@@ -21,20 +19,23 @@ async def create_missing_topics(services: Services, names: Sequence[str]) -> dic
     A topic that cannot have as many replicas as it should is *not there yet* to its clients: they ask again.
     """
     unique = list(dict.fromkeys(names))
-
-    def decide(image: ClusterImage) -> Decision[tuple[CreatedTopic, ...]]:
-        return decide_create_topics(
-            image,
-            [NewTopic(name=name) for name in unique],
-            config_definition=TOPIC_CONFIG,
-            chance=services.runtime.entropy,
-            defaults=services.topic_defaults,
-        )
-
+    wanted = [_new_topic(services, name) for name in unique]
     try:
-        created = await services.controller.decide(decide)
+        errors = await services.controller_link.create_topics(wanted, services.runtime.entropy)
     except KafkaError as problem:
         return dict.fromkeys(unique, problem.code)
     except CoordinationError:
         return dict.fromkeys(unique, ErrorCode.unknown_topic_or_partition)
-    return {topic.name: topic.outcome.error for topic in created if topic.outcome.error not in _FINE}
+    return {name: error for name, error in errors.items() if error not in _FINE}
+
+
+def _new_topic(services: Services, name: str) -> NewTopic:
+    internal = new_internal_topic(services.config, services.image, name)
+    if internal is not None:
+        return internal
+    defaults = services.topic_defaults
+    return NewTopic(
+        name=name,
+        num_partitions=defaults.num_partitions,
+        replication_factor=defaults.replication_factor,
+    )

@@ -23,7 +23,9 @@ from nilometer.broker.controller_upkeep import ControllerUpkeep
 from nilometer.broker.dispatcher import RequestDispatcher
 from nilometer.broker.fetch_session import FetchSessionCache
 from nilometer.broker.group_commit import GroupCommit
+from nilometer.broker.groups.coordinator import GroupCoordinator
 from nilometer.broker.housekeeping import Housekeeping
+from nilometer.broker.internal_topics import InternalTopicGrowth, InternalTopics
 from nilometer.broker.isr_requests import IsrRequests
 from nilometer.broker.log_disposal import LogDisposal
 from nilometer.broker.membership import Membership, RegistrationRefused
@@ -216,6 +218,9 @@ class Broker:
         replicas.on_damage = ReplicaRepair(runtime, self._tasks, replicas, link, host).begin
         metadata.subscribe(quotas.on_delta, quotas.on_reload)
         metadata.subscribe(replicas.on_delta, replicas.on_reload)
+        topics = InternalTopics(config, metadata, link, runtime.entropy)
+        groups = GroupCoordinator(config, runtime, self._tasks, metadata, replicas, topics)
+        growth = InternalTopicGrowth(config, controller, metadata)
         self._services = services = Services(
             config=config,
             runtime=runtime,
@@ -223,8 +228,10 @@ class Broker:
             metadata=metadata,
             controller=controller,
             controller_channel=channel,
+            controller_link=link,
             replicas=replicas,
             producer_ids=ProducerIds(link),
+            groups=groups,
             fetch_sessions=FetchSessionCache(
                 config.integer("max.incremental.fetch.session.cache.slots"), runtime.entropy
             ),
@@ -257,6 +264,7 @@ class Broker:
             config, runtime, replicas, self._dispatcher, disposal, commit.request, self._on_directory_failure
         ).start(self._tasks)
         self._tasks.spawn(ControllerUpkeep(config, controller).run(), name="preferred leaders")
+        self._tasks.spawn(growth.run(), name="growth of internal topics")
         await self._serve()
 
     def _on_registered(self) -> None:

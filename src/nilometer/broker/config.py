@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nilometer.broker.config_keys import IGNORED_KEYS, OWN_KEYS
+from nilometer.broker.group_settings import group_config
 from nilometer.config import ConfigDefinition, ConfigKey, ConfigProblem
 from nilometer.config.definition import ConfigValue
 from nilometer.storage.log_config import TOPIC_CONFIG, topic_defaults
@@ -73,6 +74,7 @@ class BrokerConfig:
         self.replica_lag_time_max_ms = self.integer("replica.lag.time.max.ms")
         self.session_timeout_ms = self.integer("zookeeper.session.timeout.ms")
         self.coordination = self._coordination()
+        self.groups = group_config(self)
 
     def value(self, name: str) -> ConfigValue | None:
         """The value in force for a known key."""

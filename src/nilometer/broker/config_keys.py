@@ -6,11 +6,12 @@ Keys that give topics their defaults (``log.segment.bytes``, …) are derived fr
 
 from __future__ import annotations
 
+from nilometer.broker.group_config_keys import GROUP_KEYS, GROUP_KEYS_WITHOUT_EFFECT
 from nilometer.broker.replica_selection import SELECTORS
 from nilometer.config import ConfigKey, ConfigKind
 
 _BOOLEAN, _INT, _LONG = ConfigKind.BOOLEAN, ConfigKind.INT, ConfigKind.LONG
-_STRING, _LIST, _SHORT = ConfigKind.STRING, ConfigKind.LIST, ConfigKind.SHORT
+_STRING, _LIST = ConfigKind.STRING, ConfigKind.LIST
 
 LONG_MAX = (1 << 63) - 1
 
@@ -222,14 +223,7 @@ COORDINATION = [
     ),
 ]
 
-INTERNAL_TOPICS = [
-    _key("offsets.topic.num.partitions", _INT, 50, "Partitions of __consumer_offsets.", minimum=1),
-    _key(
-        "offsets.topic.replication.factor", _SHORT, 3, "Replicas of __consumer_offsets, at most.", minimum=1
-    ),
-]
-
-OWN_KEYS = [*IDENTITY, *NETWORK, *LOGS, *TOPICS, *REPLICATION, *COORDINATION, *INTERNAL_TOPICS]
+OWN_KEYS = [*IDENTITY, *NETWORK, *LOGS, *TOPICS, *REPLICATION, *COORDINATION, *GROUP_KEYS]
 
 IGNORED_KEYS = frozenset(
     {
@@ -245,6 +239,7 @@ IGNORED_KEYS = frozenset(
         "listener.security.protocol.map",
         "log.cleaner.threads",
         "num.replica.alter.log.dirs.threads",
+        *GROUP_KEYS_WITHOUT_EFFECT,
     }
 )
 """Keys of Kafka's own that size threads and buffers which a single event loop does not have. They are

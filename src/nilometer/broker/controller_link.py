@@ -1,4 +1,4 @@
-"""What this broker itself asks of the controller: other ISRs, producer ids, leave to stop.
+"""What this broker itself asks of the controller: other ISRs, topics, producer ids, leave to stop.
 
 Asked of the decision functions directly while this broker is in office, of the controller's broker otherwise.
 Raises KafkaError or CoordinationError where no answer came; what became of the request is then not known.
@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nilometer.broker.controller import Controller
-from nilometer.broker.controller_channel import ControllerChannel
+from nilometer.broker.controller_channel import REQUEST_TIMEOUT_MS, ControllerChannel
 from nilometer.broker.metadata_log import MetadataLog
 from nilometer.cluster.controller import alter_partition as decisions
 from nilometer.cluster.controller.brokers import decide_controlled_shutdown
 from nilometer.cluster.controller.decision import OK, Outcome
 from nilometer.cluster.controller.forfeits import decide_forfeit_replicas
 from nilometer.cluster.controller.producer_ids import ProducerIdBlock, decide_allocate_producer_ids
+from nilometer.cluster.controller.topics import NewTopic, TopicDefaults, decide_create_topics
 from nilometer.cluster.identifiers import (
     NO_BROKER_EPOCH,
     BrokerEpoch,
@@ -27,6 +28,8 @@ from nilometer.cluster.identifiers import (
     uuid_from_text,
 )
 from nilometer.replication import AlterPartition, AlterPartitionAnswer
+from nilometer.runtime import Entropy
+from nilometer.storage.log_config import TOPIC_CONFIG
 from nilometer.wire import forfeit_replicas as wire
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -78,6 +81,30 @@ class ControllerLink:
             for topic in response.topics
             for part in topic.partitions
         }
+
+    async def create_topics(self, topics: Sequence[NewTopic], chance: Entropy) -> dict[str, ErrorCode]:
+        """Topics with their counts given; what became of each. This broker has folded what was created."""
+        if self._controller.is_in_office:
+            created = await self._controller.decide(
+                lambda image: decide_create_topics(
+                    image,
+                    topics,
+                    config_definition=TOPIC_CONFIG,
+                    chance=chance,
+                    defaults=TopicDefaults(),
+                )
+            )
+            return {topic.name: topic.outcome.error for topic in created}
+        response = await self._channel.call(
+            ApiKey.CREATE_TOPICS,
+            lambda api: api.request(
+                topics=tuple(_creatable_topic(api, topic) for topic in topics),
+                timeout_ms=REQUEST_TIMEOUT_MS,
+                validate_only=False,
+            ),
+        )
+        await self._metadata.catch_up()
+        return {topic.name: topic.error_code for topic in response.topics}
 
     async def forfeit_replica(self, partition: TopicIdPartition) -> Outcome:
         """Give up this broker's place in a partition; this broker has folded it when that returns."""
@@ -162,6 +189,20 @@ class ControllerLink:
                 for topic_id, partitions in topics.items()
             ),
         )
+
+
+def _creatable_topic(api: Api, topic: NewTopic) -> Message:
+    return api.make_request(
+        "CreatableTopic",
+        name=topic.name,
+        num_partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments=(),
+        configs=tuple(
+            api.make_request("CreatableTopicConfig", name=name, value=value)
+            for name, value in topic.configs.items()
+        ),
+    )
 
 
 def _decision_request(key: TopicIdPartition, request: AlterPartition) -> decisions.AlterPartition:

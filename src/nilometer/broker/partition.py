@@ -46,7 +46,7 @@ from nilometer.replication import (
 from nilometer.replication.effects import Effect, Effects
 from nilometer.replication.epochs import diverging_epoch
 from nilometer.runtime import Clock
-from nilometer.storage import AppendInfo, Log, LogFenced, TimestampOffset
+from nilometer.storage import AppendInfo, AppendOrigin, Log, LogFenced, TimestampOffset
 from nilometer.wire.compression import Bytes
 from nilometer.wire.errors import ErrorCode, KafkaError
 
@@ -78,6 +78,14 @@ class PartitionHost(Protocol):
     def log_failed(self, partition: Partition, reason: LogFenced) -> None: ...
 
 
+class CommitWait(Protocol):
+    """Somebody who waits for the high watermark."""
+
+    def release(self, error: ErrorCode = ErrorCode.none) -> None:
+        """It is reached; or it will never be known here whether it was."""
+        ...
+
+
 class Partition:
     """See the module. Knows its topic by name for people and by id for everything else."""
 
@@ -97,7 +105,9 @@ class Partition:
         self.replica = replica
         self._host = host
         self.fetch_waiters: dict[FetchWaiter, None] = {}
-        self._produce_waits: dict[int, ProduceWait] = {}
+        self.on_role_changed: Callable[[], None] | None = None
+        """For whoever keeps state beside the log: the role here is another one, or none."""
+        self._produce_waits: dict[int, CommitWait] = {}
         self._next_ticket = 0
         self._flush_waits: deque[tuple[int, ProduceWait]] = deque()
         self._bytes_above_high_watermark = 0
@@ -117,6 +127,10 @@ class Partition:
         return role
 
     @property
+    def is_led_here(self) -> bool:
+        return isinstance(self.replica.role, LeaderRole) and self._host.is_live()
+
+    @property
     def leader_epoch(self) -> int:
         return self.replica.leader_epoch
 
@@ -129,6 +143,11 @@ class Partition:
         if self.replica.leader_epoch != epoch_before:
             self._answer_all_fetches()
             self._maybe_flush_all()
+            self._tell_role_changed()
+
+    def _tell_role_changed(self) -> None:
+        if self.on_role_changed is not None:
+            self.on_role_changed()
 
     def _maybe_flush_all(self) -> None:
         """Where only flushed records count: what lies here unflushed, of an earlier life or role, must come
@@ -163,9 +182,12 @@ class Partition:
         self._answer_all_fetches()
         while self._flush_waits:
             self._flush_waits.popleft()[1].release(ErrorCode.not_leader_or_follower)
+        self._tell_role_changed()
 
     # ── produce ─────────────────────────────────────────────────────────────────────────────────
-    def append(self, records: Bytes, *, all_replicas: bool) -> AppendInfo:
+    def append(
+        self, records: Bytes, *, all_replicas: bool, origin: AppendOrigin = AppendOrigin.CLIENT
+    ) -> AppendInfo:
         """Append a producer's batches as leader. Raises KafkaError."""
         leader = self.leader
         if all_replicas and (error := leader.admit_acks_all()) is not ErrorCode.none:
@@ -175,7 +197,10 @@ class Partition:
         log = self.log
         try:
             info = log.append_as_leader(
-                records, leader_epoch=leader.leader_epoch, wall_ms=self._host.clock.wall_ms()
+                records,
+                leader_epoch=leader.leader_epoch,
+                wall_ms=self._host.clock.wall_ms(),
+                origin=origin,
             )
         except LogFenced as reason:
             self._host.log_failed(self, reason)
@@ -215,6 +240,15 @@ class Partition:
             leader.hold_produce(ticket, required)
         elif verdict is not ErrorCode.none:
             outcome.fail(verdict)
+
+    def hold_until_committed(self, offset: int, wait: CommitWait) -> None:
+        """``wait`` is released once the high watermark has reached ``offset``, which it has not yet.
+
+        Raises KafkaError.
+        """
+        ticket = self._next_ticket = self._next_ticket + 1
+        self.leader.hold_produce(ticket, offset)
+        self._produce_waits[ticket] = wait
 
     def acknowledge_when_written(
         self, info: AppendInfo, outcome: ProduceOutcome, request: DelayedProduce

@@ -68,6 +68,8 @@ class ReplicaManager:
         self._in_repair: dict[Partition, None] = {}
         """They may lead, where nobody else can, but not follow before their damage is cut off."""
         self.on_damage: Callable[[Partition, CorruptRecordFound], None] = lambda _partition, _found: None
+        self.on_hosted: Callable[[Partition], None] = lambda _partition: None
+        """Told of each partition before it gets its first role here."""
         self._image = ClusterImage()
         self._lives = False
         """Whether this life of the broker is registered: only then have partitions roles."""
@@ -265,6 +267,7 @@ class ReplicaManager:
         self._note_flush_ms(partition)
         self._by_name[topic.name, key.partition] = partition
         self._by_uuid[topic.uuid, key.partition] = partition
+        self.on_hosted(partition)
         return partition
 
     def _open_log(self, name: TopicPartition, topic: Topic, state: PartitionState) -> Log:

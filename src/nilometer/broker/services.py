@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from nilometer.broker.config import BrokerConfig
 from nilometer.broker.controller import Controller
 from nilometer.broker.controller_channel import ControllerChannel
+from nilometer.broker.controller_link import ControllerLink
 from nilometer.broker.fetch_session import FetchSessionCache
+from nilometer.broker.groups.coordinator import GroupCoordinator
 from nilometer.broker.metadata_log import MetadataLog
 from nilometer.broker.producer_ids import ProducerIds
 from nilometer.broker.replica_manager import ReplicaManager
@@ -28,8 +30,10 @@ class Services:
     metadata: MetadataLog
     controller: Controller
     controller_channel: ControllerChannel
+    controller_link: ControllerLink
     replicas: ReplicaManager
     producer_ids: ProducerIds
+    groups: GroupCoordinator
     fetch_sessions: FetchSessionCache
     replication_quotas: ReplicationQuotas
     cluster_id: str

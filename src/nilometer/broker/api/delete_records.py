@@ -8,6 +8,7 @@ from __future__ import annotations
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.topic import INTERNAL_TOPICS
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 
@@ -19,6 +20,10 @@ def handle(services: Services, request: Request) -> Reply:
         for asked in {part.partition_index: part for part in topic.partitions}.values():
             error, low_watermark = ErrorCode.none, -1
             try:
+                if topic.name in INTERNAL_TOPICS:
+                    raise KafkaError(
+                        ErrorCode.invalid_topic_exception, f"Cannot delete records of {topic.name}"
+                    )
                 partition = services.replicas.partition(topic.name, asked.partition_index)
                 low_watermark = partition.delete_records(asked.offset)
             except KafkaError as problem:

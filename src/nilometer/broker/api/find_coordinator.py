@@ -1,33 +1,90 @@
 """FindCoordinator: which broker looks after a group or a transactional id.
 
-Must be served for old librdkafka to use lz4 at all. While there are no coordinators, every key is answered
-with COORDINATOR_NOT_AVAILABLE, which clients take as *try again later*. Version 4 asks for many keys at once.
+The first question about a group creates ``__consumer_offsets``. Versions: 1 brings key types and messages; 4
+asks for many keys at once; 6 has share groups, which are not served. There is no transaction coordinator yet:
+its keys are answered with COORDINATOR_NOT_AVAILABLE, which clients take as *try again later*.
 """
 
 from __future__ import annotations
 
-from nilometer.broker.api.spec import ApiSpec, Request
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from nilometer.broker.api.spec import ApiSpec, Request, spawn
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.topic import GROUP_METADATA_TOPIC
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 
-_WHY = "This broker has no coordinators."
+KEY_GROUP, KEY_TRANSACTION = 0, 1
+FIRST_WITH_MANY_KEYS = 4
 
 
-def handle(services: Services, request: Request) -> Reply:
-    error = ErrorCode.coordinator_not_available
-    if request.version < 4:
+class _Found(NamedTuple):
+    error: ErrorCode
+    node_id: int = -1
+    host: str = ""
+    port: int = -1
+    message: str | None = None
+
+
+def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    many = request.version >= FIRST_WITH_MANY_KEYS
+    keys: Sequence[str] = request.body.coordinator_keys if many else (request.body.key,)
+    is_group = request.field("key_type", KEY_GROUP) == KEY_GROUP
+    if is_group and keys and services.image.topic(GROUP_METADATA_TOPIC) is None:
+        return spawn(services, _create_then_respond(services, request, keys))
+    return _respond(services, request, keys)
+
+
+async def _create_then_respond(services: Services, request: Request, keys: Sequence[str]) -> Reply:
+    await services.groups.ensure_topic()
+    return _respond(services, request, keys)
+
+
+def _respond(services: Services, request: Request, keys: Sequence[str]) -> Reply:
+    key_type = request.field("key_type", KEY_GROUP)
+    found = [(key, _find(services, key_type, key)) for key in keys]
+    if request.version < FIRST_WITH_MANY_KEYS:
+        ((_, only),) = found
         return request.respond(
-            throttle_time_ms=0, error_code=error, error_message=_WHY, node_id=-1, host="", port=-1
+            throttle_time_ms=0,
+            error_code=only.error,
+            error_message=only.message,
+            node_id=only.node_id,
+            host=only.host,
+            port=only.port,
         )
     coordinators = tuple(
         request.make(
-            "Coordinator", key=key, node_id=-1, host="", port=-1, error_code=error, error_message=_WHY
+            "Coordinator",
+            key=key,
+            node_id=one.node_id,
+            host=one.host,
+            port=one.port,
+            error_code=one.error,
+            error_message=one.message,
         )
-        for key in request.body.coordinator_keys
+        for key, one in found
     )
     return request.respond(throttle_time_ms=0, coordinators=coordinators)
+
+
+def _find(services: Services, key_type: int, key: str) -> _Found:
+    if key_type == KEY_TRANSACTION:
+        why = "There is no transaction coordinator."
+        return _Found(ErrorCode.coordinator_not_available, message=why)
+    if key_type != KEY_GROUP:
+        return _Found(ErrorCode.invalid_request, message=f"Key type {key_type} is not served.")
+    image = services.image
+    state = image.partition(GROUP_METADATA_TOPIC, services.groups.partition_for(key))
+    broker = image.broker(state.leader) if state is not None and state.has_leader else None
+    endpoint = broker.endpoint("PLAINTEXT") if broker is not None and not broker.fenced else None
+    if broker is None or endpoint is None:
+        return _Found(ErrorCode.coordinator_not_available, message="The coordinator is not available.")
+    return _Found(ErrorCode.none, broker.id, endpoint.host, endpoint.port)
 
 
 API = ApiSpec(key=ApiKey.FIND_COORDINATOR, versions=(0, 6), handle=handle)

@@ -16,7 +16,7 @@ from nilometer.broker.auto_topics import create_missing_topics
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.partition import PartitionState
-from nilometer.cluster.topic import Topic, why_invalid_name
+from nilometer.cluster.topic import INTERNAL_TOPICS, Topic, why_invalid_name
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 
@@ -90,7 +90,7 @@ def _unknown_topic(
         error_code=error,
         name=name,
         topic_id=topic_id if name is None else None,
-        is_internal=False,
+        is_internal=name in INTERNAL_TOPICS,
         partitions=(),
         topic_authorized_operations=OPERATIONS_NOT_ASKED,
     )

@@ -19,6 +19,7 @@ from nilometer.broker.api.leader_hints import LeaderHints
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import CloseConnection, Reply
 from nilometer.broker.delayed_produce import DelayedProduce, ProduceOutcome
+from nilometer.broker.internal_topics import check_client_may_write
 from nilometer.broker.partition import Partition
 from nilometer.broker.produced_records import check_produced_records
 from nilometer.broker.services import Services
@@ -79,6 +80,7 @@ def _append(
     check_produced_records(records, version, in_transaction=body.transactional_id is not None)
     if body.transactional_id is not None:
         raise KafkaError(ErrorCode.transactional_id_not_found, "there is no transaction coordinator")
+    check_client_may_write(partition.topic, waiting.client_id)
     appended = partition.append(records, all_replicas=acks == ACKS_ALL)
     outcome.base_offset = appended.first_offset
     outcome.log_append_time_ms = appended.log_append_time_ms
@@ -104,6 +106,10 @@ class _Waiting:
         self._topics = topics
         self._future: asyncio.Future[Reply] | None = None
         self.delayed = DelayedProduce(self._finish)
+
+    @property
+    def client_id(self) -> str | None:
+        return self._header.client_id
 
     def reply(self, timeout_ms: int) -> Reply | asyncio.Future[Reply]:
         if not self.delayed.is_waiting:

@@ -1,0 +1,96 @@
+"""ConsumerGroupDescribe (KIP-848): epochs, members and assignments of consumer groups.
+
+Versions: 1 tells which protocol each member speaks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from nilometer.broker.api.describe_groups import GROUP_OPERATIONS
+from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
+from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.connection import Reply
+from nilometer.broker.services import Services
+from nilometer.groups.requests import (
+    ConsumerGroupDescribe,
+    ConsumerGroupDescribeReply,
+    DescribedConsumerGroup,
+    DescribedConsumerGroupMember,
+    DescribedTopicPartitions,
+)
+from nilometer.groups.requests import Reply as GroupReply
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode
+from nilometer.wire.messages import Message
+
+
+def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    groups = request.body.group_ids
+    if not services.groups.serves_consumer_groups:
+        unsupported = ErrorCode.unsupported_version
+        refused = tuple(DescribedConsumerGroup(group, unsupported) for group in groups)
+        return _respond(request, [ConsumerGroupDescribeReply(refused)])
+    return services.groups.ask(
+        [(group, ConsumerGroupDescribe((group,))) for group in groups],
+        lambda replies: _respond(request, replies),
+    )
+
+
+def _respond(request: Request, replies: Sequence[GroupReply]) -> Reply:
+    described = [
+        group for reply in replies if isinstance(reply, ConsumerGroupDescribeReply) for group in reply.groups
+    ]
+    return request.respond(throttle_time_ms=0, groups=tuple(_group(request, group) for group in described))
+
+
+def _group(request: Request, group: DescribedConsumerGroup) -> Message:
+    asked = request.body.include_authorized_operations and group.error_code is ErrorCode.none
+    return request.make(
+        "DescribedGroup",
+        error_code=group.error_code,
+        error_message=group.error_message,
+        group_id=group.group_id,
+        group_state=group.group_state,
+        group_epoch=group.group_epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor_name=group.assignor_name,
+        members=tuple(_member(request, member) for member in group.members),
+        authorized_operations=GROUP_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
+    )
+
+
+def _member(request: Request, member: DescribedConsumerGroupMember) -> Message:
+    return request.make(
+        "Member",
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.member_epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=member.subscribed_topic_names,
+        subscribed_topic_regex=member.subscribed_topic_regex,
+        assignment=_assignment(request, member.assignment),
+        target_assignment=_assignment(request, member.target_assignment),
+        member_type=member.member_type,
+    )
+
+
+def _assignment(request: Request, topics: Sequence[DescribedTopicPartitions]) -> Message:
+    return request.make(
+        "Assignment",
+        topic_partitions=tuple(
+            request.make(
+                "TopicPartitions",
+                topic_id=topic.topic_id,
+                topic_name=topic.topic_name,
+                partitions=topic.partitions,
+            )
+            for topic in topics
+        ),
+    )
+
+
+API = ApiSpec(key=ApiKey.CONSUMER_GROUP_DESCRIBE, versions=(0, 1), handle=handle)

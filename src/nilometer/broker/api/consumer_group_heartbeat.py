@@ -1,0 +1,74 @@
+"""ConsumerGroupHeartbeat (KIP-848): everything a member of a consumer group says and hears.
+
+Versions: 1 brings subscription by regular expression, and members that make up their own ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.connection import Reply
+from nilometer.broker.groups.clients import client_host, client_id
+from nilometer.broker.services import Services
+from nilometer.groups.requests import ConsumerGroupHeartbeat, ConsumerGroupHeartbeatReply, TopicPartitions
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode
+from nilometer.wire.messages import Message, milliseconds
+
+FIRST_WITH_OWN_MEMBER_IDS = 1
+
+
+def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    if not services.groups.serves_consumer_groups:
+        return _respond(request, ConsumerGroupHeartbeatReply(ErrorCode.unsupported_version))
+    body = request.body
+    names: Sequence[str] | None = body.subscribed_topic_names
+    owned: Sequence[Message] | None = body.topic_partitions
+    asked = ConsumerGroupHeartbeat(
+        group_id=body.group_id,
+        member_id=body.member_id,
+        member_epoch=body.member_epoch,
+        instance_id=body.instance_id,
+        rack_id=body.rack_id,
+        rebalance_timeout_ms=milliseconds(body.rebalance_timeout),
+        subscribed_topic_names=None if names is None else tuple(names),
+        subscribed_topic_regex=request.field("subscribed_topic_regex"),
+        server_assignor=body.server_assignor,
+        topic_partitions=(
+            None
+            if owned is None
+            else tuple(TopicPartitions(each.topic_id, tuple(each.partitions)) for each in owned)
+        ),
+        client_id=client_id(request),
+        client_host=client_host(request),
+        requires_member_id=request.version >= FIRST_WITH_OWN_MEMBER_IDS,
+    )
+    return services.groups.ask_one(
+        asked.group_id, asked, ConsumerGroupHeartbeatReply, lambda reply: _respond(request, reply)
+    )
+
+
+def _respond(request: Request, reply: ConsumerGroupHeartbeatReply) -> Reply:
+    assignment = None
+    if reply.assignment is not None:
+        assignment = request.make(
+            "Assignment",
+            topic_partitions=tuple(
+                request.make("TopicPartitions", topic_id=each.topic_id, partitions=each.partitions)
+                for each in reply.assignment
+            ),
+        )
+    return request.respond(
+        throttle_time_ms=0,
+        error_code=reply.error_code,
+        error_message=reply.error_message,
+        member_id=reply.member_id,
+        member_epoch=reply.member_epoch,
+        heartbeat_interval_ms=reply.heartbeat_interval_ms,
+        assignment=assignment,
+    )
+
+
+API = ApiSpec(key=ApiKey.CONSUMER_GROUP_HEARTBEAT, versions=(0, 1), handle=handle)

@@ -1,0 +1,34 @@
+"""DeleteGroups: forget groups without members, their offsets included."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.connection import Reply
+from nilometer.broker.services import Services
+from nilometer.groups.requests import DeleteGroups, DeleteGroupsReply
+from nilometer.groups.requests import Reply as GroupReply
+from nilometer.wire.api_keys import ApiKey
+
+
+def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    groups = dict.fromkeys(request.body.groups_names)  # one asked for twice is deleted once
+    return services.groups.ask(
+        [(group, DeleteGroups((group,))) for group in groups],
+        lambda replies: _respond(request, replies),
+    )
+
+
+def _respond(request: Request, replies: Sequence[GroupReply]) -> Reply:
+    results = tuple(
+        request.make("DeletableGroupResult", group_id=result.group_id, error_code=result.error_code)
+        for reply in replies
+        if isinstance(reply, DeleteGroupsReply)
+        for result in reply.results
+    )
+    return request.respond(throttle_time_ms=0, results=results)
+
+
+API = ApiSpec(key=ApiKey.DELETE_GROUPS, versions=(0, 2), handle=handle)

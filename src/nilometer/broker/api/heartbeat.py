@@ -1,0 +1,30 @@
+"""Heartbeat: a member of a classic group lives; the answer tells it whether the group rebalances."""
+
+from __future__ import annotations
+
+import asyncio
+
+from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.connection import Reply
+from nilometer.broker.services import Services
+from nilometer.groups.requests import Heartbeat, HeartbeatReply
+from nilometer.wire.api_keys import ApiKey
+
+
+def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    body = request.body
+    asked = Heartbeat(
+        group_id=body.group_id,
+        generation_id=body.generation_id,
+        member_id=body.member_id,
+        group_instance_id=request.field("group_instance_id"),
+    )
+    return services.groups.ask_one(
+        asked.group_id,
+        asked,
+        HeartbeatReply,
+        lambda reply: request.respond(throttle_time_ms=0, error_code=reply.error_code),
+    )
+
+
+API = ApiSpec(key=ApiKey.HEARTBEAT, versions=(0, 4), handle=handle)

@@ -1,0 +1,75 @@
+"""JoinGroup: become, or stay, a member of a classic group. Answered when the group has come together.
+
+Versions: 0 has no rebalance time-out of its own; 4 gives whoever comes without a member id one, to come again
+with (KIP-394); 5 has static members (KIP-345); 7 tells the protocol type; 8 takes a reason; 9 may tell a
+leader that nothing is to be assigned (KIP-814).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.connection import Reply
+from nilometer.broker.groups.clients import client_host, client_id
+from nilometer.broker.services import Services
+from nilometer.groups.requests import JoinGroup, JoinGroupProtocol, JoinGroupReply
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.messages import milliseconds
+
+FIRST_WITH_KNOWN_MEMBERS = 4
+FIRST_WITH_PROTOCOL_TYPE = 7
+FIRST_SKIPPING_ASSIGNMENT = 9
+
+
+def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    body = request.body
+    session_timeout_ms = milliseconds(body.session_timeout)
+    rebalance_timeout = request.field("rebalance_timeout")
+    asked = JoinGroup(
+        group_id=body.group_id,
+        member_id=body.member_id,
+        protocol_type=body.protocol_type,
+        protocols=tuple(JoinGroupProtocol(each.name, bytes(each.metadata)) for each in body.protocols),
+        session_timeout_ms=session_timeout_ms,
+        rebalance_timeout_ms=(
+            session_timeout_ms if rebalance_timeout is None else milliseconds(rebalance_timeout)
+        ),
+        group_instance_id=request.field("group_instance_id"),
+        reason=request.field("reason") or "",
+        client_id=client_id(request),
+        client_host=client_host(request),
+        requires_known_member_id=request.version >= FIRST_WITH_KNOWN_MEMBERS,
+        supports_skipping_assignment=request.version >= FIRST_SKIPPING_ASSIGNMENT,
+    )
+    return services.groups.ask_one(
+        asked.group_id, asked, JoinGroupReply, lambda reply: _respond(request, reply)
+    )
+
+
+def _respond(request: Request, reply: JoinGroupReply) -> Reply:
+    protocol_name = reply.protocol_name
+    if protocol_name is None and request.version < FIRST_WITH_PROTOCOL_TYPE:
+        protocol_name = ""
+    return request.respond(
+        throttle_time_ms=0,
+        error_code=reply.error_code,
+        generation_id=reply.generation_id,
+        protocol_type=reply.protocol_type,
+        protocol_name=protocol_name,
+        leader=reply.leader,
+        skip_assignment=reply.skip_assignment,
+        member_id=reply.member_id,
+        members=tuple(
+            request.make(
+                "JoinGroupResponseMember",
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                metadata=member.metadata,
+            )
+            for member in reply.members
+        ),
+    )
+
+
+API = ApiSpec(key=ApiKey.JOIN_GROUP, versions=(0, 9), handle=handle)

@@ -1,0 +1,55 @@
+"""LeaveGroup: members go at once, rather than when their session is over.
+
+Versions: 3 takes many members, also by their instance id; before, the answer's error is that of the one
+member; 5 takes reasons.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.connection import Reply
+from nilometer.broker.services import Services
+from nilometer.groups.requests import LeaveGroup, LeaveGroupMember, LeaveGroupReply
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode
+
+FIRST_WITH_MANY_MEMBERS = 3
+
+
+def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    asked = LeaveGroup(request.body.group_id, _members(request))
+    return services.groups.ask_one(
+        asked.group_id, asked, LeaveGroupReply, lambda reply: _respond(request, reply)
+    )
+
+
+def _members(request: Request) -> tuple[LeaveGroupMember, ...]:
+    if request.version < FIRST_WITH_MANY_MEMBERS:
+        return (LeaveGroupMember(request.body.member_id),)
+    return tuple(
+        LeaveGroupMember(each.member_id, each.group_instance_id, getattr(each, "reason", None) or "")
+        for each in request.body.members
+    )
+
+
+def _respond(request: Request, reply: LeaveGroupReply) -> Reply:
+    error = reply.error_code
+    if request.version < FIRST_WITH_MANY_MEMBERS:
+        if error is ErrorCode.none and reply.members:
+            error = reply.members[0].error_code
+        return request.respond(throttle_time_ms=0, error_code=error)
+    members = tuple(
+        request.make(
+            "MemberResponse",
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            error_code=member.error_code,
+        )
+        for member in reply.members
+    )
+    return request.respond(throttle_time_ms=0, error_code=error, members=members)
+
+
+API = ApiSpec(key=ApiKey.LEAVE_GROUP, versions=(0, 5), handle=handle)

@@ -1,0 +1,50 @@
+"""ListGroups: the groups that this broker coordinates. Versions: 4 tells and filters by state; 5 by type."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.connection import Reply
+from nilometer.broker.services import Services
+from nilometer.groups.requests import ListGroups, ListGroupsReply
+from nilometer.groups.requests import Reply as GroupReply
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode
+
+
+def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    asked = ListGroups(
+        states_filter=tuple(request.field("states_filter", ())),
+        types_filter=tuple(request.field("types_filter", ())),
+    )
+
+    return services.groups.ask_all_shells(asked, lambda replies: _respond(request, replies))
+
+
+def _respond(request: Request, replies: Sequence[GroupReply]) -> Reply:
+    """An error while some of the groups are still being loaded; those that have moved are others' to tell."""
+    listed = [reply for reply in replies if isinstance(reply, ListGroupsReply)]
+    fine = (ErrorCode.none, ErrorCode.not_coordinator)
+    for reply in listed:
+        if reply.error_code not in fine:
+            return request.respond(throttle_time_ms=0, error_code=reply.error_code, groups=())
+    return request.respond(
+        throttle_time_ms=0,
+        error_code=ErrorCode.none,
+        groups=tuple(
+            request.make(
+                "ListedGroup",
+                group_id=group.group_id,
+                protocol_type=group.protocol_type,
+                group_state=group.group_state,
+                group_type=group.group_type,
+            )
+            for reply in listed
+            for group in reply.groups
+        ),
+    )
+
+
+API = ApiSpec(key=ApiKey.LIST_GROUPS, versions=(0, 5), handle=handle)

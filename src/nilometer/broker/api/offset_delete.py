@@ -1,0 +1,70 @@
+"""OffsetDelete: forget how far a group has read in partitions of topics that it is not subscribed to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.connection import Reply
+from nilometer.broker.services import Services
+from nilometer.groups.requests import (
+    OffsetDelete,
+    OffsetDeletePartitionReply,
+    OffsetDeleteReply,
+    OffsetDeleteTopic,
+    OffsetDeleteTopicReply,
+)
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode
+
+
+def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    known: list[OffsetDeleteTopic] = []
+    refused: list[OffsetDeleteTopicReply] = []
+    for asked in request.body.topics:
+        topic = services.image.topic(asked.name)
+        indexes = [partition.partition_index for partition in asked.partitions]
+        found = [index for index in indexes if topic is not None and topic.partition(index) is not None]
+        missing = [index for index in indexes if index not in found]
+        if found:
+            known.append(OffsetDeleteTopic(asked.name, tuple(found)))
+        if missing:
+            refused.append(OffsetDeleteTopicReply(asked.name, _unknown(missing)))
+    delete = OffsetDelete(request.body.group_id, tuple(known))
+    return services.groups.ask_one(
+        delete.group_id, delete, OffsetDeleteReply, lambda reply: _respond(request, reply, refused)
+    )
+
+
+def _unknown(indexes: Sequence[int]) -> tuple[OffsetDeletePartitionReply, ...]:
+    return tuple(OffsetDeletePartitionReply(index, ErrorCode.unknown_topic_or_partition) for index in indexes)
+
+
+def _respond(request: Request, reply: OffsetDeleteReply, refused: Sequence[OffsetDeleteTopicReply]) -> Reply:
+    """Where the group itself is refused, nothing is said of topics."""
+    gathered: dict[str, list[OffsetDeletePartitionReply]] = {}
+    for topic in (*refused, *reply.topics) if reply.error_code is ErrorCode.none else ():
+        gathered.setdefault(topic.name, []).extend(topic.partitions)
+    return request.respond(
+        error_code=reply.error_code,
+        throttle_time_ms=0,
+        topics=tuple(
+            request.make(
+                "OffsetDeleteResponseTopic",
+                name=name,
+                partitions=tuple(
+                    request.make(
+                        "OffsetDeleteResponsePartition",
+                        partition_index=partition.partition_index,
+                        error_code=partition.error_code,
+                    )
+                    for partition in partitions
+                ),
+            )
+            for name, partitions in gathered.items()
+        ),
+    )
+
+
+API = ApiSpec(key=ApiKey.OFFSET_DELETE, versions=(0, 0), handle=handle)

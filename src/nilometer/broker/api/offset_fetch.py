@@ -1,0 +1,167 @@
+"""OffsetFetch: how far groups have read.
+
+Versions: 1 says an error of the group at each partition; 2 may ask for all that is committed; 7 for what is
+not undecided; 8 asks about many groups; 9 has member epochs (KIP-848); 10 topics by id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.connection import Reply
+from nilometer.broker.services import Services
+from nilometer.groups.requests import (
+    OffsetFetch,
+    OffsetFetchPartitionReply,
+    OffsetFetchReply,
+    OffsetFetchTopic,
+    OffsetFetchTopicReply,
+)
+from nilometer.groups.requests import Reply as GroupReply
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode
+from nilometer.wire.messages import Message
+
+FIRST_WITH_GROUP_ERROR = 2
+FIRST_WITH_MANY_GROUPS = 8
+FIRST_BY_ID = 10
+
+_NO_ID = UUID(int=0)
+
+
+class _Asked(NamedTuple):
+    fetch: OffsetFetch
+    unknown: tuple[OffsetFetchTopicReply, ...]
+    """Asked for by ids that no topic has."""
+
+
+def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    body = request.body
+    groups: Sequence[Message] = body.groups if request.version >= FIRST_WITH_MANY_GROUPS else (body,)
+    asked = [_asked(services, request, group) for group in groups]
+    return services.groups.ask(
+        [(one.fetch.group_id, one.fetch) for one in asked],
+        lambda replies: _respond(services, request, asked, replies),
+    )
+
+
+def _asked(services: Services, request: Request, group: Message) -> _Asked:
+    topics: tuple[OffsetFetchTopic, ...] | None = None
+    unknown: tuple[OffsetFetchTopicReply, ...] = ()
+    if group.topics is not None and request.version >= FIRST_BY_ID:
+        topics, unknown = _topics_by_id(services, group.topics)
+    elif group.topics is not None:
+        topics = tuple(OffsetFetchTopic(topic.name, tuple(topic.partition_indexes)) for topic in group.topics)
+    fetch = OffsetFetch(
+        group_id=group.group_id,
+        topics=topics,
+        member_id=getattr(group, "member_id", None),
+        member_epoch=getattr(group, "member_epoch", -1),
+        require_stable=request.field("require_stable", False),
+    )
+    return _Asked(fetch, unknown)
+
+
+def _topics_by_id(
+    services: Services, asked: Sequence[Message]
+) -> tuple[tuple[OffsetFetchTopic, ...], tuple[OffsetFetchTopicReply, ...]]:
+    known: list[OffsetFetchTopic] = []
+    unknown: list[OffsetFetchTopicReply] = []
+    for each in asked:
+        topic_id: UUID = each.topic_id or _NO_ID
+        indexes = tuple(each.partition_indexes)
+        topic = services.image.topic_by_uuid(topic_id)
+        if topic is not None:
+            known.append(OffsetFetchTopic(topic.name, indexes, topic_id))
+        else:
+            unknown.append(OffsetFetchTopicReply("", _all(indexes, ErrorCode.unknown_topic_id), topic_id))
+    return tuple(known), tuple(unknown)
+
+
+def _all(indexes: Sequence[int], error: ErrorCode) -> tuple[OffsetFetchPartitionReply, ...]:
+    return tuple(OffsetFetchPartitionReply(index, error_code=error) for index in indexes)
+
+
+def _respond(
+    services: Services, request: Request, asked: Sequence[_Asked], replies: Sequence[GroupReply]
+) -> Reply:
+    answers: list[OffsetFetchReply] = []
+    for one, reply in zip(asked, replies, strict=True):
+        assert isinstance(reply, OffsetFetchReply)
+        answers.append(_complete(services, request, one, reply))
+    if request.version >= FIRST_WITH_MANY_GROUPS:
+        return request.respond(
+            throttle_time_ms=0,
+            groups=tuple(
+                request.make(
+                    "OffsetFetchResponseGroup",
+                    group_id=answer.group_id,
+                    error_code=answer.error_code,
+                    topics=_topics(request, "OffsetFetchResponseTopics", answer),
+                )
+                for answer in answers
+            ),
+        )
+    (answer,) = answers
+    return request.respond(
+        throttle_time_ms=0,
+        error_code=answer.error_code,
+        topics=_topics(request, "OffsetFetchResponseTopic", answer),
+    )
+
+
+def _complete(
+    services: Services, request: Request, asked: _Asked, reply: OffsetFetchReply
+) -> OffsetFetchReply:
+    """The reply in the terms of the request's version."""
+    if reply.error_code is not ErrorCode.none:
+        if request.version >= FIRST_WITH_GROUP_ERROR:
+            return reply
+        topics = tuple(
+            OffsetFetchTopicReply(topic.name, _all(topic.partition_indexes, reply.error_code))
+            for topic in asked.fetch.topics or ()
+        )
+        return OffsetFetchReply(reply.group_id, reply.error_code, topics)
+    if request.version < FIRST_BY_ID:
+        return reply
+    named = (_with_id(services, topic) for topic in reply.topics)
+    topics = tuple(topic for topic in named if topic is not None)
+    return OffsetFetchReply(reply.group_id, topics=(*asked.unknown, *topics))
+
+
+def _with_id(services: Services, reply: OffsetFetchTopicReply) -> OffsetFetchTopicReply | None:
+    """A topic that was committed by name gets its present id; without any there is no way to tell of it."""
+    if reply.topic_id is not None:
+        return reply
+    topic = services.image.topic(reply.name)
+    return None if topic is None else OffsetFetchTopicReply(reply.name, reply.partitions, topic.uuid)
+
+
+def _topics(request: Request, kind: str, reply: OffsetFetchReply) -> tuple[Message, ...]:
+    return tuple(
+        request.make(
+            kind,
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partitions=tuple(_partition(request, kind, partition) for partition in topic.partitions),
+        )
+        for topic in reply.topics
+    )
+
+
+def _partition(request: Request, kind: str, partition: OffsetFetchPartitionReply) -> Message:
+    return request.make(
+        kind.replace("Topic", "Partition"),
+        partition_index=partition.partition_index,
+        committed_offset=partition.committed_offset,
+        committed_leader_epoch=partition.committed_leader_epoch,
+        metadata=partition.metadata,
+        error_code=partition.error_code,
+    )
+
+
+API = ApiSpec(key=ApiKey.OFFSET_FETCH, versions=(1, 10), handle=handle)

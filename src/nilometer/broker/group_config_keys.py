@@ -1,0 +1,223 @@
+"""The settings of the group coordinator: Kafka's names, defaults and ranges.
+
+Those that say how much one group may cost, how long its members may be silent, and how its offsets are kept.
+What they mean to a group is told by ``groups``; here they are only named and bounded.
+"""
+
+from __future__ import annotations
+
+from nilometer.config import ConfigKey, ConfigKind
+from nilometer.config.definition import ConfigValue
+
+_INT, _LONG, _SHORT = ConfigKind.INT, ConfigKind.LONG, ConfigKind.SHORT
+_STRING, _LIST = ConfigKind.STRING, ConfigKind.LIST
+
+INT_MAX = (1 << 31) - 1
+
+ASSIGNORS = {
+    "uniform": "uniform",
+    "range": "range",
+    "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
+    "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",
+}
+"""What a server-side assignor may be called, and its short name."""
+
+
+def _key(
+    name: str,
+    kind: ConfigKind,
+    default: ConfigValue,
+    doc: str,
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: tuple[str, ...] = (),
+) -> ConfigKey:
+    return ConfigKey(
+        name=name, kind=kind, default=default, doc=doc, minimum=minimum, maximum=maximum, choices=choices
+    )
+
+
+CLASSIC_GROUPS = [
+    _key(
+        "group.min.session.timeout.ms",
+        _INT,
+        6_000,
+        "The shortest session.timeout.ms a member of a classic group may ask for.",
+    ),
+    _key(
+        "group.max.session.timeout.ms",
+        _INT,
+        1_800_000,
+        "The longest session.timeout.ms a member of a classic group may ask for.",
+    ),
+    _key(
+        "group.initial.rebalance.delay.ms",
+        _INT,
+        3_000,
+        "How long an empty classic group waits for more members before its first rebalance.",
+    ),
+    _key("group.max.size", _INT, INT_MAX, "How many members one classic group may have.", minimum=1),
+]
+
+CONSUMER_GROUPS = [
+    _key(
+        "group.coordinator.rebalance.protocols",
+        _LIST,
+        ("classic", "consumer", "streams"),
+        "Which rebalance protocols are served; streams and share are accepted and not served.",
+        choices=("classic", "consumer", "share", "streams"),
+    ),
+    _key(
+        "group.consumer.session.timeout.ms",
+        _INT,
+        45_000,
+        "A member of a consumer group silent for this long is taken to be gone.",
+        minimum=1,
+    ),
+    _key(
+        "group.consumer.min.session.timeout.ms",
+        _INT,
+        45_000,
+        "The lowest session timeout that a group may be given.",
+        minimum=1,
+    ),
+    _key(
+        "group.consumer.max.session.timeout.ms",
+        _INT,
+        60_000,
+        "The highest session timeout that a group may be given.",
+        minimum=1,
+    ),
+    _key(
+        "group.consumer.heartbeat.interval.ms",
+        _INT,
+        5_000,
+        "How often members of a consumer group are told to send a heartbeat.",
+        minimum=1,
+    ),
+    _key(
+        "group.consumer.min.heartbeat.interval.ms",
+        _INT,
+        5_000,
+        "The lowest heartbeat interval that a group may be given.",
+        minimum=1,
+    ),
+    _key(
+        "group.consumer.max.heartbeat.interval.ms",
+        _INT,
+        15_000,
+        "The highest heartbeat interval that a group may be given.",
+        minimum=1,
+    ),
+    _key(
+        "group.consumer.assignment.interval.ms",
+        _INT,
+        1_000,
+        "The least time between two target assignments of one consumer group.",
+        minimum=0,
+    ),
+    _key(
+        "group.consumer.min.assignment.interval.ms",
+        _INT,
+        0,
+        "The lowest assignment interval that a group may be given.",
+        minimum=0,
+    ),
+    _key(
+        "group.consumer.max.assignment.interval.ms",
+        _INT,
+        15_000,
+        "The highest assignment interval that a group may be given.",
+        minimum=0,
+    ),
+    _key(
+        "group.consumer.max.size", _INT, INT_MAX, "How many members one consumer group may have.", minimum=1
+    ),
+    _key(
+        "group.consumer.assignors",
+        _LIST,
+        ("uniform", "range"),
+        "The server-side assignors on offer; the first is taken where members name none.",
+        choices=tuple(ASSIGNORS),
+    ),
+    _key(
+        "group.consumer.migration.policy",
+        _STRING,
+        "bidirectional",
+        "Whether classic groups with members become consumer groups (upgrade), the other way round"
+        " (downgrade), both, or neither (disabled).",
+        choices=("bidirectional", "upgrade", "downgrade", "disabled"),
+    ),
+]
+
+OFFSETS = [
+    _key(
+        "offset.metadata.max.bytes",
+        _INT,
+        4_096,
+        "The longest metadata that may be committed with an offset.",
+    ),
+    _key(
+        "offsets.load.buffer.size",
+        _INT,
+        5 << 20,
+        "How much of a partition of __consumer_offsets is read at once when its groups are loaded.",
+        minimum=1,
+    ),
+    _key(
+        "offsets.retention.minutes",
+        _INT,
+        10_080,
+        "How long the offsets of a group without members are kept.",
+        minimum=1,
+    ),
+    _key(
+        "offsets.retention.check.interval.ms",
+        _LONG,
+        600_000,
+        "How often offsets are looked over for expired ones.",
+        minimum=1,
+    ),
+    _key(
+        "offsets.commit.timeout.ms",
+        _INT,
+        5_000,
+        "How long a request may wait until what it changed is committed.",
+        minimum=1,
+    ),
+]
+
+OFFSETS_TOPIC = [
+    _key("offsets.topic.num.partitions", _INT, 50, "Partitions of __consumer_offsets.", minimum=1),
+    _key(
+        "offsets.topic.replication.factor", _SHORT, 3, "Replicas of __consumer_offsets, at most.", minimum=1
+    ),
+    _key(
+        "offsets.topic.segment.bytes",
+        _INT,
+        104_857_600,
+        "segment.bytes of __consumer_offsets.",
+        minimum=1,
+    ),
+    _key(
+        "offsets.topic.compression.codec",
+        _INT,
+        0,
+        "The codec, by its number in a batch, with which the coordinator writes to __consumer_offsets.",
+        minimum=0,
+        maximum=4,
+    ),
+]
+
+GROUP_KEYS = [*CLASSIC_GROUPS, *CONSUMER_GROUPS, *OFFSETS, *OFFSETS_TOPIC]
+
+GROUP_KEYS_WITHOUT_EFFECT = frozenset(
+    {
+        "group.coordinator.threads",
+        "group.coordinator.background.threads",
+        "group.coordinator.append.linger.ms",
+        "group.coordinator.cached.buffer.max.bytes",
+    }
+)
+"""Those that size threads and buffers which a single event loop does not have."""

@@ -1,0 +1,43 @@
+"""The group coordinator's settings as the core takes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nilometer.broker.group_config_keys import ASSIGNORS
+from nilometer.config import ConfigProblem
+from nilometer.groups.config import ConsumerGroupMigrationPolicy, GroupConfig
+
+if TYPE_CHECKING:
+    from nilometer.broker.config import BrokerConfig
+
+MINUTE_MS = 60_000
+
+
+def group_config(config: BrokerConfig) -> GroupConfig:
+    """Raises ConfigProblem where settings contradict each other."""
+    integer = config.integer
+    assignors = tuple(dict.fromkeys(ASSIGNORS[name] for name in config.strings("group.consumer.assignors")))
+    try:
+        return GroupConfig(
+            group_min_session_timeout_ms=integer("group.min.session.timeout.ms"),
+            group_max_session_timeout_ms=integer("group.max.session.timeout.ms"),
+            group_initial_rebalance_delay_ms=integer("group.initial.rebalance.delay.ms"),
+            group_max_size=integer("group.max.size"),
+            offset_metadata_max_bytes=integer("offset.metadata.max.bytes"),
+            offsets_retention_ms=integer("offsets.retention.minutes") * MINUTE_MS,
+            offsets_retention_check_interval_ms=integer("offsets.retention.check.interval.ms"),
+            group_consumer_session_timeout_ms=integer("group.consumer.session.timeout.ms"),
+            group_consumer_min_session_timeout_ms=integer("group.consumer.min.session.timeout.ms"),
+            group_consumer_max_session_timeout_ms=integer("group.consumer.max.session.timeout.ms"),
+            group_consumer_heartbeat_interval_ms=integer("group.consumer.heartbeat.interval.ms"),
+            group_consumer_min_heartbeat_interval_ms=integer("group.consumer.min.heartbeat.interval.ms"),
+            group_consumer_max_heartbeat_interval_ms=integer("group.consumer.max.heartbeat.interval.ms"),
+            group_consumer_max_size=integer("group.consumer.max.size"),
+            group_consumer_assignors=assignors,
+            group_consumer_migration_policy=ConsumerGroupMigrationPolicy(
+                config.string("group.consumer.migration.policy")
+            ),
+        )
+    except ValueError as problem:
+        raise ConfigProblem(str(problem).split(" ", 1)[0], str(problem)) from None

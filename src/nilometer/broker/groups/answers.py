@@ -1,0 +1,59 @@
+"""One answer made of the replies of one or several shells, given when the last of them is there.
+
+Belongs to one request of one connection. When that connection goes, its shells forget what was asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from nilometer.broker.connection import Reply as Frame
+from nilometer.broker.groups.coordinator_shell import CoordinatorShell
+from nilometer.groups.effects import Token
+from nilometer.groups.requests import GroupRequest, Reply
+
+
+class GroupAnswer:
+    __slots__ = ("_future", "_missing", "_replies", "_respond", "_tokens")
+
+    def __init__(self, count: int, respond: Callable[[Sequence[Reply]], Frame]) -> None:
+        self._replies: list[Reply | None] = [None] * count
+        self._missing = count
+        self._respond = respond
+        self._tokens: list[tuple[CoordinatorShell, Token]] = []
+        self._future: asyncio.Future[Frame] | None = None
+
+    def submit(self, index: int, shell: CoordinatorShell, request: GroupRequest) -> None:
+        """Raises KafkaError where the shell cannot take the request."""
+        token = shell.submit(request, lambda reply: self.give(index, reply))
+        if token is not None:
+            self._tokens.append((shell, token))
+
+    def give(self, index: int, reply: Reply) -> None:
+        self._replies[index] = reply
+        self._missing -= 1
+        future = self._future
+        if self._missing or future is None or future.done():
+            return
+        try:
+            future.set_result(self._make())
+        except Exception as error:
+            future.set_exception(error)
+
+    def frame(self) -> Frame | asyncio.Future[Frame]:
+        """The whole answer, if all replies are there, or the promise of it."""
+        if not self._missing:
+            return self._make()
+        self._future = asyncio.get_running_loop().create_future()
+        self._future.add_done_callback(self._on_done)
+        return self._future
+
+    def _make(self) -> Frame:
+        return self._respond([reply for reply in self._replies if reply is not None])
+
+    def _on_done(self, future: asyncio.Future[Frame]) -> None:
+        tokens, self._tokens = self._tokens, []
+        if future.cancelled():
+            for shell, token in tokens:
+                shell.forget(token)

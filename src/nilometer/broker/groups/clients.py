@@ -1,0 +1,14 @@
+"""Who a request came from, as groups remember their members."""
+
+from __future__ import annotations
+
+from nilometer.broker.api.spec import Request
+
+
+def client_id(request: Request) -> str:
+    return request.header.client_id or ""
+
+
+def client_host(request: Request) -> str:
+    """As Java prints an address without a name."""
+    return f"/{request.connection.peer[0]}"

@@ -1,0 +1,128 @@
+"""Internal topics: created when they are first needed, fitted to the cluster, and grown with it (EDGE 44).
+
+Knows how many partitions and replicas the settings give them and what makes them different from others; who
+may lead or follow is the controller's affair. Nobody waits for a bigger cluster: with fewer brokers than
+``offsets.topic.replication.factor`` there are fewer replicas, and the controller adds the missing ones as
+brokers join.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from nilometer.broker.config import BrokerConfig
+from nilometer.broker.controller import Controller
+from nilometer.broker.controller_link import ControllerLink
+from nilometer.broker.metadata_log import MetadataLog
+from nilometer.cluster.controller.internal_topics import decide_internal_topic_growth, internal_topic
+from nilometer.cluster.controller.topics import NewTopic
+from nilometer.cluster.delta import ImageDelta
+from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.topic import GROUP_METADATA_TOPIC, INTERNAL_TOPICS
+from nilometer.coordination.store import CoordinationError
+from nilometer.runtime import Entropy
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger("nilometer.broker")
+
+RETRY_S = 1.0
+ADMIN_CLIENT_ID = "__admin_client"
+"""What a client calls itself that writes to internal topics on purpose."""
+_THERE = (ErrorCode.none, ErrorCode.topic_already_exists)
+
+
+def new_internal_topic(config: BrokerConfig, image: ClusterImage, name: str) -> NewTopic | None:
+    """What creates ``name`` on this cluster as it is now; None if it is no topic that a broker needs."""
+    if name != GROUP_METADATA_TOPIC:
+        return None
+    return internal_topic(
+        image,
+        name,
+        num_partitions=config.integer("offsets.topic.num.partitions"),
+        replication_factor=config.integer("offsets.topic.replication.factor"),
+        configs={
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(config.integer("offsets.topic.segment.bytes")),
+        },
+    )
+
+
+def check_client_may_write(topic: str, client_id: str | None) -> None:
+    """Raises KafkaError: what is in an internal topic is its coordinator's."""
+    if topic in INTERNAL_TOPICS and client_id != ADMIN_CLIENT_ID:
+        raise KafkaError(ErrorCode.invalid_topic_exception, f"Cannot append to internal topic {topic}")
+
+
+class InternalTopics:
+    def __init__(
+        self, config: BrokerConfig, metadata: MetadataLog, link: ControllerLink, entropy: Entropy
+    ) -> None:
+        self._config = config
+        self._metadata = metadata
+        self._link = link
+        self._entropy = entropy
+        self._creating = asyncio.Lock()
+
+    async def ensure(self, name: str) -> bool:
+        """Create the topic unless it is there; whether it is there now. This broker has then folded it."""
+        async with self._creating:
+            image = self._metadata.image
+            if image.topic(name) is not None:
+                return True
+            topic = new_internal_topic(self._config, image, name)
+            assert topic is not None, f"{name} is an internal topic"
+            try:
+                errors = await self._link.create_topics([topic], self._entropy)
+            except (KafkaError, CoordinationError) as problem:
+                logger.info("%s could not be created yet: %s", name, problem)
+                return False
+            if errors[name] not in _THERE:
+                logger.warning("%s could not be created: %s", name, errors[name].name.upper())
+            return self._metadata.image.topic(name) is not None
+
+
+class InternalTopicGrowth:
+    """The controller's part: whenever brokers came, or a growth is complete, look whether more is due."""
+
+    def __init__(self, config: BrokerConfig, controller: Controller, metadata: MetadataLog) -> None:
+        self._factors = {GROUP_METADATA_TOPIC: config.integer("offsets.topic.replication.factor")}
+        self._controller = controller
+        self._due = asyncio.Event()
+        metadata.subscribe(self._on_delta, lambda _image: self._due.set())
+
+    async def run(self) -> None:
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            if not self._controller.is_in_office:
+                continue
+            try:
+                for name, factor in self._factors.items():
+                    await self._controller.decide(
+                        lambda image, name=name, factor=factor: decide_internal_topic_growth(
+                            image, name, factor
+                        )
+                    )
+            except (KafkaError, CoordinationError) as problem:
+                logger.info("Internal topics could not grow this time: %s", problem)
+                await asyncio.sleep(RETRY_S)
+                self._due.set()
+
+    def _on_delta(self, delta: ImageDelta, image: ClusterImage) -> None:
+        if delta.took_office or delta.brokers or self._completes(delta, image):
+            self._due.set()
+
+    def _completes(self, delta: ImageDelta, image: ClusterImage) -> bool:
+        """Whether a reassignment of an internal topic has come to its end."""
+        topics = [topic for name in self._factors if (topic := image.topic(name)) is not None]
+        return any(
+            key.topic_id == topic.id
+            and change.before is not None
+            and change.before.is_reassigning
+            and change.after is not None
+            and not change.after.is_reassigning
+            for topic in topics
+            for key, change in delta.partitions.items()
+        )

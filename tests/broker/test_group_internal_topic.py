@@ -1,0 +1,117 @@
+"""``__consumer_offsets``: made when it is first needed, as big as the cluster allows, and grown with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode
+from support.eventually import eventually
+from support.nilometer_broker import NilometerBroker
+from support.nilometer_cluster import NilometerCluster
+from support.two_brokers import batch, produce_fields
+from support.wire_peer import WirePeer, make
+
+TOPIC = "__consumer_offsets"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NilometerBroker]:
+    with NilometerBroker(tmp_path_factory.mktemp("internal") / "data") as broker:
+        yield broker
+    assert "Traceback" not in broker.output
+
+
+def find(bootstrap: str, *keys: str, version: int = 6) -> list[tuple[str, ErrorCode, int]]:
+    with WirePeer(bootstrap) as peer:
+        found = peer.ask(ApiKey.FIND_COORDINATOR, version, key_type=0, coordinator_keys=keys)
+        return [(one.key, one.error_code, one.node_id) for one in found.coordinators]
+
+
+def topic_of(peer: WirePeer, name: str, *, create: bool = False) -> object:
+    asked = make(ApiKey.METADATA, 12, "MetadataRequestTopic", name=name)
+    return peer.ask(ApiKey.METADATA, 12, topics=(asked,), allow_auto_topic_creation=create).topics[0]
+
+
+def settings_of(peer: WirePeer, name: str) -> dict[str, str]:
+    key = ApiKey.DESCRIBE_CONFIGS
+    resource = make(
+        key, 4, "DescribeConfigsResource", resource_type=2, resource_name=name, configuration_keys=None
+    )
+    (result,) = peer.ask(key, 4, resources=(resource,), include_synonyms=False).results
+    return {config.name: config.value for config in result.configs}
+
+
+def test_the_first_question_about_a_group_makes_the_topic(broker: NilometerBroker) -> None:
+    assert find(broker.bootstrap, "a", "b") == [("a", ErrorCode.none, 1), ("b", ErrorCode.none, 1)]
+    with WirePeer(broker.bootstrap) as peer:
+        topic = topic_of(peer, TOPIC)
+        assert topic.is_internal
+        assert len(topic.partitions) == 50
+        assert {(one.leader_id, tuple(one.replica_nodes)) for one in topic.partitions} == {(1, (1,))}
+        settings = settings_of(peer, TOPIC)
+        assert settings["cleanup.policy"] == "compact"
+        assert settings["compression.type"] == "producer"
+        assert settings["segment.bytes"] == "104857600"
+
+
+@pytest.mark.parametrize(
+    ("key_type", "error"), [(1, ErrorCode.coordinator_not_available), (2, ErrorCode.invalid_request)]
+)
+def test_there_is_no_coordinator_of_other_things(
+    broker: NilometerBroker, key_type: int, error: ErrorCode
+) -> None:
+    with WirePeer(broker.bootstrap) as peer:
+        found = peer.ask(ApiKey.FIND_COORDINATOR, 6, key_type=key_type, coordinator_keys=("a",))
+        assert [one.error_code for one in found.coordinators] == [error]
+
+
+def test_clients_do_not_write_to_it(broker: NilometerBroker) -> None:
+    find(broker.bootstrap, "a")
+    records = {0: batch(b"v")}
+    with WirePeer(broker.bootstrap) as peer:
+        answer = peer.ask(ApiKey.PRODUCE, 9, **produce_fields(9, TOPIC, records))
+        assert answer.responses[0].partition_responses[0].error_code == ErrorCode.invalid_topic_exception
+        partition = make(ApiKey.DELETE_RECORDS, 2, "DeleteRecordsPartition", partition_index=0, offset=-1)
+        topic = make(ApiKey.DELETE_RECORDS, 2, "DeleteRecordsTopic", name=TOPIC, partitions=(partition,))
+        deleted = peer.ask(ApiKey.DELETE_RECORDS, 2, topics=(topic,), timeout_ms=1000)
+        assert deleted.topics[0].partitions[0].error_code == ErrorCode.invalid_topic_exception
+
+
+def test_edge_44_it_has_as_many_replicas_as_there_are_brokers_and_grows_with_them(tmp_path: Path) -> None:
+    cluster = NilometerCluster(
+        tmp_path, overrides={"offsets.topic.num.partitions": "6", "offsets.topic.replication.factor": "3"}
+    )
+    try:
+        cluster.start(1)
+        assert find(cluster.brokers[1].bootstrap, "a") == [("a", ErrorCode.none, 1)]
+        assert len(cluster.metadata_of(1, [TOPIC]).topics[TOPIC].partitions[0].replicas) == 1
+        cluster.start(2, 3)
+        eventually(
+            lambda: all(
+                len(one.replicas) == 3 for one in cluster.metadata_of(2, [TOPIC]).topics[TOPIC].partitions
+            ),
+            "three replicas of each partition",
+        )
+        cluster.wait_full_isr(TOPIC)
+        assert {find(cluster.brokers[one].bootstrap, "a")[0][1] for one in (1, 2, 3)} == {ErrorCode.none}
+    finally:
+        cluster.close()
+
+
+def test_any_broker_makes_topics_that_are_asked_for(tmp_path: Path) -> None:
+    """Also one that is not the controller, which has to send the wish on."""
+    with NilometerCluster(tmp_path, brokers=2, overrides={"offsets.topic.num.partitions": "2"}) as cluster:
+        eventually(lambda: cluster.controller() is not None, "a controller")
+        for broker_id in cluster.running:
+            name = f"asked-of-{broker_id}"
+            with WirePeer(cluster.brokers[broker_id].bootstrap) as peer:
+                topic = topic_of(peer, name, create=True)
+                assert (topic.error_code, len(topic.partitions)) == (ErrorCode.none, 1)
+        other = next(one for one in cluster.running if one != cluster.controller())
+        ((_, error, node),) = find(cluster.brokers[other].bootstrap, "a")
+        assert error == ErrorCode.none
+        assert node in cluster.running
