@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import sys
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import click
 
 from nilometer.cli.cluster_options import bootstrap_option, parse_pairs, run_async, stop_on_signals
+from nilometer.cli.consume_in_group import consume_in_group
 from nilometer.cli.record_format import BadFormat, Formatter, json_lines, template, value_lines
+from nilometer.cli.times import parse_time
 from nilometer.client.cluster_metadata import TopicPartition
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.runtime import Runtime
@@ -41,19 +42,10 @@ def _parse_offset(
 
 
 def _parse_time(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
-    if value is None:
-        return None
-    if value.isdecimal():
-        return int(value)
     try:
-        time = datetime.fromisoformat(value)
-    except ValueError:
-        raise click.BadParameter(
-            f"{value!r} is neither milliseconds since 1970 nor a time such as 2026-01-31T12:00:00"
-        ) from None
-    if time.tzinfo is None:
-        time = time.replace(tzinfo=UTC)
-    return round(time.timestamp() * 1000)
+        return None if value is None else parse_time(value)
+    except ValueError as problem:
+        raise click.BadParameter(str(problem)) from None
 
 
 @click.command()
@@ -70,6 +62,7 @@ def _parse_time(_context: click.Context, _parameter: click.Parameter, value: str
 @click.option(
     "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only these; repeatable."
 )
+@click.option("--group", metavar="GROUP", help="As a member of this group: go on where it has got to.")
 @click.option("--count", type=click.IntRange(0), help="Stop after so many records.")
 @click.option(
     "--exit-at-end/--follow", default=None, help="Stop at what is the end now, or wait for more (default)."
@@ -89,6 +82,7 @@ def consume(
     offset: str | int | None,
     from_timestamp: int | None,
     partitions: tuple[int, ...],
+    group: str | None,
     count: int | None,
     exit_at_end: bool | None,
     layout: str | None,
@@ -97,7 +91,11 @@ def consume(
     properties: tuple[str, ...],
     bootstrap: str,
 ) -> None:
-    """Print the records of TOPIC, from its end on unless told otherwise."""
+    """Print the records of TOPIC, from its end on unless told otherwise.
+
+    With --group the topic is shared with the other members of the group, and what was printed is committed;
+    --from-beginning then counts where the group has committed nothing yet.
+    """
     if sum((from_beginning, offset is not None, from_timestamp is not None)) > 1:
         raise click.UsageError("give one of --from-beginning, --offset and --from-timestamp")
     if layout is not None and as_json:
@@ -112,6 +110,20 @@ def consume(
         "isolation.level": isolation_level,
         **parse_pairs(properties, "--property"),
     }
+    if group is not None:
+        if partitions or start not in (_Start(), _Start(beginning=True)):
+            raise click.UsageError(
+                "--group begins where the group has got to: give neither --partition, --offset nor "
+                "--from-timestamp (`nilometer group reset-offsets` moves a group)"
+            )
+        config = {
+            **config,
+            "group.id": group,
+            "auto.offset.reset": "earliest" if start.beginning else "latest",
+        }
+        config |= parse_pairs(properties, "--property")
+        run_async(consume_in_group(topic, count, exit_at_end is True, _formatter(layout, as_json), config))
+        return
     run_async(
         _consume(topic, partitions, start, count, exit_at_end is True, _formatter(layout, as_json), config)
     )

@@ -40,6 +40,9 @@ COMMANDS: dict[str, _Lazy] = {
     "topic": _Lazy("topic_commands", "topic", "Create, list, describe, alter and delete topics."),
     "produce": _Lazy("produce_command", "produce", "Write the lines of standard input to a topic."),
     "consume": _Lazy("consume_command", "consume", "Print the records of a topic."),
+    "group": _Lazy(
+        "group_commands", "group", "List, describe and delete consumer groups, reset their offsets."
+    ),
     "ingest": _Lazy("ingest_command", "ingest", "Write the lines of files to a topic, each once."),
     "replicas": _Lazy(
         "replicas_commands", "replicas", "Show every replica's log end, high watermark and epochs."
@@ -157,6 +160,7 @@ _ADVICE = {
     "UNKNOWN_TOPIC_OR_PARTITION": "`nilometer topic list` shows what there is.",
     "UNKNOWN_TOPIC_ID": "`nilometer topic list` shows the topics.",
     "MESSAGE_TOO_LARGE": "The topic's max.message.bytes and the producer's max.request.size limit a record.",
+    "GROUP_ID_NOT_FOUND": "`nilometer group list` shows the groups.",
     "NOT_ENOUGH_REPLICAS": "Fewer replicas are in sync than min.insync.replicas: start the missing brokers.",
 }
 

@@ -1,0 +1,238 @@
+"""Groups as tables for people and as documents for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from nilometer.cli.cluster_options import print_table
+from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.group_admin import GroupDescription, MemberDescription
+from nilometer.client.group_offsets import PartitionLag, PlannedReset
+from nilometer.wire.describe_rebalances import RebalanceState
+
+NONE = "-"
+RESTLESS_STATES = ("PreparingRebalance", "CompletingRebalance")
+RESTLESS_AFTER = 3
+"""So many rebalances in a row by one member are no coincidence."""
+
+OFFSET_COLUMNS = (
+    "topic",
+    "partition",
+    "committed",
+    "high watermark",
+    "lag",
+    "stable lag",
+    "member",
+    "host",
+    "client id",
+)
+MEMBER_COLUMNS = ("member", "instance", "client id", "host", "partitions", "assignment", "target")
+
+
+# --- for people
+
+
+def describe_group(
+    group: GroupDescription, lags: Sequence[PartitionLag], *, offsets: bool, members: bool
+) -> None:
+    click.echo(_headline(group))
+    if (trouble := trouble_of(group)) is not None:
+        click.secho(trouble, fg="yellow")
+    if offsets:
+        if lags:
+            print_table(OFFSET_COLUMNS, [_offset_row(group, one) for one in lags])
+            click.echo(_total(lags))
+        else:
+            click.echo("Nothing is committed, and nothing assigned.")
+    if members:
+        print_table(MEMBER_COLUMNS, [_member_row(one) for one in group.members])
+    click.echo()
+
+
+def _headline(group: GroupDescription) -> str:
+    epoch = "" if group.epoch is None else f", epoch {group.epoch}"
+    assignor = f", assignor {group.assignor}" if group.assignor else ""
+    count = len(group.members)
+    return (
+        f"Group {group.group_id}: {group.state}, {count} member{'' if count == 1 else 's'} "
+        f"({group.group_type} protocol{assignor}{epoch}), coordinator {group.coordinator_id}"
+    )
+
+
+def trouble_of(group: GroupDescription) -> str | None:
+    """Who keeps the group from settling, if somebody does (EDGE 43)."""
+    last = group.last_rebalance
+    if last is None or last.reason is None:
+        return None
+    if group.state not in RESTLESS_STATES and last.times_in_a_row < RESTLESS_AFTER:
+        return None
+    when = datetime.fromtimestamp(last.wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    if last.times_in_a_row < RESTLESS_AFTER:
+        return f"Rebalancing since {when} UTC: {last.reason}{_by(last)}."
+    return (
+        f"Keeps rebalancing: {_culprit(last)} caused the last {last.times_in_a_row} rebalances, "
+        f"lately at {when} UTC: {last.reason}."
+    )
+
+
+def _by(last: RebalanceState) -> str:
+    return f" ({_culprit(last)})" if last.member_id else ""
+
+
+def _culprit(last: RebalanceState) -> str:
+    if not last.member_id:
+        return "the group itself"
+    static = f", instance {last.group_instance_id}" if last.group_instance_id else ""
+    return f"member {last.member_id} (client {last.client_id} on {last.client_host}{static})"
+
+
+def _offset_row(group: GroupDescription, one: PartitionLag) -> tuple[object, ...]:
+    owner = group.owner(one.partition)
+    return (
+        one.partition.topic,
+        one.partition.partition,
+        _or_none(one.committed),
+        _or_none(one.high_watermark),
+        _or_none(one.lag),
+        _or_none(one.stable_lag),
+        owner.member_id if owner is not None else NONE,
+        owner.host if owner is not None else NONE,
+        owner.client_id if owner is not None else NONE,
+    )
+
+
+def _total(lags: Sequence[PartitionLag]) -> str:
+    known = [one.lag for one in lags if one.lag is not None]
+    unknown = len(lags) - len(known)
+    return f"Lag {sum(known)} in all" + (f"; of {unknown} partitions not known." if unknown else ".")
+
+
+def _member_row(one: MemberDescription) -> tuple[object, ...]:
+    return (
+        one.member_id,
+        one.instance_id or NONE,
+        one.client_id,
+        one.host,
+        len(one.assignment),
+        _ranges(one.assignment),
+        "" if one.target is None or one.target == one.assignment else _ranges(one.target),
+    )
+
+
+def _ranges(partitions: Sequence[TopicPartition]) -> str:
+    """``logs:0-3,7 t:1``."""
+    by_topic: dict[str, list[list[int]]] = {}
+    for topic, number in sorted(partitions):
+        runs = by_topic.setdefault(topic, [])
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return " ".join(
+        f"{topic}:" + ",".join(str(begin) if begin == end else f"{begin}-{end}" for begin, end in runs)
+        for topic, runs in by_topic.items()
+    )
+
+
+def _or_none(value: int | None) -> object:
+    return NONE if value is None else value
+
+
+def reset_rows(plans: Mapping[str, Sequence[PlannedReset]]) -> list[tuple[object, ...]]:
+    return [
+        (name, one.partition.topic, one.partition.partition, _or_none(one.before), one.after, one.note)
+        for name, plan in plans.items()
+        for one in plan
+    ]
+
+
+# --- for programs
+
+
+def group_document(group: GroupDescription, lags: Sequence[PartitionLag]) -> dict[str, Any]:
+    return {
+        "group": group.group_id,
+        "type": group.group_type,
+        "state": group.state,
+        "assignor": group.assignor,
+        "coordinator": group.coordinator_id,
+        "epoch": group.epoch,
+        "assignment_epoch": group.assignment_epoch,
+        "trouble": trouble_of(group),
+        "last_rebalance": _rebalance_document(group.last_rebalance),
+        "members": [_member_document(one) for one in group.members],
+        "offsets": [_offset_document(group, one) for one in lags],
+    }
+
+
+def _rebalance_document(last: RebalanceState | None) -> dict[str, Any] | None:
+    if last is None:
+        return None
+    return {
+        "reason": last.reason,
+        "member": last.member_id,
+        "instance": last.group_instance_id,
+        "client_id": last.client_id,
+        "host": last.client_host,
+        "at_ms": last.wall_ms,
+        "generation": last.generation,
+        "times_in_a_row": last.times_in_a_row,
+    }
+
+
+def _member_document(one: MemberDescription) -> dict[str, Any]:
+    return {
+        "member": one.member_id,
+        "instance": one.instance_id,
+        "client_id": one.client_id,
+        "host": one.host,
+        "rack": one.rack,
+        "epoch": one.epoch,
+        "topics": list(one.topics),
+        "assignment": _partition_documents(one.assignment),
+        "target": None if one.target is None else _partition_documents(one.target),
+    }
+
+
+def _partition_documents(partitions: Sequence[TopicPartition]) -> list[dict[str, Any]]:
+    return [{"topic": topic, "partition": number} for topic, number in partitions]
+
+
+def _offset_document(group: GroupDescription, one: PartitionLag) -> dict[str, Any]:
+    owner = group.owner(one.partition)
+    return {
+        "topic": one.partition.topic,
+        "partition": one.partition.partition,
+        "committed": one.committed,
+        "leader_epoch": one.leader_epoch if one.leader_epoch >= 0 else None,
+        "metadata": one.metadata,
+        "log_start": one.log_start_offset,
+        "high_watermark": one.high_watermark,
+        "last_stable": one.last_stable_offset,
+        "lag": one.lag,
+        "stable_lag": one.stable_lag,
+        "member": owner.member_id if owner is not None else None,
+    }
+
+
+def reset_document(plans: Mapping[str, Sequence[PlannedReset]], executed: bool) -> dict[str, Any]:
+    return {
+        "executed": executed,
+        "groups": {
+            name: [
+                {
+                    "topic": one.partition.topic,
+                    "partition": one.partition.partition,
+                    "before": one.before,
+                    "after": one.after,
+                    "note": one.note,
+                }
+                for one in plan
+            ]
+            for name, plan in plans.items()
+        },
+    }
