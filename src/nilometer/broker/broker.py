@@ -216,6 +216,7 @@ class Broker:
         )
         self._replicas = replicas = ReplicaManager(config, runtime, logs, host, disposal, fetchers)
         replicas.on_damage = ReplicaRepair(runtime, self._tasks, replicas, link, host).begin
+        metadata.prepare(replicas.before_entry, replicas.before_reload)
         metadata.subscribe(quotas.on_delta, quotas.on_reload)
         metadata.subscribe(replicas.on_delta, replicas.on_reload)
         topics = InternalTopics(config, metadata, link, runtime.entropy)
@@ -253,6 +254,7 @@ class Broker:
         )
         host.is_live = membership.is_live
         await membership.join()
+        replicas.incarnation = lambda: membership.incarnation
         self._tasks.spawn(self._run_membership(membership), name="cluster membership")
         await membership.wait_registered()
         if self._marking is not None:

@@ -3,6 +3,8 @@
 Everybody learns of a change the same way, the controller included: by folding its entry here. Invariants:
 
 - entries are folded once each, in order; subscribers hear each delta before the next entry is folded;
+- whoever has to prepare for an entry is done with that before it is folded, and may be stopped in it: then
+  nothing has been folded, and who goes on prepares again;
 - whoever waits for an entry's number is released after subscribers have acted on it.
 """
 
@@ -10,10 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from nilometer.cluster.delta import ImageDelta
-from nilometer.cluster.entries import decode_entry
+from nilometer.cluster.entries import Entry, decode_entry
 from nilometer.cluster.identifiers import EntryNumber
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.snapshot import decode_snapshot, encode_snapshot
@@ -25,6 +27,8 @@ READ_ENTRIES_MAX = 256
 ENTRIES_BETWEEN_SNAPSHOTS = 4096
 
 Subscriber = Callable[[ImageDelta, ClusterImage], None]
+BeforeEntry = Callable[[Entry, ClusterImage], Awaitable[None]]
+BeforeReload = Callable[[ClusterImage], Awaitable[None]]
 
 
 class MetadataLog:
@@ -33,6 +37,7 @@ class MetadataLog:
         self.image = ClusterImage()
         self._subscribers: list[Subscriber] = []
         self._reload_subscribers: list[Callable[[ClusterImage], None]] = []
+        self._preparers: list[tuple[BeforeEntry, BeforeReload]] = []
         self._folding = asyncio.Lock()
         self._snapshot_number = 0
         self.entry_bytes: dict[int, bytes] = {}
@@ -42,6 +47,11 @@ class MetadataLog:
         """``on_reload`` is told when the image was replaced by a snapshot's: all of it may have changed."""
         self._subscribers.append(subscriber)
         self._reload_subscribers.append(on_reload)
+
+    def prepare(self, before_entry: BeforeEntry, before_reload: BeforeReload) -> None:
+        """``before_entry`` is awaited before an entry that counts is folded, with the image so far;
+        ``before_reload`` before the image is replaced, with the one to come."""
+        self._preparers.append((before_entry, before_reload))
 
     async def catch_up(self) -> None:
         """Fold all that the store holds now. Raises CoordinationError."""
@@ -53,7 +63,7 @@ class MetadataLog:
                     await self._load_snapshot()
                     continue
                 for entry in entries:
-                    self._fold(entry.number, entry.data)
+                    await self._fold(entry.number, entry.data)
                 if not entries:  # a store may return fewer than asked for anywhere but at the end
                     return
 
@@ -70,13 +80,20 @@ class MetadataLog:
         snapshot = await self._store.read_snapshot()
         if snapshot is None or snapshot.number <= self.image.number + 1:
             return
-        self.image = ClusterImage.from_snapshot(decode_snapshot(snapshot.data))
+        image = ClusterImage.from_snapshot(decode_snapshot(snapshot.data))
+        for _, before_reload in self._preparers:
+            await before_reload(image)
+        self.image = image
         self._snapshot_number = snapshot.number
         for on_reload in self._reload_subscribers:
             on_reload(self.image)
 
-    def _fold(self, number: int, data: bytes) -> None:
-        delta = self.image.apply_entry(EntryNumber(number), decode_entry(data))
+    async def _fold(self, number: int, data: bytes) -> None:
+        entry = decode_entry(data)
+        if self.image.counts(entry):
+            for before_entry, _ in self._preparers:
+                await before_entry(entry, self.image)
+        delta = self.image.apply_entry(EntryNumber(number), entry)
         self.entry_bytes[number] = data
         self.entry_bytes.pop(number - READ_ENTRIES_MAX, None)
         if not delta.accepted:

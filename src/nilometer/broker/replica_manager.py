@@ -19,19 +19,28 @@ from collections.abc import Callable, Iterator, Sequence
 from uuid import UUID
 
 from nilometer.broker.config import BrokerConfig
+from nilometer.broker.hosted_logs import HostedLogs
 from nilometer.broker.log_disposal import LogDisposal
 from nilometer.broker.partition import Partition, PartitionHost
 from nilometer.broker.replica_fetchers import ReplicaFetchers
 from nilometer.broker.replica_selection import RACK_AWARE_SELECTOR, preferred_read_replica
+from nilometer.broker.wanted_logs import wanted_by, wanted_of, wanted_on
 from nilometer.cluster.delta import ImageDelta
-from nilometer.cluster.identifiers import BrokerEpoch, BrokerId, TopicIdPartition, uuid_from_text
+from nilometer.cluster.entries import Entry
+from nilometer.cluster.identifiers import (
+    BrokerEpoch,
+    BrokerId,
+    Incarnation,
+    TopicIdPartition,
+    uuid_from_text,
+)
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.partition import PartitionState
-from nilometer.cluster.records import ConfigResourceType
+from nilometer.cluster.records import BrokerRegistered, ConfigResourceType, Record
 from nilometer.cluster.topic import Topic
 from nilometer.replication import EligibleBrokers, LeaderRole, Replica
 from nilometer.runtime import Runtime
-from nilometer.storage import CorruptRecordFound, Log, LogConfig, TopicPartition
+from nilometer.storage import CorruptRecordFound, TopicPartition
 from nilometer.storage.log_config import LONG_MAX
 from nilometer.storage.log_manager import LogManager, NoLogDirectory
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -54,6 +63,7 @@ class ReplicaManager:
         self.logs = logs
         self._host = host
         self._disposal = disposal
+        self._hosted = HostedLogs(config, runtime, logs, disposal)
         self._fetchers = fetchers
         self._broker_id = BrokerId(config.node_id)
         self.serves_from_followers = config.optional_string("replica.selector.class") == RACK_AWARE_SELECTOR
@@ -71,6 +81,8 @@ class ReplicaManager:
         self.on_hosted: Callable[[Partition], None] = lambda _partition: None
         """Told of each partition before it gets its first role here."""
         self._image = ClusterImage()
+        self.incarnation: Callable[[], Incarnation | None] = lambda: None
+        """By which the metadata log will know the life that begins next, or the one that is."""
         self._lives = False
         """Whether this life of the broker is registered: only then have partitions roles."""
         self._eligible: EligibleBrokers = {}
@@ -154,9 +166,30 @@ class ReplicaManager:
         return {partition.log.topic_partition: partition.replica.high_watermark for partition in self}
 
     # ── the metadata log ────────────────────────────────────────────────────────────────────────
+    async def before_entry(self, entry: Entry, image: ClusterImage) -> None:
+        """``entry`` is about to be folded: have the logs there that it asks for."""
+        if self._lives:
+            await self._hosted.create_ahead(image, wanted_by(entry, image, self._broker_id))
+        elif any(self._begins_life(record) for record in entry.records):
+            await self._hosted.create_ahead(image, wanted_on(image, self._broker_id))
+
+    async def before_reload(self, image: ClusterImage) -> None:
+        own = image.broker(self._broker_id)
+        if self._lives or (own is not None and own.incarnation == self.incarnation()):
+            await self._hosted.create_ahead(image, wanted_on(image, self._broker_id))
+
+    def _begins_life(self, record: Record) -> bool:
+        return (
+            isinstance(record, BrokerRegistered)
+            and record.broker_id == self._broker_id
+            and record.incarnation == self.incarnation()
+        )
+
     def on_delta(self, delta: ImageDelta, image: ClusterImage) -> None:
         """One entry has been folded."""
         self._image = image
+        if delta.configs:
+            self._hosted.forget_configs()
         if not self._lives:
             return
         for topic in delta.topics_deleted.values():
@@ -175,6 +208,7 @@ class ReplicaManager:
     def on_reload(self, image: ClusterImage) -> None:
         """The image was replaced: bring everything in line with it."""
         self._image = image
+        self._hosted.forget_configs()
         if not self._lives:
             return
         self._update_eligible(image)
@@ -188,11 +222,8 @@ class ReplicaManager:
 
     def remove_strays(self) -> None:
         """Set aside the logs that nobody has assigned to this broker. Only once the image is up to date."""
-        assigned: set[TopicPartition] = set()  # those that could not be taken up are no strays
-        for key, _ in self._image.partitions_on(self._broker_id):
-            topic = self._image.topic_by_id(key.topic_id)
-            assert topic is not None, "a partition has a topic"
-            assigned.add(TopicPartition(topic.name, key.partition))
+        assigned = {wanted.name for wanted in wanted_on(self._image, self._broker_id)}
+        assigned.update(self._hosted.ahead)  # nor are those that could not be taken up strays
         for name in [name for name in self.logs.logs if name not in assigned]:
             logger.warning("The log of %s belongs to no topic of this cluster and is removed", name)
             self._disposal.delete(name)
@@ -247,7 +278,9 @@ class ReplicaManager:
         assert topic is not None, "a partition has a topic"
         name = TopicPartition(topic.name, key.partition)
         try:
-            log = self._open_log(name, topic, state)
+            log = self._hosted.open(
+                self._image, wanted_of(self._image, topic, key.partition, state, self._broker_id)
+            )
         except (OSError, NoLogDirectory) as error:
             logger.error("The log of %s cannot be opened: %s", name, error)
             if self.logs.get(name) is not None:
@@ -270,27 +303,6 @@ class ReplicaManager:
         self.on_hosted(partition)
         return partition
 
-    def _open_log(self, name: TopicPartition, topic: Topic, state: PartitionState) -> Log:
-        """The log of this very topic: one left by an earlier topic of the same name is set aside.
-
-        Where a folder is offline, a log that is not to be found may lie there: an empty one in its place
-        would pass for all that there is.
-        """
-        log = self.logs.get(name)
-        if log is not None and log.topic_id is not None and log.topic_id != topic.uuid:
-            logger.warning("%s belonged to an earlier topic of that name and is removed", log.folder)
-            self._disposal.delete(name)
-            log = None
-        config = self._log_config(topic.name)
-        is_new = not state.partition_epoch or self._broker_id in state.adding
-        if log is None and not is_new and any(each.failure for each in self.logs.directories):
-            raise NoLogDirectory("it may lie in a folder that is offline")
-        if log is None:
-            return self.logs.create(name, config, topic_id=topic.uuid, wall_ms=self._runtime.clock.wall_ms())
-        log.config = config
-        log.assign_topic_id(topic.uuid)
-        return log
-
     def _stop_hosting(self, key: TopicIdPartition, why: str) -> None:
         partition = self._partitions.get(key)
         if partition is None:
@@ -311,7 +323,8 @@ class ReplicaManager:
     def _reconfigure(self, image: ClusterImage, kind: ConfigResourceType, name: str) -> None:
         for partition in list(self):
             if kind is not ConfigResourceType.TOPIC or partition.topic == name:
-                partition.log.config = self._log_config(partition.topic)
+                texts = image.config(ConfigResourceType.TOPIC, partition.topic)
+                partition.log.config = self._hosted.config_of(image, texts)
                 self._note_flush_ms(partition)
                 partition.configure(image.min_insync_replicas(partition.topic))
 
@@ -320,17 +333,6 @@ class ReplicaManager:
             self.with_flush_ms[partition] = None
         else:
             self.with_flush_ms.pop(partition, None)
-
-    def _log_config(self, topic: str) -> LogConfig:
-        """What the topic says, else what was set for all brokers, else this broker's file, else
-        the default.
-        """
-        image = self._image
-        defaults = self._config.topic_defaults(
-            image.config(ConfigResourceType.BROKER, ""),
-            image.config(ConfigResourceType.BROKER, str(self._broker_id)),
-        )
-        return LogConfig.parse(image.config(ConfigResourceType.TOPIC, topic), defaults)
 
     def _update_eligible(self, image: ClusterImage) -> None:
         self._eligible = {broker.id: broker.epoch for broker in image.brokers() if broker.is_active}

@@ -191,14 +191,16 @@ class ClusterImage:
             raise BrokenInvariant(f"entry {number} cannot follow entry {self.number}")
         self.number = number
         delta = ImageDelta(number)
-        if not self._counts(entry):
+        if not self.counts(entry):
             delta.accepted = False
             return delta
         for record in entry.records:
             self._apply(record, delta)
         return delta
 
-    def _counts(self, entry: Entry) -> bool:
+    def counts(self, entry: Entry) -> bool:
+        """Whether ``entry``, if it is the next one, changes anything: it is of the term that is on, or begins
+        the next."""
         first = entry.records[0] if entry.records else None
         if isinstance(first, TakeOffice):
             return first.controller_epoch == self.office.controller_epoch + 1 and entry.office == _office(

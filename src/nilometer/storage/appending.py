@@ -79,7 +79,7 @@ def append_as_leader(
         offset = last_offset + 1
     try:
         segment = _maybe_roll(log, size, newest, first_offset, offset - 1, wall_ms)
-        if leader_epoch != log.epochs.latest_epoch:
+        if leader_epoch != log.epochs.latest_epoch or log.epochs.is_unwritten:
             log.enter_epoch(leader_epoch, first_offset)
         new_size = segment.append(_bounded(buffers), marks)
         _took(log, segment, new_size, updates, offset, wall_ms)
@@ -124,7 +124,7 @@ def append_as_follower(log: LocalLog, records: Bytes, *, wall_ms: int) -> Append
     try:
         segment = _maybe_roll(log, end, newest, first_offset, offset - 1, wall_ms)
         for epoch, start_offset in epochs:
-            if epoch != log.epochs.latest_epoch:
+            if epoch != log.epochs.latest_epoch or log.epochs.is_unwritten:
                 log.enter_epoch(epoch, start_offset)
         new_size = segment.append([memoryview(records)[:end]], marks)
         _took(log, segment, new_size, updates, offset, wall_ms)

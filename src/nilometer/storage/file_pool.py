@@ -9,6 +9,7 @@ used at once and never kept; work that is handed to another thread opens (and cl
 
 from __future__ import annotations
 
+import posixpath
 from collections import OrderedDict
 
 from nilometer.runtime import Disk, File
@@ -17,12 +18,14 @@ OPEN_FILES_MAX = 1024
 
 
 class FilePool:
-    __slots__ = ("_files", "_open_max", "disk")
+    __slots__ = ("_files", "_of_folder", "_open_max", "disk")
 
     def __init__(self, disk: Disk, open_max: int = OPEN_FILES_MAX) -> None:
         self.disk = disk
         self._open_max = open_max
         self._files: OrderedDict[str, File] = OrderedDict()
+        self._of_folder: dict[str, dict[str, None]] = {}
+        """The paths of the open files, by folder."""
 
     def open(self, path: str, *, create: bool = False) -> File:
         """The open file at ``path``. Raises FileNotFoundError unless ``create``."""
@@ -31,26 +34,32 @@ class FilePool:
             self._files.move_to_end(path)
             return file
         while len(self._files) >= self._open_max:
-            self._files.popitem(last=False)[1].close()
+            self.forget(next(iter(self._files)))
         file = self.disk.open(path, create=create)
         self._files[path] = file
+        self._of_folder.setdefault(posixpath.dirname(path), {})[path] = None
         return file
 
     def forget(self, path: str) -> None:
         """Close the file at ``path`` if it is open: it is idle, or about to be renamed or removed."""
         file = self._files.pop(path, None)
-        if file is not None:
-            file.close()
+        if file is None:
+            return
+        folder = posixpath.dirname(path)
+        of_folder = self._of_folder[folder]
+        del of_folder[path]
+        if not of_folder:
+            del self._of_folder[folder]
+        file.close()
 
     def forget_folder(self, folder: str) -> None:
         """Close every open file that lies in ``folder``."""
-        prefix = f"{folder}/"
-        for path in [path for path in self._files if path.startswith(prefix)]:
+        for path in list(self._of_folder.get(folder, ())):
             self.forget(path)
 
     def close(self) -> None:
         while self._files:
-            self._files.popitem()[1].close()
+            self.forget(next(reversed(self._files)))
 
     def __len__(self) -> int:
         return len(self._files)

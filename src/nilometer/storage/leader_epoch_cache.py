@@ -9,7 +9,9 @@ it never writes (KAFKA-7415); so a later epoch at the same start offset replaces
 
 Every change is written to ``leader-epoch-checkpoint`` at once but not synced: whoever moves the
 recovery point over records syncs this file first (see ``flush``), so the entries of all records below
-the recovery point are durable, and those above it are rebuilt from the records.
+the recovery point are durable, and those above it are rebuilt from the records. One change is written
+later: an epoch that has no record yet. A restart drops such an epoch anyway, and a broker that takes over
+thousands of partitions at once need not touch the disk for it.
 """
 
 from __future__ import annotations
@@ -27,12 +29,14 @@ _UNDEFINED = (UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET)
 
 
 class LeaderEpochCache:
-    __slots__ = ("_disk", "_entries", "_path")
+    __slots__ = ("_disk", "_entries", "_path", "is_unwritten")
 
     def __init__(self, disk: Disk, path: str, entries: Iterable[tuple[int, int]] = ()) -> None:
         self._disk = disk
         self._path = path
         self._entries: list[tuple[int, int]] = []
+        self.is_unwritten = False
+        """Whether an epoch was entered that the file has not: to be written before its first record."""
         for epoch, start_offset in entries:
             self._assign(epoch, start_offset)
 
@@ -59,11 +63,18 @@ class LeaderEpochCache:
         return self._entries[-1][0] if self._entries else UNDEFINED_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Enter ``epoch``; true if that changed anything. The same or an earlier entry changes nothing."""
-        if not self._assign(epoch, start_offset):
+        """Enter ``epoch``, with a record of it about to be written; true if that wrote anything.
+
+        The same or an earlier entry changes nothing.
+        """
+        if not self._assign(epoch, start_offset) and not self.is_unwritten:
             return False
         self.write()
         return True
+
+    def begin(self, epoch: int, start_offset: int) -> None:
+        """Enter ``epoch`` in memory: nothing has been written in it yet."""
+        self.is_unwritten |= self._assign(epoch, start_offset)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest epoch not above ``epoch``, and where it ends; (-1, -1) if nothing can be said.
@@ -115,6 +126,7 @@ class LeaderEpochCache:
 
     def write(self, *, sync: bool = False) -> None:
         self._disk.replace_file(self._path, checkpoints.encode_epochs(self._entries), sync=sync)
+        self.is_unwritten = False
 
     def _assign(self, epoch: int, start_offset: int) -> bool:
         if epoch < 0 or start_offset < 0:

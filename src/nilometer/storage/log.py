@@ -99,7 +99,7 @@ class Log(LocalLog):
 
     def assign_epoch_start(self, epoch: int, offset: int) -> None:
         """Enter an epoch: on becoming leader, at the end of the log, even if nothing is ever written."""
-        self.enter_epoch(epoch, offset)
+        self.epochs.begin(epoch, offset)
 
     def assign_topic_id(self, topic_id: uuid.UUID) -> None:
         """Write ``partition.metadata``. Raises ValueError where the log belongs to another topic id."""

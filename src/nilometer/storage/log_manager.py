@@ -21,6 +21,7 @@ from nilometer.storage.log_config import LogConfig
 from nilometer.storage.log_directory import CheckpointPlan, LogDirectory
 from nilometer.storage.manager_options import DirectoryDescription, LoadingProgress, ManagerOptions
 from nilometer.storage.names import FolderKind, TopicPartition
+from nilometer.storage.new_folder import NewFolder
 from nilometer.storage.recovery import OpenOptions, Progress
 from nilometer.storage.segment_files import SegmentFiles
 from nilometer.storage.tail_damage import Damage
@@ -97,6 +98,23 @@ class LogManager:
 
     # -- creating and deleting
 
+    def plan_folders(self, wanted: Sequence[tuple[TopicPartition, uuid.UUID]]) -> list[NewFolder]:
+        """What :meth:`create` would have to make on the disk, to be made anywhere, one plan at a time.
+
+        Never stalls. ``create`` is still to be called, with the plan's directory. Raises NoLogDirectory.
+        """
+        counts = {each.path: len(self._logs_in(each)) for each in self._online()}
+        if not counts:
+            raise NoLogDirectory("every log directory is offline")
+        plans: list[NewFolder] = []
+        for topic_partition, topic_id in wanted:
+            path = min(counts, key=counts.__getitem__)
+            counts[path] += 1
+            directory = next(each for each in self.directories if each.path == path)
+            folder = directory.folder_of(topic_partition)
+            plans.append(NewFolder(self._disk, topic_partition, topic_id, path, folder))
+        return plans
+
     def create(
         self,
         topic_partition: TopicPartition,
@@ -115,7 +133,7 @@ class LogManager:
             return existing
         target = self._choose_directory(directory)
         try:
-            options = self._open_options(clean=True, wall_ms=wall_ms)
+            options = self._open_options(clean=True, wall_ms=wall_ms, is_new=True)
             folder = target.folder_of(topic_partition)
             log = Log.open(self._files, folder, topic_partition, config, options)
             if topic_id is not None:
@@ -309,6 +327,7 @@ class LogManager:
         *,
         clean: bool,
         wall_ms: int,
+        is_new: bool = False,
         recovery_point: int = 0,
         log_start_offset: int = 0,
         on_progress: Progress | None = None,
@@ -316,6 +335,7 @@ class LogManager:
         return OpenOptions(
             clean=clean,
             wall_ms=wall_ms,
+            is_new=is_new,
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
             producer_expiration_ms=self._options.producer_expiration_ms,

@@ -45,6 +45,8 @@ class OpenOptions:
     clean: bool
     """Whether the folder's last user stopped in order."""
     wall_ms: int
+    is_new: bool = False
+    """Whether its files have just been made, if there are any."""
     recovery_point: int = 0
     log_start_offset: int = 0
     producer_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS
@@ -99,7 +101,7 @@ class LogLoader:
             self._recover(loaded, options.recovery_point)
         self._find_end(loaded)
         self._fold_epochs_and_producers(loaded)
-        loaded.is_changed |= not options.clean or bool(loaded.recovered)
+        loaded.is_changed |= options.is_new or not options.clean or bool(loaded.recovered)
         return loaded
 
     # -- what is always done

@@ -1,0 +1,78 @@
+"""Which logs a broker is going to need, read off the metadata before anything is done about it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+from uuid import UUID
+
+from nilometer.cluster.entries import Entry
+from nilometer.cluster.identifiers import BrokerId, TopicId, uuid_from_text
+from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.partition import PartitionState
+from nilometer.cluster.records import (
+    ConfigChanged,
+    ConfigResourceType,
+    PartitionChanged,
+    PartitionCreated,
+    TopicCreated,
+)
+from nilometer.cluster.topic import Topic
+from nilometer.storage import TopicPartition
+
+
+class WantedLog(NamedTuple):
+    """The log of one replica."""
+
+    name: TopicPartition
+    topic_id: UUID
+    is_new: bool
+    """Whether it can lie nowhere yet."""
+    topic_configs: Mapping[str, str]
+
+
+def wanted_of(
+    image: ClusterImage, topic: Topic, index: int, state: PartitionState, broker_id: BrokerId
+) -> WantedLog:
+    """For a partition that ``image`` assigns to ``broker_id``."""
+    return WantedLog(
+        TopicPartition(topic.name, index),
+        topic.uuid,
+        not state.partition_epoch or broker_id in state.adding,
+        image.config(ConfigResourceType.TOPIC, topic.name),
+    )
+
+
+def wanted_on(image: ClusterImage, broker_id: BrokerId) -> Iterator[WantedLog]:
+    """All that ``broker_id`` has to have."""
+    for key, state in image.partitions_on(broker_id):
+        topic = image.topic_by_id(key.topic_id)
+        assert topic is not None, "a partition has a topic"
+        yield wanted_of(image, topic, key.partition, state, broker_id)
+
+
+def wanted_by(entry: Entry, image: ClusterImage, broker_id: BrokerId) -> Iterator[WantedLog]:
+    """What ``entry``, folded into ``image`` next, newly assigns to ``broker_id``."""
+    names: dict[TopicId, str] = {}
+    configs: dict[str, dict[str, str]] = {}
+
+    def wanted(topic_id: TopicId, index: int) -> Iterator[WantedLog]:
+        topic = image.topic_by_id(topic_id)
+        name = names.get(topic_id) if topic is None else topic.name
+        if name is None:
+            return
+        texts = image.config(ConfigResourceType.TOPIC, name) if topic is not None else configs.get(name, {})
+        yield WantedLog(TopicPartition(name, index), uuid_from_text(topic_id), True, texts)
+
+    for record in entry.records:
+        match record:
+            case TopicCreated():
+                names[record.topic_id] = record.name
+            case ConfigChanged(resource_type=ConfigResourceType.TOPIC) if record.value is not None:
+                configs.setdefault(record.resource_name, {})[record.key] = record.value
+            case PartitionCreated() if broker_id in record.replicas:
+                yield from wanted(record.topic_id, record.partition)
+            case PartitionChanged() if broker_id in (record.adding or ()):
+                yield from wanted(record.topic_id, record.partition)
+            case _:
+                pass
