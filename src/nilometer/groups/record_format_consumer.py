@@ -32,6 +32,10 @@ ConsumerValue: TypeAlias = (
 )
 _FIRST_TAG = 0
 """No value has more than one tagged field. A default is not written."""
+_PRESENT = 1
+"""What a structure begins with that might be null, in a tagged field."""
+_NULL = b"\x00"
+_EMPTY_CLASSIC = ClassicMemberMetadata(0, ())
 
 
 def encode_value(value: ConsumerValue) -> bytes:
@@ -110,8 +114,13 @@ def _write_member(writer: Writer, value: ConsumerGroupMemberMetadataValue) -> No
     writer.int32(value.rebalance_timeout_ms)
     writer.string(value.server_assignor)
     classic = value.classic_member_metadata
-    tag = [] if classic is None else [(_FIRST_TAG, nested(lambda field: _write_classic(field, classic)))]
-    writer.tags(*tag)
+    # The default is not null but an empty structure: null is written, the empty structure left out.
+    if classic is None:
+        writer.tags((_FIRST_TAG, _NULL))
+    elif classic == _EMPTY_CLASSIC:
+        writer.tags()
+    else:
+        writer.tags((_FIRST_TAG, nested(lambda field: _write_classic(field, classic))))
 
 
 def _write_classic(writer: Writer, value: ClassicMemberMetadata) -> None:
@@ -120,8 +129,7 @@ def _write_classic(writer: Writer, value: ClassicMemberMetadata) -> None:
         writer.blob(protocol.metadata)
         writer.tags()
 
-    # A structure in a tagged field that may be null says first that it is there.
-    writer.int8(1)
+    writer.int8(_PRESENT)
     writer.int32(value.session_timeout_ms)
     writer.array(value.supported_protocols, write_protocol)
     writer.tags()
@@ -152,7 +160,9 @@ def read_partition_metadata(reader: Reader) -> ConsumerGroupPartitionMetadataVal
         reader.tags()
         return topic
 
-    return ConsumerGroupPartitionMetadataValue(reader.array(read_topic))
+    value = ConsumerGroupPartitionMetadataValue(reader.array(read_topic))
+    reader.tags()
+    return value
 
 
 def read_member(reader: Reader) -> ConsumerGroupMemberMetadataValue:
@@ -174,7 +184,7 @@ def read_member(reader: Reader) -> ConsumerGroupMemberMetadataValue:
         regex,
         rebalance_timeout_ms,
         server_assignor,
-        None if classic is None else _read_classic(classic),
+        _EMPTY_CLASSIC if classic is None else _read_classic(classic),
     )
 
 
@@ -184,9 +194,11 @@ def _read_classic(reader: Reader) -> ClassicMemberMetadata | None:
         reader.tags()
         return protocol
 
-    if reader.int8() < 0:
+    if reader.int8() != _PRESENT:
         return None
-    return ClassicMemberMetadata(reader.int32(), reader.array(read_protocol))
+    value = ClassicMemberMetadata(reader.int32(), reader.array(read_protocol))
+    reader.tags()
+    return value
 
 
 def read_target_member(reader: Reader) -> ConsumerGroupTargetAssignmentMemberValue:
@@ -195,7 +207,9 @@ def read_target_member(reader: Reader) -> ConsumerGroupTargetAssignmentMemberVal
         reader.tags()
         return topic
 
-    return ConsumerGroupTargetAssignmentMemberValue(reader.array(read_topic))
+    value = ConsumerGroupTargetAssignmentMemberValue(reader.array(read_topic))
+    reader.tags()
+    return value
 
 
 def read_current_assignment(reader: Reader) -> ConsumerGroupCurrentMemberAssignmentValue:
@@ -205,14 +219,18 @@ def read_current_assignment(reader: Reader) -> ConsumerGroupCurrentMemberAssignm
         epochs = reader.tags().get(_FIRST_TAG)
         return AssignedTopicPartitions(topic_id, partitions, () if epochs is None else epochs.int32s())
 
-    return ConsumerGroupCurrentMemberAssignmentValue(
+    value = ConsumerGroupCurrentMemberAssignmentValue(
         reader.int32(),
         reader.int32(),
         reader.int8(),
         reader.array(read_topic),
         reader.array(read_topic),
     )
+    reader.tags()
+    return value
 
 
 def read_regular_expression(reader: Reader) -> ConsumerGroupRegularExpressionValue:
-    return ConsumerGroupRegularExpressionValue(reader.strings(), reader.int64(), reader.int64())
+    value = ConsumerGroupRegularExpressionValue(reader.strings(), reader.int64(), reader.int64())
+    reader.tags()
+    return value

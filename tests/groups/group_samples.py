@@ -1,0 +1,115 @@
+"""Coordinator records of every type, in every shape that changes their bytes."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from nilometer.groups.records import (
+    AssignedTopicPartitions,
+    ClassicMemberMetadata,
+    ClassicProtocol,
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupPartitionMetadataValue,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+    CoordinatorRecord,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    PartitionRacks,
+    RecordKey,
+    RecordValue,
+    TopicMetadata,
+)
+from nilometer.groups.requests import TopicPartitions
+
+NOW_MS = 1_760_000_000_000
+ID, OTHER_ID = UUID(int=2**127 + 5), UUID("0193d3b0-7f5e-7000-8000-00000000abcd")
+
+OFFSET = OffsetCommitKey("grüppe", "topic.a", 11)
+GROUP = GroupMetadataKey("g")
+MEMBER = MemberMetadata("c-1", "inst", "c", "/127.0.0.1", 30_000, 10_000, b"\x00\x01sub", b"\xff\x00")
+PLAIN_MEMBER = MemberMetadata("c-2", None, "", "/::1", -1, 6_000, b"", b"")
+EPOCHS = AssignedTopicPartitions(ID, (0, 3), (7, 9))
+NO_EPOCHS = AssignedTopicPartitions(OTHER_ID, (1,))
+CLASSIC = ClassicMemberMetadata(45_000, (ClassicProtocol("range", b"\x00\x03"), ClassicProtocol("x", b"")))
+
+_VALUES: list[tuple[RecordKey, list[RecordValue]]] = [
+    (
+        OFFSET,
+        [
+            OffsetCommitValue(2**40, "mé ta 🐊", NOW_MS, 5, -1, ID),
+            OffsetCommitValue(0, "", NOW_MS),
+            OffsetCommitValue(7, "own time", NOW_MS, -1, NOW_MS + 60_000),
+        ],
+    ),
+    (
+        GROUP,
+        [
+            GroupMetadataValue("consumer", 3, "range", "c-1", NOW_MS, (MEMBER, PLAIN_MEMBER)),
+            GroupMetadataValue("", 0, None, None, -1, ()),
+        ],
+    ),
+    (ConsumerGroupMetadataKey("g"), [ConsumerGroupMetadataValue(9, -(2**62)), ConsumerGroupMetadataValue(1)]),
+    (
+        ConsumerGroupPartitionMetadataKey("g"),
+        [
+            ConsumerGroupPartitionMetadataValue(
+                (
+                    TopicMetadata(ID, "t", 3, (PartitionRacks(0, ("r1", "r2")), PartitionRacks(1, ()))),
+                    TopicMetadata(OTHER_ID, "u", 1),
+                )
+            )
+        ],
+    ),
+    (
+        ConsumerGroupMemberMetadataKey("g", "m"),
+        [
+            ConsumerGroupMemberMetadataValue(
+                "i", "rack", "c", "/127.0.0.1", ("t", "u"), "^a.*", 300_000, "uniform", None
+            ),
+            ConsumerGroupMemberMetadataValue(None, None, "", "", (), None, -1, None, CLASSIC),
+            ConsumerGroupMemberMetadataValue("", "", "", "", ("t",), "", 0, "", ClassicMemberMetadata(0, ())),
+        ],
+    ),
+    (
+        ConsumerGroupTargetAssignmentMetadataKey("g"),
+        [
+            ConsumerGroupTargetAssignmentMetadataValue(4, NOW_MS),
+            ConsumerGroupTargetAssignmentMetadataValue(5),
+        ],
+    ),
+    (
+        ConsumerGroupTargetAssignmentMemberKey("g", "m"),
+        [
+            ConsumerGroupTargetAssignmentMemberValue((TopicPartitions(ID, (0, 1, 2)),)),
+            ConsumerGroupTargetAssignmentMemberValue(()),
+        ],
+    ),
+    (
+        ConsumerGroupCurrentMemberAssignmentKey("g", "m"),
+        [
+            ConsumerGroupCurrentMemberAssignmentValue(4, 3, 1, (EPOCHS, NO_EPOCHS), (EPOCHS,)),
+            ConsumerGroupCurrentMemberAssignmentValue(-2, 3, 0, (), ()),
+        ],
+    ),
+    (
+        ConsumerGroupRegularExpressionKey("g", "^a.*"),
+        [ConsumerGroupRegularExpressionValue(("a1", "a2"), 77, NOW_MS)],
+    ),
+]
+SAMPLES: list[CoordinatorRecord] = [
+    CoordinatorRecord(key, value) for key, values in _VALUES for value in (*values, None)
+]
