@@ -56,6 +56,7 @@ COMMANDS: dict[str, _Lazy] = {
         "model_check_commands", "model_check", "Try every course of events of a small cluster."
     ),
     "simulate": _Lazy("simulate_commands", "simulate", "Run whole clusters through bad luck, by seed."),
+    "audit": _Lazy("audit_command", "audit", "Check every replica against itself and the others."),
     "pipeline": _Lazy("pipeline_commands", "pipeline", "Run the shipped Spark pipelines."),
 }
 

@@ -1,0 +1,139 @@
+"""``nilometer audit``: every replica checked on Spark, with a table, a report and an honest exit code.
+
+Nothing of Spark is imported before the folders have been found.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+
+from nilometer.broker.config import parse_properties
+from nilometer.cli.broker_commands import DEFAULT_DATA_DIR
+from nilometer.cli.cluster_options import json_option, print_table
+from nilometer.cli.local_cluster import LocalCluster
+from nilometer.pipeline.errors import PipelineProblem, readable
+
+if TYPE_CHECKING:
+    from nilometer.pipeline.audit.audit import AuditResult
+
+FINDINGS_SHOWN_MAX = 100
+
+
+@click.command()
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help=f"The folder of a local cluster. [default: {DEFAULT_DATA_DIR}]",
+)
+@click.option(
+    "--log-dirs",
+    metavar="DIR[,…]",
+    help="Log directories of brokers, or copies of them, or partitions' folders.",
+)
+@click.option("--topic", help="Only this topic.")
+@click.option(
+    "--report", type=click.Path(dir_okay=False, path_type=Path), help="Write what was found: .html, or .json."
+)
+@click.option("--master", default="local[*]", show_default=True, help="The Spark master.")
+@click.option(
+    "--spark-log",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path(".nilometer/audit/spark.log"),
+    show_default=True,
+    help="Where Spark's messages go.",
+)
+@json_option
+def audit(
+    data_dir: Path | None,
+    log_dirs: str | None,
+    topic: str | None,
+    report: Path | None,
+    master: str,
+    spark_log: Path,
+    as_json: bool,
+) -> None:
+    """Check every replica of every partition against itself and the others.
+
+    Reads the folders of all brokers, running or not, and changes nothing: checksums, offsets, leader epochs,
+    indexes, equal batches of all replicas up to the lowest high watermark, committed offsets. Exit code 1 if
+    anything is wrong.
+    """
+    if data_dir is not None and log_dirs is not None:
+        raise click.UsageError("--data-dir and --log-dirs exclude each other")
+    console = Console(stderr=True)
+    try:
+        places = _given(log_dirs) if log_dirs is not None else log_dirs_of(data_dir or Path(DEFAULT_DATA_DIR))
+        result = _run(places, topic, master, spark_log, console)
+    except PipelineProblem as problem:
+        raise click.ClickException(str(problem)) from None
+    from nilometer.pipeline.audit import report as written
+
+    if report is not None:
+        report.parent.mkdir(parents=True, exist_ok=True)
+        written.write_report(result, report)
+    if as_json:
+        click.echo(written.to_json(result), nl=False)
+    else:
+        _show(result)
+    if result.wrong:
+        raise click.exceptions.Exit(1)
+
+
+def log_dirs_of(data_dir: Path) -> list[str]:
+    """The log directories of a local cluster's brokers. Raises PipelineProblem where there is none."""
+    cluster = LocalCluster(data_dir)
+    found: list[str] = []
+    for broker_id in cluster.broker_ids():
+        path = cluster.broker_dir(broker_id) / "server.properties"
+        properties = parse_properties(path.read_text("utf-8"), str(path))
+        value = properties.get("log.dirs") or properties.get("log.dir") or ""
+        found += [one.strip() for one in value.split(",") if one.strip() and Path(one.strip()).is_dir()]
+    if not found:
+        raise PipelineProblem(
+            f"there is no cluster in {data_dir}. --data-dir names one's folder, --log-dirs those of brokers"
+        )
+    return found
+
+
+def _given(log_dirs: str) -> list[str]:
+    places = [one.strip() for one in log_dirs.split(",") if one.strip()]
+    if not places:
+        raise click.UsageError("--log-dirs names no folder")
+    return places
+
+
+def _run(places: list[str], topic: str | None, master: str, spark_log: Path, console: Console) -> AuditResult:
+    from nilometer.pipeline.audit.audit import audit as run_audit
+    from nilometer.pipeline.log_folders.replica_folders import find_replicas
+    from nilometer.pipeline.spark_session import build_session
+
+    find_replicas(places)  # what is not there is better said before Spark is started
+    with console.status("Starting Spark ...") as status:
+        spark = build_session("audit", master=master, log_file=spark_log, quick=True)
+        try:
+            return run_audit(
+                spark, places, topic=topic, on_round=lambda what: status.update(f"Audit: {what}")
+            )
+        except PipelineProblem:
+            raise
+        except Exception as problem:
+            words = readable(problem)
+            raise PipelineProblem(words or f"{type(problem).__name__} (more in {spark_log})") from problem
+        finally:
+            spark.stop()
+
+
+def _show(result: AuditResult) -> None:
+    from nilometer.pipeline.audit import report
+
+    print_table(report.PARTITION_COLUMNS, report.partition_rows(result))
+    if result.findings:
+        shown = result.findings[:FINDINGS_SHOWN_MAX]
+        print_table(report.FINDING_COLUMNS, report.finding_rows(shown), title="Found")
+        if len(result.findings) > len(shown):
+            click.echo(f"… and {len(result.findings) - len(shown)} more: --report writes all of them")
+    click.echo(report.summary(result))

@@ -1,0 +1,323 @@
+"""The audit itself: plan the segments, check them on Spark, judge replicas, compare them, look again.
+
+The order of reading is what makes it safe beside brokers at work: checkpoints and committed offsets first,
+then logs, which have at least what these say; epochs and log starts last, since a log may have moved on
+meanwhile. What is found even so may be a race with a truncation or a deletion. So nothing is believed before
+it was found again, in the same place, in two more rounds over the partitions in question.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from nilometer.pipeline.audit.committed_offsets import (
+    CommittedOffset,
+    check_committed,
+    read_committed_offsets,
+)
+from nilometer.pipeline.audit.comparison import OUTLINE, bounds_of, compare
+from nilometer.pipeline.audit.findings import Finding, Kind
+from nilometer.pipeline.audit.replica_check import ReplicaResult, check_replica
+from nilometer.pipeline.audit.segment_check import SegmentCheck, SegmentResult, SegmentWork
+from nilometer.pipeline.batch_table import BatchTable
+from nilometer.pipeline.errors import PipelineProblem
+from nilometer.pipeline.log_folders.replica_folders import ReplicaFolder, find_replicas
+from nilometer.pipeline.log_folders.stored_files import open_place
+from nilometer.storage import checkpoints, names
+from nilometer.storage.errors import CorruptCheckpoint
+from nilometer.storage.names import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import DataFrame, SparkSession
+
+CONFIRMATIONS = 2
+"""Rounds in which a finding must be made again."""
+CONFIRM_WAIT_S = 1.0
+"""Between rounds: a broker at work has moved on by then."""
+TASK_BYTES = 64 * 1024 * 1024
+TASKS_PER_CORE = 8
+
+_SCHEMA = f"result string, {OUTLINE}"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditResult:
+    places: tuple[str, ...]
+    replicas: tuple[ReplicaResult, ...]
+    findings: tuple[Finding, ...]
+    """What is wrong, and notes."""
+    committed: tuple[CommittedOffset, ...]
+    seconds: float
+
+    @property
+    def wrong(self) -> list[Finding]:
+        return [one for one in self.findings if one.is_wrong]
+
+    @property
+    def bytes(self) -> int:
+        return sum(one.bytes for one in self.replicas)
+
+
+def audit(
+    spark: SparkSession,
+    places: Sequence[str],
+    *,
+    topic: str | None = None,
+    on_round: Callable[[str], None] = lambda _: None,
+) -> AuditResult:
+    """Audit all replicas in ``places``, or one topic's. Raises PipelineProblem where there are none."""
+    began = time.monotonic()
+    first = _round(spark, places, lambda part: topic is None or part.topic == topic, on_round)
+    if topic is not None and not first.replicas:
+        raise PipelineProblem(f"topic {topic} does not lie in {', '.join(places)}")
+    findings = first.findings
+    for number in range(CONFIRMATIONS):
+        wrong = {one.key for one in findings if one.is_wrong}
+        if not wrong:
+            break
+        affected = {TopicPartition(one.topic, one.partition) for one in findings if one.is_wrong}
+        on_round(f"{len(wrong)} findings: looking again ({number + 1} of {CONFIRMATIONS})")
+        time.sleep(CONFIRM_WAIT_S)
+        again = _round(spark, places, affected.__contains__, lambda _: None)
+        still = {one.key for one in again.findings}
+        findings = [one for one in findings if not one.is_wrong or one.key in still]
+    ordered = sorted(
+        findings, key=lambda one: (not one.is_wrong, one.topic, one.partition, one.path, one.offset or 0)
+    )
+    return AuditResult(
+        tuple(places), tuple(first.replicas), tuple(ordered), tuple(first.committed), time.monotonic() - began
+    )
+
+
+@dataclass(slots=True)
+class _Round:
+    replicas: list[ReplicaResult]
+    findings: list[Finding]
+    committed: list[CommittedOffset]
+
+
+def _round(
+    spark: SparkSession,
+    places: Sequence[str],
+    is_wanted: Callable[[TopicPartition], bool],
+    say: Callable[[str], None],
+) -> _Round:
+    everything = find_replicas(places)
+    replicas = [one for one in everything if is_wanted(one.part)]
+    committed = read_committed_offsets(everything)
+    works = plan_segments(replicas)
+    say(f"{len(replicas)} replicas, {len(works)} segments, {sum(one.bytes for one in works) / 1e6:,.0f} MB")
+    checked = check_segments(spark, works)
+    checked.persist()
+    try:
+        results = _segment_results(checked)
+        judged = [check_replica(one, _known(results[one.place]), _epochs(one)) for one in replicas]
+        bounds = bounds_of(judged, _log_starts(judged))
+        outlines = checked.where("result is null")
+        findings = [found for one in judged for found in one.findings]
+        findings += compare(spark, outlines, bounds, judged)
+    finally:
+        checked.unpersist()
+    findings += check_committed(committed, judged)
+    findings += _directory_findings(replicas)
+    return _Round(judged, findings, committed)
+
+
+# --- segments
+
+
+def plan_segments(replicas: Iterable[ReplicaFolder]) -> list[SegmentWork]:
+    """Every segment of every replica. One that is deleted meanwhile is left out."""
+    works: list[SegmentWork] = []
+    copies: dict[TopicPartition, int] = defaultdict(int)
+    listed = list(replicas)
+    for one in listed:
+        copies[one.part] += 1
+    for one in listed:
+        disk, folder = open_place(one.place)
+        try:
+            bases = one.segments()
+        except FileNotFoundError:
+            continue
+        for base in bases:
+            try:
+                size = disk.file_size(f"{folder}/{names.offset_name(base, names.LOG_SUFFIX)}")
+            except FileNotFoundError:
+                continue
+            works.append(
+                SegmentWork(
+                    one.part.topic,
+                    one.part.partition,
+                    one.directory.name,
+                    one.place,
+                    base,
+                    base != bases[-1],
+                    size,
+                    one.cleaned_up_to,
+                    copies[one.part] > 1,
+                )
+            )
+    return works
+
+
+def check_segments(spark: SparkSession, works: Sequence[SegmentWork]) -> DataFrame:
+    """One row with a result for each segment, and one for each batch whose replicas are compared."""
+    cores = spark.sparkContext.defaultParallelism
+    total = sum(one.bytes for one in works)
+    count = max(1, min(len(works), max(cores, min(cores * TASKS_PER_CORE, total // TASK_BYTES))))
+    bins: list[list[SegmentWork]] = [[] for _ in range(count)]
+    loads = [0] * count
+    for one in sorted(works, key=lambda work: -work.bytes):
+        lightest = loads.index(min(loads))
+        bins[lightest].append(one)
+        loads[lightest] += one.bytes + 1
+    return spark.range(0, count, 1, count).mapInArrow(partial(_check_bins, bins), _SCHEMA)
+
+
+def _check_bins(
+    bins: Sequence[Sequence[SegmentWork]], numbers: Iterable[pyarrow.RecordBatch]
+) -> Iterator[pyarrow.RecordBatch]:
+    """On an executor: the segments of its bins."""
+    for batch in numbers:
+        for number in batch.column(0).to_pylist():
+            for work in bins[number]:
+                yield from _check_segment(work)
+
+
+def _check_segment(work: SegmentWork) -> Iterator[pyarrow.RecordBatch]:
+    import pyarrow as pa
+
+    check = SegmentCheck(work)
+    for table in check.run():
+        if work.with_outlines:
+            yield _outlines(work.place, table)
+    value = asdict(check.result)
+    columns: list[Any] = [pa.array([json.dumps(value)], pa.string())]
+    columns += [pa.nulls(1, field.type) for field in _arrow_schema()][1:]
+    yield pa.RecordBatch.from_arrays(columns, schema=_arrow_schema())
+
+
+def _outlines(place: str, table: BatchTable) -> pyarrow.RecordBatch:
+    import numpy as np
+    import pyarrow as pa
+
+    from nilometer.pipeline import batch_kernels as fields
+
+    rows = table.rows
+    columns = [
+        pa.nulls(len(rows), pa.string()),
+        pa.repeat(pa.scalar(place, pa.string()), len(rows)),
+        pa.array(rows[:, fields.BASE_OFFSET]),
+        pa.array(table.next_offsets),
+        pa.array(rows[:, fields.LEADER_EPOCH].astype(np.int32)),
+        pa.array(rows[:, fields.CRC]),
+        pa.array(rows[:, fields.SIZE].astype(np.int32)),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=_arrow_schema())
+
+
+def _arrow_schema() -> pyarrow.Schema:
+    import pyarrow as pa
+
+    names_and_types = (
+        ("result", pa.string()),
+        ("place", pa.string()),
+        ("base_offset", pa.int64()),
+        ("next_offset", pa.int64()),
+        ("epoch", pa.int32()),
+        ("crc", pa.int64()),
+        ("size", pa.int32()),
+    )
+    return pa.schema([pa.field(name, kind) for name, kind in names_and_types])
+
+
+def _segment_results(checked: DataFrame) -> dict[str, list[SegmentResult]]:
+    """By place, in the order of offsets."""
+    found: dict[str, list[SegmentResult]] = defaultdict(list)
+    for row in checked.where("result is not null").select("result").collect():
+        value = json.loads(row.result)
+        value["findings"] = [Finding.from_json(one) for one in value["findings"]]
+        for name in ("epochs", "gaps"):
+            value[name] = [tuple(one) for one in value[name]]
+        one = SegmentResult(**value)
+        found[one.place].append(one)
+    for results in found.values():
+        results.sort(key=lambda one: one.base_offset)
+    return found
+
+
+def _known(results: Sequence[SegmentResult]) -> list[SegmentResult]:
+    """Without those at the beginning that were deleted before they could be read."""
+    kept = list(results)
+    while kept and kept[0].is_gone:
+        del kept[0]
+    return [one for one in kept if not one.is_gone]
+
+
+# --- what is read last
+
+
+def _epochs(replica: ReplicaFolder) -> list[tuple[int, int]] | None:
+    disk, folder = open_place(replica.place)
+    try:
+        return checkpoints.read_epochs(disk, f"{folder}/{names.LEADER_EPOCH_CHECKPOINT}")
+    except CorruptCheckpoint:
+        return None
+
+
+def _log_starts(judged: Sequence[ReplicaResult]) -> dict[str, int]:
+    """By place, as they are now; without replicas that are gone."""
+    starts: dict[str, int] = {}
+    fresh = (
+        {one.place: one for one in find_replicas(sorted({one.replica.directory.place for one in judged}))}
+        if judged
+        else {}
+    )
+    for one in judged:
+        now = fresh.get(one.replica.place)
+        if now is None:
+            continue
+        try:
+            starts[now.place] = now.log_start(now.segments())
+        except FileNotFoundError:
+            continue
+    return starts
+
+
+def _directory_findings(replicas: Sequence[ReplicaFolder]) -> list[Finding]:
+    """Checkpoint files that cannot be read, told of the directory's first replica; lives of topics mixed."""
+    found: list[Finding] = []
+    told: set[str] = set()
+    lives: dict[TopicPartition, dict[str, str]] = defaultdict(dict)
+    for one in replicas:
+        directory, part = one.directory, one.part
+        if one.topic_id is not None:
+            lives[part].setdefault(one.topic_id, one.place)
+        if directory.place not in told:
+            told.add(directory.place)
+            found += [
+                Finding(
+                    Kind.CHECKPOINT,
+                    part.topic,
+                    part.partition,
+                    directory.name,
+                    directory.place,
+                    None,
+                    None,
+                    what,
+                )
+                for what in directory.problems
+            ]
+    for part, ids in sorted(lives.items()):
+        if len(ids) > 1:
+            place = sorted(ids.values())[-1]
+            what = f"its folders are of {len(ids)} topics of that name: {', '.join(sorted(ids))}"
+            found.append(Finding(Kind.NOTE, part.topic, part.partition, "", place, None, None, what))
+    return found

@@ -1,0 +1,123 @@
+"""What consumer groups have committed, against the logs: an offset beyond the end of a log was never there.
+
+An offset below the log start is no fault: retention has overtaken the group, which is worth a note. Offsets
+are read before the logs are, so that a log has all that could be consumed of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from nilometer.groups.record_format import decode_record
+from nilometer.groups.records import OffsetCommitKey, OffsetCommitValue
+from nilometer.pipeline.audit.findings import Finding, Kind
+from nilometer.pipeline.audit.replica_check import ReplicaResult
+from nilometer.pipeline.errors import PipelineProblem
+from nilometer.pipeline.log_folders.log_options import parse_log_options
+from nilometer.pipeline.log_folders.log_plan import plan
+from nilometer.pipeline.log_folders.replica_folders import ReplicaFolder
+from nilometer.pipeline.log_folders.spark_source import read_slice
+from nilometer.pipeline.pushed_filters import Bounds
+from nilometer.storage.names import TopicPartition
+from nilometer.wire.errors import KafkaError
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    group: str
+    part: TopicPartition
+    offset: int
+    place: str
+    """The folder of the internal topic that it was read from."""
+    at: int
+    """Offset of the record that says so."""
+
+
+def read_committed_offsets(replicas: Iterable[ReplicaFolder]) -> list[CommittedOffset]:
+    """The last commit of each group for each partition; of partitions that can be read, the others are told
+    of where their damage is found."""
+    by_part: dict[TopicPartition, list[str]] = {}
+    for one in replicas:
+        if one.part.topic == OFFSETS_TOPIC and one.high_watermark is not None:
+            by_part.setdefault(one.part, []).append(one.place)
+    found: dict[tuple[str, TopicPartition], CommittedOffset] = {}
+    for part, places in sorted(by_part.items()):
+        try:
+            _read_partition(part, places, found)
+        except (PipelineProblem, KafkaError):
+            continue  # damage of the internal topic is a finding of its own, made where its logs are checked
+    return [found[key] for key in sorted(found)]
+
+
+def _read_partition(
+    part: TopicPartition, places: Sequence[str], found: dict[tuple[str, TopicPartition], CommittedOffset]
+) -> None:
+    options = parse_log_options(
+        {
+            "logDirs": ",".join(places),
+            "assign": f'{{"{part.topic}": [{part.partition}]}}',
+            "isolation.level": "read_committed",
+            "failOnDataLoss": "false",
+        }
+    )
+    for one in plan(options, Bounds()):
+        for batch in read_slice(options, ("key", "value", "offset"), one):
+            for row in batch.to_pylist():
+                _fold(row["key"], row["value"], one.place, row["offset"], found)
+
+
+def _fold(
+    key: bytes | None,
+    value: bytes | None,
+    place: str,
+    at: int,
+    found: dict[tuple[str, TopicPartition], CommittedOffset],
+) -> None:
+    record = decode_record(key, value) if key is not None else None
+    if record is None or not isinstance(record.key, OffsetCommitKey):
+        return
+    group, part = record.key.group, TopicPartition(record.key.topic, record.key.partition)
+    if isinstance(record.value, OffsetCommitValue):
+        found[group, part] = CommittedOffset(group, part, record.value.offset, place, at)
+    else:
+        found.pop((group, part), None)
+
+
+def check_committed(committed: Iterable[CommittedOffset], replicas: Sequence[ReplicaResult]) -> list[Finding]:
+    ends: dict[TopicPartition, int] = {}
+    starts: dict[TopicPartition, int] = {}
+    for one in replicas:
+        part = one.replica.part
+        ends[part] = max(ends.get(part, 0), one.end_offset)
+        starts[part] = min(starts.get(part, one.log_start), one.log_start)
+    found: list[Finding] = []
+    for one in committed:
+        if one.part not in ends:
+            continue  # of a topic that is not looked at, or is no more
+        if one.offset > ends[one.part]:
+            what = f"group {one.group} committed offset {one.offset}; the log ends at {ends[one.part]}"
+            found.append(_finding(Kind.COMMITTED_OFFSET, one, what))
+        elif one.offset < starts[one.part]:
+            what = (
+                f"group {one.group} committed offset {one.offset}, below the log start {starts[one.part]}: "
+                "it has lost records to retention"
+            )
+            found.append(_finding(Kind.NOTE, one, what))
+    return found
+
+
+def _finding(kind: Kind, one: CommittedOffset, what: str) -> Finding:
+    return Finding(
+        kind, one.part.topic, one.part.partition, f"group {one.group}", one.place, None, one.at, what
+    )
+
+
+def committed_by_partition(committed: Iterable[CommittedOffset]) -> Mapping[TopicPartition, int]:
+    """How many groups have committed for each partition."""
+    counts: dict[TopicPartition, int] = {}
+    for one in committed:
+        counts[one.part] = counts.get(one.part, 0) + 1
+    return counts

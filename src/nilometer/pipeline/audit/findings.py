@@ -1,0 +1,57 @@
+"""What an audit can find, as values: each names the kind, the replica, the file and the place in it."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+class Kind(enum.StrEnum):
+    CORRUPT_BATCH = "corrupt batch"
+    MISSING_RECORDS = "missing records"
+    OFFSET_ORDER = "offset order"
+    EPOCH = "leader epoch"
+    INDEX = "offset index"
+    TIME_INDEX = "time index"
+    TRANSACTION_INDEX = "transaction index"
+    PRODUCER_SNAPSHOT = "producer snapshot"
+    CHECKPOINT = "checkpoint"
+    DIVERGENCE = "diverging replica"
+    COMMITTED_OFFSET = "committed offset"
+    NOTE = "note"
+    """Worth knowing, and nothing wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    kind: Kind
+    topic: str
+    partition: int
+    replica: str
+    """Whose it is: ``broker 2``, or a log directory that names no broker."""
+    path: str
+    position: int | None
+    """Byte in the file, where that can be said."""
+    offset: int | None
+    what: str
+
+    @property
+    def is_wrong(self) -> bool:
+        return self.kind is not Kind.NOTE
+
+    @property
+    def key(self) -> tuple[str, str, int | None, int | None]:
+        """What makes it the same finding when it is met again."""
+        return self.kind, self.path, self.position, self.offset
+
+    @property
+    def place(self) -> str:
+        return self.path if self.position is None else f"{self.path}, byte {self.position}"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Finding:
+        return cls(**{**value, "kind": Kind(value["kind"])})

@@ -1,0 +1,177 @@
+"""The entries of a segment's indexes against the batches that come by, table by table.
+
+An offset index is right where every entry leads to the beginning of a batch from which its offset is found.
+The offset is the last one of that batch; brokers before Kafka 4.1 wrote the last one of all batches that were
+appended together, which leads no reader astray and is no fault here.
+A time index is right where each entry has the largest timestamp so far and the offset of a batch that has it,
+and where the last entry of a sealed segment has the largest of all: searches and retention go by it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from nilometer.storage import transaction_index
+from nilometer.storage.offset_index import ENTRY_SIZE, CorruptIndex
+from nilometer.storage.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
+
+Problem = tuple[int | None, int | None, str]
+"""Byte in the index file, offset, what is wrong."""
+
+_ENTRY = struct.Struct(">ii")
+_TIME_ENTRY = struct.Struct(">qi")
+
+
+class OffsetIndexCheck:
+    def __init__(self, base_offset: int, data: bytes | None) -> None:
+        import numpy as np
+
+        self._is_missing = data is None
+        whole = (data or b"")[: len(data or b"") // ENTRY_SIZE * ENTRY_SIZE]
+        entries = list(_ENTRY.iter_unpack(whole))
+        while entries and entries[-1] == (0, 0):
+            entries.pop()  # room that Kafka makes ahead
+        self._offsets = np.array([base_offset + entry[0] for entry in entries], np.int64)
+        self._positions = np.array([entry[1] for entry in entries], np.int64)
+        self._problems: dict[int, str] = {}
+        self._seen = np.zeros(len(entries), np.bool_)
+        self._waiting: dict[int, int] = {}
+        """Offsets of entries that lie behind the batch they lead to, with the entry's number."""
+        self._end = 0
+        for number in range(1, len(entries)):
+            if entries[number][0] <= entries[number - 1][0] or entries[number][1] <= entries[number - 1][1]:
+                self._problems[number] = "does not rise above the entry before it"
+
+    def positions_behind(self, position: int) -> list[int]:
+        return sorted(int(one) for one in self._positions if one > position)
+
+    def look_at(self, rows: Any, start: int) -> None:
+        import numpy as np
+
+        from nilometer.pipeline import batch_kernels as fields
+
+        positions = rows[:, fields.POSITION] + start
+        ends = positions + rows[:, fields.SIZE]
+        lasts = rows[:, fields.BASE_OFFSET] + rows[:, fields.LAST_OFFSET_DELTA]
+        self._resolve(lasts, ends)
+        inside = ((self._positions >= positions[0]) & (self._positions < ends[-1])).nonzero()[0]
+        for number in inside.tolist():
+            self._seen[number] = True
+            row = int(np.searchsorted(positions, self._positions[number], "right")) - 1
+            self._judge(number, rows[row], int(positions[row]), int(lasts[row]), lasts[row:], ends[row:])
+        self._end = int(ends[-1])
+
+    def _judge(self, number: int, row: Any, position: int, last: int, lasts: Any, ends: Any) -> None:
+        from nilometer.pipeline import batch_kernels as fields
+
+        offset = int(self._offsets[number])
+        if position != self._positions[number]:
+            what = f"leads to byte {int(self._positions[number])}, inside the batch at byte {position}"
+            self._problems.setdefault(number, what)
+        elif offset != last:
+            if offset < row[fields.BASE_OFFSET] or offset < last:
+                self._problems.setdefault(
+                    number, f"leads to the batch at byte {position}, which ends at {last}"
+                )
+            else:
+                self._waiting[offset] = number
+                self._resolve(lasts, ends)
+
+    def _resolve(self, lasts: Any, ends: Any) -> None:
+        """Entries of several batches at once: right if the last of them ends before the next entry's."""
+        for offset, number in list(self._waiting.items()):
+            found = (lasts == offset).nonzero()[0]
+            if len(found):
+                del self._waiting[offset]
+                following = self._positions[number + 1] if number + 1 < len(self._positions) else None
+                if following is not None and ends[found[0]] > following:
+                    self._problems.setdefault(number, "spans the batch that the next entry leads to")
+            elif len(lasts) and lasts[-1] > offset:
+                del self._waiting[offset]
+                self._problems.setdefault(number, "no batch ends at its offset")
+
+    def problems(self, is_sealed: bool) -> Iterator[Problem]:
+        if self._is_missing and is_sealed:
+            yield None, None, "there is no such file"
+        for number in (~self._seen).nonzero()[0].tolist():
+            self._problems.setdefault(
+                number, f"leads to byte {int(self._positions[number])}, the log ends at {self._end}"
+            )
+        for number in self._waiting.values():
+            self._problems.setdefault(number, "no batch ends at its offset")
+        for number, what in sorted(self._problems.items()):
+            offset = int(self._offsets[number])
+            yield number * ENTRY_SIZE, offset, f"entry {number} (offset {offset}) {what}"
+
+
+class TimeIndexCheck:
+    def __init__(self, base_offset: int, data: bytes | None) -> None:
+        self._is_missing = data is None
+        whole = (data or b"")[: len(data or b"") // TIME_ENTRY_SIZE * TIME_ENTRY_SIZE]
+        self._entries: list[tuple[int, int]] = []
+        for timestamp, relative in _TIME_ENTRY.iter_unpack(whole):
+            if (timestamp, relative) == (0, 0):
+                break  # room that Kafka makes ahead
+            self._entries.append((timestamp, base_offset + relative))
+        self._next = 0
+        self._newest = -1
+        self._problems: dict[int, str] = {}
+
+    def look_at(self, rows: Any) -> None:
+        import numpy as np
+
+        from nilometer.pipeline import batch_kernels as fields
+
+        times = rows[:, fields.MAX_TIMESTAMP]
+        newest = np.maximum(np.maximum.accumulate(times), self._newest)
+        lasts = rows[:, fields.BASE_OFFSET] + rows[:, fields.LAST_OFFSET_DELTA]
+        while self._next < len(self._entries) and self._entries[self._next][1] <= lasts[-1]:
+            timestamp, offset = self._entries[self._next]
+            row = int(np.searchsorted(lasts, offset))
+            if times[row] != timestamp or newest[row] != timestamp or offset < rows[row, fields.BASE_OFFSET]:
+                self._problems[self._next] = (
+                    f"says {timestamp}; the batch there has {int(times[row])}, the largest up to it is "
+                    f"{int(newest[row])}"
+                )
+            self._next += 1
+        self._newest = int(newest[-1])
+
+    def problems(self, is_sealed: bool) -> Iterator[Problem]:
+        if self._is_missing and is_sealed:
+            yield None, None, "there is no such file"
+            return
+        for number in range(self._next, len(self._entries)):
+            self._problems.setdefault(number, "lies behind the end of the log")
+        for number in range(1, len(self._entries)):
+            before, here = self._entries[number - 1], self._entries[number]
+            if here[0] <= before[0] or here[1] < before[1]:
+                self._problems.setdefault(number, "does not rise above the entry before it")
+        for number, what in sorted(self._problems.items()):
+            offset = self._entries[number][1]
+            yield number * TIME_ENTRY_SIZE, offset, f"entry {number} (offset {offset}) {what}"
+        last = self._entries[-1][0] if self._entries else -1
+        if is_sealed and not self._problems and last != self._newest:
+            yield None, None, f"the last entry says {last}, the largest timestamp is {self._newest}"
+
+
+def check_transaction_index(
+    base_offset: int, data: bytes, aborts: Collection[tuple[int, int]], end_offset: int
+) -> Iterator[Problem]:
+    """Every entry must lead to the abort marker of its producer."""
+    try:
+        entries = transaction_index.parse(base_offset, data)
+    except CorruptIndex as problem:
+        yield None, None, str(problem)
+        return
+    for number, entry in enumerate(entries):
+        if entry.last_offset >= end_offset or (entry.producer_id, entry.last_offset) not in aborts:
+            what = (
+                f"no marker of producer {entry.producer_id} at offset {entry.last_offset} ends a transaction"
+            )
+        elif entry.first_offset > entry.last_offset:
+            what = f"a transaction from {entry.first_offset} to {entry.last_offset}"
+        else:
+            continue
+        yield number * transaction_index.ENTRY_SIZE, entry.last_offset, f"entry {number}: {what}"

@@ -1,0 +1,187 @@
+"""What the segments of one replica say together: one log without gaps, its epochs, its bounds. Pure.
+
+Knows the results of the segments and what is checkpointed; reads no file. Offsets may be missing only below
+what compaction has been through: the cleaner's checkpoint tells how far that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from nilometer.pipeline.audit.findings import Finding, Kind
+from nilometer.pipeline.audit.segment_check import SegmentResult
+from nilometer.pipeline.log_folders.replica_folders import ReplicaFolder
+from nilometer.storage import names
+
+
+@dataclass(slots=True)
+class ReplicaResult:
+    """One replica as a whole."""
+
+    replica: ReplicaFolder
+    log_start: int
+    high_watermark: int | None
+    end_offset: int
+    segments: int
+    batches: int
+    records: int
+    bytes: int
+    findings: list[Finding] = field(default_factory=list[Finding])
+
+
+def check_replica(
+    replica: ReplicaFolder,
+    segments: Sequence[SegmentResult],
+    epochs: Sequence[tuple[int, int]] | None,
+) -> ReplicaResult:
+    """``segments`` in the order of offsets, those that were deleted meanwhile left out; ``epochs`` is the
+    checkpointed chain, None where it cannot be read."""
+    return _ReplicaCheck(replica, segments, epochs).result()
+
+
+class _ReplicaCheck:
+    def __init__(
+        self,
+        replica: ReplicaFolder,
+        segments: Sequence[SegmentResult],
+        epochs: Sequence[tuple[int, int]] | None,
+    ) -> None:
+        self._replica = replica
+        self._segments = segments
+        self._epochs = epochs
+        self._found: list[Finding] = []
+        self._first = segments[0].base_offset if segments else 0
+        self._end = segments[-1].end_offset if segments else 0
+        self._log_start = replica.log_start([self._first])
+
+    def result(self) -> ReplicaResult:
+        for one in self._segments:
+            self._found += one.findings
+        if self._segments:
+            self._check_continuity()
+            self._check_bounds()
+            self._check_epochs()
+        elif self._replica.high_watermark:
+            what = f"there is no segment; the high watermark is {self._replica.high_watermark}"
+            self._find(Kind.MISSING_RECORDS, self._replica.place, None, 0, what)
+        segments = self._segments
+        return ReplicaResult(
+            self._replica,
+            self._log_start,
+            self._replica.high_watermark,
+            self._end,
+            len(segments),
+            sum(one.batches for one in segments),
+            sum(one.records for one in segments),
+            sum(one.bytes for one in segments),
+            self._found,
+        )
+
+    def _check_continuity(self) -> None:
+        for number, segment in enumerate(self._segments):
+            for start, end, position in segment.gaps:
+                if end > max(self._replica.cleaned_up_to, self._log_start):
+                    what = f"offsets {start} to {end - 1} are missing"
+                    self._find(Kind.MISSING_RECORDS, self._path(segment.base_offset), position, start, what)
+            if number == 0:
+                continue
+            end = self._segments[number - 1].end_offset
+            if end > segment.base_offset:
+                what = f"the segment before it goes on to offset {end}"
+                self._find(
+                    Kind.OFFSET_ORDER, self._path(segment.base_offset), None, segment.base_offset, what
+                )
+            elif end < segment.base_offset and segment.base_offset > self._replica.cleaned_up_to:
+                what = f"a segment with offsets {end} to {segment.base_offset - 1} is missing"
+                self._find(Kind.MISSING_RECORDS, self._path(end), None, end, what)
+
+    def _check_bounds(self) -> None:
+        replica, end = self._replica, self._end
+        directory, part = replica.directory, replica.part
+        watermark = replica.high_watermark
+        if watermark is None:
+            self._note(
+                "no high watermark is checkpointed beside it, so it is not held against other replicas"
+            )
+        elif watermark > end:
+            what = f"the log ends at {end}, below its high watermark {watermark}: a segment is missing or cut"
+            self._find(Kind.MISSING_RECORDS, self._path(self._segments[-1].base_offset), None, end, what)
+        elif self._log_start > max(watermark, self._first):
+            what = f"the log start {self._log_start} lies above the high watermark {watermark}"
+            self._find(Kind.CHECKPOINT, self._checkpoint(names.LOG_START_OFFSET_CHECKPOINT), None, end, what)
+        recovered = directory.recovery_points.get(part, 0)
+        if recovered > end and (watermark is None or watermark <= end):
+            what = f"the recovery point {recovered} lies above the end of the log, {end}"
+            self._find(Kind.CHECKPOINT, self._checkpoint(names.RECOVERY_POINT_CHECKPOINT), None, end, what)
+
+    def _check_epochs(self) -> None:
+        path = f"{self._replica.place}/{names.LEADER_EPOCH_CHECKPOINT}"
+        runs = [run for segment in self._segments for run in segment.epochs]
+        written = [run for run in runs if run[0] >= 0]
+        if self._epochs is None:
+            self._find(Kind.EPOCH, path, None, None, "cannot be read")
+            return
+        chain = list(self._epochs)
+        if not chain:
+            if written:
+                self._find(Kind.EPOCH, path, None, written[0][1], "names no epoch, the log has some")
+            return
+        self._check_chain(path, chain)
+        for epoch, offset in written:
+            known = _epoch_at(chain, offset)
+            if known is not None and known != epoch:
+                what = f"says that epoch {known} wrote offset {offset}; the log says epoch {epoch}"
+                self._find(Kind.EPOCH, path, None, offset, what)
+        for epoch, start in chain:
+            if self._first <= start < self._end and (found := _epoch_at(runs, start)) not in (None, epoch):
+                what = f"says that epoch {epoch} begins at offset {start}; the log has epoch {found} there"
+                self._find(Kind.EPOCH, path, None, start, what)
+
+    def _check_chain(self, path: str, chain: Sequence[tuple[int, int]]) -> None:
+        for before, here in pairwise(chain):
+            if here[0] <= before[0] or here[1] <= before[1]:
+                what = f"epoch {here[0]} from offset {here[1]} behind epoch {before[0]} from {before[1]}"
+                self._find(Kind.EPOCH, path, None, here[1], what)
+        if chain[-1][1] > self._end:
+            epoch, start = chain[-1]
+            what = f"epoch {epoch} begins at offset {start}, behind the end of the log, {self._end}"
+            self._find(Kind.EPOCH, path, None, start, what)
+        start = max(chain[0][1], self._log_start_checkpoint)
+        if start < self._first and self._first > self._replica.cleaned_up_to:
+            what = (
+                f"a segment with offsets {start} to {self._first - 1} is missing: the log starts at {start}"
+            )
+            self._find(Kind.MISSING_RECORDS, self._path(start), None, start, what)
+
+    @property
+    def _log_start_checkpoint(self) -> int:
+        return self._replica.directory.log_start_offsets.get(self._replica.part, 0)
+
+    def _path(self, base_offset: int) -> str:
+        return f"{self._replica.place}/{names.offset_name(base_offset, names.LOG_SUFFIX)}"
+
+    def _checkpoint(self, name: str) -> str:
+        return f"{self._replica.directory.place}/{name}"
+
+    def _note(self, what: str) -> None:
+        self._find(Kind.NOTE, self._replica.place, None, None, what)
+
+    def _find(self, kind: Kind, path: str, position: int | None, offset: int | None, what: str) -> None:
+        part = self._replica.part
+        self._found.append(
+            Finding(
+                kind, part.topic, part.partition, self._replica.directory.name, path, position, offset, what
+            )
+        )
+
+
+def _epoch_at(runs: Sequence[tuple[int, int]], offset: int) -> int | None:
+    """The epoch whose run covers ``offset``; None before the first."""
+    found: int | None = None
+    for epoch, start in runs:
+        if start > offset:
+            break
+        found = epoch
+    return found

@@ -1,0 +1,144 @@
+"""An audit written down: rows for a table on the screen, JSON for programs, a page for people."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from nilometer.pipeline.audit.audit import AuditResult
+from nilometer.pipeline.audit.findings import Finding
+from nilometer.storage.names import TopicPartition
+
+PARTITION_COLUMNS = (
+    "partition",
+    "replicas",
+    "segments",
+    "batches",
+    "records",
+    "bytes",
+    "start",
+    "high watermark",
+    "end",
+    "wrong",
+)
+FINDING_COLUMNS = ("kind", "partition", "replica", "where", "offset", "what")
+
+
+def partition_rows(result: AuditResult) -> list[tuple[Any, ...]]:
+    """One row for each partition; counts are of all its replicas."""
+    groups: dict[TopicPartition, list[Any]] = defaultdict(list)
+    for one in result.replicas:
+        groups[one.replica.part].append(one)
+    wrong: dict[TopicPartition, int] = defaultdict(int)
+    for one in result.wrong:
+        wrong[TopicPartition(one.topic, one.partition)] += 1
+    rows: list[tuple[Any, ...]] = []
+    for part, members in sorted(groups.items()):
+        watermarks = [one.high_watermark for one in members if one.high_watermark is not None]
+        rows.append(
+            (
+                str(part),
+                len(members),
+                sum(one.segments for one in members),
+                sum(one.batches for one in members),
+                sum(one.records for one in members),
+                sum(one.bytes for one in members),
+                _span(one.log_start for one in members),
+                _span(watermarks),
+                _span(one.end_offset for one in members),
+                wrong[part],
+            )
+        )
+    return rows
+
+
+def finding_rows(findings: Iterable[Finding]) -> list[tuple[Any, ...]]:
+    return [
+        (
+            str(one.kind),
+            f"{one.topic}-{one.partition}",
+            one.replica,
+            one.place,
+            "" if one.offset is None else one.offset,
+            one.what,
+        )
+        for one in findings
+    ]
+
+
+def summary(result: AuditResult) -> str:
+    wrong = len(result.wrong)
+    verdict = "nothing is wrong" if not wrong else f"{wrong} thing{'s are' if wrong > 1 else ' is'} wrong"
+    return (
+        f"{len(result.replicas)} replicas, {result.bytes / 1e6:,.1f} MB in {result.seconds:.1f} s "
+        f"({result.bytes / 1e9 / max(result.seconds, 1e-9):.2f} GB/s), "
+        f"{len(result.committed)} committed offsets: {verdict}"
+    )
+
+
+def write_report(result: AuditResult, path: Path) -> None:
+    """``.json`` for programs, anything else as a page of HTML."""
+    text = to_json(result) if path.suffix == ".json" else to_html(result)
+    path.write_text(text, encoding="utf-8")
+
+
+def to_json(result: AuditResult) -> str:
+    value = {
+        "places": list(result.places),
+        "summary": summary(result),
+        "wrong": len(result.wrong),
+        "findings": [one.to_json() for one in result.findings],
+        "partitions": [dict(zip(PARTITION_COLUMNS, row, strict=True)) for row in partition_rows(result)],
+    }
+    return json.dumps(value, indent=1) + "\n"
+
+
+def to_html(result: AuditResult) -> str:
+    return "\n".join(
+        [
+            "<!doctype html><html lang='en'><meta charset='utf-8'><title>Nilometer audit</title>",
+            f"<style>{_STYLE}</style>",
+            "<h1>Audit</h1>",
+            f"<p class='{'wrong' if result.wrong else 'right'}'>{html.escape(summary(result))}</p>",
+            f"<p>{html.escape(', '.join(result.places))}</p>",
+            "<h2>Found</h2>" if result.findings else "",
+            _table(FINDING_COLUMNS, finding_rows(result.findings)) if result.findings else "",
+            "<h2>Partitions</h2>",
+            _table(PARTITION_COLUMNS, partition_rows(result)),
+            "</html>",
+            "",
+        ]
+    )
+
+
+_STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:75rem;color:#222}"
+    "table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}"
+    "th,td{text-align:left;padding:.3rem .6rem;border-bottom:1px solid #ddd;vertical-align:top;"
+    "overflow-wrap:anywhere}td.n{text-align:right;white-space:nowrap}"
+    ".wrong{color:#b00020;font-weight:600}.right{color:#0a6b2d;font-weight:600}"
+)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
+    body = "".join(f"<tr>{''.join(_cell(value) for value in row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cell(value: Any) -> str:
+    return (
+        f"<td class='n'>{value:,}</td>" if isinstance(value, int) else f"<td>{html.escape(str(value))}</td>"
+    )
+
+
+def _span(values: Iterable[int]) -> str:
+    """One number where all replicas agree, else the lowest and the highest."""
+    known = sorted(set(values))
+    if not known:
+        return "unknown"
+    return f"{known[0]:,}" if len(known) == 1 else f"{known[0]:,} … {known[-1]:,}"

@@ -1,0 +1,291 @@
+"""One segment of one replica: every batch's checksum, offsets, epochs, and each index entry against the log.
+
+The indexes are read before the log, and a broker writes the log before the indexes: so what they say must be
+in the log that is seen here. Knows one segment's files; what lies before and behind them is for others.
+
+Invariant: the whole file is looked at. Behind damage the walk goes on at the next batch that the damaged
+header or the index leads to.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from nilometer.pipeline.audit.findings import Finding, Kind
+from nilometer.pipeline.audit.index_checks import (
+    OffsetIndexCheck,
+    TimeIndexCheck,
+    check_transaction_index,
+)
+from nilometer.pipeline.batch_table import CONTROL, BatchTable, walk
+from nilometer.pipeline.log_folders.stored_files import open_place
+from nilometer.storage import names, producer_snapshot
+from nilometer.storage.producer_snapshot import CorruptSnapshot
+from nilometer.storage.transaction_marker import ControlType, read_marker
+from nilometer.wire.errors import KafkaError
+from nilometer.wire.record_batch import read_header
+
+if TYPE_CHECKING:
+    from nilometer.runtime import File
+
+CHUNK_BYTES = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentWork:
+    """Which segment to check; what is said of it is said of ``replica``."""
+
+    topic: str
+    partition: int
+    replica: str
+    place: str
+    base_offset: int
+    is_sealed: bool
+    bytes: int
+    cleaned_up_to: int = 0
+    with_outlines: bool = False
+
+    def path(self, suffix: str) -> str:
+        return posixpath.join(self.place, names.offset_name(self.base_offset, suffix))
+
+
+@dataclass(slots=True)
+class SegmentResult:
+    """What a segment holds, for what is judged beyond it."""
+
+    place: str
+    base_offset: int
+    end_offset: int
+    """Behind the last batch."""
+    bytes: int = 0
+    batches: int = 0
+    records: int = 0
+    is_gone: bool = False
+    """It was deleted before it could be read."""
+    is_empty: bool = True
+    epochs: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """(epoch, first offset) wherever the epoch changes."""
+    gaps: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    """(from offset, to offset, byte position) that no batch has."""
+    findings: list[Finding] = field(default_factory=list[Finding])
+
+
+class SegmentCheck:
+    def __init__(self, work: SegmentWork) -> None:
+        self.work = work
+        self.result = SegmentResult(work.place, work.base_offset, work.base_offset)
+        self._disk, self._folder = open_place(work.place)
+        self._offsets = OffsetIndexCheck(work.base_offset, self._read(names.INDEX_SUFFIX))
+        self._times = TimeIndexCheck(work.base_offset, self._read(names.TIME_INDEX_SUFFIX))
+        self._transactions = self._read(names.TXN_INDEX_SUFFIX)
+        self._aborts: set[tuple[int, int]] = set()
+        self._check_snapshot()
+
+    def run(self) -> Iterator[BatchTable]:
+        """Check the segment; its tables come by for whoever wants the outlines of good batches."""
+        try:
+            file = self._disk.open(self._on_disk(names.LOG_SUFFIX), writable=False)
+        except FileNotFoundError:
+            self.result.is_gone = True
+            self.result.findings.clear()  # its other files were going, too
+            return
+        try:
+            yield from self._tables(file)
+        finally:
+            file.close()
+        self._close_indexes()
+
+    # --- the log
+
+    def _tables(self, file: File) -> Iterator[BatchTable]:
+        end = file.size()
+        self.result.bytes = end
+        position, wanted = 0, CHUNK_BYTES
+        while position < end:
+            buffer = file.read_at(position, min(wanted, end - position))
+            at = 0
+            while True:
+                table = walk(buffer, at)
+                if len(table):
+                    self._look_at(table, position)
+                    yield table
+                at = table.end
+                if not table.is_header:
+                    break
+                if not len(table):
+                    break
+            if not table.is_header:
+                following = self._behind_damage(file, buffer, position, at, end)
+                if following is None:
+                    return
+                position, wanted = following, CHUNK_BYTES
+            elif at == 0 and (len(buffer) == end - position or not buffer):
+                self._cut_off(position, end)
+                return
+            else:
+                position += at
+                wanted = CHUNK_BYTES if at else max(CHUNK_BYTES, read_header(buffer).size)
+
+    def _look_at(self, table: BatchTable, start: int) -> None:
+        """``start`` is where the table's buffer lies in the file."""
+        from nilometer.pipeline import batch_kernels as fields
+
+        rows, result = table.rows, self.result
+        self._check_sums(table, start)
+        self._check_offsets(rows, start)
+        self._check_epochs(rows, start)
+        self._offsets.look_at(rows, start)
+        self._times.look_at(rows)
+        self._note_aborts(table)
+        result.is_empty = False
+        result.batches += len(rows)
+        result.records += int(rows[:, fields.RECORDS_COUNT].sum())
+
+    def _check_sums(self, table: BatchTable, start: int) -> None:
+        from nilometer.pipeline import batch_kernels as fields
+
+        first = table.first_damaged()
+        while first < len(table):
+            row = table.rows[first]
+            position = start + int(row[fields.POSITION])
+            self._find(
+                Kind.CORRUPT_BATCH,
+                names.LOG_SUFFIX,
+                position,
+                int(row[fields.BASE_OFFSET]),
+                _damage(table, first),
+            )
+            rest = BatchTable(table.buffer, table.rows[first + 1 :], table.end, table.is_header)
+            first += 1 + rest.first_damaged()
+
+    def _check_offsets(self, rows: Any, start: int) -> None:
+        import numpy as np
+
+        from nilometer.pipeline import batch_kernels as fields
+
+        bases = rows[:, fields.BASE_OFFSET]
+        following = bases + rows[:, fields.LAST_OFFSET_DELTA] + 1
+        expected = np.concatenate(([self.result.end_offset], following[:-1]))
+        for index in (bases != expected).nonzero()[0].tolist():
+            base, before = int(bases[index]), int(expected[index])
+            position = start + int(rows[index, fields.POSITION])
+            if base > before:
+                self.result.gaps.append((before, base, position))
+            else:
+                what = f"a batch with base offset {base} where {before} or more was to come"
+                self._find(Kind.OFFSET_ORDER, names.LOG_SUFFIX, position, base, what)
+        self.result.end_offset = int(following[-1])
+
+    def _check_epochs(self, rows: Any, start: int) -> None:
+        import numpy as np
+
+        from nilometer.pipeline import batch_kernels as fields
+
+        epochs = rows[:, fields.LEADER_EPOCH]
+        runs = self.result.epochs
+        before = np.concatenate(([runs[-1][0] if runs else epochs[0] - 1], epochs[:-1]))
+        for index in (epochs != before).nonzero()[0].tolist():
+            epoch, base = int(epochs[index]), int(rows[index, fields.BASE_OFFSET])
+            if runs and epoch < runs[-1][0]:
+                position = start + int(rows[index, fields.POSITION])
+                what = f"leader epoch {epoch} behind epoch {runs[-1][0]}"
+                self._find(Kind.EPOCH, names.LOG_SUFFIX, position, base, what)
+            runs.append((epoch, base))
+
+    def _note_aborts(self, table: BatchTable) -> None:
+        from nilometer.pipeline import batch_kernels as fields
+
+        rows = table.rows
+        for row in rows[rows[:, fields.ATTRIBUTES] & CONTROL != 0]:
+            try:
+                position = int(row[fields.POSITION])
+                marker = read_marker(table.buffer, position, read_header(table.buffer, position))
+            except KafkaError:
+                continue  # its checksum has been found wrong
+            if marker is not None and marker.control_type is ControlType.ABORT:
+                self._aborts.add((int(row[fields.PRODUCER_ID]), int(row[fields.BASE_OFFSET])))
+
+    def _behind_damage(self, file: File, buffer: bytes, position: int, at: int, end: int) -> int | None:
+        """Bytes that are no batch: say so, and find where to go on."""
+        here = position + at
+        rest = buffer[at:]
+        if not self.work.is_sealed and not rest.strip(b"\0"):
+            return None  # a file may be made longer ahead of what is written to it
+        self._find(Kind.CORRUPT_BATCH, names.LOG_SUFFIX, here, self.result.end_offset, _no_header(buffer, at))
+        for found in self._offsets.positions_behind(here):
+            if found < end and _is_header(file, found):
+                return found
+        return None
+
+    def _cut_off(self, position: int, end: int) -> None:
+        """Bytes that are not a whole batch. At the end of a log that is written to, they may be coming."""
+        if self.work.is_sealed:
+            what = f"the last {end - position} bytes are not a whole batch"
+            self._find(Kind.CORRUPT_BATCH, names.LOG_SUFFIX, position, self.result.end_offset, what)
+
+    # --- beside the log
+
+    def _close_indexes(self) -> None:
+        work, sealed = self.work, self.work.is_sealed
+        for position, offset, what in self._offsets.problems(sealed):
+            self._find(Kind.INDEX, names.INDEX_SUFFIX, position, offset, what)
+        for position, offset, what in self._times.problems(sealed):
+            self._find(Kind.TIME_INDEX, names.TIME_INDEX_SUFFIX, position, offset, what)
+        if self._transactions is not None and work.base_offset >= work.cleaned_up_to:
+            for position, offset, what in check_transaction_index(
+                work.base_offset, self._transactions, self._aborts, self.result.end_offset
+            ):
+                self._find(Kind.TRANSACTION_INDEX, names.TXN_INDEX_SUFFIX, position, offset, what)
+
+    def _check_snapshot(self) -> None:
+        data = self._read(names.SNAPSHOT_SUFFIX)
+        if data is None:
+            return
+        try:
+            producer_snapshot.decode(data)
+        except CorruptSnapshot as problem:
+            self._find(
+                Kind.PRODUCER_SNAPSHOT, names.SNAPSHOT_SUFFIX, None, self.work.base_offset, str(problem)
+            )
+
+    def _read(self, suffix: str) -> bytes | None:
+        try:
+            return self._disk.read_file(self._on_disk(suffix))
+        except FileNotFoundError:
+            return None
+
+    def _on_disk(self, suffix: str) -> str:
+        return posixpath.join(self._folder, names.offset_name(self.work.base_offset, suffix))
+
+    def _find(self, kind: Kind, suffix: str, position: int | None, offset: int | None, what: str) -> None:
+        work = self.work
+        self.result.findings.append(
+            Finding(kind, work.topic, work.partition, work.replica, work.path(suffix), position, offset, what)
+        )
+
+
+def _damage(table: BatchTable, row: int) -> str:
+    try:
+        BatchTable(table.buffer, table.rows[row : row + 1], table.end, table.is_header).check()
+    except KafkaError as problem:
+        return problem.message.partition(": ")[2]
+    raise AssertionError("a batch that was damaged a moment ago")
+
+
+def _no_header(buffer: bytes, at: int) -> str:
+    try:
+        read_header(buffer, at)
+    except KafkaError as problem:
+        return f"no batch: {problem.message}"
+    return "no batch"
+
+
+def _is_header(file: File, position: int) -> bool:
+    try:
+        read_header(file.read_at(position, 61))
+    except KafkaError:
+        return False
+    return True
