@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from nilometer.cli.pipeline_commands import pipeline
+import nilometer
+from nilometer.cli.pipeline_commands import pipeline, topics_of
+from nilometer.cli.spark_commands import spark as spark_group
 from nilometer.pipeline import java
+from nilometer.pipeline.catalogue import SHIPPED
 from nilometer.pipeline.errors import DataLoss, OptionError, PipelineProblem, readable
+from nilometer.pipeline.run_record import RunFolder
+from nilometer.pipeline.samples import SAMPLES
 from nilometer.pipeline.spark_session import connector_coordinate, connector_settings
 from support.ports import free_ports
+
+SOURCES = Path(nilometer.__file__).parents[1]
 
 
 def run(*arguments: str):
@@ -20,9 +33,23 @@ def run(*arguments: str):
 
 def test_list_names_the_pipelines_and_the_files_to_copy():
     listed = json.loads(run("list", "--json").output)["pipelines"]
-    assert [one["name"] for one in listed] == ["logs"]
-    assert listed[0]["module"] == "nilometer.pipeline.shipped.logs"
-    assert "logs" in run("list").output
+    assert [one["name"] for one in listed] == [
+        "logs", "activity", "metrics", "changelog", "join", "notifications", "burst",
+    ]  # fmt: skip
+    for one in listed:
+        assert Path(f"{SOURCES}/{one['module'].replace('.', '/')}.py").is_file()
+        assert one["name"] in run("list").output
+    assert set(SAMPLES) == {one["name"] for one in listed}
+
+
+def test_each_pipelines_file_imports_nothing_but_pyspark_and_what_python_has():
+    for one in SHIPPED.values():
+        text = Path(f"{SOURCES}/{one.module.replace('.', '/')}.py").read_text()
+        imported = {line.split()[1].split(".")[0] for line in text.splitlines() if line.startswith("from ")}
+        imported |= {
+            line.split()[1].split(".")[0] for line in text.splitlines() if line.startswith("import ")
+        }
+        assert imported - sys.stdlib_module_names - {"__future__"} == {"pyspark"}, one.name
 
 
 def test_a_broker_that_does_not_answer_is_named(tmp_path):
@@ -100,3 +127,94 @@ def test_the_connector_comes_from_maven_by_the_installed_version_or_from_a_folde
     for jar in (*jars, tmp_path / "readme"):
         jar.touch()
     assert connector_settings(str(tmp_path)) == {"spark.jars": ",".join(map(str, jars))}
+
+
+# --- runs
+
+
+def test_inputs_are_named_where_there_are_several():
+    join, logs = SHIPPED["join"], SHIPPED["logs"]
+    assert topics_of(join, ()) == ("orders", "payments")
+    assert topics_of(join, ("payments=p",)) == ("orders", "p")
+    assert topics_of(logs, ("mine",)) == ("mine",)
+    for shipped, given, says in ((join, "mine", "INPUT=TOPIC"), (join, "refunds=r", "orders, payments")):
+        result = run("run", shipped.name, "--table", "t.csv", "--topic", given)
+        assert result.exit_code == 2
+        assert says in result.output
+
+
+def test_what_a_pipeline_needs_or_has_no_use_for_is_said(tmp_path):
+    needed = run("run", "join", "--home", str(tmp_path))
+    assert needed.exit_code == 2
+    assert "customer,name,country" in needed.output
+    useless = run("run", "logs", "--to", "alerts", "--home", str(tmp_path))
+    assert useless.exit_code == 2
+    assert "--to" in useless.output
+
+
+def test_status_knows_runs_that_ended_and_those_that_died(tmp_path):
+    assert "No pipeline has run" in run("status", "--home", str(tmp_path)).output
+    folder = RunFolder(tmp_path, "logs")
+    record = folder.begin(["lines"], "out")
+    progress = {"batch_id": 3, "rows": 1_500, "input_rows_per_second": 10.0, "rows_per_second": 2_000.0}
+    progress |= {
+        "lag": 12_345,
+        "event_time_watermark": "2024-05-01T10:00:00+00:00",
+        "at": "",
+        "end_offsets": {},
+    }
+    folder.on_progress(record, progress)
+    said = " ".join(run("status", "--home", str(tmp_path)).output.split())
+    assert "running" in said
+    assert "12,345" in said
+    assert run("status", "activity", "--home", str(tmp_path)).exit_code == 1
+    folder.end(record, "failed", "no broker answers")
+    assert "no broker answers" in run("status", "--home", str(tmp_path)).output
+    ended = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True, check=True
+    )
+    text = (folder.path / "run.json").read_text().replace('"failed"', '"running"')
+    (folder.path / "run.json").write_text(text.replace(f'"pid": {os.getpid()}', f'"pid": {ended.stdout}'))
+    listed = json.loads(run("status", "--json", "--home", str(tmp_path)).output)["runs"]
+    assert [(one["name"], one["state"]) for one in listed] == [("logs", "died")]
+    stopped = run("stop", "logs", "--home", str(tmp_path))
+    assert stopped.exit_code == 1
+    assert "logs is not running" in stopped.output
+
+
+def test_one_process_at_a_time_runs_a_pipeline(tmp_path):
+    folder = RunFolder(tmp_path, "logs")
+    record = folder.begin(["lines"], "out")
+    sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        started = Path(f"/proc/{sleeper.pid}/stat").read_text().rpartition(")")[2].split()[19]
+        text = (folder.path / "run.json").read_text()
+        text = re.sub(r'"process_started": "[0-9]*"', f'"process_started": "{started}"', text)
+        (folder.path / "run.json").write_text(text.replace(f'"pid": {record.pid}', f'"pid": {sleeper.pid}'))
+        with pytest.raises(PipelineProblem, match=f"process {sleeper.pid}"):
+            folder.begin(["lines"], "out")
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+    folder.begin(["lines"], "out")
+
+
+# --- jobs of one's own
+
+
+def test_the_connectors_coordinate_fits_the_installed_pyspark():
+    result = CliRunner().invoke(spark_group, ["packages"])
+    assert result.output.strip() == connector_coordinate()
+
+
+def test_submit_gives_executors_the_package_and_leaves_the_jobs_arguments_alone(tmp_path):
+    given = ["submit", "--print", "--master", "spark://h:7077", "--conf", "a=b", "job.py", "--master", "x"]
+    words = CliRunner().invoke(spark_group, given).output.split()
+    assert words[1:3] == ["--master", "spark://h:7077"]
+    assert words[-5:] == ["--conf", "a=b", "job.py", "--master", "x"]
+    archive = next(word for word in words if word.startswith("spark.files=")).removeprefix("spark.files=")
+    names = zipfile.ZipFile(archive).namelist()
+    assert {"pyspark_nilometer.py", "nilometer/pipeline/spark_source.py"} <= set(names)
+    local = CliRunner().invoke(spark_group, ["submit", "--print", "--kafka-connector", "job.py"]).output
+    assert "spark.files" not in local
+    assert f"--packages {connector_coordinate()} job.py" in local

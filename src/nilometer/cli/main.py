@@ -58,6 +58,7 @@ COMMANDS: dict[str, _Lazy] = {
     "simulate": _Lazy("simulate_commands", "simulate", "Run whole clusters through bad luck, by seed."),
     "audit": _Lazy("audit_command", "audit", "Check every replica against itself and the others."),
     "pipeline": _Lazy("pipeline_commands", "pipeline", "Run the shipped Spark pipelines."),
+    "spark": _Lazy("spark_commands", "spark", "Run Spark jobs of your own on topics."),
 }
 
 

@@ -1,4 +1,4 @@
-"""``nilometer pipeline list | run``: the shipped Spark pipelines.
+"""``nilometer pipeline``: the shipped Spark pipelines; here ``list`` and ``run``.
 
 Nothing of Spark is imported before a pipeline runs.
 """
@@ -15,8 +15,12 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from nilometer.pipeline.catalogue import SHIPPED
+from nilometer.cli.cluster_options import parse_pairs
+from nilometer.cli.pipeline_feed_commands import capture, deliver, demo, sample
+from nilometer.cli.pipeline_state_commands import home_option, render_report, report_command, status, stop
+from nilometer.pipeline.catalogue import SHIPPED, Shipped
 from nilometer.pipeline.errors import PipelineProblem
+from nilometer.pipeline.run_record import FAILED, FINISHED, STOPPED, RunFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,27 +35,49 @@ def pipeline() -> None:
     """Run the shipped pipelines on Spark: topics into tables."""
 
 
+for command in (status, stop, report_command, sample, demo, capture, deliver):
+    pipeline.add_command(command)
+
+
 @pipeline.command("list")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def list_pipelines(as_json: bool) -> None:
     """The pipelines there are."""
     if as_json:
         listing = [
-            {"name": one.name, "module": one.module, "summary": one.summary} for one in SHIPPED.values()
+            {
+                "name": one.name,
+                "module": one.module,
+                "summary": one.summary,
+                "reads": one.inputs,
+                "writes": one.writes,
+                "table": one.table,
+            }
+            for one in SHIPPED.values()
         ]
         click.echo(json.dumps({"pipelines": listing}))
         return
-    table = Table("name", "what it does")
+    table = Table("name", "what it does", "topics")
     table.add_column("file to copy", overflow="fold")
     for one in SHIPPED.values():
-        table.add_row(one.name, one.summary, one.module.replace(".", "/") + ".py")
+        topics = ", ".join(one.inputs) + (f" → {one.writes}" if one.writes else "")
+        table.add_row(one.name, one.summary, topics, one.module.replace(".", "/") + ".py")
     Console().print(table)
 
 
 @pipeline.command()
 @click.argument("name", type=click.Choice(sorted(SHIPPED)))
-@click.option("--topic", required=True, help="The topic to read.")
-@click.option("--output", required=True, metavar="DIR", help="Where tables and checkpoint go.")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC|INPUT=TOPIC",
+    help="The topic to read, if it is not named as `pipeline list` says.",
+)
+@click.option("--to", "to_topic", metavar="TOPIC", help="The topic to write to, likewise.")
+@click.option("--table", metavar="FILE", help="The CSV file that the pipeline joins with.")
+@home_option
+@click.option("--output", metavar="DIR", help="Where tables and checkpoint go.  [default: HOME/NAME]")
 @click.option(
     "--bootstrap-server",
     envvar="NILOMETER_BOOTSTRAP_SERVER",
@@ -82,6 +108,7 @@ def list_pipelines(as_json: bool) -> None:
 @click.option(
     "--option", "options", multiple=True, metavar="KEY=VALUE", help="A further option of the source."
 )
+@click.option("--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark.")
 @click.option(
     "--spark-log", type=click.Path(dir_okay=False, path_type=Path), help="Where Spark's messages go."
 )
@@ -89,10 +116,18 @@ def list_pipelines(as_json: bool) -> None:
 @click.option(
     "--top", type=click.IntRange(1, TOP_MAX), default=10, show_default=True, help="Rows of top lists."
 )
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write tables and plots to this HTML page.",
+)
 def run(
     name: str,
-    topic: str,
-    output: str,
+    topics: tuple[str, ...],
+    to_topic: str | None,
+    table: str | None,
+    home: str,
+    output: str | None,
     bootstrap_server: str,
     available_now: bool,
     seconds: int,
@@ -101,62 +136,115 @@ def run(
     master: str,
     timezone: str,
     options: tuple[str, ...],
+    settings: tuple[str, ...],
     spark_log: Path | None,
     as_json: bool,
     top: int,
+    report: Path | None,
 ) -> None:
-    """Run a pipeline over a topic, until Ctrl-C or, with --available-now, until all is read."""
+    """Run a pipeline, until Ctrl-C or `pipeline stop` or, with --available-now, until all is read.
+
+    It goes on where its last run ended: the checkpoint lies beside the tables.
+    """
     from nilometer.pipeline import runner
     from nilometer.pipeline.java import require_java
     from nilometer.pipeline.spark_session import build_session, connector_settings
 
+    shipped = SHIPPED[name]
+    output = output or str(Path(home, name))
     job = runner.Job(
-        topic=topic,
+        topic=",".join(topics_of(shipped, topics)),
         output=output,
         bootstrap_servers=bootstrap_server,
         connector=connector,
         available_now=available_now,
         seconds=seconds,
-        options=_parse_options(options),
+        options=parse_pairs(options, "--option"),
+        to_topic=_needed(name, "--to", to_topic or shipped.writes, shipped.writes),
+        table=_needed(name, "--table", table, shipped.table),
     )
+    spark_settings = parse_pairs(settings, "--conf")
     log_file = spark_log or _default_log(output)
     console = Console(stderr=True)
+    folder = RunFolder(home, name)
     try:
         require_java()
         runner.check_source(job)
         runner.check_output(output)
-        with console.status("Starting Spark ..."):
-            settings = connector_settings(connector_jars) if connector == "kafka" else {}
-            spark = build_session(
-                name, master=master, timezone=timezone, settings=settings, log_file=log_file
-            )
-        wanted_stop = _stop_on_signals()
-        module = SHIPPED[name].load()
-        with console.status(f"Running {name} on topic {topic} ...") as status:
-            last = runner.run(
-                spark,
-                module,
-                job,
-                on_progress=lambda progress: status.update(progress_line(progress)),
-                stopped=lambda: bool(wanted_stop),
-            )
-        _show(module.results(spark, output, top), last, as_json=as_json)
-        spark.stop()
+        record = folder.begin(list(job.topics), output)
     except PipelineProblem as problem:
         raise click.ClickException(str(problem)) from None
+    state, problem_text = FAILED, None
+    try:
+        with console.status("Starting Spark ..."):
+            if connector == "kafka":
+                spark_settings = {**connector_settings(connector_jars), **spark_settings}
+            spark = build_session(
+                name, master=master, timezone=timezone, settings=spark_settings, log_file=log_file
+            )
+        wanted_stop = stop_on_signals()
+        module = shipped.load()
+        with console.status(f"Running {name} on {job.topic} ...") as status:
+
+            def on_progress(progress: Progress) -> None:
+                folder.on_progress(record, progress.to_json())
+                status.update(progress_line(progress))
+
+            last = runner.run(spark, module, job, on_progress=on_progress, stopped=lambda: bool(wanted_stop))
+        state = STOPPED if wanted_stop else FINISHED
+        if last is None and not Path(output, "checkpoint", "commits", "0").exists():
+            _say_nothing_came(job.topic, as_json=as_json)
+        else:
+            _show(module.results(spark, output, top), last, as_json=as_json)
+            if report is not None:
+                render_report(spark, module, shipped, folder, output, report)
+                console.print(f"Report: {report}", highlight=False)
+        spark.stop()
+    except PipelineProblem as problem:
+        problem_text = str(problem)
+        raise click.ClickException(problem_text) from None
     except Exception as problem:
-        first_line = str(problem).strip().partition("\n")[0]
-        raise click.ClickException(
-            f"{type(problem).__name__}: {first_line} (more in {log_file})"
-        ) from problem
+        problem_text = f"{type(problem).__name__}: {str(problem).strip().partition(chr(10))[0]}"
+        raise click.ClickException(f"{problem_text} (more in {log_file})") from problem
+    finally:
+        folder.end(record, state, problem_text)
+
+
+def topics_of(shipped: Shipped, given: tuple[str, ...]) -> tuple[str, ...]:
+    """The topics to read, in the order of the pipeline's inputs."""
+    chosen = dict(zip(shipped.inputs, shipped.inputs, strict=True))
+    for item in given:
+        name, separator, topic = item.rpartition("=")
+        if separator and name not in chosen:
+            raise click.UsageError(f"--topic: {shipped.name} reads {', '.join(chosen)}, and no {name}")
+        if not separator and len(chosen) > 1:
+            raise click.UsageError(f"--topic: {shipped.name} reads several; say INPUT=TOPIC, not {item!r}")
+        chosen[name or shipped.inputs[0]] = topic
+    return tuple(chosen.values())
+
+
+def _needed(pipeline_name: str, option: str, given: str | None, what: str | None) -> str | None:
+    if given is not None and what is None:
+        raise click.UsageError(f"{option}: {pipeline_name} has no use for it")
+    if given is None and what is not None:
+        raise click.UsageError(f"{option} is needed: {pipeline_name} takes a CSV file with columns {what}")
+    return given
+
+
+def _say_nothing_came(topic: str, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"results": {}, "event_time_watermark": None, "offsets": {}}))
+    else:
+        click.echo(f"Nothing has come in {topic} yet")
 
 
 def progress_line(progress: Progress) -> str:
     offsets = ", ".join(
         f"{topic} {sum(partitions.values())}" for topic, partitions in sorted(progress.end_offsets.items())
     )
-    rate = f"{progress.rows_per_second:.0f}/s"
-    line = f"batch {progress.batch_id}: {progress.rows} records, {rate}, read up to {offsets}"
+    rates = f"in {progress.input_rows_per_second:,.0f}/s, processed {progress.rows_per_second:,.0f}/s"
+    line = f"batch {progress.batch_id}: {progress.rows:,} records, {rates}, lag {progress.lag:,}"
+    line += f", read up to {offsets}"
     if progress.event_time_watermark is not None:
         line += f", event-time watermark {progress.event_time_watermark:%Y-%m-%d %H:%M}"
     return line
@@ -210,21 +298,11 @@ def _show(results: dict[str, DataFrame], last: Progress | None, *, as_json: bool
         print_position(console, last)
 
 
-def _parse_options(options: tuple[str, ...]) -> dict[str, str]:
-    values: dict[str, str] = {}
-    for item in options:
-        key, separator, value = item.partition("=")
-        if not separator or not key:
-            raise click.UsageError(f"--option takes KEY=VALUE, not {item!r}")
-        values[key] = value
-    return values
-
-
 def _default_log(output: str) -> Path:
     return Path("spark.log") if "://" in output else Path(output) / "spark.log"
 
 
-def _stop_on_signals() -> list[int]:
+def stop_on_signals() -> list[int]:
     """A list that is empty until Ctrl-C or SIGTERM; a second Ctrl-C ends the program at once."""
     received: list[int] = []
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,7 @@ class Job:
     """What to run, from where to where."""
 
     topic: str
+    """What it reads: a topic, or several with commas, in the order of the pipeline's inputs."""
     output: str
     bootstrap_servers: str
     connector: str = "nilometer"
@@ -41,14 +42,31 @@ class Job:
     seconds: int = 5
     options: Mapping[str, str] = field(default_factory=dict[str, str])
     """Further options of the source."""
+    to_topic: str | None = None
+    """The topic to write to, for pipelines that do."""
+    table: str | None = None
+    """The path of the table, for pipelines that need one."""
 
-    def source_options(self) -> dict[str, str]:
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return tuple(self.topic.split(","))
+
+    def source_options(self, topic: str) -> dict[str, str]:
         return {
             "kafka.bootstrap.servers": self.bootstrap_servers,
-            "subscribe": self.topic,
+            "subscribe": topic,
             "startingOffsets": "earliest",
             **self.options,
         }
+
+    def for_pipeline(self) -> dict[str, Any]:
+        """What ``start`` takes by name besides."""
+        more: dict[str, Any] = {"available_now": self.available_now, "seconds": self.seconds}
+        if self.to_topic is not None:
+            more["to_topic"] = {"kafka.bootstrap.servers": self.bootstrap_servers, "topic": self.to_topic}
+        if self.table is not None:
+            more["table"] = self.table
+        return more
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +76,33 @@ class Progress:
     batch_id: int
     rows: int
     rows_per_second: float
+    """How fast the batch was worked on."""
+    input_rows_per_second: float
+    """How fast its records came in since the batch before."""
+    lag: int
+    """Records that were in the topics when the batch was planned and are in no batch yet."""
+    at: datetime
+    """When the batch began."""
     event_time_watermark: datetime | None
     """The event time before which all is taken to have arrived, after this batch."""
     end_offsets: Mapping[str, Mapping[str, int]]
 
+    def to_json(self) -> dict[str, Any]:
+        watermark = self.event_time_watermark
+        return {
+            **asdict(self),
+            "at": self.at.isoformat(),
+            "event_time_watermark": watermark.isoformat() if watermark else None,
+        }
+
 
 def check_source(job: Job) -> dict[str, int]:
-    """That the cluster answers and has the topic: partitions of each. Raises PipelineProblem."""
-    options = dict(parse_options(job.source_options(), streaming=True).consumer)
+    """That the cluster answers and has the topics: partitions of each. Raises PipelineProblem."""
+    options = dict(parse_options(job.source_options(job.topic), streaming=True).consumer)
     options.setdefault("default.api.timeout.ms", str(PREFLIGHT_TIMEOUT_MS))
     reader = ClusterReader(options.items())
     try:
-        topics = reader.topics(Selection(topics=(job.topic,)))
+        topics = reader.topics(Selection(topics=job.topics))
     except SourceProblem as problem:
         raise PipelineProblem(
             f"no broker answers at {job.bootstrap_servers} ({problem.__cause__}). Is one running? "
@@ -77,11 +110,12 @@ def check_source(job: Job) -> dict[str, int]:
         ) from problem
     finally:
         reader.close()
-    if job.topic not in topics:
-        raise PipelineProblem(
-            f"topic {job.topic} does not exist at {job.bootstrap_servers}. "
-            f"Create it with: nilometer topic create {job.topic}"
-        )
+    for topic in job.topics:
+        if topic not in topics:
+            raise PipelineProblem(
+                f"topic {topic} does not exist at {job.bootstrap_servers}. "
+                f"Create it with: nilometer topic create {topic}"
+            )
     return {name: len(topic.partitions) for name, topic in topics.items()}
 
 
@@ -90,7 +124,7 @@ def check_output(output: str) -> None:
     folder = Path(output)
     if "://" in output or not folder.exists():
         return
-    tables = [name for name in ("lines", "counts") if (folder / name).exists()]
+    tables = sorted({path.parent.name for path in folder.glob("*/batch=*")})
     if tables and not (folder / "checkpoint").exists():
         raise PipelineProblem(
             f"{output} has tables ({', '.join(tables)}) but no checkpoint: batches would be counted anew "
@@ -98,8 +132,12 @@ def check_output(output: str) -> None:
         )
 
 
-def read_topic(spark: SparkSession, job: Job) -> DataFrame:
-    return spark.readStream.format(job.connector).options(**job.source_options()).load()
+def read_topics(spark: SparkSession, pipeline: PipelineModule, job: Job) -> list[DataFrame]:
+    usual: dict[str, str] = getattr(pipeline, "SOURCE_OPTIONS", {})
+    return [
+        spark.readStream.format(job.connector).options(**{**usual, **job.source_options(topic)}).load()
+        for topic in job.topics
+    ]
 
 
 def run(
@@ -115,12 +153,10 @@ def run(
     Raises PipelineProblem.
     """
     check_output(job.output)
+    query: StreamingQuery | None = None
     try:
         query = pipeline.start(
-            read_topic(spark, job),
-            os.fspath(job.output),
-            available_now=job.available_now,
-            seconds=job.seconds,
+            *read_topics(spark, pipeline, job), os.fspath(job.output), **job.for_pipeline()
         )
         watch = _Watch(query, pipeline.LATENESS, on_progress)
         while not _ended(query):
@@ -136,6 +172,9 @@ def run(
         if words is None:
             raise
         raise PipelineProblem(words) from problem
+    finally:
+        if query is not None and query.isActive:
+            query.stop()
 
 
 def _ended(query: StreamingQuery) -> bool:
@@ -169,8 +208,15 @@ class _Watch:
                     one["batchId"],
                     one["numInputRows"],
                     one["processedRowsPerSecond"],
+                    one["inputRowsPerSecond"],
+                    sum(_lag(source) for source in one["sources"]),
+                    datetime.fromisoformat(one["timestamp"]),
                     self._watermark(one["eventTime"]),
-                    _offsets(one["sources"][0]["endOffset"]),
+                    {
+                        topic: offsets
+                        for source in one["sources"]
+                        for topic, offsets in _offsets(source["endOffset"]).items()
+                    },
                 )
                 self._on_progress(self.last)
 
@@ -184,7 +230,16 @@ class _Watch:
         return max(known, default=None)
 
 
+def _lag(source: Mapping[str, Any]) -> int:
+    end, latest = _offsets(source["endOffset"]), _offsets(source["latestOffset"] or "{}")
+    return sum(
+        max(offset - end.get(topic, {}).get(number, 0), 0)
+        for topic, numbers in latest.items()
+        for number, offset in numbers.items()
+    )
+
+
 def _offsets(position: str) -> dict[str, dict[str, int]]:
     """Positions are JSON of one form with both connectors, but for the ids beside the topics in ours."""
-    topics: dict[str, dict[str, int]] = json.loads(position)
+    topics: dict[str, dict[str, int]] = json.loads(position) or {}
     return {topic: offsets for topic, offsets in topics.items() if not topic.startswith("#")}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nilometer.pipeline.java import require_java
+from nilometer.pipeline.shipping import shipping_settings, write_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,6 +92,7 @@ def build_session(
     log4j = Path(work, "log4j2.properties")
     log4j.write_text(_LOG4J)
     builder = SparkSession.builder.appName(f"nilometer {name}").master(master)  # pyright: ignore
+    shipped = {} if master.startswith("local") else shipping_settings(write_archive(Path(work)))
     java_options = f"-Dlog4j2.configurationFile={log4j.as_uri()}" + (_QUICK_JAVA if quick else "")
     builder = builder.config(
         map={
@@ -98,6 +100,7 @@ def build_session(
             "spark.sql.session.timeZone": timezone,
             "spark.sql.warehouse.dir": str(Path(work, "warehouse")),
             "spark.driver.extraJavaOptions": java_options,
+            **shipped,
             **(settings or {}),
         }
     )

@@ -1,0 +1,279 @@
+"""``nilometer pipeline sample | demo | capture | deliver``: what goes into pipelines, and out of them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import shutil
+import socket
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from nilometer.cli.cluster_options import bootstrap_option, parse_pairs, run_async
+from nilometer.cli.local_cluster import LaunchFailed, LocalCluster
+from nilometer.cli.pipeline_state_commands import home_option
+from nilometer.client.admin import Admin
+from nilometer.client.consumer.consumer import Consumer
+from nilometer.client.descriptions import BROKER_DEFAULT, NewTopic
+from nilometer.pipeline.catalogue import SHIPPED
+from nilometer.pipeline.cluster_writer import ClusterWriter, Outgoing
+from nilometer.pipeline.delivery import Deliverer, DeliveryNotes, Webhook
+from nilometer.pipeline.errors import PipelineProblem
+from nilometer.pipeline.postgres_capture import Capture, Event
+from nilometer.pipeline.samples import SAMPLES, SampleRecord, sample_records
+from nilometer.runtime import Runtime
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+CHUNK = 5_000
+PORTS = range(15_000, 32_000)
+
+
+@click.command()
+@click.argument("name", type=click.Choice(sorted(SAMPLES)))
+@click.option("--records", type=click.IntRange(1), help="How many.  [default: by pipeline]")
+@click.option("--partitions", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--seed", type=int, default=7, show_default=True, help="Another seed, another input.")
+@home_option
+@bootstrap_option
+def sample(name: str, records: int | None, partitions: int, seed: int, home: str, bootstrap: str) -> None:
+    """Fill a pipeline's topics with made-up input, and say how to run it."""
+    count, table = fill(name, bootstrap, home, records, partitions, seed)
+    more = f" --table {table}" if table is not None else ""
+    click.echo(f"{count:,} records are in {', '.join(SHIPPED[name].inputs)}. Now run it:")
+    click.echo(f"  nilometer pipeline run {name}{more} --available-now --report {name}.html")
+
+
+def fill(
+    name: str,
+    bootstrap: str,
+    home: str,
+    records: int | None = None,
+    partitions: int = 3,
+    seed: int = 7,
+) -> tuple[int, Path | None]:
+    """How many records were sent, and where the table is, if the pipeline joins with one."""
+    shipped = SHIPPED[name]
+    topics = [*shipped.inputs, *([shipped.writes] if shipped.writes else [])]
+    run_async(create_topics(bootstrap, topics, partitions))
+    with Console(stderr=True).status(f"Sending to {', '.join(shipped.inputs)} ..."):
+        count = send(bootstrap, _outgoing(sample_records(name, records, seed)))
+    make_table = SAMPLES[name].table
+    if make_table is None:
+        return count, None
+    table = Path(home, name, "table.csv")
+    table.parent.mkdir(parents=True, exist_ok=True)
+    table.write_text(make_table(), encoding="utf-8")
+    return count, table
+
+
+def _outgoing(records: Iterable[SampleRecord]) -> Iterator[Outgoing]:
+    for one in records:
+        yield Outgoing(one.topic, None, one.key, one.value, ())
+
+
+def send(bootstrap: str, records: Iterable[Outgoing]) -> int:
+    """Send all; returns when they are acknowledged. Raises PipelineProblem."""
+    settings = {"bootstrap.servers": bootstrap, "linger.ms": "20", "batch.size": str(256 * 1024)}
+    writer = ClusterWriter(settings.items())
+    waiting = iter(records)
+    try:
+        return writer.write(iter(lambda: list(itertools.islice(waiting, CHUNK)), []))
+    except PipelineProblem as problem:
+        raise click.ClickException(str(problem)) from None
+    finally:
+        writer.close()
+
+
+async def create_topics(bootstrap: str, topics: Iterable[str], partitions: int) -> None:
+    """Those that are not there."""
+    async with Admin(Runtime.system(), {"bootstrap.servers": bootstrap}) as admin:
+        for topic in topics:
+            try:
+                await admin.create_topic(NewTopic(topic, partitions, BROKER_DEFAULT))
+            except KafkaError as problem:
+                if problem.code is not ErrorCode.topic_already_exists:
+                    raise
+
+
+@click.command()
+@click.option(
+    "--dsn", required=True, help="The database, as libpq names it: postgresql://user@host/database."
+)
+@click.option("--table", required=True, metavar="SCHEMA.TABLE", help="The table; it needs a primary key.")
+@click.option("--topic", metavar="TOPIC", help="Where its changes go.  [default: changes]")
+@click.option("--slot", help="The replication slot.  [default: nilometer_SCHEMA_TABLE]")
+@click.option("--every", "seconds", type=float, default=1.0, show_default=True, help="Seconds between looks.")
+@click.option("--available-now", is_flag=True, help="Capture what there is, then stop.")
+@click.option(
+    "--drop", is_flag=True, help="Remove slot and publication: a slot that nobody reads keeps the log."
+)
+@bootstrap_option
+def capture(
+    dsn: str,
+    table: str,
+    topic: str | None,
+    slot: str | None,
+    seconds: float,
+    available_now: bool,
+    drop: bool,
+    bootstrap: str,
+) -> None:
+    """Write the changes of a PostgreSQL table to a topic: first the rows it has, then what happens to them.
+
+    At least once: every change has the numbers lsn and seq, by which the changelog pipeline drops repeats.
+    Goes on where it ended. The database needs wal_level = logical.
+    """
+    topic = topic or SHIPPED["changelog"].inputs[0]
+    slot = slot or f"nilometer_{table.replace('.', '_')}".lower()
+    try:
+        with Capture(dsn, table, slot) as source:
+            if drop:
+                source.drop()
+                return
+            total = 0
+            if not source.has_begun:
+                total = send(bootstrap, _events(topic, source.first_rows()))
+                source.confirm_first_rows()
+                click.echo(f"{total:,} rows of {table} are in {topic}")
+            run_async(_follow(source, topic, bootstrap, seconds, available_now))
+    except PipelineProblem as problem:
+        raise click.ClickException(str(problem)) from None
+
+
+async def _follow(source: Capture, topic: str, bootstrap: str, seconds: float, available_now: bool) -> None:
+    """Until Ctrl-C; between two looks nothing is under way."""
+    while True:
+        count = await asyncio.to_thread(_take, source, topic, bootstrap)
+        if count:
+            click.echo(f"{count:,} changes are in {topic}")
+        elif available_now:
+            return
+        else:
+            await asyncio.sleep(seconds)
+
+
+def _take(source: Capture, topic: str, bootstrap: str) -> int:
+    count = send(bootstrap, _events(topic, source.events()))
+    source.confirm()
+    return count
+
+
+def _events(topic: str, events: Iterable[Event]) -> Iterator[Outgoing]:
+    for key, value in events:
+        yield Outgoing(topic, None, key, value, ())
+
+
+@click.command()
+@click.option("--topic", default="notifications", show_default=True, help="The topic of the messages.")
+@click.option("--webhook", "url", required=True, help="Where each message is posted to.")
+@click.option("--group", default="nilometer-deliver", show_default=True, help="The consumer group.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header of each request.")
+@click.option("--until-idle", is_flag=True, help="Stop when all that came has been delivered.")
+@home_option
+@bootstrap_option
+def deliver(
+    topic: str,
+    url: str,
+    group: str,
+    headers: tuple[str, ...],
+    until_idle: bool,
+    home: str,
+    bootstrap: str,
+) -> None:
+    """Post the messages of a topic to a webhook, each id once.
+
+    Several deliverers of one group share the partitions.
+    """
+    try:
+        webhook = Webhook(url, parse_pairs(headers, "--header"))
+    except PipelineProblem as problem:
+        raise click.ClickException(str(problem)) from None
+    notes = DeliveryNotes(Path(home, "deliver", f"{group}.sqlite"))
+    deliverer = Deliverer(webhook, notes, lambda said: click.echo(said, err=True))
+    try:
+        run_async(_deliver(deliverer, topic, group, bootstrap, until_idle))
+    finally:
+        totals = deliverer.totals
+        click.echo(
+            f"{totals.delivered:,} delivered, {totals.repeats:,} repeats dropped, "
+            f"{totals.refused:,} set aside"
+        )
+        notes.close()
+
+
+async def _deliver(deliverer: Deliverer, topic: str, group: str, bootstrap: str, until_idle: bool) -> None:
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": "false",
+    }
+    async with Consumer(Runtime.system(), settings) as consumer:
+        await consumer.subscribe([topic])
+        await deliverer.run(consumer, until_idle=until_idle)
+
+
+@click.command()
+@click.argument("name", type=click.Choice(sorted(SAMPLES)))
+@click.option("--records", type=click.IntRange(1), help="How many.  [default: by pipeline]")
+@click.option(
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where the broker and the pipeline keep their data.  [default: .nilometer/pipeline-demo/NAME]",
+)
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The page.  [default: FOLDER/report.html]",
+)
+@click.pass_context
+def demo(
+    context: click.Context, name: str, records: int | None, folder: Path | None, report: Path | None
+) -> None:
+    """Show a pipeline at work: a broker of its own, made-up input, results, and a report with plots.
+
+    Begins anew each time: what a demo before has left in the folder is removed.
+    """
+    from nilometer.cli.pipeline_commands import run
+
+    folder = folder or Path(".nilometer", "pipeline-demo", name)
+    cluster = LocalCluster(folder / "cluster")
+    for part in ("cluster", "pipelines"):
+        shutil.rmtree(folder / part, ignore_errors=True)
+    cluster.configure(1, "127.0.0.1", free_port(), {})
+    home = str(folder / "pipelines")
+    try:
+        (broker,) = cluster.start([1], {})
+        bootstrap = f"{broker.host}:{broker.port}"
+        count, table = fill(name, bootstrap, home, records)
+        click.echo(f"{count:,} records are in {', '.join(SHIPPED[name].inputs)}", err=True)
+        context.invoke(
+            run,
+            name=name,
+            home=home,
+            table=str(table) if table is not None else None,
+            bootstrap_server=bootstrap,
+            available_now=True,
+            report=report or folder / "report.html",
+        )
+    except LaunchFailed as problem:
+        raise click.ClickException(str(problem)) from None
+    finally:
+        cluster.stop([one for one in cluster.brokers() if one.state == "running"], lambda _: None)
+
+
+def free_port() -> int:
+    """Below the range from which outgoing connections take theirs, so that none takes it meanwhile."""
+    for number in range(len(PORTS)):
+        port = PORTS[(os.getpid() * 101 + number) % len(PORTS)]
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise click.ClickException(f"no free port between {PORTS.start} and {PORTS.stop}")

@@ -1,0 +1,81 @@
+"""``nilometer spark``: what a Spark job of your own needs in order to read and write topics."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+from nilometer.pipeline.errors import PipelineProblem
+from nilometer.pipeline.shipping import shipping_settings, write_archive
+
+
+@click.group()
+def spark() -> None:
+    """Run Spark jobs of your own on topics."""
+
+
+@spark.command()
+def packages() -> None:
+    """Print the Maven coordinate of Spark's Kafka connector for the pyspark that is installed.
+
+    For `spark-submit --packages`. The data source "nilometer" needs no jar.
+    """
+    from nilometer.pipeline.spark_session import connector_coordinate
+
+    click.echo(connector_coordinate())
+
+
+@spark.command()
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=".")
+def archive(folder: Path) -> None:
+    """Write this package as nilometer.zip, for executors where it is not installed."""
+    click.echo(str(write_archive(folder)))
+
+
+@spark.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--master", default="local[*]", show_default=True, help="The Spark master.")
+@click.option(
+    "--kafka-connector", is_flag=True, help='Have Spark\'s own connector, format("kafka"), as well.'
+)
+@click.option("--print", "only_print", is_flag=True, help="Print the command instead of running it.")
+@click.argument("arguments", nargs=-1, required=True, type=click.UNPROCESSED)
+def submit(master: str, kafka_connector: bool, only_print: bool, arguments: tuple[str, ...]) -> None:
+    """Run spark-submit with what reading and writing topics takes.
+
+    ARGUMENTS are spark-submit's own options, the job's file, and the job's arguments.
+    """
+    from nilometer.pipeline.java import require_java
+
+    try:
+        require_java()
+    except PipelineProblem as problem:
+        raise click.ClickException(str(problem)) from None
+    command = submit_command(master, arguments, kafka_connector=kafka_connector)
+    if only_print:
+        click.echo(" ".join(command))
+        return
+    environment = {**os.environ, "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
+    if master.startswith("local"):
+        environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.execvpe(command[0], command, environment)
+
+
+def submit_command(master: str, arguments: tuple[str, ...], *, kafka_connector: bool) -> list[str]:
+    import pyspark
+
+    from nilometer.pipeline.spark_session import connector_coordinate
+
+    program = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    settings = {"spark.python.unix.domain.socket.enabled": "true"}
+    if not master.startswith("local"):
+        settings |= shipping_settings(write_archive(Path(tempfile.mkdtemp(prefix="nilometer-submit-"))))
+    command = [str(program), "--master", master]
+    for key, value in settings.items():
+        command += ["--conf", f"{key}={value}"]
+    if kafka_connector:
+        command += ["--packages", connector_coordinate()]
+    return [*command, *arguments]

@@ -1,0 +1,195 @@
+"""Messages of a topic to a webhook, by a member of a consumer group: each id once, as far as can be known.
+
+Knows how messages are sent, tried again and remembered. The messages are JSON objects with an ``id``; what
+else they say is the webhook's.
+
+At least once: a message counts as delivered when the webhook has answered with 2xx; only then is its id
+noted, and only behind the ids the group's offsets are committed. Whoever dies in between sends a message
+again, with the same ``Idempotency-Key``, its id, by which the webhook can tell. Repeats in the topic are not
+sent: the notes are kept in a file that deliverers on one machine share.
+
+Invariants: messages of a partition are sent in their order, one at a time; partitions side by side. A message
+that the webhook refuses for good (4xx, but for 408, 425 and 429), or that has no id, is set aside in the same
+file with the reason, and those behind it go on. While the webhook is down nothing is skipped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.pipeline.errors import PipelineProblem
+
+POLL_MS = 500
+POLL_RECORDS = 200
+TIMEOUT_S = 10.0
+PAUSE_S, PAUSE_MAX_S = 0.2, 15.0
+TRY_AGAIN = frozenset({408, 425, 429})
+KEEP_DAYS = 30
+"""How long an id is known: repeats come within minutes, so this is plenty."""
+
+
+class Messages(Protocol):
+    """Where messages come from: a consumer that has subscribed to their topic."""
+
+    async def poll(self, max_records: int | None = None, timeout_ms: int = 0) -> list[ConsumerRecord]: ...
+
+    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None: ...
+
+
+@dataclass(slots=True)
+class Totals:
+    delivered: int = 0
+    repeats: int = 0
+    refused: int = 0
+
+
+class DeliveryNotes:
+    """Which ids were delivered, and which messages were set aside."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._database = sqlite3.connect(path, isolation_level=None, timeout=30)
+        self._database.execute("PRAGMA journal_mode=WAL")
+        self._database.execute(
+            "CREATE TABLE IF NOT EXISTS delivered (id TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID"
+        )
+        self._database.execute(
+            "CREATE TABLE IF NOT EXISTS set_aside (at REAL NOT NULL, topic TEXT NOT NULL, "
+            "partition INTEGER NOT NULL, offset INTEGER NOT NULL, value BLOB, reason TEXT NOT NULL)"
+        )
+        self._database.execute("DELETE FROM delivered WHERE at < ?", (time.time() - KEEP_DAYS * 86_400,))
+
+    def has(self, message_id: str) -> bool:
+        found = self._database.execute("SELECT 1 FROM delivered WHERE id = ?", (message_id,))
+        return found.fetchone() is not None
+
+    def note(self, message_id: str) -> None:
+        self._database.execute("INSERT OR IGNORE INTO delivered VALUES (?, ?)", (message_id, time.time()))
+
+    def set_aside(self, record: ConsumerRecord, reason: str) -> None:
+        place = (record.topic, record.partition, record.offset)
+        self._database.execute(
+            "INSERT INTO set_aside VALUES (?, ?, ?, ?, ?, ?)", (time.time(), *place, record.value, reason)
+        )
+
+    def reasons(self) -> list[str]:
+        return [reason for (reason,) in self._database.execute("SELECT reason FROM set_aside ORDER BY at")]
+
+    def close(self) -> None:
+        self._database.close()
+
+
+class Webhook:
+    """Where messages are posted to."""
+
+    def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise PipelineProblem(f"{url} is no address of a webhook: http(s)://host[:port]/path")
+        self._parts = parts
+        self._headers = {"Content-Type": "application/json", **(headers or {})}
+
+    def post(self, body: bytes, message_id: str) -> int:
+        """The status of the answer. Raises OSError or HTTPException where there is none."""
+        kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
+        connection = kind(self._parts.hostname or "", self._parts.port, timeout=TIMEOUT_S)
+        target = (self._parts.path or "/") + (f"?{self._parts.query}" if self._parts.query else "")
+        try:
+            connection.request(
+                "POST", target, body, {**self._headers, "Idempotency-Key": json.dumps(message_id)[1:-1]}
+            )
+            answer = connection.getresponse()
+            answer.read()
+            return answer.status
+        finally:
+            connection.close()
+
+
+class Deliverer:
+    def __init__(
+        self,
+        webhook: Webhook,
+        notes: DeliveryNotes,
+        on_problem: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.totals = Totals()
+        self._webhook = webhook
+        self._notes = notes
+        self._on_problem = on_problem
+
+    async def run(self, messages: Messages, *, until_idle: bool = False) -> Totals:
+        """Deliver until cancelled, or until a poll finds nothing more."""
+        has_had_some = False
+        while True:
+            records = await messages.poll(POLL_RECORDS, POLL_MS)
+            if not records:
+                if until_idle and has_had_some:
+                    return self.totals
+                continue
+            has_had_some = True
+            await self.deliver(records)
+            await messages.commit(
+                {TopicPartition(one.topic, one.partition): one.offset + 1 for one in records}
+            )
+
+    async def deliver(self, records: Sequence[ConsumerRecord]) -> None:
+        """Return when each of ``records`` is delivered, known already, or set aside."""
+        by_partition: dict[tuple[str, int], list[ConsumerRecord]] = {}
+        for record in records:
+            by_partition.setdefault((record.topic, record.partition), []).append(record)
+        await asyncio.gather(*(self._in_order(mine) for mine in by_partition.values()))
+
+    async def _in_order(self, records: Sequence[ConsumerRecord]) -> None:
+        for record in records:
+            message_id = _id_of(record.value)
+            if message_id is None:
+                self._set_aside(record, "it is no JSON object with an id")
+            elif self._notes.has(message_id):
+                self.totals.repeats += 1
+            else:
+                await self._send(record, message_id)
+
+    async def _send(self, record: ConsumerRecord, message_id: str) -> None:
+        pause_s = PAUSE_S
+        while True:
+            try:
+                status = await asyncio.to_thread(self._webhook.post, record.value or b"", message_id)
+            except (OSError, http.client.HTTPException) as problem:
+                self._on_problem(f"the webhook does not answer: {problem}")
+            else:
+                if 200 <= status < 300:
+                    self._notes.note(message_id)
+                    self.totals.delivered += 1
+                    return
+                if 400 <= status < 500 and status not in TRY_AGAIN:
+                    self._set_aside(record, f"the webhook has refused {message_id} with {status}")
+                    return
+                self._on_problem(f"the webhook answers {message_id} with {status}")
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, PAUSE_MAX_S)
+
+    def _set_aside(self, record: ConsumerRecord, reason: str) -> None:
+        place = f"{record.topic}-{record.partition} at offset {record.offset}"
+        self._notes.set_aside(record, f"{place}: {reason}")
+        self._on_problem(f"set aside {place}: {reason}")
+        self.totals.refused += 1
+
+
+def _id_of(value: bytes | None) -> str | None:
+    try:
+        said: Any = json.loads(value or b"")
+    except ValueError:
+        return None
+    message_id = said.get("id") if isinstance(said, dict) else None
+    return message_id if isinstance(message_id, str) and message_id else None

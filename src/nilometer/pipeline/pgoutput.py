@@ -1,0 +1,248 @@
+"""PostgreSQL's logical decoding output (plugin pgoutput, protocol version 1) as change events. Pure.
+
+Knows the messages and how values become JSON. Never touches a database or a topic.
+
+A change is numbered by ``lsn``, where its transaction's commit stands in the database's log, and ``seq``, its
+number within the transaction: together they order all changes, and a change that is decoded again has the
+same numbers.
+
+Invariants: changes come out by whole transactions, in the order of their commits; the description of a table
+precedes its first change; values are text as PostgreSQL prints them until ``JsonValues`` makes them JSON.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import msgspec
+
+POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+BOOL, JSON, JSONB = 16, 114, 3802
+WHOLE_NUMBERS = frozenset({20, 21, 23, 26})
+OTHER_NUMBERS = frozenset({700, 701, 1700})
+"""float4, float8, numeric."""
+
+CREATED, UPDATED, DELETED, READ, TRUNCATED = "c", "u", "d", "r", "t"
+
+_encoder = msgspec.json.Encoder(decimal_format="number")
+
+
+class BadMessage(Exception):
+    """The bytes are no message of pgoutput, or of a kind that is not known here."""
+
+
+class _Unchanged:
+    """The value of a large column that an update did not touch: the log does not repeat it."""
+
+
+UNCHANGED = _Unchanged()
+Value = str | None | _Unchanged
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    type_oid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    schema: str
+    name: str
+    columns: tuple[Column, ...]
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    op: str
+    relation: Relation
+    before: tuple[Value, ...] | None
+    """The row before, or of it the key: only where the log has it."""
+    after: tuple[Value, ...] | None
+    lsn: int
+    seq: int
+    at: datetime
+    """When the transaction was committed."""
+    xid: int
+
+
+@dataclass(slots=True)
+class _Transaction:
+    lsn: int
+    at: datetime
+    xid: int
+    seq: int = 0
+
+
+class Decoder:
+    """Give it the messages of a slot one after another."""
+
+    def __init__(self) -> None:
+        self._relations: dict[int, Relation] = {}
+        self._transaction: _Transaction | None = None
+        self.committed_until: int | None = None
+        """Where the last whole transaction ends: what a slot may be moved on to."""
+
+    def decode(self, data: bytes) -> Iterator[Change]:
+        """The changes that one message says: none, one, or one per table of a TRUNCATE. Raises BadMessage."""
+        reader = _Reader(data)
+        match reader.take(1):
+            case b"B":
+                lsn, microseconds, xid = reader.unpack(">qqi")
+                self._transaction = _Transaction(
+                    lsn, POSTGRES_EPOCH + timedelta(microseconds=microseconds), xid
+                )
+            case b"C":
+                _, _, end, _ = reader.unpack(">bqqq")
+                self._transaction, self.committed_until = None, end
+            case b"R":
+                self._describe(reader)
+            case b"I":
+                relation = self._relation(reader)
+                reader.expect(b"N")
+                yield self._change(CREATED, relation, None, reader.row())
+            case b"U":
+                relation, before = self._relation(reader), None
+                kind = reader.take(1)
+                if kind in (b"K", b"O"):
+                    before = reader.row()
+                    kind = reader.take(1)
+                if kind != b"N":
+                    raise BadMessage(f"an update with a row of kind {kind!r}")
+                yield self._change(UPDATED, relation, before, reader.row())
+            case b"D":
+                relation = self._relation(reader)
+                reader.take(1)
+                yield self._change(DELETED, relation, reader.row(), None)
+            case b"T":
+                count, _ = reader.unpack(">ib")
+                for _ in range(count):
+                    yield self._change(TRUNCATED, self._relation(reader), None, None)
+            case b"Y" | b"O" | b"M":
+                pass  # the name of a type, where a transaction came from, and what somebody else logged
+            case kind:
+                raise BadMessage(f"a message of kind {kind!r}")
+
+    def _describe(self, reader: _Reader) -> None:
+        (oid,) = reader.unpack(">i")
+        schema, name = reader.text(), reader.text()
+        _, count = reader.unpack(">bh")
+        columns: list[Column] = []
+        for _ in range(count):
+            reader.take(1)
+            column = reader.text()
+            type_oid, _ = reader.unpack(">Ii")
+            columns.append(Column(column, type_oid))
+        self._relations[oid] = Relation(schema or "pg_catalog", name, tuple(columns))
+
+    def _relation(self, reader: _Reader) -> Relation:
+        (oid,) = reader.unpack(">i")
+        if oid not in self._relations:
+            raise BadMessage(f"a change of a table that was not described: {oid}")
+        return self._relations[oid]
+
+    def _change(
+        self,
+        op: str,
+        relation: Relation,
+        before: tuple[Value, ...] | None,
+        after: tuple[Value, ...] | None,
+    ) -> Change:
+        transaction = self._transaction
+        if transaction is None:
+            raise BadMessage("a change outside a transaction")
+        change = Change(
+            op, relation, before, after, transaction.lsn, transaction.seq, transaction.at, transaction.xid
+        )
+        transaction.seq += 1
+        return change
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def take(self, count: int) -> bytes:
+        part = self._data[self._at : self._at + count]
+        if len(part) < count:
+            raise BadMessage("a message is cut off")
+        self._at += count
+        return part
+
+    def unpack(self, layout: str) -> tuple[Any, ...]:
+        return struct.unpack(layout, self.take(struct.calcsize(layout)))
+
+    def expect(self, kind: bytes) -> None:
+        found = self.take(1)
+        if found != kind:
+            raise BadMessage(f"{found!r} where {kind!r} belongs")
+
+    def text(self) -> str:
+        end = self._data.find(b"\0", self._at)
+        if end < 0:
+            raise BadMessage("a name without an end")
+        text = self._data[self._at : end].decode()
+        self._at = end + 1
+        return text
+
+    def row(self) -> tuple[Value, ...]:
+        (count,) = self.unpack(">h")
+        return tuple(self._value() for _ in range(count))
+
+    def _value(self) -> Value:
+        match self.take(1):
+            case b"n":
+                return None
+            case b"u":
+                return UNCHANGED
+            case b"t":
+                (size,) = self.unpack(">i")
+                return self.take(size).decode()
+            case kind:
+                raise BadMessage(f"a value of kind {kind!r}")
+
+
+# --- JSON
+
+
+def json_value(text: str | None, type_oid: int) -> Any:
+    """Numbers as they are written, however long; JSON as it is; the rest as PostgreSQL prints it."""
+    if text is None:
+        return None
+    if type_oid == BOOL:
+        return text == "t"
+    if type_oid in WHOLE_NUMBERS:
+        return int(text)
+    if type_oid in OTHER_NUMBERS:
+        try:
+            number = Decimal(text)
+        except InvalidOperation:
+            return text
+        return number if number.is_finite() else text
+    if type_oid in (JSON, JSONB):
+        return msgspec.Raw(text.encode())
+    return text
+
+
+def json_row(relation: Relation, row: tuple[Value, ...]) -> dict[str, Any]:
+    """By column. Every value must be known."""
+    values: dict[str, Any] = {}
+    for column, value in zip(relation.columns, row, strict=True):
+        if isinstance(value, _Unchanged):
+            raise BadMessage(f"the value of {relation.full_name}.{column.name} is not in the log")
+        values[column.name] = json_value(value, column.type_oid)
+    return values
+
+
+def to_json(value: Mapping[str, Any]) -> bytes:
+    return _encoder.encode(value)

@@ -1,0 +1,143 @@
+"""What is known of a pipeline's runs outside the process that runs it: one folder per pipeline.
+
+Layout: ``<home>/<name>/run.json`` is the newest run, replaced as a whole with every batch; ``progress.jsonl``
+has one line per batch of every run, for plots. Tables and checkpoint lie beside them unless ``--output`` put
+them elsewhere; ``run.json`` says where.
+
+A process is known by its pid *and* its start time, so that a pid used again is never mistaken for a run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from nilometer.pipeline.errors import PipelineProblem
+
+HOME = ".nilometer/pipelines"
+RUNNING, FINISHED, STOPPED, FAILED, DIED = "running", "finished", "stopped", "failed", "died"
+STOP_TIMEOUT_S = 120.0
+_POLL_S = 0.05
+
+
+@dataclass(slots=True)
+class RunRecord:
+    """One run of one pipeline."""
+
+    name: str
+    topics: list[str]
+    output: str
+    pid: int
+    process_started: str
+    began: str
+    state: str = RUNNING
+    problem: str | None = None
+    progress: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def is_alive(self) -> bool:
+        return self.state == RUNNING and _process_started(self.pid) == self.process_started
+
+
+class RunFolder:
+    """``<home>/<name>``."""
+
+    def __init__(self, home: str | Path, name: str) -> None:
+        self.path = Path(home, name).absolute()
+        self.name = name
+
+    @property
+    def progress_path(self) -> Path:
+        return self.path / "progress.jsonl"
+
+    def begin(self, topics: list[str], output: str) -> RunRecord:
+        """Note that this process runs the pipeline. Raises PipelineProblem if another one does."""
+        running = self.read()
+        if running is not None and running.state == RUNNING and running.pid != os.getpid():
+            raise PipelineProblem(
+                f"{self.name} runs already (process {running.pid}); nilometer pipeline stop {self.name} "
+                "stops it, --home keeps another run apart"
+            )
+        began = datetime.now(UTC).isoformat(timespec="seconds")
+        record = RunRecord(self.name, topics, output, os.getpid(), _process_started(os.getpid()) or "", began)
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._write(record)
+        return record
+
+    def on_progress(self, record: RunRecord, progress: dict[str, Any]) -> None:
+        record.progress = progress
+        with self.progress_path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"began": record.began, **progress}) + "\n")
+        self._write(record)
+
+    def end(self, record: RunRecord, state: str, problem: str | None = None) -> None:
+        record.state, record.problem = state, problem
+        self._write(record)
+
+    def read(self) -> RunRecord | None:
+        """The newest run; one that ended without saying so has died."""
+        try:
+            record = RunRecord(**json.loads((self.path / "run.json").read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        if record.state == RUNNING and not record.is_alive:
+            record.state = DIED
+        return record
+
+    def progress(self) -> list[dict[str, Any]]:
+        """The batches of all runs, in order. A line that a crash cut off is left out."""
+        if not self.progress_path.exists():
+            return []
+        lines = self.progress_path.read_text(encoding="utf-8").split("\n")
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> RunRecord:
+        """Have the run stop between two batches, and wait for it. Raises PipelineProblem."""
+        record = self.read()
+        if record is None or not record.is_alive:
+            raise PipelineProblem(f"{self.name} is not running")
+        os.kill(record.pid, signal.SIGTERM)
+        deadline = time.monotonic() + timeout_s
+        while _process_started(record.pid) == record.process_started:
+            if time.monotonic() > deadline:
+                raise PipelineProblem(
+                    f"{self.name} (process {record.pid}) has not stopped within {timeout_s:.0f} s: its batch "
+                    "goes on. It will stop behind it"
+                )
+            time.sleep(_POLL_S)
+        return self.read() or record
+
+    def _write(self, record: RunRecord) -> None:
+        aside = self.path / "run.json.tmp"
+        aside.write_text(json.dumps(asdict(record)), encoding="utf-8")
+        aside.replace(self.path / "run.json")
+
+
+def runs(home: str | Path) -> Iterator[RunRecord]:
+    """The newest run of every pipeline that has ever run here."""
+    for path in sorted(Path(home).glob("*/run.json")):
+        record = RunFolder(home, path.parent.name).read()
+        if record is not None:
+            yield record
+
+
+def _process_started(pid: int) -> str | None:
+    """What tells this life of ``pid`` from another; None where no such process lives."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return None if fields[0] == "Z" else fields[19]
+    except OSError:
+        pass
+    # Systems without /proc.
+    listing = subprocess.run(
+        ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
+    return listing.stdout.strip() or None

@@ -1,0 +1,87 @@
+"""burst: more records at once than whoever works on them can take -> worked on at a set rate, none lost.
+
+    nilometer pipeline run burst --topic burst --available-now --report burst.html
+
+Peak shaving: the topic takes the burst as fast as it comes, and this job drains it no faster than what comes
+behind it can bear: ``RECORDS`` of them, then a pause until ``SECONDS`` have passed. Meanwhile the lag, what
+is in the topic and not yet worked on, goes up with the burst and comes down in a straight line; each batch's
+progress says where it is, and the report plots it.
+
+The table ``drained``, in Parquet, has one row per batch and partition: how many records and bytes, and their
+first and last offset. Exactly once: a batch that is run again replaces its folder. What else a batch would
+do, such as calls to a service that is easily overrun, belongs where this file writes the table.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+LATENESS = timedelta(0)
+
+RECORDS = 100_000
+SECONDS = 1.0
+"""The rate: so many records in so long. ``--option maxOffsetsPerTrigger=…`` takes another number."""
+SOURCE_OPTIONS = {"maxOffsetsPerTrigger": str(RECORDS)}
+
+
+def drained_of(records: DataFrame) -> DataFrame:
+    return records.groupBy("topic", "partition").agg(
+        F.count("*").alias("records"),
+        F.sum(F.octet_length("value")).alias("bytes"),
+        F.min("offset").alias("first_offset"),
+        F.max("offset").alias("last_offset"),
+        F.max("timestamp").alias("newest"),
+        F.current_timestamp().alias("drained_at"),
+    )
+
+
+def start(
+    records: DataFrame, output: str, *, available_now: bool = False, seconds: int = 1
+) -> StreamingQuery:
+    """Start the job: until it is drained, or until stopped."""
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        began = time.monotonic()
+        drained_of(batch).coalesce(1).write.mode("overwrite").parquet(
+            f"{output}/drained/batch={batch_id:08d}"
+        )
+        time.sleep(max(0.0, SECONDS - (time.monotonic() - began)))
+
+    job = (
+        records.writeStream.foreachBatch(write)
+        .queryName("burst")
+        .option("checkpointLocation", f"{output}/checkpoint")
+    )
+    return (job.trigger(availableNow=True) if available_now else job.trigger(processingTime="0s")).start()
+
+
+def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFrame]:
+    """Tables to look at, by title."""
+    drained = spark.read.parquet(f"{output}/drained")
+    return {
+        "Drained": drained.groupBy("topic", "partition")
+        .agg(
+            F.sum("records").alias("records"),
+            F.sum("bytes").alias("bytes"),
+            F.min("first_offset").alias("first_offset"),
+            F.max("last_offset").alias("last_offset"),
+        )
+        .orderBy("topic", "partition"),
+        f"Last {top} batches": drained.groupBy("batch")
+        .agg(F.sum("records").alias("records"), F.max("drained_at").alias("drained_at"))
+        .orderBy(F.col("batch").desc())
+        .limit(top),
+    }
+
+
+def charts(spark: SparkSession, output: str) -> dict[str, DataFrame]:
+    """Frames to plot, by title: the first column across, the others up."""
+    drained = spark.read.parquet(f"{output}/drained")
+    at = F.max("drained_at").alias("drained_at")
+    batches = drained.groupBy("batch").agg(at, F.sum("records").alias("records"))
+    return {"Records per batch": batches.orderBy("batch").select("batch", "records")}

@@ -1,0 +1,205 @@
+"""changelog: a database's change events -> the table as it is now, and as it was at any time.
+
+    nilometer pipeline capture --dsn postgresql:///shop --table public.accounts --topic accounts
+    nilometer pipeline run changelog --topic accounts
+
+Reads change events as ``capture`` writes them from PostgreSQL's logical decoding, keyed by primary key:
+``{"op": "c", "table": "public.accounts", "key": {"id": 7}, "after": {"id": 7, "balance": 5}, "lsn": 23884,
+"seq": 0, "at": …}``. ``op`` is r for a row that was there when capturing began, c for created, u for
+updated, d for deleted, t for all rows deleted at once (truncate). Two tables come out, in Parquet:
+
+- ``versions``: every key's newest version, deleted ones too. ``current`` (SCD type 1) is what of them is not
+  deleted: the database's table as it is now.
+- ``history``: versions that have been replaced, with the time from and until which they held. With the newest
+  ones they are ``timeline`` (SCD type 2): the table as it was at any time.
+
+A row is kept as JSON, so that columns that are added or dropped do not stop the job; ``columns`` turns it
+into columns by a schema of yours.
+
+Changes are ordered by where they stand in the database's own log (``lsn`` of the commit, then ``seq``), so
+that a change that comes again, or late, changes nothing. Exactly once: each batch writes a new folder of
+``versions`` from the one before it, and one of ``history``; a batch that is run again replaces its own.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+LATENESS = timedelta(0)
+KEPT = 3
+"""Folders of ``versions`` that are kept: a batch needs only the one before it."""
+
+EVENT = "op string, table string, key string, after string, lsn bigint, seq bigint, at timestamp"
+VERSION = "key string, row string, deleted boolean, lsn bigint, seq bigint, valid_from timestamp"
+HISTORY = f"{VERSION}, valid_until timestamp"
+DELETES = ("d", "t")
+
+
+def parse(records: DataFrame) -> DataFrame:
+    """One row per change."""
+    said = F.from_json(F.col("value").cast("string"), EVENT)
+    return (
+        records.select(said.alias("c"))
+        .select("c.*")
+        .where("op is not null and lsn is not null")
+        .select(
+            F.coalesce("key", F.lit("")).alias("key"),
+            F.col("after").alias("row"),
+            F.col("op").isin(*DELETES).alias("deleted"),
+            "lsn",
+            "seq",
+            F.col("at").alias("valid_from"),
+            F.col("op"),
+        )
+    )
+
+
+def next_versions(known: DataFrame, changes: DataFrame) -> DataFrame:
+    """Known versions and changes as one line of versions per key: ``valid_until`` is null for the newest.
+
+    A change that is older than the key's newest version, or the same, is a repeat, and left out.
+    """
+    truncates = changes.where("op = 't'").select(
+        F.col("lsn").alias("t_lsn"), F.col("seq").alias("t_seq"), F.col("valid_from").alias("t_at")
+    )
+    rows = changes.where("op != 't'").drop("op")
+    keys = known.select("key", "lsn", "seq").union(rows.select("key", "lsn", "seq"))
+    emptied = (
+        keys.groupBy("key")
+        .agg(F.min(F.struct("lsn", "seq")).alias("first"))
+        .join(truncates, F.struct("t_lsn", "t_seq") > F.col("first"))
+        .select(
+            "key",
+            F.lit(None).cast("string").alias("row"),
+            F.lit(True).alias("deleted"),
+            F.col("t_lsn").alias("lsn"),
+            F.col("t_seq").alias("seq"),
+            F.col("t_at").alias("valid_from"),
+        )
+    )
+    newest = known.select("key", F.struct("lsn", "seq").alias("newest"))
+    news = (
+        rows.unionByName(emptied)
+        .dropDuplicates(["key", "lsn", "seq"])
+        .join(newest, "key", "left_outer")
+        .where(F.col("newest").isNull() | (F.struct("lsn", "seq") > F.col("newest")))
+        .drop("newest")
+    )
+    by_key = Window.partitionBy("key").orderBy("lsn", "seq")
+    return known.unionByName(news).withColumn("valid_until", F.lead("valid_from").over(by_key))
+
+
+def start(
+    records: DataFrame, output: str, *, available_now: bool = False, seconds: int = 5
+) -> StreamingQuery:
+    """Start the job: all there is and then stop, or every few seconds until stopped."""
+    spark = records.sparkSession
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        known = versions(spark, output, before=batch_id)
+        lines = next_versions(known, batch).persist()
+        replaced = lines.where("valid_until is not null and not deleted")
+        folder = f"batch={batch_id:08d}"
+        replaced.coalesce(1).write.mode("overwrite").parquet(f"{output}/history/{folder}")
+        newest = lines.where("valid_until is null").drop("valid_until")
+        newest.write.mode("overwrite").parquet(f"{output}/versions/{folder}")
+        lines.unpersist()
+        _forget_old(spark, output, batch_id)
+
+    job = (
+        parse(records)
+        .writeStream.foreachBatch(write)
+        .queryName("changelog")
+        .option("checkpointLocation", f"{output}/checkpoint")
+    )
+    every = f"{seconds} seconds"
+    return (job.trigger(availableNow=True) if available_now else job.trigger(processingTime=every)).start()
+
+
+# --- the tables
+
+
+def versions(spark: SparkSession, output: str, before: int | None = None) -> DataFrame:
+    """The newest version of every key, as the last batch left it."""
+    batches = [number for number in _batches(spark, output) if before is None or number < before]
+    if not batches:
+        return spark.createDataFrame([], VERSION)
+    return spark.read.schema(VERSION).parquet(f"{output}/versions/batch={batches[-1]:08d}")
+
+
+def current(spark: SparkSession, output: str) -> DataFrame:
+    """SCD type 1: the rows that there are now."""
+    return versions(spark, output).where("not deleted")
+
+
+def timeline(spark: SparkSession, output: str) -> DataFrame:
+    """SCD type 2: every version of every row, and from and until when it held."""
+    open_ended = current(spark, output).withColumn("valid_until", F.lit(None).cast("timestamp"))
+    # A batch that is run again may have written its folder of history and not yet that of versions.
+    last = max(_batches(spark, output), default=-1)
+    closed = spark.read.schema(f"{HISTORY}, batch int").parquet(f"{output}/history")
+    return closed.where(F.col("batch") <= last).drop("batch").unionByName(open_ended)
+
+
+def columns(rows: DataFrame, schema: str) -> DataFrame:
+    """Rows with their JSON as columns of ``schema``, such as ``id int, balance decimal(12,2)``."""
+    others = [name for name in rows.columns if name not in ("key", "row")]
+    return rows.select("key", F.from_json("row", schema).alias("r"), *others).select("key", "r.*", *others)
+
+
+def _batches(spark: SparkSession, output: str) -> list[int]:
+    """The batches whose folder of ``versions`` is whole: Spark marks it so when it has written all."""
+    pattern, files = _hadoop(spark, f"{output}/versions/batch=*/_SUCCESS")
+    folders = [found.getPath().getParent().getName() for found in files.globStatus(pattern) or []]
+    return sorted(int(name.removeprefix("batch=")) for name in folders)
+
+
+def _forget_old(spark: SparkSession, output: str, batch_id: int) -> None:
+    for number in _batches(spark, output):
+        if number <= batch_id - KEPT:
+            path, files = _hadoop(spark, f"{output}/versions/batch={number:08d}")
+            files.delete(path, True)
+
+
+def _hadoop(spark: SparkSession, where: str) -> tuple[Any, Any]:
+    """A path and its file system, whatever kind it is."""
+    jvm: Any = spark._jvm
+    java: Any = spark._jsc
+    path = jvm.org.apache.hadoop.fs.Path(where)
+    return path, path.getFileSystem(java.hadoopConfiguration())
+
+
+def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFrame]:
+    """Tables to look at, by title."""
+    life = timeline(spark, output)
+    return {
+        "Rows": versions(spark, output).agg(
+            F.count_if(~F.col("deleted")).alias("current"),
+            F.count_if("deleted").alias("deleted"),
+            F.max("valid_from").alias("newest_change"),
+        ),
+        f"Most changed {top} rows": life.groupBy("key")
+        .agg(F.count("*").alias("versions"), F.max_by("row", "valid_from").alias("newest"))
+        .orderBy(F.col("versions").desc(), "key")
+        .limit(top),
+    }
+
+
+def charts(spark: SparkSession, output: str) -> dict[str, DataFrame]:
+    """Frames to plot, by title: the first column across, the others up."""
+    life = timeline(spark, output)
+    counted = life.groupBy("key").agg(F.count("*").alias("versions"))
+    minute = F.date_trunc("minute", "valid_from").alias("minute")
+    return {
+        "Versions that began, per minute": life.groupBy(minute)
+        .agg(F.count("*").alias("versions"))
+        .orderBy("minute"),
+        "Rows by how many versions they had": counted.groupBy("versions")
+        .agg(F.count("*").alias("rows"))
+        .orderBy("versions"),
+    }

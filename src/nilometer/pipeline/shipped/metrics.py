@@ -1,0 +1,155 @@
+"""metrics: measurements in a topic -> rollups by minute, and alerts back into a topic.
+
+    nilometer pipeline run metrics --topic measurements --to alerts --available-now
+
+Reads measurements as JSON: ``{"at": "2024-05-01T10:00:03Z", "service": "web", "metric": "latency_ms",
+"value": 12.5}``. Out come
+
+- the table ``rollups``, in Parquet: count, mean, least, greatest and sum per minute, service and metric,
+  each written once, when the event-time watermark (two minutes behind the newest measurement) has passed
+  the minute's end; later measurements of that minute are left out;
+- the topic of alerts: one record per minute, service and rule that was broken, keyed by service.
+
+The table is exactly once: a batch that is run again replaces its folder. Alerts are at least once: each has
+an ``id`` that says minute, service and rule, so that whoever acts on alerts can act once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+LATENESS = timedelta(minutes=2)
+"""How far the event-time watermark stays behind the newest measurement."""
+WINDOW = "1 minute"
+
+RULES = (
+    # Name, metric, which column of the rollup, and the limit above which it is broken.
+    ("slow", "latency_ms", "mean", 250.0),
+    ("stalled", "latency_ms", "greatest", 2_000.0),
+    ("failing", "errors", "sum", 10.0),
+)
+
+MEASUREMENT = "at timestamp, service string, metric string, value double"
+
+
+def parse(records: DataFrame) -> DataFrame:
+    """One row per measurement; what is no whole measurement is left out."""
+    said = F.from_json(F.col("value").cast("string"), MEASUREMENT)
+    return records.select(said.alias("m")).select("m.*").dropna()
+
+
+def rollups_of(measurements: DataFrame) -> DataFrame:
+    return (
+        measurements.withWatermark("at", f"{LATENESS.total_seconds():.0f} seconds")
+        .groupBy(F.window("at", WINDOW).alias("window"), "service", "metric")
+        .agg(
+            F.count("*").alias("count"),
+            F.avg("value").alias("mean"),
+            F.min("value").alias("least"),
+            F.max("value").alias("greatest"),
+            F.sum("value").alias("sum"),
+        )
+        .select(F.col("window.start").alias("minute"), "service", "metric", *ROLLUPS)
+    )
+
+
+ROLLUPS = ("count", "mean", "least", "greatest", "sum")
+
+
+def alerts_of(rollups: DataFrame) -> DataFrame:
+    """Key and value of a record for each rule that is broken."""
+    broken = F.filter(
+        F.array(
+            *[
+                F.struct(
+                    F.lit(name).alias("rule"),
+                    (F.col("metric") == metric).alias("applies"),
+                    F.col(column).cast("double").alias("value"),
+                    F.lit(limit).alias("limit"),
+                )
+                for name, metric, column, limit in RULES
+            ]
+        ),
+        lambda one: one["applies"] & (one["value"] > one["limit"]),
+    )
+    minute = F.date_format("minute", "yyyy-MM-dd'T'HH:mm:ssXXX")
+    alert = F.struct(
+        F.concat_ws("/", "service", "alert.rule", minute).alias("id"),
+        minute.alias("minute"),
+        "service",
+        "alert.rule",
+        "metric",
+        "alert.value",
+        "alert.limit",
+    )
+    alerts = rollups.withColumn("alert", F.explode(broken))
+    return alerts.select(F.col("service").alias("key"), F.to_json(alert).alias("value"))
+
+
+def start(
+    records: DataFrame,
+    output: str,
+    *,
+    to_topic: Mapping[str, str],
+    available_now: bool = False,
+    seconds: int = 5,
+) -> StreamingQuery:
+    """Start the job. ``to_topic``: the sink's options, brokers and topic of the alerts."""
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        table = f"{output}/rollups/batch={batch_id:08d}"
+        batch.coalesce(1).write.mode("overwrite").parquet(table)
+        written = batch.sparkSession.read.schema(batch.schema).parquet(table)
+        alerts_of(written).write.format("nilometer").options(**to_topic).mode("append").save()
+
+    job = (
+        rollups_of(parse(records))
+        .writeStream.foreachBatch(write)
+        .outputMode("append")
+        .queryName("metrics")
+        .option("checkpointLocation", f"{output}/checkpoint")
+    )
+    every = f"{seconds} seconds"
+    return (job.trigger(availableNow=True) if available_now else job.trigger(processingTime=every)).start()
+
+
+def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFrame]:
+    """Tables to look at, by title."""
+    rollups = spark.read.parquet(f"{output}/rollups")
+    return {
+        "Measurements": rollups.groupBy("service", "metric")
+        .agg(
+            F.sum("count").alias("count"),
+            F.round(F.sum("sum") / F.sum("count"), 2).alias("mean"),
+            F.max("greatest").alias("greatest"),
+        )
+        .orderBy("service", "metric"),
+        "Alerts": alerts_of(rollups)
+        .select(F.get_json_object("value", "$.rule").alias("rule"), F.col("key").alias("service"))
+        .groupBy("service", "rule")
+        .agg(F.count("*").alias("minutes"))
+        .orderBy("service", "rule"),
+        f"Slowest {top} minutes": rollups.where("metric = 'latency_ms'")
+        .orderBy(F.col("mean").desc(), "minute", "service")
+        .select("minute", "service", "count", F.round("mean", 2).alias("mean"), "greatest")
+        .limit(top),
+    }
+
+
+def charts(spark: SparkSession, output: str) -> dict[str, DataFrame]:
+    """Frames to plot, by title: the first column across, the others up."""
+    rollups = spark.read.parquet(f"{output}/rollups")
+
+    def by_service(metric: str, column: str) -> DataFrame:
+        wanted = rollups.where(F.col("metric") == metric)
+        return wanted.groupBy("minute").pivot("service").agg(F.first(column)).orderBy("minute")
+
+    return {
+        "Mean latency per minute, ms": by_service("latency_ms", "mean"),
+        "Errors per minute": by_service("errors", "sum"),
+    }

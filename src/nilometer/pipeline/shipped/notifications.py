@@ -1,0 +1,152 @@
+"""notifications: events and thresholds -> messages to users, in a topic that a webhook is fed from.
+
+    nilometer pipeline run notifications --topic events --table users.csv --to notifications
+    nilometer pipeline deliver --topic notifications --webhook https://example.org/messages
+
+Reads events as JSON: ``{"id": "e1", "user": "u7", "kind": "payment", "amount": 620.0, "at":
+"2024-05-01T10:00:03Z"}``. A rule has a threshold on how many events of a kind a user has in ten minutes, or
+on their sum. When it is reached, in the very batch, a message is rendered with the user's name, language and
+address from a CSV file with the columns user, name, language, address, and goes into the topic as JSON, keyed
+by user.
+
+At least once: a window that goes on beyond its threshold gives its message with every batch that adds to it,
+and a batch that is run again after a crash gives its messages again. They all have the same ``id``, made of
+rule, user and window, and ``deliver`` sends each id once. The table ``messages``, in Parquet, keeps them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+LATENESS = timedelta(minutes=10)
+"""How far the event-time watermark stays behind the newest event: windows are kept so long."""
+WINDOW = "10 minutes"
+
+RULES = (
+    # Name, kind of event, count or sum, the threshold, and the text by language.
+    (
+        "locked-out", "login-failed", "count", 3,
+        {"en": "Hello {name}, there were {count} failed logins to your account.",
+         "de": "Hallo {name}, {count} Anmeldungen an Ihrem Konto sind gescheitert."},
+    ),
+    (
+        "large-payments", "payment", "sum", 500,
+        {"en": "Hello {name}, you have paid {sum} within ten minutes.",
+         "de": "Hallo {name}, Sie haben binnen zehn Minuten {sum} bezahlt."},
+    ),
+)  # fmt: skip
+USUAL_LANGUAGE = "en"
+
+EVENT = "id string, user string, kind string, amount double, at timestamp"
+USER = "user string, name string, language string, address string"
+
+
+def parse(records: DataFrame) -> DataFrame:
+    """One row per event; what is no whole event is left out."""
+    said = F.from_json(F.col("value").cast("string"), EVENT)
+    return records.select(said.alias("e")).select("e.*").dropna(subset=["id", "user", "kind", "at"])
+
+
+def tallies_of(events: DataFrame) -> DataFrame:
+    """How many events of each kind a user has in each window, and their sum."""
+    return (
+        events.withWatermark("at", f"{LATENESS.total_seconds():.0f} seconds")
+        .groupBy(F.window("at", WINDOW).alias("window"), "user", "kind")
+        .agg(F.count("*").alias("count"), F.coalesce(F.sum("amount"), F.lit(0.0)).alias("sum"))
+    )
+
+
+def messages_of(tallies: DataFrame, users: DataFrame) -> DataFrame:
+    """A message for each rule whose threshold is reached. Users that are not in the table get none."""
+    known = tallies.join(F.broadcast(users), "user")
+    reached = F.array_compact(
+        F.array(
+            *[
+                F.when(
+                    (F.col("kind") == kind) & (F.col(measure) >= threshold),
+                    F.struct(F.lit(name).alias("rule"), _text(texts).alias("text")),
+                )
+                for name, kind, measure, threshold, texts in RULES
+            ]
+        )
+    )
+    since = F.date_format("window.start", "yyyy-MM-dd'T'HH:mm:ssXXX")
+    return known.withColumn("reached", F.explode(reached)).select(
+        F.concat_ws("/", "reached.rule", "user", since).alias("id"),
+        "user",
+        "reached.rule",
+        "address",
+        "reached.text",
+        since.alias("since"),
+    )
+
+
+def _text(texts: Mapping[str, str]) -> Column:
+    chosen = F.lit(texts[USUAL_LANGUAGE])
+    for language, text in texts.items():
+        chosen = F.when(F.col("language") == language, F.lit(text)).otherwise(chosen)
+    values = {
+        "name": F.coalesce("name", "user"),
+        "count": F.col("count").cast("string"),
+        "sum": F.format_string("%.2f", F.col("sum")),
+    }
+    for name, value in values.items():
+        chosen = F.replace(chosen, F.lit(f"{{{name}}}"), value)
+    return chosen
+
+
+def start(
+    records: DataFrame,
+    output: str,
+    *,
+    to_topic: Mapping[str, str],
+    table: str,
+    available_now: bool = False,
+    seconds: int = 5,
+) -> StreamingQuery:
+    """Start the job. ``to_topic``: the sink's options, brokers and topic of the messages."""
+    users = records.sparkSession.read.schema(USER).option("header", "true").csv(table)
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        kept = f"{output}/messages/batch={batch_id:08d}"
+        messages_of(batch, users).coalesce(1).write.mode("overwrite").parquet(kept)
+        messages = batch.sparkSession.read.parquet(kept)
+        record = messages.select(F.col("user").alias("key"), F.to_json(F.struct("*")).alias("value"))
+        record.write.format("nilometer").options(**to_topic).mode("append").save()
+
+    job = (
+        tallies_of(parse(records))
+        .writeStream.foreachBatch(write)
+        .outputMode("update")
+        .queryName("notifications")
+        .option("checkpointLocation", f"{output}/checkpoint")
+    )
+    every = f"{seconds} seconds"
+    return (job.trigger(availableNow=True) if available_now else job.trigger(processingTime=every)).start()
+
+
+def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFrame]:
+    """Tables to look at, by title."""
+    messages = spark.read.parquet(f"{output}/messages")
+    return {
+        "Messages by rule": messages.groupBy("rule")
+        .agg(F.count_distinct("id").alias("messages"), F.count_distinct("user").alias("users"))
+        .orderBy("rule"),
+        f"Newest {top} messages": messages.groupBy("id", "user", "since")
+        .agg(F.min_by("text", "batch").alias("text"))
+        .orderBy(F.col("since").desc(), "id")
+        .select("since", "user", "text")
+        .limit(top),
+    }
+
+
+def charts(spark: SparkSession, output: str) -> dict[str, DataFrame]:
+    """Frames to plot, by title: the first column across, the others up."""
+    messages = spark.read.parquet(f"{output}/messages").dropDuplicates(["id"])
+    hour = F.date_trunc("hour", F.to_timestamp("since")).alias("hour")
+    return {"Messages per hour": messages.groupBy(hour).pivot("rule").count().na.fill(0).orderBy("hour")}

@@ -1,0 +1,83 @@
+"""The shipped ``metrics`` job against rollups and alerts made in plain Python from the same measurements."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, defaultdict
+from datetime import datetime, timedelta
+
+import pytest
+
+from nilometer.pipeline.samples import sample_records
+from nilometer.pipeline.shipped import metrics
+from support.pipeline_runs import forget_last_commit, read_values, run_pipeline, send_values
+
+pytestmark = pytest.mark.spark
+
+BROKEN = [
+    b"no json",
+    b'{"at": "2024-05-01T12:00:00Z", "service": "web"}',
+    b'{"at": "soon", "service": "web", "metric": "latency_ms", "value": 1}',
+]
+
+
+def expected(values):
+    by_window = defaultdict(list)
+    newest = None
+    for value in values:
+        said = json.loads(value)
+        at = datetime.fromisoformat(said["at"])
+        newest = at if newest is None else max(newest, at)
+        by_window[at.replace(second=0, microsecond=0), said["service"], said["metric"]].append(said["value"])
+    until = newest - metrics.LATENESS
+    rollups = {
+        key: (len(said), sum(said) / len(said), min(said), max(said), sum(said))
+        for key, said in by_window.items()
+        if key[0] + timedelta(minutes=1) <= until
+    }
+    alerts = set()
+    for (minute, service, metric), (_, mean, _, greatest, total) in rollups.items():
+        for rule, broken in (
+            ("slow", metric == "latency_ms" and mean > 250),
+            ("stalled", metric == "latency_ms" and greatest > 2000),
+            ("failing", metric == "errors" and total > 10),
+        ):
+            if broken:
+                alerts.add(f"{service}/{rule}/{minute:%Y-%m-%dT%H:%M:%S}Z")
+    return rollups, alerts
+
+
+def assert_rollups(spark, output, wanted):
+    rows = spark.read.parquet(f"{output}/rollups").collect()
+    found = {
+        (row.minute.astimezone(), row.service, row.metric): (
+            row["count"],
+            row.mean,
+            row.least,
+            row.greatest,
+            row.sum,
+        )
+        for row in rows
+    }
+    assert len(found) == len(rows)
+    assert found.keys() == wanted.keys()
+    for key, numbers in found.items():
+        assert all(math.isclose(*pair) for pair in zip(numbers, wanted[key], strict=True)), key
+
+
+def test_rollups_and_alerts_equal_those_made_in_plain_python(spark, topics, tmp_path):
+    values = [one.value for one in sample_records("metrics", 12_000)]
+    topic, alerts = send_values(topics, [*BROKEN, *values]), topics.create(2)
+    limited = {"maxOffsetsPerTrigger": "8000"}
+    run_pipeline(spark, topics, "metrics", topic, tmp_path, to_topic=alerts, options=limited)
+    rollups, wanted = expected(values)
+    assert_rollups(spark, tmp_path, rollups)
+    sent = [json.loads(value) for value in read_values(spark, topics, alerts)]
+    assert Counter(one["id"] for one in sent) == Counter(wanted)
+    assert {one["rule"] for one in sent} == {"slow", "failing"}
+    assert all(one["value"] > one["limit"] for one in sent)
+    forget_last_commit(tmp_path)
+    run_pipeline(spark, topics, "metrics", topic, tmp_path, to_topic=alerts, options=limited)
+    assert_rollups(spark, tmp_path, rollups)
+    assert {json.loads(value)["id"] for value in read_values(spark, topics, alerts)} == wanted

@@ -1,0 +1,63 @@
+"""What tests of shipped pipelines share: input into topics, and a run through the pipeline's own module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from nilometer.pipeline import runner
+from nilometer.pipeline.catalogue import SHIPPED
+
+from .filled_topics import Sent, Topics
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+WITH_TABLE = ("join", "notifications")
+
+
+def send_values(
+    topics: Topics, values: Iterable[bytes], topic: str | None = None, partitions: int = 1
+) -> str:
+    topic = topic or topics.create(partitions)
+    topics.send(topic, [Sent(n % partitions, None, value) for n, value in enumerate(values)])
+    return topic
+
+
+def run_pipeline(
+    spark: SparkSession,
+    topics: Topics,
+    name: str,
+    topic: str,
+    output: Path,
+    *,
+    to_topic: str | None = None,
+    table: str | None = None,
+    options: Mapping[str, str] | None = None,
+) -> runner.Progress | None:
+    """All there is, then stop."""
+    job = runner.Job(
+        topic,
+        str(output),
+        topics.bootstrap,
+        available_now=True,
+        options=options or {},
+        to_topic=to_topic,
+        table=table,
+    )
+    return runner.run(spark, SHIPPED[name].load(), job)
+
+
+def read_values(spark: SparkSession, topics: Topics, topic: str) -> list[bytes]:
+    options = {"kafka.bootstrap.servers": topics.bootstrap, "subscribe": topic}
+    rows = spark.read.format("nilometer").options(**options).load().orderBy("partition", "offset").collect()
+    return [bytes(row.value) for row in rows]
+
+
+def forget_last_commit(output: Path) -> None:
+    """As a crash leaves it between a batch's output and the note that it is done: the batch comes again."""
+    last = max((output / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    last.unlink()
+    last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
