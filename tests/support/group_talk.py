@@ -6,6 +6,7 @@ the broker made up get names, so that two brokers' answers can be compared.
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 from uuid import UUID
 
@@ -16,7 +17,14 @@ from .eventually import eventually
 from .two_brokers import Plain, Side
 from .wire_peer import WirePeer, make
 
-PROTOCOLS = (("range", b"subscription of range"), ("sticky", b"of sticky"))
+
+def subscription(*topics: str) -> bytes:
+    """Kafka's coordinator reads what consumers say of their topics, and takes nothing else for it."""
+    named = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
+    return struct.pack(">hi", 0, len(topics)) + named + struct.pack(">i", -1)
+
+
+PROTOCOLS = (("range", subscription("subscribed")), ("sticky", subscription("subscribed", "also")))
 NEW_JOIN, NEW_SYNC = 9, 5
 
 

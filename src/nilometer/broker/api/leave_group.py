@@ -11,7 +11,7 @@ import asyncio
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
-from nilometer.groups.requests import LeaveGroup, LeaveGroupMember, LeaveGroupReply
+from nilometer.groups.requests import LeaveGroup, LeaveGroupMember, LeaveGroupMemberReply, LeaveGroupReply
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 
@@ -35,11 +35,17 @@ def _members(request: Request) -> tuple[LeaveGroupMember, ...]:
 
 
 def _respond(request: Request, reply: LeaveGroupReply) -> Reply:
-    error = reply.error_code
+    error, answered = reply.error_code, reply.members
     if request.version < FIRST_WITH_MANY_MEMBERS:
         if error is ErrorCode.none and reply.members:
             error = reply.members[0].error_code
         return request.respond(throttle_time_ms=0, error_code=error)
+    if error is ErrorCode.unknown_member_id:
+        # There is no such group: what that means is said of each member.
+        answered = tuple(
+            LeaveGroupMemberReply(one.member_id, one.group_instance_id, error) for one in _members(request)
+        )
+        error = ErrorCode.none
     members = tuple(
         request.make(
             "MemberResponse",
@@ -47,7 +53,7 @@ def _respond(request: Request, reply: LeaveGroupReply) -> Reply:
             group_instance_id=member.group_instance_id,
             error_code=member.error_code,
         )
-        for member in reply.members
+        for member in answered
     )
     return request.respond(throttle_time_ms=0, error_code=error, members=members)
 

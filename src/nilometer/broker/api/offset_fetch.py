@@ -101,7 +101,7 @@ def _respond(
                     "OffsetFetchResponseGroup",
                     group_id=answer.group_id,
                     error_code=answer.error_code,
-                    topics=_topics(request, "OffsetFetchResponseTopics", answer),
+                    topics=_topics_of_group(request, answer),
                 )
                 for answer in answers
             ),
@@ -110,7 +110,7 @@ def _respond(
     return request.respond(
         throttle_time_ms=0,
         error_code=answer.error_code,
-        topics=_topics(request, "OffsetFetchResponseTopic", answer),
+        topics=_topics_of_only_group(request, answer),
     )
 
 
@@ -141,21 +141,36 @@ def _with_id(services: Services, reply: OffsetFetchTopicReply) -> OffsetFetchTop
     return None if topic is None else OffsetFetchTopicReply(reply.name, reply.partitions, topic.uuid)
 
 
-def _topics(request: Request, kind: str, reply: OffsetFetchReply) -> tuple[Message, ...]:
+def _topics_of_group(request: Request, reply: OffsetFetchReply) -> tuple[Message, ...]:
     return tuple(
         request.make(
-            kind,
+            "OffsetFetchResponseTopics",
             name=topic.name,
             topic_id=topic.topic_id,
-            partitions=tuple(_partition(request, kind, partition) for partition in topic.partitions),
+            partitions=_partitions(request, "OffsetFetchResponsePartitions", topic),
         )
         for topic in reply.topics
     )
 
 
+def _topics_of_only_group(request: Request, reply: OffsetFetchReply) -> tuple[Message, ...]:
+    return tuple(
+        request.make(
+            "OffsetFetchResponseTopic",
+            name=topic.name,
+            partitions=_partitions(request, "OffsetFetchResponsePartition", topic),
+        )
+        for topic in reply.topics
+    )
+
+
+def _partitions(request: Request, kind: str, topic: OffsetFetchTopicReply) -> tuple[Message, ...]:
+    return tuple(_partition(request, kind, partition) for partition in topic.partitions)
+
+
 def _partition(request: Request, kind: str, partition: OffsetFetchPartitionReply) -> Message:
     return request.make(
-        kind.replace("Topic", "Partition"),
+        kind,
         partition_index=partition.partition_index,
         committed_offset=partition.committed_offset,
         committed_leader_epoch=partition.committed_leader_epoch,
