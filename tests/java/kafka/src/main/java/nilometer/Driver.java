@@ -41,7 +41,10 @@ public final class Driver {
             Map.entry("alter_configs", Admin::alterConfigs),
             Map.entry("list_offsets", Admin::listOffsets),
             Map.entry("delete_records", Admin::deleteRecords),
-            Map.entry("describe_log_dirs", Admin::describeLogDirs));
+            Map.entry("describe_log_dirs", Admin::describeLogDirs),
+            Map.entry("group_join", GroupMembers::join),
+            Map.entry("group_seen", GroupMembers::seen),
+            Map.entry("group_leave", GroupMembers::leave));
 
     private Driver() {}
 
