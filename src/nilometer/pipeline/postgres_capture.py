@@ -104,7 +104,7 @@ class Capture:
         ):
             # Exported snapshots live as long as the connection that has created the slot does nothing else.
             created = replication.execute(
-                f"CREATE_REPLICATION_SLOT \"{self._slot}\" LOGICAL pgoutput (SNAPSHOT 'export')"
+                f'CREATE_REPLICATION_SLOT "{self._slot}" LOGICAL pgoutput EXPORT_SNAPSHOT'
             ).fetchone()
             assert created is not None
             lsn, snapshot = _lsn(created[1]), created[2]
