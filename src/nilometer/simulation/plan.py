@@ -14,6 +14,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from nilometer.simulation.workload.members import GroupPlan
 from nilometer.simulation.workload.producers import WriterPlan
 
 
@@ -104,6 +105,8 @@ class Plan:
     """Whether topics come and go."""
     moves: bool = False
     """Whether partitions move to other brokers."""
+    group: GroupPlan | None = None
+    """The consumer group that reads all topics, if there is one."""
     clock_rates: tuple[float, ...] = ()
     cold: float = 0.0
     hiccup: float = 0.0
@@ -131,6 +134,7 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None) -> Plan
     if one_machine:
         chosen = tuple(kind for kind in chosen if kind not in NEEDS_SEVERAL_MACHINES)
     topics = _topics(chance, one_machine, frozenset(chosen))
+    group = _group(random.Random(f"{seed}/group"))
     return Plan(
         seed=seed,
         minutes=minutes,
@@ -140,7 +144,7 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None) -> Plan
         faults=_schedule(
             random.Random(f"{seed}/faults"), chosen, minutes * 60 * HURT_SHARE, 1 if one_machine else brokers
         ),
-        settings=_settings(chance),
+        settings=_settings(chance) | (group.settings if group is not None else {}),
         topics=topics,
         writers=_writers(chance, topics),
         churn=chance.random() < 0.5,
@@ -148,6 +152,7 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None) -> Plan
         cold=chance.choice((0.0, 0.0, 0.05, 0.5)),
         hiccup=chance.choice((0.0, 0.0, 0.001, 0.02)),
         moves=chance.random() < 0.4,
+        group=group,
     )
 
 
@@ -194,6 +199,17 @@ def _writers(chance: random.Random, topics: tuple[TopicPlan, ...]) -> tuple[Writ
                 )
             )
     return tuple(writers)
+
+
+def _group(chance: random.Random) -> GroupPlan | None:
+    if chance.random() < 0.5:
+        return None
+    return GroupPlan(
+        members=chance.randint(2, 4),
+        assignor=chance.choice(("range", "roundrobin", "sticky", "cooperative-sticky", "cooperative-sticky")),
+        static=chance.random() < 0.3,
+        auto_commit=chance.random() < 0.5,
+    )
 
 
 def _settings(chance: random.Random) -> dict[str, str]:

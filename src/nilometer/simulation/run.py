@@ -16,17 +16,21 @@ from dataclasses import dataclass, field
 
 from nilometer.client.admin import Admin
 from nilometer.client.cluster_metadata import TopicPartition
-from nilometer.client.descriptions import NewTopic, ResourceType
+from nilometer.client.descriptions import ConfigChange, NewTopic, ResourceType
+from nilometer.client.group.coordinator import Coordinator
+from nilometer.cluster.topic import GROUP_METADATA_TOPIC
 from nilometer.replication import FollowerRole, LeaderRole
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers import disks, metadata
 from nilometer.simulation.checkers.beliefs import Beliefs
+from nilometer.simulation.checkers.groups import GroupLedger
 from nilometer.simulation.checkers.history import History, Outcome, check
 from nilometer.simulation.cluster import COORDINATION, Cluster
 from nilometer.simulation.faults import FaultDriver
 from nilometer.simulation.plan import Kind, Plan
 from nilometer.simulation.story import Story
 from nilometer.simulation.workload.consumers import Reader
+from nilometer.simulation.workload.members import GroupMember
 from nilometer.simulation.workload.moves import Mover
 from nilometer.simulation.workload.producers import Writer
 from nilometer.simulation.workload.topics import KEY, TopicChurn
@@ -38,6 +42,7 @@ a session (6 s), a follower's lag (10 s), a fetch that hangs on a dead connectio
 SETTLE_S = 180.0
 """How long clients may take to finish after that: their deliveries time out after 40 s."""
 LOOK_S = 0.25
+FINDINGS_SHOWN = 10
 STORE_KINDS = frozenset({Kind.DISK_ERROR, Kind.DISK_FULL, Kind.STORE, Kind.STORE_STALL, Kind.STORE_UNSURE})
 
 
@@ -63,6 +68,8 @@ class Verdict:
     sends: int = 0
     acknowledged: int = 0
     read: int = 0
+    generations: int = 0
+    """Of the consumer group, if there was one."""
     story: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     problems: Counter[str] = field(default_factory=Counter[str])
 
@@ -130,9 +137,19 @@ class _Run:
         self._mover = (
             Mover(self._clients, servers, self._partitions, list(self._cluster.nodes)) if plan.moves else None
         )
+        self._ledger = GroupLedger("readers")
+        self._members: list[GroupMember] = []
+        if (group := plan.group) is not None:
+            names = [topic.name for topic in plan.topics]
+            self._members = [
+                GroupMember(f"member{number}", self._clients, servers, group, names, self._ledger)
+                for number in range(group.members)
+            ]
         self._changers = [each for each in (*self._writers, self._churn, self._mover) if each is not None]
         """Clients that change things: they end before the cluster is judged."""
-        self._driver = FaultDriver(self._cluster, [*self._changers, *self._readers], plan, only)
+        self._driver = FaultDriver(
+            self._cluster, [*self._changers, *self._readers, *self._members], plan, only
+        )
 
     async def play(self) -> None:
         self._set_up_world()
@@ -140,11 +157,15 @@ class _Run:
         if not await self._finishes("admin", self._create_topics, SETTLE_S):
             return
         watching = asyncio.create_task(self._watch())
-        for client in (*self._changers, *self._readers):
+        for client in (*self._changers, *self._readers, *self._members):
             client.start()
         self._driver.start()
         await asyncio.sleep(self._plan.hurt_s)
         await self._driver.heal()
+        for member in self._members:
+            member.calm_down()
+            if member.process is None or not member.process.alive:
+                member.start()  # it had crashed, and was to come back later
         for client in self._changers:
             client.stop()
         await self._until(lambda: not _alive(self._changers), SETTLE_S)
@@ -152,9 +173,11 @@ class _Run:
         self._verdict.find(Exit.NO_CONVERGENCE, stuck)
         await self._until(lambda: not self._unwell(), CONVERGENCE_S)
         self._verdict.find(Exit.NO_CONVERGENCE, self._unwell())
-        for reader in self._readers:
+        await self._until(lambda: not self._group_unwell(), CONVERGENCE_S)
+        self._verdict.find(Exit.NO_CONVERGENCE, self._group_unwell())
+        for reader in (*self._readers, *self._members):
             reader.stop()
-        await self._until(lambda: not _alive(self._readers), SETTLE_S)
+        await self._until(lambda: not _alive([*self._readers, *self._members]), SETTLE_S)
         watching.cancel()
         await self._driver.stop()
         if not self._verdict.findings:
@@ -163,7 +186,7 @@ class _Run:
         self._verdict.find(Exit.CRASH, self._failed_clients())
 
     def _failed_clients(self) -> Iterable[str]:
-        for client in (*self._changers, *self._readers):
+        for client in (*self._changers, *self._readers, *self._members):
             process = client.process
             if process is not None and process.exited.done() and process.exited.result() is not None:
                 yield f"{client.name} failed: {process.exited.result()!r}"
@@ -179,6 +202,15 @@ class _Run:
         async with Admin(runtime, {"bootstrap.servers": self._cluster.bootstrap_servers}) as admin:
             for topic in self._plan.topics:
                 await admin.create_topic(NewTopic(topic.name, topic.partitions, 3, topic.configs))
+            if self._members:
+                await self._create_group_topic(admin)
+
+    async def _create_group_topic(self, admin: Admin) -> None:
+        """As the first member would; where machines lose power it is to be synced as the promise demands."""
+        await admin.client.retry(Coordinator(admin.client, self._ledger.group_id).find, int(SETTLE_S * 1000))
+        if Kind.POWER in self._plan.kinds:
+            durable = [ConfigChange("flush.messages", "1")]
+            await admin.incremental_alter_configs(ResourceType.TOPIC, GROUP_METADATA_TOPIC, durable)
 
     async def _watch(self) -> None:
         while True:
@@ -236,6 +268,27 @@ class _Run:
                 wrong.append(f"not converged: {name}: {state} has {ends}")
         return wrong
 
+    def _group_unwell(self) -> list[str]:
+        """What keeps the group from sharing all partitions and having processed all there is."""
+        if not self._members:
+            return []
+        found = {member.name: member.consumer for member in self._members}
+        generations = {
+            name: consumer.group_identity().generation if consumer is not None else None
+            for name, consumer in found.items()
+        }
+        if len(set(generations.values())) != 1 or None in generations.values():
+            return [f"group not settled: its members are in generations {generations}"]
+        shares = {
+            name: sorted(consumer.assignment()) for name, consumer in found.items() if consumer is not None
+        }
+        if sorted(one for share in shares.values() for one in share) != sorted(self._partitions):
+            return [f"group not settled: its members have {shares}"]
+        return self._ledger.missing(self._acknowledged())[:FINDINGS_SHOWN]
+
+    def _acknowledged(self) -> list[tuple[str, str]]:
+        return [(send.partition, send.value) for send in self._history.sends if send.outcome is Outcome.OK]
+
     # ---- judging
 
     async def _judge_at_rest(self) -> None:
@@ -270,6 +323,11 @@ class _Run:
             verdict.problems += reader.problems
         for writer in self._writers:
             verdict.problems += writer.problems
+        verdict.find(Exit.WRONG_RESULT, self._ledger.violations())
+        for member in self._members:
+            verdict.find(Exit.WRONG_RESULT, member.troubles[:FINDINGS_SHOWN])
+            verdict.problems += member.problems
+        verdict.generations = self._ledger.generations
         if not STORE_KINDS & set(self._plan.kinds):
             for node in self._cluster.nodes.values():
                 reasons = (f"{node.name} ended by itself: {reason}" for reason in node.ended_by_itself)
@@ -307,6 +365,6 @@ class _Run:
         ]
 
 
-def _alive(clients: Sequence[Writer | TopicChurn | Mover | Reader]) -> list[str]:
+def _alive(clients: Sequence[Writer | TopicChurn | Mover | Reader | GroupMember]) -> list[str]:
     """The names of those that still run."""
     return [client.name for client in clients if client.process is not None and client.process.alive]

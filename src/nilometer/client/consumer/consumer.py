@@ -60,8 +60,9 @@ class Consumer:
         await self.start()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not GeneratorExit:  # else the coroutine is thrown away: nothing can be waited for
+            await self.close()
 
     async def start(self) -> None:
         """Find the cluster. Raises ConnectionLost."""

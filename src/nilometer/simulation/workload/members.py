@@ -1,0 +1,166 @@
+"""Programs that share topics as members of one group: they process, commit, dawdle, leave and come back.
+
+A member commits only what it has noted as processed. Now and then it takes longer between two polls than it
+may, or closes its consumer and returns as another one; after :meth:`GroupMember.calm_down` it does neither.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+
+from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.consumer.consumer import Consumer
+from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.group.committer import CommitFailed
+from nilometer.client.group.ownership import RebalanceListener
+from nilometer.runtime import Runtime
+from nilometer.simulation.checkers.groups import GroupLedger
+from nilometer.simulation.workload.consumers import PASSING, RETRY_S
+from nilometer.simulation.world import Host, Process
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+POLL_MS = 500
+SESSION_TIMEOUT_MS = 8_000
+MAX_POLL_INTERVAL_MS = 15_000
+DAWDLE_S = (5.0, 25.0)
+
+PASSING_IN_GROUPS = PASSING | frozenset(
+    {
+        ErrorCode.coordinator_not_available,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.not_coordinator,
+        ErrorCode.rebalance_in_progress,
+        ErrorCode.unknown_member_id,
+        ErrorCode.illegal_generation,
+        ErrorCode.unstable_offset_commit,
+        ErrorCode.fenced_instance_id,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPlan:
+    members: int
+    assignor: str
+    static: bool
+    auto_commit: bool
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What brokers are told."""
+        return {
+            "offsets.topic.num.partitions": "2",
+            "group.initial.rebalance.delay.ms": "500",
+            "group.min.session.timeout.ms": "1000",
+        }
+
+
+class GroupMember:
+    def __init__(
+        self,
+        name: str,
+        host: Host,
+        bootstrap_servers: str,
+        plan: GroupPlan,
+        topics: Sequence[str],
+        ledger: GroupLedger,
+    ) -> None:
+        self.name = name
+        self.problems: Counter[str] = Counter()
+        self.troubles: list[str] = []
+        self.process: Process | None = None
+        self.consumer: Consumer | None = None
+        self._host = host
+        self._bootstrap_servers = bootstrap_servers
+        self._plan = plan
+        self._topics = list(topics)
+        self._ledger = ledger
+        self._stopping = False
+        self._calm = False
+
+    def start(self) -> Process:
+        self._stopping = False
+        self.process = self._host.start(self.name, self._main)
+        return self.process
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    def calm_down(self) -> None:
+        """Poll and process only, from now on."""
+        self._calm = True
+
+    async def _main(self, runtime: Runtime) -> None:
+        while not self._stopping:
+            try:
+                async with Consumer(runtime, self._settings()) as consumer:
+                    self.consumer = consumer
+                    await consumer.subscribe(self._topics, _Noting(self.name, consumer, self._ledger))
+                    await self._live(runtime, consumer)
+            except KafkaError as problem:
+                self._on_problem(problem)
+                await asyncio.sleep(RETRY_S)
+            finally:
+                self.consumer = None
+
+    async def _live(self, runtime: Runtime, consumer: Consumer) -> None:
+        polls_left = 20 + runtime.entropy.below(200)
+        while not self._stopping and (polls_left > 0 or self._calm):
+            polls_left -= 1
+            try:
+                self._process(await consumer.poll(timeout_ms=POLL_MS))
+                if not self._plan.auto_commit:
+                    await consumer.commit()
+            except KafkaError as problem:
+                self._on_problem(problem)
+                if problem.code == ErrorCode.fenced_instance_id:
+                    return
+            if runtime.entropy.below(150) == 0 and not self._calm:
+                await asyncio.sleep(runtime.entropy.uniform(*DAWDLE_S))
+            await asyncio.sleep(runtime.entropy.uniform(0.0, 0.3))
+
+    def _process(self, records: Sequence[ConsumerRecord]) -> None:
+        for record in records:
+            value = (record.value or b"").decode().rstrip()
+            self._ledger.process(f"{record.topic}-{record.partition}", value)
+
+    def _settings(self) -> dict[str, str | int | bool]:
+        settings: dict[str, str | int | bool] = {
+            "bootstrap.servers": self._bootstrap_servers,
+            "client.id": self.name,
+            "group.id": self._ledger.group_id,
+            "auto.offset.reset": "earliest",
+            "partition.assignment.strategy": self._plan.assignor,
+            "session.timeout.ms": SESSION_TIMEOUT_MS,
+            "heartbeat.interval.ms": 1_000,
+            "max.poll.interval.ms": MAX_POLL_INTERVAL_MS,
+            "enable.auto.commit": self._plan.auto_commit,
+            "auto.commit.interval.ms": 1_000,
+            "max.poll.records": 50,
+            "request.timeout.ms": 10_000,
+            "default.api.timeout.ms": 20_000,
+            "metadata.max.age.ms": 30_000,
+            "allow.auto.create.topics": False,
+        }
+        if self._plan.static:
+            settings["group.instance.id"] = self.name
+        return settings
+
+    def _on_problem(self, problem: KafkaError) -> None:
+        self.problems[problem.code.name] += 1
+        if problem.code not in PASSING_IN_GROUPS and not isinstance(problem, CommitFailed):
+            self.troubles.append(f"{self.name} was told {problem.code.name}: {problem.message}")
+
+
+class _Noting(RebalanceListener):
+    def __init__(self, name: str, consumer: Consumer, ledger: GroupLedger) -> None:
+        self._name = name
+        self._consumer = consumer
+        self._ledger = ledger
+
+    def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> Awaitable[None] | None:
+        generation = self._consumer.group_identity().generation
+        self._ledger.assigned(self._name, generation, map(str, sorted(self._consumer.assignment())))
