@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from uuid import UUID
 
 import pytest
+from assignment_checks import count, improvable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,10 +32,6 @@ def again(members: Members, assigned: Mapping[str, Assignment]) -> Members:
     }
 
 
-def count(assignment: Assignment) -> int:
-    return sum(map(len, assignment.values()))
-
-
 def owners(assigned: Mapping[str, Assignment]) -> dict[tuple[UUID, int], str]:
     return {
         (topic_id, partition): member_id
@@ -53,21 +50,6 @@ def check_valid(members: Members, topics: Mapping[UUID, int], assigned: Mapping[
     for member_id, assignment in assigned.items():
         assert set(assignment) <= members[member_id].subscribed
         assert all(assignment.values()), "no empty sets"
-
-
-def improvable(members: Members, assigned: Mapping[str, Assignment]) -> tuple[str, str] | None:
-    """A member from which a chain of hand-overs leads to one with at least two fewer, found the slow way."""
-    counts = {member_id: count(assignment) for member_id, assignment in assigned.items()}
-    for start in members:
-        reached = [start]
-        for giver in reached:
-            for topic_id in assigned[giver]:
-                for receiver, spec in members.items():
-                    if topic_id in spec.subscribed and receiver not in reached:
-                        reached.append(receiver)
-                        if counts[start] - counts[receiver] >= 2:
-                            return start, receiver
-    return None
 
 
 topic_counts = st.lists(st.integers(0, 7), min_size=len(TOPICS), max_size=len(TOPICS)).map(
