@@ -7,26 +7,14 @@ import struct
 
 import pytest
 
-from nilometer.pipeline.audit.audit import _epochs, plan_segments
 from nilometer.pipeline.audit.findings import Kind
-from nilometer.pipeline.audit.replica_check import check_replica
-from nilometer.pipeline.audit.segment_check import SegmentCheck
-from nilometer.pipeline.log_folders.replica_folders import find_replicas
 from nilometer.wire.compression import Codec
+from support.audit_checks import findings_in
 from support.folder_logs import FolderLog
 
 
 def findings_of(log):
-    found = []
-    for replica in find_replicas([str(log.log_dir)]):
-        results = []
-        for work in plan_segments([replica]):
-            check = SegmentCheck(work)
-            for _ in check.run():
-                pass
-            results.append(check.result)
-        found += check_replica(replica, results, _epochs(replica)).findings
-    return found
+    return findings_in(log.log_dir)
 
 
 def only(log, kind):

@@ -10,6 +10,7 @@ import pytest
 
 from nilometer.pipeline.errors import readable
 from support.apache_kafka import ApacheKafka
+from support.audit_checks import findings_in
 from support.eventually import eventually
 from support.filled_topics import Sent, Topics
 from support.nilometer_broker import NilometerBroker
@@ -250,3 +251,15 @@ def test_a_topic_that_apache_kafka_compacted(spark, kafka):
         row for row in theirs if newest[bytes(row.key)] == row.offset
     ]
     assert len(ours) < 60
+
+
+@pytest.mark.java
+def test_an_audit_finds_nothing_in_what_apache_kafka_wrote_and_writes(kafka):
+    """Behind the tests above: transactions, a compacted log, and segments that roll meanwhile."""
+    topics = Topics(kafka.bootstrap)
+    name = topics.create(2, config={"segment.ms": "100", "index.interval.bytes": "100"})
+    for number in range(8):
+        records = [Sent(n % 2, b"k", b"v" * n, 1_700_000_000_000 + 60 * n + 500 * number) for n in range(30)]
+        topics.send(name, records, CODECS[number % 5])
+        assert findings_in(kafka.data_dir) == []
+    assert len(list((kafka.data_dir / f"{name}-0").glob("*.log"))) > 4

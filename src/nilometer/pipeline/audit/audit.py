@@ -118,7 +118,7 @@ def _round(
     checked.persist()
     try:
         results = _segment_results(checked)
-        judged = [check_replica(one, _known(results[one.place]), _epochs(one)) for one in replicas]
+        judged = [check_replica(one, _known(results[one.place]), read_epochs(one)) for one in replicas]
         bounds = bounds_of(judged, _log_starts(judged))
         outlines = checked.where("result is null")
         findings = [found for one in judged for found in one.findings]
@@ -264,7 +264,7 @@ def _known(results: Sequence[SegmentResult]) -> list[SegmentResult]:
 # --- what is read last
 
 
-def _epochs(replica: ReplicaFolder) -> list[tuple[int, int]] | None:
+def read_epochs(replica: ReplicaFolder) -> list[tuple[int, int]] | None:
     disk, folder = open_place(replica.place)
     try:
         return checkpoints.read_epochs(disk, f"{folder}/{names.LEADER_EPOCH_CHECKPOINT}")

@@ -1,0 +1,24 @@
+"""The audit's checks of single replicas, run in this process: what they find in folders, without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nilometer.pipeline.audit.audit import plan_segments, read_epochs
+from nilometer.pipeline.audit.findings import Finding
+from nilometer.pipeline.audit.replica_check import check_replica
+from nilometer.pipeline.audit.segment_check import SegmentCheck
+from nilometer.pipeline.log_folders.replica_folders import find_replicas
+
+
+def findings_in(*places: Path) -> list[Finding]:
+    found: list[Finding] = []
+    for replica in find_replicas([str(place) for place in places]):
+        results = []
+        for work in plan_segments([replica]):
+            check = SegmentCheck(work)
+            for _ in check.run():
+                pass
+            results.append(check.result)
+        found += check_replica(replica, results, read_epochs(replica)).findings
+    return found
