@@ -13,18 +13,27 @@ from rich.table import Table
 from tests.support.apache_kafka import ensure_java
 
 from . import load, report
-from .rows import ROWS, WARM_UP, Row
-from .systems import SYSTEMS, remove
+from .cluster_rows import CLUSTER_ROWS, CLUSTER_WARM_UP
+from .clusters import CLUSTERS
+from .rows import BROKER_ROWS, WARM_UP, Row
+from .systems import SYSTEMS, System, remove
 
+ROWS = (*BROKER_ROWS, *CLUSTER_ROWS)
 SCRATCH = Path(".nilometer") / "bench"
 console = Console()
 
 
 def _round(name: str, rows: list[Row], samples: report.Samples) -> None:
-    """One system through all rows, on an empty folder that is removed behind it."""
+    """One system through all rows, on empty folders that are removed behind it."""
     SCRATCH.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(dir=SCRATCH))
-    system = SYSTEMS[name](folder)
+    for kinds, warm_up, brokers in ((SYSTEMS, WARM_UP, 1), (CLUSTERS, CLUSTER_WARM_UP, 3)):
+        chosen = [row for row in rows if row.brokers == brokers]
+        if chosen:
+            folder = Path(tempfile.mkdtemp(dir=SCRATCH))
+            _play(kinds[name](folder), folder, chosen, warm_up, samples)
+
+
+def _play(system: System, folder: Path, rows: list[Row], warm_up: Row, samples: report.Samples) -> None:
     started = False
     warm = False
     try:
@@ -33,8 +42,8 @@ def _round(name: str, rows: list[Row], samples: report.Samples) -> None:
                 system.launch()
                 system.wait_ready()
             started = True
-            if not warm and row.key not in ("start", "idle"):
-                WARM_UP.measure(system)
+            if not warm and row.is_under_load:
+                warm_up.measure(system)
                 warm = True
             numbers = row.measure(system)
             shown = ", ".join(
@@ -81,7 +90,7 @@ def main(keys: tuple[str, ...], names: tuple[str, ...], rounds: int, dry: bool, 
     for number in range(rounds):
         for name in systems if number % 2 == 0 else reversed(systems):
             console.print(f"[bold]round {number + 1} of {rounds}: {SYSTEMS[name].name}")
-            _round(name, rows, samples)
+            _round(name, [row for row in rows if number == 0 or not row.once], samples)
     _show(rows, samples)
     if not dry:
         versions = {SYSTEMS[name].name: SYSTEMS[name].version() for name in systems}

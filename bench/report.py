@@ -65,24 +65,38 @@ def render(all_rows: tuple[Row, ...]) -> Path:
         if (RESULTS / f"{row.key}.json").exists()
     }
     runs: list[dict[str, Any]] = []
-    lines: list[str] = []
-    for row in all_rows:
-        if row.key in stored:
-            facts = {key: value for key, value in stored[row.key].items() if key not in ("row", "samples")}
-            if facts not in runs:
-                runs.append(facts)
-            lines += table_lines(row, stored[row.key]["samples"], runs.index(facts) + 1)
+    text = list(_HEAD)
+    for head, brokers in ((_ONE_BROKER, 1), (_THREE_BROKERS, 3)):
+        lines: list[str] = []
+        for row in all_rows:
+            if row.key in stored and row.brokers == brokers:
+                facts = {
+                    key: value for key, value in stored[row.key].items() if key not in ("row", "samples")
+                }
+                if facts not in runs:
+                    runs.append(facts)
+                lines += table_lines(row, stored[row.key]["samples"], runs.index(facts) + 1)
+        if lines:
+            text += [*head, *_TABLE_HEAD, *lines, ""]
     page = RESULTS / "README.md"
-    page.write_text("\n".join([*_HEAD, *_TABLE_HEAD, *lines, "", *_run_lines(runs), ""]))
+    page.write_text("\n".join([*text, *_run_lines(runs), ""]))
     return page
 
 
 _HEAD = [
     "# Nilometer beside Apache Kafka",
     "",
-    "Same client, same machine, one broker at a time, in turns; one broker process, one partition, no",
-    "compression. Each number is the median of the rounds (lowest … highest). The ratio says how many times",
-    "better Nilometer is: above 1 it is ahead. Raw numbers: the `.json` files beside this page.",
+    "Same client, same machine, one system at a time, in turns, no compression. Each number is the median of",
+    "the rounds (lowest … highest). The ratio says how many times better Nilometer is: above 1 it is ahead.",
+    "Raw numbers: the `.json` files beside this page.",
+    "",
+]
+_ONE_BROKER = ["## One broker", "", "One process, one partition.", ""]
+_THREE_BROKERS = [
+    "## Three brokers",
+    "",
+    "Three processes on this one machine, of Apache Kafka each broker and controller both; three replicas,",
+    "acks=all, `min.insync.replicas=2`. Rows with a single number were measured once.",
     "",
 ]
 _TABLE_HEAD = ["| | | Nilometer | Apache Kafka | ratio | run |", "|---|---|---|---|---|---|"]
@@ -106,7 +120,8 @@ def _cell(column: Column, numbers: list[float] | None) -> str:
         f"{number:,.{column.digits}f}" for number in (statistics.median(numbers), min(numbers), max(numbers))
     )
     unit = "" if column.unit == column.title else f" {column.unit}"
-    return f"**{median}**{unit} ({low} … {high})"
+    spread = f" ({low} … {high})" if len(numbers) > 1 else ""
+    return f"**{median}**{unit}{spread}"
 
 
 def _ratio(column: Column, ours: list[float] | None, theirs: list[float] | None) -> str:

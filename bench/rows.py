@@ -2,7 +2,7 @@
 
 A row's function gets a running broker (or, for `launches`, one prepared but not started) and answers with
 numbers by column. The rows of a round run in this order on one broker: what a row leaves behind, the next
-finds. To add a row: write its function, add it to ROWS.
+finds. To add a row: write its function, add it to BROKER_ROWS. Rows for three brokers: `cluster_rows.py`.
 """
 
 from __future__ import annotations
@@ -38,6 +38,11 @@ class Row:
     measure: Callable[[System], Numbers]
     launches: bool = False
     """The row starts the broker itself."""
+    is_under_load: bool = True
+    """Compilers and caches must be warm before it."""
+    brokers: int = 1
+    once: bool = False
+    """In the first round only: what it needs takes long to set up."""
 
 
 def _start_to_first_acknowledgement(system: System) -> Numbers:
@@ -115,20 +120,20 @@ def _after_load(system: System) -> Numbers:
     return memory_mb(system)
 
 
-_THROUGHPUT = (
+THROUGHPUT = (
     Column("records_per_s", "records/s", "records/s", more_is_better=True, digits=0),
     Column("mb_per_s", "MB/s", "MB/s", more_is_better=True),
     Column("cpu_s_per_million", "broker CPU per million records", "s", more_is_better=False, digits=2),
 )
-_LATENCY = (
+LATENCY = (
     Column("p50_ms", "p50", "ms", more_is_better=False, digits=2),
     Column("p99_ms", "p99", "ms", more_is_better=False, digits=2),
     Column("cpu_percent", "broker CPU", "%", more_is_better=False),
 )
-_RSS = Column("rss_mb", "resident memory", "MB", more_is_better=False, digits=0)
+RSS = Column("rss_mb", "resident memory", "MB", more_is_better=False, digits=0)
 _ANONYMOUS = Column("anonymous_mb", "of it not mapped files", "MB", more_is_better=False, digits=0)
-_IDLE_CPU = Column("cpu_percent", "CPU", "%", more_is_better=False)
-_START = (Column("seconds", "time", "s", more_is_better=False, digits=2),)
+IDLE_CPU = Column("cpu_percent", "CPU", "%", more_is_better=False)
+START = (Column("seconds", "time", "s", more_is_better=False, digits=2),)
 
 
 def _produce_row(size: int, batch: int, count: int) -> Row:
@@ -136,7 +141,7 @@ def _produce_row(size: int, batch: int, count: int) -> Row:
     return Row(
         topic,
         f"produce {size} B records, batches of {batch // 1000} kB, acks=all",
-        _THROUGHPUT,
+        THROUGHPUT,
         partial(_produce, size=size, batch=batch, count=count, topic=topic),
     )
 
@@ -146,7 +151,7 @@ def _consume_row(size: int, batch: int, count: int) -> Row:
     return Row(
         f"consume-{size}-{batch}",
         f"consume {size} B records from the start, stored in batches of {batch // 1000} kB",
-        _THROUGHPUT,
+        THROUGHPUT,
         partial(_consume, size=size, count=count, topic=topic),
     )
 
@@ -160,15 +165,22 @@ _SHAPES = (
 
 WARM_UP = Row("warm-up", "warm-up", (), _warm_up)
 
-ROWS: tuple[Row, ...] = (
-    Row("start", "process start to first acknowledged record", _START, _start_to_first_acknowledgement, True),
-    Row("idle", "idle", (_RSS, _ANONYMOUS, _IDLE_CPU), _idle),
+BROKER_ROWS: tuple[Row, ...] = (
+    Row(
+        "start",
+        "process start to first acknowledged record",
+        START,
+        _start_to_first_acknowledgement,
+        launches=True,
+        is_under_load=False,
+    ),
+    Row("idle", "idle", (RSS, _ANONYMOUS, IDLE_CPU), _idle, is_under_load=False),
     *(row for shape in _SHAPES for row in (_produce_row(*shape), _consume_row(*shape))),
     Row(
         "latency-1000",
         "produce 1,000 records/s, linger 0, acks=all",
-        _LATENCY,
+        LATENCY,
         partial(_latency, rate=1000, seconds=8),
     ),
-    Row("after-load", "after all that", (_RSS, _ANONYMOUS), _after_load),
+    Row("after-load", "after all that", (RSS, _ANONYMOUS), _after_load),
 )

@@ -1,4 +1,7 @@
-"""What is measured: a broker to be prepared, launched, asked for its CPU time and memory, and removed."""
+"""What is measured: one broker to be prepared, launched, asked for its CPU time and memory, and removed.
+
+Several that form a cluster are in `clusters.py`.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from tests.support.nilometer_broker import NilometerBroker
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _RETENTION = {"retention.ms": "-1"}
+CREATE_TIMEOUT_S = 120.0
 
 
 class System(Protocol):
@@ -87,10 +91,10 @@ class Kafka:
 SYSTEMS: dict[str, type[Nilometer] | type[Kafka]] = {"nilometer": Nilometer, "kafka": Kafka}
 
 
-def create_topic(system: System, name: str, partitions: int = 1) -> str:
+def create_topic(system: System, name: str, partitions: int = 1, replication_factor: int = 1) -> str:
     admin = AdminClient({"bootstrap.servers": system.bootstrap, "log_level": 3})
-    topic = NewTopic(name, partitions, 1, config=dict(_RETENTION))
-    admin.create_topics([topic])[name].result(30)
+    topic = NewTopic(name, partitions, replication_factor, config=dict(_RETENTION))
+    admin.create_topics([topic], request_timeout=CREATE_TIMEOUT_S)[name].result(CREATE_TIMEOUT_S)
     return name
 
 
@@ -119,6 +123,11 @@ def memory_mb(system: System) -> dict[str, float]:
             if key in total:
                 total[key] += int(value.split()[0])
     return {"rss_mb": total["VmRSS"] / 1024, "anonymous_mb": total["RssAnon"] / 1024}
+
+
+def descriptors(system: System) -> list[int]:
+    """How many each process has open."""
+    return [len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in system.pids()]
 
 
 def remove(folder: Path) -> None:
