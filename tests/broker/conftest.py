@@ -10,12 +10,18 @@ from support.apache_kafka import ApacheKafka
 from support.nilometer_broker import NilometerBroker
 from support.two_brokers import Side
 
-HASTY_GROUPS = {"group.initial.rebalance.delay.ms": "0", "group.min.session.timeout.ms": "100"}
+HASTY_GROUPS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "100",
+    "group.consumer.assignment.interval.ms": "0",
+}
+AT_ONCE = {"group.consumer.assignor.offload.enable": "false"}
+"""Nilometer never assigns behind a request's back."""
 
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
-    apache = ApacheKafka(tmp_path_factory.mktemp("kafka"), overrides=HASTY_GROUPS)
+    apache = ApacheKafka(tmp_path_factory.mktemp("kafka"), overrides={**HASTY_GROUPS, **AT_ONCE})
     try:
         apache.start()
         side = Side("Apache Kafka", apache.bootstrap)

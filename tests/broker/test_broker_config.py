@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nilometer.broker.config import BrokerConfig, parse_properties
+from nilometer.broker.settings.config import BrokerConfig, parse_properties
 from nilometer.config import ConfigProblem
 
 HOUR_MS = 3_600_000

@@ -6,7 +6,13 @@ import random
 
 import pytest
 
-from nilometer.broker.fetch_session import KEEP_MS, FetchPartition, FetchSessionCache, PartitionKey, TopicKey
+from nilometer.broker.fetching.fetch_session import (
+    KEEP_MS,
+    FetchPartition,
+    FetchSessionCache,
+    PartitionKey,
+    TopicKey,
+)
 from nilometer.runtime.entropy import SeededEntropy
 from nilometer.wire.errors import ErrorCode, KafkaError
 

@@ -9,12 +9,12 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from nilometer.broker.config import BrokerConfig
-from nilometer.broker.hosted_logs import LOGS_AT_ONCE, HostedLogs
-from nilometer.broker.log_disposal import LogDisposal
-from nilometer.broker.metadata_log import MetadataLog
+from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.replicas.hosted_logs import LOGS_AT_ONCE, HostedLogs
+from nilometer.broker.replicas.log_disposal import LogDisposal
+from nilometer.broker.replicas.wanted_logs import wanted_by, wanted_on
+from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
-from nilometer.broker.wanted_logs import wanted_by, wanted_on
 from nilometer.cluster import (
     BrokerId,
     ClusterImage,

@@ -7,7 +7,7 @@ import random
 import uuid
 from collections.abc import Callable
 
-from nilometer.broker.partition import Partition
+from nilometer.broker.replicas.partition import Partition
 from nilometer.cluster.identifiers import BrokerId, LeaderEpoch, PartitionEpoch, TopicId, TopicIdPartition
 from nilometer.cluster.partition import PartitionState
 from nilometer.replication import AlterPartition, FollowerRole, LeaderRole, Replica

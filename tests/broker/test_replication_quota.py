@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nilometer.broker.config import BrokerConfig
-from nilometer.broker.replication_quota import UNLIMITED, ReplicationQuota, ReplicationQuotas
+from nilometer.broker.replicas.replication_quota import UNLIMITED, ReplicationQuota, ReplicationQuotas
+from nilometer.broker.settings.config import BrokerConfig
 from nilometer.cluster.entries import Entry
 from nilometer.cluster.identifiers import BrokerId, ControllerEpoch, EntryNumber, Incarnation, TopicId
 from nilometer.cluster.image import ClusterImage

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from nilometer.broker.broker import Broker
-from nilometer.broker.config import BrokerConfig
+from nilometer.broker.settings.config import BrokerConfig
 from nilometer.client.admin import Admin
 from nilometer.client.cluster_metadata import TopicPartition
 from nilometer.client.consumer.consumer import Consumer

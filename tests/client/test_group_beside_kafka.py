@@ -41,12 +41,16 @@ SETTLED_S = 25.0
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("groups")
+    quick = {
+        "group.initial.rebalance.delay.ms": "0",
+        "group.consumer.min.heartbeat.interval.ms": "100",
+        "group.consumer.heartbeat.interval.ms": "300",
+    }
     if os.environ.get("CLIENTS_AGAINST") == "apache-kafka":
-        with ApacheKafka(folder) as apache:
+        with ApacheKafka(folder, overrides=quick) as apache:
             yield apache.bootstrap
     else:
-        at_once = {"group.initial.rebalance.delay.ms": "0"}
-        with NilometerBroker(folder / "data", at_once) as broker:
+        with NilometerBroker(folder / "data", quick) as broker:
             yield broker.bootstrap
 
 
@@ -77,9 +81,10 @@ class Ours:
             "group.id": group,
             "client.id": "ours",
             "auto.offset.reset": "earliest",
-            "heartbeat.interval.ms": 200,
             **{key.replace("_", "."): value for key, value in keys.items()},
         }
+        if keys.get("group_protocol") != "consumer":
+            self._settings["heartbeat.interval.ms"] = 200
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
 
@@ -140,16 +145,18 @@ class Librdkafka:
 
 
 @contextlib.asynccontextmanager
-async def java_member(bootstrap: str, group: str, topic: str, assignor: str) -> AsyncIterator[Counter[bytes]]:
+async def java_member(
+    bootstrap: str, group: str, topic: str, assignor: str, protocol: str = "classic"
+) -> AsyncIterator[Counter[bytes]]:
     """Apache Kafka's console consumer: what it printed so far."""
+    settings = {"group.protocol": protocol, "client.id": "java"}
+    if protocol == "classic":
+        settings["partition.assignment.strategy"] = f"org.apache.kafka.clients.consumer.{assignor}"
+        settings["heartbeat.interval.ms"] = "200"
     command = java_command(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
         *("--bootstrap-server", bootstrap, "--group", group, "--topic", topic, "--from-beginning"),
-        *(
-            "--command-property",
-            f"partition.assignment.strategy=org.apache.kafka.clients.consumer.{assignor}",
-        ),
-        *("--command-property", "heartbeat.interval.ms=200", "--command-property", "client.id=java"),
+        *(word for key, value in settings.items() for word in ("--command-property", f"{key}={value}")),
     )
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
@@ -248,6 +255,44 @@ def test_c2_one_group_of_three_clients_shares_a_topic_whoever_leads(
                     await watcher.settled(3)
                     sent |= await produce(producer, topic, 600, 300)
                     everyone = (first.values, other.values, printed, again.values)
+                    await read_by(sent, *everyone)
+                    assert all(len(each) >= 50 for each in everyone)
+
+    asyncio.run(story())
+
+
+@pytest.mark.java
+def test_kip_848_members_share_a_topic_with_javas_and_with_a_classic_one(kafka: str) -> None:
+    ensure_java()
+    topic = group = "next-generation"
+
+    async def story() -> None:
+        system = Runtime.system()
+        where = {"bootstrap.servers": kafka}
+        async with Admin(system, where) as admin, Producer(system, where) as producer:
+            await admin.create_topic(NewTopic(topic, PARTITIONS, 1))
+            watcher = Watcher(admin, group)
+            first = Ours(kafka, group, topic, group_protocol="consumer", group_remote_assignor="range")
+            second = Ours(kafka, group, topic, group_protocol="consumer", group_instance_id="static")
+            classic = Ours(kafka, group, topic, partition_assignment_strategy="cooperative-sticky,range")
+            sent: set[bytes] = set()
+            async with contextlib.AsyncExitStack() as stack:
+                async with first:
+                    await watcher.settled(1)
+                    await stack.enter_async_context(second)
+                    found = await watcher.settled(2)
+                    assert (found.group_type, found.assignor) == ("consumer", "range")
+                    printed = await stack.enter_async_context(
+                        java_member(kafka, group, topic, "", "consumer")
+                    )
+                    await watcher.settled(3)
+                    sent |= await produce(producer, topic, 0, 300)
+                    await read_by(sent, first.values, second.values, printed)
+                await watcher.settled(2)
+                async with classic:
+                    await watcher.settled(3)
+                    sent |= await produce(producer, topic, 300, 300)
+                    everyone = (first.values, second.values, printed, classic.values)
                     await read_by(sent, *everyone)
                     assert all(len(each) >= 50 for each in everyone)
 

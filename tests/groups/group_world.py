@@ -84,6 +84,7 @@ class GroupWorld:
     def __post_init__(self) -> None:
         self._new_member_id = counted_ids()
         self._tokens = 0
+        self._forgotten: set[Token] = set()
         self.load()
 
     @property
@@ -93,7 +94,8 @@ class GroupWorld:
     # -- the shard ---------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """A coordinator that knows nothing but the log."""
+        """A coordinator that knows nothing but the log. Whoever waited for the former one waits no more."""
+        self._forgotten.update(self.unanswered())
         self.shard = GroupShard(self.config, self._new_member_id, self.image)
         for key, value in self.log:
             record = decode_record(key, value)
@@ -131,6 +133,14 @@ class GroupWorld:
 
     def is_answered(self, token: Token) -> bool:
         return token in self.replies
+
+    def forget(self, token: Token) -> None:
+        self._forgotten.add(token)
+        self.shard.forget(token)
+
+    def unanswered(self) -> set[Token]:
+        sent = {Token(number) for number in range(1, self._tokens + 1)}
+        return sent - self._forgotten - set(self.replies)
 
     def pass_time(self, ms: int) -> None:
         """Every timer on the way goes off at its own time."""

@@ -197,7 +197,7 @@ def test_of_two_requests_of_one_member_the_later_is_answered_with_the_generation
 def test_a_client_that_is_gone_is_not_answered_and_its_group_goes_on() -> None:
     world = GroupWorld()
     gone, there = world.join(client="a"), world.join(client="b")
-    world.shard.forget(gone)
+    world.forget(gone)
     world.pass_time(2 * DELAY_MS)
     assert not world.is_answered(gone)
     assert world.joined(there).generation_id == 1

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from nilometer.broker.broker import Broker
-from nilometer.broker.config import BrokerConfig
+from nilometer.broker.settings.config import BrokerConfig
 from nilometer.coordination import LocalStore
 from nilometer.runtime import Runtime
 from nilometer.simulation.world import Process, World

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.broker.fetch_session import FetchSession
+from nilometer.broker.fetching.fetch_session import FetchSession
 from nilometer.simulation.disk import VirtualFile
 from nilometer.simulation.minimise import minimise
 from nilometer.simulation.plan import Kind, draw

@@ -266,3 +266,86 @@ def fetch_fields(
         ),
         "require_stable": stable,
     }
+
+
+class NextGenerationMember:
+    """A member of a consumer group (KIP-848): it says everything in heartbeats, and makes up its own id."""
+
+    def __init__(self, side: Side, group: str, member_id: str, instance_id: str | None = None) -> None:
+        self.side = side
+        self.group = group
+        self.id = member_id
+        self.instance_id = instance_id
+        self.epoch = 0
+        self.owned: tuple[tuple[UUID, tuple[int, ...]], ...] | None = None
+        self.heartbeats = 0
+
+    def message(self, version: int = 1, **fields: Any) -> Any:
+        given: dict[str, Any] = {
+            "group_id": self.group,
+            "member_id": self.id,
+            "member_epoch": self.epoch,
+            "instance_id": self.instance_id,
+            "rebalance_timeout_ms": -1,
+            "topic_partitions": None,
+            **fields,
+        }
+        owned = given["topic_partitions"]
+        if owned is not None:
+            given["topic_partitions"] = tuple(
+                make(
+                    ApiKey.CONSUMER_GROUP_HEARTBEAT,
+                    version,
+                    "TopicPartitions",
+                    topic_id=topic_id,
+                    partitions=partitions,
+                )
+                for topic_id, partitions in owned
+            )
+        answer = self.side.message(ApiKey.CONSUMER_GROUP_HEARTBEAT, version, **given)
+        self.heartbeats += 1
+        return answer
+
+    def ask(self, version: int = 1, **fields: Any) -> Plain:
+        """A heartbeat of which nothing is remembered."""
+        return self.side.plain(self.message(version, **fields))
+
+    def join(self, *topics: str, **fields: Any) -> Plain:
+        given: dict[str, Any] = {
+            "rebalance_timeout_ms": 10_000,
+            "subscribed_topic_names": topics,
+            "topic_partitions": (),
+            "member_epoch": 0,
+            **fields,
+        }
+        return self._take(self.message(**given))
+
+    def heartbeat(self, **fields: Any) -> Plain:
+        return self._take(self.message(**fields))
+
+    def _take(self, answer: Any) -> Plain:
+        if answer.error_code == ErrorCode.none:
+            self.epoch = answer.member_epoch
+            if answer.assignment is not None:
+                self.owned = tuple(
+                    (each.topic_id, tuple(sorted(each.partitions)))
+                    for each in answer.assignment.topic_partitions
+                )
+        return self.side.plain(answer)
+
+    @property
+    def partitions(self) -> tuple[int, ...]:
+        """Of whatever topics, once it has been assigned any."""
+        return tuple(sorted(partition for _, partitions in self.owned or () for partition in partitions))
+
+    def beat_until(self, *partitions: int) -> None:
+        """Confirm what it has until it has just these."""
+
+        def has() -> bool:
+            self.heartbeat(topic_partitions=self.owned)
+            return self.partitions == partitions
+
+        eventually(has, f"{self.id} has {partitions}")
+
+    def leave(self, epoch: int = -1) -> Plain:
+        return self.side.plain(self.message(member_epoch=epoch))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nilometer.broker.internal_topics import new_internal_topic
+from nilometer.broker.control.internal_topics import new_internal_topic
 from nilometer.broker.services import Services
 from nilometer.cluster.controller.topics import NewTopic
 from nilometer.coordination.store import CoordinationError

@@ -13,30 +13,30 @@ import posixpath
 from collections.abc import Sequence
 
 from nilometer.broker import life_marker
+from nilometer.broker.api.dispatcher import RequestDispatcher
 from nilometer.broker.api.registry import ranges
-from nilometer.broker.config import BrokerConfig, Endpoint
 from nilometer.broker.connection import Connection, Reserve
-from nilometer.broker.controller import Controller
-from nilometer.broker.controller_channel import ControllerChannel
-from nilometer.broker.controller_link import ControllerLink
-from nilometer.broker.controller_upkeep import ControllerUpkeep
-from nilometer.broker.dispatcher import RequestDispatcher
-from nilometer.broker.fetch_session import FetchSessionCache
-from nilometer.broker.group_commit import GroupCommit
+from nilometer.broker.control.controller import Controller
+from nilometer.broker.control.controller_channel import ControllerChannel
+from nilometer.broker.control.controller_link import ControllerLink
+from nilometer.broker.control.controller_upkeep import ControllerUpkeep
+from nilometer.broker.control.internal_topics import InternalTopicGrowth, InternalTopics
+from nilometer.broker.control.membership import Membership, RegistrationRefused
+from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.control.producer_ids import ProducerIds
+from nilometer.broker.fetching.fetch_session import FetchSessionCache
 from nilometer.broker.groups.coordinator import GroupCoordinator
 from nilometer.broker.housekeeping import Housekeeping
-from nilometer.broker.internal_topics import InternalTopicGrowth, InternalTopics
-from nilometer.broker.isr_requests import IsrRequests
-from nilometer.broker.log_disposal import LogDisposal
-from nilometer.broker.membership import Membership, RegistrationRefused
-from nilometer.broker.metadata_log import MetadataLog
-from nilometer.broker.partition_host import LocalPartitionHost
-from nilometer.broker.producer_ids import ProducerIds
-from nilometer.broker.replica_fetchers import ReplicaFetchers
-from nilometer.broker.replica_manager import ReplicaManager
-from nilometer.broker.replica_repair import ReplicaRepair
-from nilometer.broker.replication_quota import ReplicationQuotas
+from nilometer.broker.replicas.group_commit import GroupCommit
+from nilometer.broker.replicas.isr_requests import IsrRequests
+from nilometer.broker.replicas.log_disposal import LogDisposal
+from nilometer.broker.replicas.partition_host import LocalPartitionHost
+from nilometer.broker.replicas.replica_fetchers import ReplicaFetchers
+from nilometer.broker.replicas.replica_manager import ReplicaManager
+from nilometer.broker.replicas.replica_repair import ReplicaRepair
+from nilometer.broker.replicas.replication_quota import ReplicationQuotas
 from nilometer.broker.services import Services
+from nilometer.broker.settings.config import BrokerConfig, Endpoint
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.controller.brokers import BrokerRegistration
 from nilometer.cluster.entries import BadEntry

@@ -10,11 +10,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from nilometer.broker.config import BrokerConfig
-from nilometer.broker.dispatcher import RequestDispatcher
-from nilometer.broker.log_disposal import LogDisposal
-from nilometer.broker.partition import Partition
-from nilometer.broker.replica_manager import ReplicaManager
+from nilometer.broker.api.dispatcher import RequestDispatcher
+from nilometer.broker.replicas.log_disposal import LogDisposal
+from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.replica_manager import ReplicaManager
+from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.runtime import Runtime
 from nilometer.storage import LogFenced

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from nilometer.broker.broker import Broker, StartFailed
-from nilometer.broker.config import BrokerConfig, parse_properties
+from nilometer.broker.settings.config import BrokerConfig, parse_properties
 from nilometer.config import ConfigProblem
 from nilometer.runtime import Runtime
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nilometer.broker.config import BrokerConfig
-from nilometer.broker.controller import Controller
-from nilometer.broker.controller_channel import ControllerChannel
-from nilometer.broker.controller_link import ControllerLink
-from nilometer.broker.fetch_session import FetchSessionCache
+from nilometer.broker.control.controller import Controller
+from nilometer.broker.control.controller_channel import ControllerChannel
+from nilometer.broker.control.controller_link import ControllerLink
+from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.control.producer_ids import ProducerIds
+from nilometer.broker.fetching.fetch_session import FetchSessionCache
 from nilometer.broker.groups.coordinator import GroupCoordinator
-from nilometer.broker.metadata_log import MetadataLog
-from nilometer.broker.producer_ids import ProducerIds
-from nilometer.broker.replica_manager import ReplicaManager
-from nilometer.broker.replication_quota import ReplicationQuotas
+from nilometer.broker.replicas.replica_manager import ReplicaManager
+from nilometer.broker.replicas.replication_quota import ReplicationQuotas
+from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.controller.topics import TopicDefaults
 from nilometer.cluster.image import ClusterImage

@@ -6,8 +6,8 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nilometer.broker.config import BROKER_CONFIG_DEFINITION
 from nilometer.broker.services import Services
+from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION
 from nilometer.cluster.records import ConfigResourceType
 from nilometer.config import ConfigKey
 from nilometer.storage.log_config import TOPIC_CONFIG

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from nilometer.broker.config import parse_properties
+from nilometer.broker.settings.config import parse_properties
 from nilometer.cli.broker_commands import DEFAULT_DATA_DIR
 from nilometer.cli.cluster_options import json_option, print_table
 from nilometer.cli.local_cluster import LocalCluster

@@ -18,8 +18,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 
 from nilometer.broker.broker import Broker, StartFailed
-from nilometer.broker.config import BrokerConfig
-from nilometer.broker.partition import Partition
+from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.settings.config import BrokerConfig
 from nilometer.cluster.identifiers import BrokerId
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordination import LocalStore

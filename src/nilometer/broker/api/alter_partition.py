@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
+from nilometer.broker.api.controller_requests import on_controller
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import Reply
-from nilometer.broker.controller_requests import on_controller
 from nilometer.broker.services import Services
 from nilometer.cluster.controller.alter_partition import (
     AlteredPartition,

@@ -71,7 +71,7 @@ def _member(request: Request, member: DescribedConsumerGroupMember) -> Message:
         client_id=member.client_id,
         client_host=member.client_host,
         subscribed_topic_names=member.subscribed_topic_names,
-        subscribed_topic_regex=member.subscribed_topic_regex,
+        subscribed_topic_regex=member.subscribed_topic_regex or "",
         assignment=_assignment(request, member.assignment),
         target_assignment=_assignment(request, member.target_assignment),
         member_type=member.member_type,

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from nilometer.broker.api.group_client import client_host, client_id
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import Reply
-from nilometer.broker.groups.clients import client_host, client_id
 from nilometer.broker.services import Services
 from nilometer.groups.requests import ConsumerGroupHeartbeat, ConsumerGroupHeartbeatReply, TopicPartitions
 from nilometer.wire.api_keys import ApiKey

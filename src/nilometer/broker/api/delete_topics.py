@@ -7,9 +7,9 @@ from collections import Counter
 from dataclasses import dataclass
 from uuid import UUID
 
+from nilometer.broker.api.controller_requests import on_controller
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import Reply
-from nilometer.broker.controller_requests import on_controller
 from nilometer.broker.services import Services
 from nilometer.cluster.controller.decision import Decision, Outcome
 from nilometer.cluster.controller.topics import decide_delete_topics

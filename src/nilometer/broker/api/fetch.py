@@ -5,8 +5,8 @@ Versions: 4 brings today's batches and isolation levels; 7 sessions (KIP-227); 9
 (KIP-320); 11 follower fetching (KIP-392); 12 diverging epochs; 13 topics by id; 15 the follower's broker
 epoch.
 
-A fetch that finds less than ``min_bytes`` waits (:mod:`nilometer.broker.delayed_fetch`); one that would have
-to wait for the device to read has that done aside first, and then reads from memory.
+A fetch that finds less than ``min_bytes`` waits (:mod:`nilometer.broker.replicas.delayed_fetch`); one that
+would have to wait for the device to read has that done aside first, and then reads from memory.
 """
 
 from __future__ import annotations
@@ -17,12 +17,18 @@ from collections.abc import Sequence
 from nilometer.broker.api.fetch_answer import encode_fetch_answer, refuse_fetch
 from nilometer.broker.api.spec import ApiSpec, Request, spawn
 from nilometer.broker.connection import Reply
-from nilometer.broker.delayed_fetch import DelayedFetch, FetchWatchable
-from nilometer.broker.fetch_reader import FetchReader, ReaderIdentity
-from nilometer.broker.fetch_session import FINAL_EPOCH, FetchPartition, FetchRound, PartitionKey, TopicKey
-from nilometer.broker.partition import Partition
+from nilometer.broker.fetching.fetch_reader import FetchReader, ReaderIdentity
+from nilometer.broker.fetching.fetch_session import (
+    FINAL_EPOCH,
+    FetchPartition,
+    FetchRound,
+    PartitionKey,
+    TopicKey,
+)
+from nilometer.broker.fetching.session_watch import watch_of
+from nilometer.broker.replicas.delayed_fetch import DelayedFetch, FetchWatchable
+from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.services import Services
-from nilometer.broker.session_watch import watch_of
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import KafkaError

@@ -10,8 +10,8 @@ from uuid import UUID
 from nilometer.broker.api.leader_hints import LeaderHints
 from nilometer.broker.api.spec import Request
 from nilometer.broker.connection import Reply
-from nilometer.broker.fetch_reader import FetchOutcome
-from nilometer.broker.fetch_session import FetchRound
+from nilometer.broker.fetching.fetch_reader import FetchOutcome
+from nilometer.broker.fetching.fetch_session import FetchRound
 from nilometer.broker.services import Services
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.fetch_response import (

@@ -7,12 +7,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from nilometer.broker.api.controller_requests import on_controller
 from nilometer.broker.api.describe_configs import RESOURCE_BROKER, RESOURCE_TOPIC
 from nilometer.broker.api.spec import ApiSpec, Request
-from nilometer.broker.config import BROKER_CONFIG_DEFINITION
 from nilometer.broker.connection import Reply
-from nilometer.broker.controller_requests import on_controller
 from nilometer.broker.services import Services
+from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION
 from nilometer.cluster.controller.configs import (
     AlterResource,
     ConfigAlteration,

@@ -4,8 +4,9 @@ Versions: 3 brings today's batches (2 and older are refused, though 0 is adverti
 would otherwise send gzip and snappy uncompressed, KAFKA-18659); 7 zstd; 8 per-record errors; 9 flexible; 10
 tells the present leader on NOT_LEADER_OR_FOLLOWER (KIP-951); 12 transactions v2; 13 topics by id.
 
-The way of a request: here → :class:`~nilometer.broker.partition.Partition` → log → segment; back up through
-:class:`~nilometer.broker.delayed_produce.DelayedProduce` where the acknowledgement has to wait.
+The way of a request: here → :class:`~nilometer.broker.replicas.partition.Partition` → log → segment; back
+up through :class:`~nilometer.broker.replicas.delayed_produce.DelayedProduce` where the acknowledgement has to
+wait.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from uuid import UUID
 from nilometer.broker.api.leader_hints import LeaderHints
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import CloseConnection, Reply
-from nilometer.broker.delayed_produce import DelayedProduce, ProduceOutcome
-from nilometer.broker.internal_topics import check_client_may_write
-from nilometer.broker.partition import Partition
+from nilometer.broker.control.internal_topics import check_client_may_write
 from nilometer.broker.produced_records import check_produced_records
+from nilometer.broker.replicas.delayed_produce import DelayedProduce, ProduceOutcome
+from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.services import Services
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey

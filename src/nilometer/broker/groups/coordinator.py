@@ -11,15 +11,15 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from nilometer.broker.config import BrokerConfig
 from nilometer.broker.connection import Reply as Frame
+from nilometer.broker.control.internal_topics import InternalTopics
+from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.groups.answers import GroupAnswer
 from nilometer.broker.groups.coordinator_shell import CoordinatorShell, ShellOptions
 from nilometer.broker.groups.refusals import refuse
-from nilometer.broker.internal_topics import InternalTopics
-from nilometer.broker.metadata_log import MetadataLog
-from nilometer.broker.partition import Partition
-from nilometer.broker.replica_manager import ReplicaManager
+from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.replica_manager import ReplicaManager
+from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.image import ClusterImage

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nilometer.broker.groups.loading import read_records
 from nilometer.broker.groups.refusals import refuse, refuse_for_log
-from nilometer.broker.partition import Partition
+from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.image import ClusterImage
 from nilometer.groups.effects import Effects, Token

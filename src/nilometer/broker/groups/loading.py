@@ -11,7 +11,7 @@ import logging
 from collections.abc import AsyncGenerator, Sequence
 from typing import NamedTuple
 
-from nilometer.broker.partition import Partition
+from nilometer.broker.replicas.partition import Partition
 from nilometer.groups.record_format import decode_record
 from nilometer.groups.records import CoordinatorRecord
 from nilometer.runtime import Runtime

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -40,6 +40,7 @@ from nilometer.client.group.group_exchange import (
 )
 from nilometer.client.group.leading import Deal, deal_out
 from nilometer.client.group.liveness import Liveness
+from nilometer.client.group.member import LEAVE_TIMEOUT_MS, CommitOwned
 from nilometer.client.group.ownership import Ownership
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.consumer_protocol import Subscription, decode_assignment, encode_subscription
@@ -49,15 +50,11 @@ logger = logging.getLogger(__name__)
 
 JOIN_SLACK_MS = 5_000
 """How much longer than a rebalance may last its JoinGroup is waited for."""
-LEAVE_TIMEOUT_MS = 5_000
 
 JOIN_AGAIN = frozenset(
     {ErrorCode.unknown_member_id, ErrorCode.illegal_generation, ErrorCode.rebalance_in_progress}
 )
 """Errors of a round after which the next one may well succeed."""
-
-CommitOwned = Callable[[Sequence[TopicPartition]], Awaitable[None]]
-"""Commits the positions of partitions that are about to go, where that is automatic. Raises nothing."""
 
 
 class MemberState(enum.Enum):
@@ -143,9 +140,6 @@ class ClassicMember:
         self._liveness.on_poll_ended(self._clock.monotonic_ms())
         if self._liveness.next_deadline_ms() < self._sleeps_until_ms:
             self._changed.set()
-
-    def wants_poll(self) -> bool:
-        return self._rejoin_reason is not None or self._round is not None or self._fatal is not None
 
     def next_wake_ms(self) -> int | None:
         """When a poll that waits has something to do, if nothing happens before."""

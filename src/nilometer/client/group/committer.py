@@ -40,6 +40,14 @@ class CommitFailed(KafkaError):
     """
 
 
+class StaleEpoch(KafkaError):
+    """The coordinator has let the member into a newer epoch than it knows of: it will hear of it at once."""
+
+    @property
+    def retriable(self) -> bool:
+        return True
+
+
 class Committer:
     def __init__(
         self,
@@ -103,6 +111,8 @@ class Committer:
         if problem is not None:
             self._coordinator.on_error(problem.code, self._coordinator.node_id)
             self._on_refused(problem.code, identity)
+            if problem.code == ErrorCode.stale_member_epoch:
+                raise StaleEpoch(problem.code, problem.message)
             if problem.code in NOT_A_MEMBER:
                 raise CommitFailed(problem.code, problem.message)
             raise problem

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol
 
 from nilometer.client.backoff import Backoff
 from nilometer.client.client import Client
@@ -19,9 +18,11 @@ from nilometer.client.cluster_metadata import TopicPartition
 from nilometer.client.consumer.positions import Positions
 from nilometer.client.group.classic_member import ClassicMember
 from nilometer.client.group.committer import Committer
+from nilometer.client.group.consumer_member import ConsumerMember
 from nilometer.client.group.coordinator import Coordinator
 from nilometer.client.group.group_config import GroupConfig
 from nilometer.client.group.group_exchange import MemberIdentity, OffsetAndMetadata
+from nilometer.client.group.member import Member
 from nilometer.client.group.ownership import Ownership, RebalanceListener
 from nilometer.client.group.subscription import Subscription
 from nilometer.client.jobs import Jobs
@@ -33,22 +34,6 @@ PARTING_TIMEOUT_MS = 5_000
 """How long the commits of one who leaves may take."""
 
 OnCommit = Callable[[Mapping[TopicPartition, OffsetAndMetadata], KafkaError | None], None]
-
-
-class Member(Protocol):
-    """Either protocol's member."""
-
-    @property
-    def identity(self) -> MemberIdentity: ...
-    def commit_identity(self) -> MemberIdentity: ...
-    def on_poll_begun(self) -> None: ...
-    def on_poll_ended(self) -> None: ...
-    def wants_poll(self) -> bool: ...
-    def next_wake_ms(self) -> int | None: ...
-    async def poll(self, deadline_ms: int) -> None: ...
-    def request_rejoin(self, reason: str) -> None: ...
-    def on_error(self, code: ErrorCode, identity: MemberIdentity) -> None: ...
-    async def leave(self, reason: str) -> None: ...
 
 
 class Membership:
@@ -203,7 +188,8 @@ class Membership:
     # --- helpers
 
     def _new_member(self) -> Member:
-        return ClassicMember(
+        kind = ConsumerMember if self.config.uses_consumer_protocol else ClassicMember
+        return kind(
             self._client,
             self.config,
             self._coordinator,

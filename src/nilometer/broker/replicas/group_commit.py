@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from nilometer.broker.partition import Partition
+from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.tasks import Tasks
 from nilometer.runtime import Runtime
 from nilometer.storage import FlushPlan

@@ -7,8 +7,8 @@ fetch costs anything, however many partitions a session has.
 
 from __future__ import annotations
 
-from nilometer.broker.delayed_fetch import FetchWaiter, FetchWatchable
-from nilometer.broker.fetch_session import FetchSession, PartitionKey
+from nilometer.broker.fetching.fetch_session import FetchSession, PartitionKey
+from nilometer.broker.replicas.delayed_fetch import FetchWaiter, FetchWatchable
 
 
 class SessionWatch:

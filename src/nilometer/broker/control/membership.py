@@ -14,8 +14,8 @@ from dataclasses import replace
 
 import msgspec
 
-from nilometer.broker.controller import Controller
-from nilometer.broker.metadata_log import MetadataLog
+from nilometer.broker.control.controller import Controller
+from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.controller.brokers import (
     BrokerRegistration,

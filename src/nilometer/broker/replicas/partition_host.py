@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from nilometer.broker.group_commit import GroupCommit
-from nilometer.broker.isr_requests import IsrRequests
-from nilometer.broker.log_disposal import LogDisposal
-from nilometer.broker.partition import Partition
-from nilometer.broker.replica_fetchers import ReplicaFetchers
+from nilometer.broker.replicas.group_commit import GroupCommit
+from nilometer.broker.replicas.isr_requests import IsrRequests
+from nilometer.broker.replicas.log_disposal import LogDisposal
+from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.replica_fetchers import ReplicaFetchers
 from nilometer.replication import AlterPartition
 from nilometer.runtime import Runtime
 from nilometer.storage import LogFenced, Truncation

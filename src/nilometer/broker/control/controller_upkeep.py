@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from nilometer.broker.config import BrokerConfig
-from nilometer.broker.controller import Controller
+from nilometer.broker.control.controller import Controller
+from nilometer.broker.settings.config import BrokerConfig
 from nilometer.cluster.controller.elections import decide_preferred_leaders
 from nilometer.coordination.store import CoordinationError
 from nilometer.wire.errors import KafkaError

@@ -17,9 +17,9 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
-from nilometer.broker.config import BrokerConfig
-from nilometer.broker.log_disposal import LogDisposal
-from nilometer.broker.wanted_logs import WantedLog
+from nilometer.broker.replicas.log_disposal import LogDisposal
+from nilometer.broker.replicas.wanted_logs import WantedLog
+from nilometer.broker.settings.config import BrokerConfig
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigResourceType
 from nilometer.runtime import Runtime

@@ -6,8 +6,8 @@ Keys that give topics their defaults (``log.segment.bytes``, …) are derived fr
 
 from __future__ import annotations
 
-from nilometer.broker.group_config_keys import GROUP_KEYS, GROUP_KEYS_WITHOUT_EFFECT
 from nilometer.broker.replica_selection import SELECTORS
+from nilometer.broker.settings.group_config_keys import GROUP_KEYS, GROUP_KEYS_WITHOUT_EFFECT
 from nilometer.config import ConfigKey, ConfigKind
 
 _BOOLEAN, _INT, _LONG = ConfigKind.BOOLEAN, ConfigKind.INT, ConfigKind.LONG

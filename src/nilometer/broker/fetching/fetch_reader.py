@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from nilometer.broker.fetch_session import FetchPartition, PartitionKey
-from nilometer.broker.partition import Partition
-from nilometer.broker.replica_manager import ReplicaManager
-from nilometer.broker.replication_quota import ReplicationQuota
+from nilometer.broker.fetching.fetch_session import FetchPartition, PartitionKey
+from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.replica_manager import ReplicaManager
+from nilometer.broker.replicas.replication_quota import ReplicationQuota
 from nilometer.replication import DivergingFetch, EpochEnd, FollowerRole, RefuseFetch, ServeFetch
 from nilometer.storage import CorruptRecordFound, LogSlice
 from nilometer.wire.compression import Bytes

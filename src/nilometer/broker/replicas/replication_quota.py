@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nilometer.broker.config import BrokerConfig
-from nilometer.broker.config_keys import LONG_MAX
+from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.settings.config_keys import LONG_MAX
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigResourceType

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from nilometer.broker.config import BrokerConfig
-from nilometer.broker.metadata_log import MetadataLog
-from nilometer.broker.partition import Partition
-from nilometer.broker.replica_fetcher import ReplicaFetcher
-from nilometer.broker.replication_quota import ReplicationQuota
+from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.replica_fetcher import ReplicaFetcher
+from nilometer.broker.replicas.replication_quota import ReplicationQuota
+from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.identifiers import BrokerId
 from nilometer.replication import FollowerRole

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nilometer.broker.group_config_keys import ASSIGNORS
+from nilometer.broker.settings.group_config_keys import ASSIGNORS
 from nilometer.config import ConfigProblem
 from nilometer.groups.config import ConsumerGroupMigrationPolicy, GroupConfig
 
 if TYPE_CHECKING:
-    from nilometer.broker.config import BrokerConfig
+    from nilometer.broker.settings.config import BrokerConfig
 
 MINUTE_MS = 60_000
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-from nilometer.broker.metadata_log import MetadataLog
+from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.cluster.controller.decision import Decision
 from nilometer.cluster.entries import Entry, Office, encode_entry, entries_of
 from nilometer.cluster.identifiers import BrokerId, Incarnation

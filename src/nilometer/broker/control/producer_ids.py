@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from nilometer.broker.controller_link import ControllerLink
+from nilometer.broker.control.controller_link import ControllerLink
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 

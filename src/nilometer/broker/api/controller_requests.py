@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from nilometer.broker.api.spec import Request, spawn
 from nilometer.broker.connection import Reply
-from nilometer.broker.controller_channel import FORWARDED_PREFIX, ConnectionLost
+from nilometer.broker.control.controller_channel import FORWARDED_PREFIX, ConnectionLost
 from nilometer.broker.services import Services
 from nilometer.cluster.controller.decision import Decision
 from nilometer.cluster.image import ClusterImage

@@ -18,13 +18,13 @@ import posixpath
 from collections.abc import Callable, Iterator, Sequence
 from uuid import UUID
 
-from nilometer.broker.config import BrokerConfig
-from nilometer.broker.hosted_logs import HostedLogs
-from nilometer.broker.log_disposal import LogDisposal
-from nilometer.broker.partition import Partition, PartitionHost
-from nilometer.broker.replica_fetchers import ReplicaFetchers
 from nilometer.broker.replica_selection import RACK_AWARE_SELECTOR, preferred_read_replica
-from nilometer.broker.wanted_logs import wanted_by, wanted_of, wanted_on
+from nilometer.broker.replicas.hosted_logs import HostedLogs
+from nilometer.broker.replicas.log_disposal import LogDisposal
+from nilometer.broker.replicas.partition import Partition, PartitionHost
+from nilometer.broker.replicas.replica_fetchers import ReplicaFetchers
+from nilometer.broker.replicas.wanted_logs import wanted_by, wanted_of, wanted_on
+from nilometer.broker.settings.config import BrokerConfig
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.entries import Entry
 from nilometer.cluster.identifiers import (

@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from nilometer.broker.config import BrokerConfig
-from nilometer.broker.controller import Controller
-from nilometer.broker.controller_link import ControllerLink
-from nilometer.broker.metadata_log import MetadataLog
+from nilometer.broker.control.controller import Controller
+from nilometer.broker.control.controller_link import ControllerLink
+from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.settings.config import BrokerConfig
 from nilometer.cluster.controller.internal_topics import decide_internal_topic_growth, internal_topic
 from nilometer.cluster.controller.topics import NewTopic
 from nilometer.cluster.delta import ImageDelta

@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
-from nilometer.broker.config import BrokerConfig
-from nilometer.broker.partition import Partition
-from nilometer.broker.replication_quota import ReplicationQuota
+from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.replication_quota import ReplicationQuota
+from nilometer.broker.settings.config import BrokerConfig
 from nilometer.client.connection import Connection
 from nilometer.cluster.identifiers import uuid_from_text
 from nilometer.replication import IN_AGREEMENT, EpochEnd, FetchAnswer, FollowerFetch, FollowerRole

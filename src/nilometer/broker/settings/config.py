@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nilometer.broker.config_keys import IGNORED_KEYS, OWN_KEYS
-from nilometer.broker.group_settings import group_config
+from nilometer.broker.settings.config_keys import IGNORED_KEYS, OWN_KEYS
+from nilometer.broker.settings.group_settings import group_config
 from nilometer.config import ConfigDefinition, ConfigKey, ConfigProblem
 from nilometer.config.definition import ConfigValue
 from nilometer.storage.log_config import TOPIC_CONFIG, topic_defaults

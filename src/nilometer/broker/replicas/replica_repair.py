@@ -19,9 +19,9 @@ import asyncio
 import logging
 import posixpath
 
-from nilometer.broker.controller_link import ControllerLink
-from nilometer.broker.partition import Partition, PartitionHost
-from nilometer.broker.replica_manager import ReplicaManager
+from nilometer.broker.control.controller_link import ControllerLink
+from nilometer.broker.replicas.partition import Partition, PartitionHost
+from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.tasks import Tasks
 from nilometer.coordination.store import CoordinationError
 from nilometer.replication import NoRole

@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol, assert_never
 
-from nilometer.broker.delayed_fetch import FetchWaiter
-from nilometer.broker.delayed_produce import DelayedProduce, ProduceOutcome, ProduceWait
+from nilometer.broker.replicas.delayed_fetch import FetchWaiter
+from nilometer.broker.replicas.delayed_produce import DelayedProduce, ProduceOutcome, ProduceWait
 from nilometer.cluster.identifiers import TopicIdPartition
 from nilometer.cluster.partition import PartitionState
 from nilometer.replication import (

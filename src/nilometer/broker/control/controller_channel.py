@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from nilometer.broker.metadata_log import MetadataLog
+from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.client.connection import Connection, ConnectionLost
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from nilometer.broker.controller_link import ControllerLink, IsrAnswers
-from nilometer.broker.partition import Partition
+from nilometer.broker.control.controller_link import ControllerLink, IsrAnswers
+from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.tasks import Tasks
 from nilometer.coordination.store import CoordinationError
 from nilometer.replication import AlterPartition, AlterPartitionAnswer

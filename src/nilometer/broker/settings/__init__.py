@@ -1,0 +1,1 @@
+"""What ``server.properties`` may say, and what this broker was told."""

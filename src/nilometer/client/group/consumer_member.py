@@ -1,0 +1,366 @@
+"""A member of a consumer group (KIP-848): it says what it wants and has, and hears what it should have.
+
+A shell. Everything goes through one heartbeat. The coordinator deals the partitions out and answers with a
+*target*; the next poll gives up what is not in it, takes what is, and the heartbeat after that says so.
+Other members read on meanwhile.
+
+Invariants:
+
+- Heartbeats say what is owned now; a partition is given up, and its user told, before that is said.
+- A target is taken up in :meth:`ConsumerMember.poll` alone, as callbacks belong into the user's calls.
+- Who is fenced, or stopped polling, has lost its partitions: its next poll says so before it joins anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from uuid import UUID
+
+from nilometer.client.backoff import Backoff
+from nilometer.client.client import Client
+from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.group.committer import CommitFailed
+from nilometer.client.group.coordinator import GROUP_CHANNEL, LOST, Coordinator
+from nilometer.client.group.group_config import GroupConfig
+from nilometer.client.group.group_exchange import MemberIdentity
+from nilometer.client.group.liveness import Liveness
+from nilometer.client.group.member import LEAVE_TIMEOUT_MS, CommitOwned
+from nilometer.client.group.ownership import Ownership
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.messages import Api, Message, milliseconds
+
+logger = logging.getLogger(__name__)
+
+JOIN_EPOCH = 0
+LEAVE_EPOCH = -1
+STATIC_LEAVE_EPOCH = -2
+"""A static member that goes says by this that it will come back."""
+OWN_MEMBER_ID_SINCE = 1
+UNCHANGED_MS = -1
+
+JOIN_ANEW = frozenset({ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch})
+
+Target = Mapping[UUID, tuple[int, ...]]
+"""Topic ids and partitions."""
+
+
+class ConsumerMember:
+    def __init__(
+        self,
+        client: Client,
+        config: GroupConfig,
+        coordinator: Coordinator,
+        ownership: Ownership,
+        topics: Callable[[], tuple[str, ...]],
+        commit_owned: CommitOwned,
+        attention: Callable[[], None],
+    ) -> None:
+        """As :class:`~nilometer.client.group.classic_member.ClassicMember` takes them."""
+        self._client = client
+        self._config = config
+        self._coordinator = coordinator
+        self._ownership = ownership
+        self._topics = topics
+        self._commit_owned = commit_owned
+        self._attention = attention
+        self._clock = client.runtime.clock
+        self._backoff = Backoff(
+            client.settings.integer("retry.backoff.ms"), client.settings.integer("retry.backoff.max.ms")
+        )
+        self._member_id = str(client.runtime.entropy.uuid())
+        self._epoch = JOIN_EPOCH
+        self._active = False
+        """Whether heartbeats are sent: from the first poll on, until the member leaves or is fenced."""
+        self._lost = False
+        """What is owned is another's by now; the user has yet to be told."""
+        self._liveness = Liveness(
+            session_timeout_ms=config.session_timeout_ms,
+            heartbeat_interval_ms=config.heartbeat_interval_ms,
+            max_poll_interval_ms=config.max_poll_interval_ms,
+        )
+        self._target: Target | None = None
+        """What was told last and is not taken up yet."""
+        self._told = False
+        """Whether the user was told of an assignment, be it empty, since this member joined."""
+        self._topic_ids: dict[str, UUID] = {}
+        self._said_topics: tuple[str, ...] | None = None
+        self._said_owned: list[TopicPartition] | None = None
+        """What the coordinator knows; None: it is to be told everything."""
+        self._failures = 0
+        self._fatal: KafkaError | None = None
+        self._beating: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._sleeps_until_ms = 0
+
+    # --- what the membership asks
+
+    @property
+    def identity(self) -> MemberIdentity:
+        if not self._active or self._epoch <= JOIN_EPOCH:
+            return MemberIdentity(self._member_id, instance_id=self._config.instance_id)
+        return MemberIdentity(self._member_id, self._epoch, self._config.instance_id)
+
+    def commit_identity(self) -> MemberIdentity:
+        identity = self.identity
+        if not identity.is_member:
+            raise CommitFailed(ErrorCode.unknown_member_id, "this consumer is not a member of its group now")
+        return identity
+
+    def on_poll_begun(self) -> None:
+        self._liveness.on_poll_begun()
+
+    def on_poll_ended(self) -> None:
+        self._liveness.on_poll_ended(self._clock.monotonic_ms())
+        if self._liveness.next_deadline_ms() < self._sleeps_until_ms:
+            self._changed.set()
+
+    def next_wake_ms(self) -> int | None:
+        """A target with topics that the metadata does not show yet is looked at again soon."""
+        return None if self._target is None else self._clock.monotonic_ms() + self._backoff.initial_ms
+
+    async def poll(self, deadline_ms: int) -> None:
+        """Take up what there is to take up. Raises KafkaError for what will not pass, and what callbacks
+        raise."""
+        if self._fatal is not None:
+            problem, self._fatal = self._fatal, None
+            raise problem
+        if self._lost:
+            self._lost = False
+            await self._ownership.give_up(self._ownership.owned(), lost=True)
+        if not self._active:
+            self._join()
+        if self._topics() != self._said_topics:
+            self._changed.set()
+        if self._target is not None:
+            await self._reconcile(self._target)
+
+    def request_rejoin(self, reason: str) -> None:
+        """The coordinator alone decides who gets what: there is nothing to ask for."""
+        self._changed.set()
+
+    def on_error(self, code: ErrorCode, identity: MemberIdentity) -> None:
+        """A commit was refused: the next heartbeat tells what became of this member."""
+        if code in JOIN_ANEW and identity == self.identity:
+            self._said_topics = None
+            self._changed.set()
+
+    async def leave(self, reason: str) -> None:
+        identity = self.identity
+        self._end(lost=self._lost)
+        self._member_id = str(self._client.runtime.entropy.uuid())  # whoever comes back is somebody else
+        if self._beating is not None and self._beating is not asyncio.current_task():
+            self._beating.cancel()
+            await asyncio.gather(self._beating, return_exceptions=True)
+            self._beating = None
+        if identity.is_member:
+            logger.info("Group %s: leaving: %s", self._config.group_id, reason)
+            await self._tell_leaving(identity.member_id)
+
+    # --- taking up a target
+
+    async def _reconcile(self, target: Target) -> None:
+        wanted, complete = self._named(target)
+        owned = self._ownership.owned()
+        going = [one for one in owned if one not in wanted]
+        if going:
+            await self._commit_owned(going)
+            if not self._active:
+                return  # fenced meanwhile: they are lost
+            await self._ownership.give_up(going)
+        if self._target is target and complete:
+            self._target = None
+        if wanted != set(self._ownership.owned()) or (complete and not self._told):
+            self._told = True
+            await self._ownership.take(wanted)
+        self._changed.set()
+
+    def _named(self, target: Target) -> tuple[set[TopicPartition], bool]:
+        """The partitions by their topics' names, and whether all names are known."""
+        found: set[TopicPartition] = set()
+        complete = True
+        for topic_id, numbers in target.items():
+            name = self._client.metadata.topic_name(topic_id)
+            if name is None:
+                complete = False
+                self._client.request_refresh()
+                continue
+            self._topic_ids[name] = topic_id
+            found.update(TopicPartition(name, number) for number in numbers)
+        return found, complete
+
+    # --- heartbeats
+
+    def _join(self) -> None:
+        """Send heartbeats from now on, the first of which asks to be let in."""
+        self._epoch = JOIN_EPOCH
+        self._active = True
+        self._told = False
+        self._said_topics = self._said_owned = None
+        self._liveness.on_joined(self._clock.monotonic_ms())
+        self._changed.set()
+        if self._beating is None or self._beating.done():
+            self._beating = asyncio.create_task(self._keep_alive(), name="group-heartbeat")
+
+    async def _keep_alive(self) -> None:
+        while True:
+            self._changed.clear()
+            now_ms = self._clock.monotonic_ms()
+            if not self._active:
+                await self._changed.wait()
+            elif self._liveness.poll_is_late(now_ms):
+                await self._leave_for_lateness()
+            elif self._has_news() or self._liveness.heartbeat_is_due(now_ms):
+                await self._beat(now_ms)
+            else:
+                self._sleeps_until_ms = self._liveness.next_deadline_ms()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(max(self._sleeps_until_ms - now_ms, 1) / 1000):
+                        await self._changed.wait()
+
+    def _has_news(self) -> bool:
+        if self._failures:
+            return False  # what failed is said again when the pause is over
+        return self._said_topics != self._topics() or self._said_owned != self._ownership.owned()
+
+    async def _beat(self, now_ms: int) -> None:
+        epoch, member_id = self._epoch, self._member_id
+        topics, owned = self._topics(), self._ownership.owned()
+        everything = epoch == JOIN_EPOCH or self._said_owned is None
+        self._liveness.on_heartbeat_sent(now_ms)
+        try:
+            response = await self._coordinator.ask(
+                ApiKey.CONSUMER_GROUP_HEARTBEAT,
+                lambda api: self._request(
+                    api,
+                    epoch,
+                    member_id,
+                    topics=topics if everything or topics != self._said_topics else None,
+                    owned=owned if everything or owned != self._said_owned else None,
+                    everything=everything,
+                ),
+                channel=GROUP_CHANNEL,
+            )
+            code, message = response.error_code, response.error_message or ""
+        except KafkaError as problem:
+            response, code, message = None, problem.code, problem.message
+        if not self._active or (epoch, member_id) != (self._epoch, self._member_id):
+            return
+        if response is not None and code == ErrorCode.none:
+            self._said_topics, self._said_owned = topics, owned
+            self._on_answer(response)
+        else:
+            self._on_refused(code, message)
+
+    def _on_answer(self, response: Message) -> None:
+        self._failures = 0
+        self._member_id = response.member_id or self._member_id
+        if response.member_epoch != self._epoch:
+            logger.info(
+                "Group %s: member %s is in epoch %d",
+                self._config.group_id,
+                self._member_id,
+                response.member_epoch,
+            )
+        self._epoch = response.member_epoch
+        self._liveness.heartbeat_every(max(milliseconds(response.heartbeat_interval), 1))
+        now_ms = self._clock.monotonic_ms()
+        self._liveness.on_heartbeat_answered(now_ms)
+        self._liveness.on_heartbeat_sent(now_ms)
+        if response.assignment is not None:
+            self._target = {
+                topic.topic_id: tuple(topic.partitions) for topic in response.assignment.topic_partitions
+            }
+            self._attention()
+
+    def _on_refused(self, code: ErrorCode, message: str) -> None:
+        now_ms = self._clock.monotonic_ms()
+        self._failures += 1
+        self._said_topics = self._said_owned = None
+        if code in JOIN_ANEW:
+            logger.info("Group %s: fenced (%s); joining anew", self._config.group_id, code.name)
+            self._end(lost=True)
+            self._failures = 0
+        elif code in LOST or KafkaError(code).retriable:
+            if code in LOST:
+                self._coordinator.lose(code.name)
+            pause_ms = self._backoff.delay_ms(self._failures, self._client.runtime.entropy)
+            self._liveness.on_heartbeat_failed(now_ms, pause_ms)
+        else:
+            self._fatal = KafkaError(code, message or f"group {self._config.group_id}")
+            self._end(lost=True)
+        self._attention()
+
+    def _end(self, *, lost: bool) -> None:
+        """Be no member any more, until the next poll."""
+        self._active = False
+        self._lost = lost
+        self._target = None
+        self._epoch = JOIN_EPOCH
+
+    def _request(
+        self,
+        api: Api,
+        epoch: int,
+        member_id: str,
+        *,
+        topics: Collection[str] | None = None,
+        owned: Collection[TopicPartition] | None = None,
+        everything: bool = False,
+    ) -> Message:
+        own_id = api.version >= OWN_MEMBER_ID_SINCE or epoch != JOIN_EPOCH
+        fields: dict[str, object] = {}
+        if api.version >= OWN_MEMBER_ID_SINCE:
+            fields["subscribed_topic_regex"] = None
+        return api.request(
+            **fields,
+            group_id=self._config.group_id,
+            member_id=member_id if own_id else "",
+            member_epoch=epoch,
+            instance_id=self._config.instance_id if everything or epoch < JOIN_EPOCH else None,
+            rack_id=self._config.rack if everything else None,
+            rebalance_timeout_ms=self._config.max_poll_interval_ms if everything else UNCHANGED_MS,
+            subscribed_topic_names=None if topics is None else tuple(topics),
+            server_assignor=self._config.remote_assignor if everything else None,
+            topic_partitions=None if owned is None else self._with_ids(api, owned),
+        )
+
+    def _with_ids(self, api: Api, owned: Collection[TopicPartition]) -> tuple[Message, ...]:
+        by_topic: dict[UUID, list[int]] = {}
+        for topic, number in owned:
+            by_topic.setdefault(self._topic_ids[topic], []).append(number)
+        return tuple(
+            api.make_request("TopicPartitions", topic_id=topic_id, partitions=tuple(numbers))
+            for topic_id, numbers in by_topic.items()
+        )
+
+    # --- leaving
+
+    async def _leave_for_lateness(self) -> None:
+        logger.warning(
+            "Group %s: no poll for max.poll.interval.ms (%d): leaving, so that others get the partitions. "
+            "Poll more often, or take fewer records at a time (max.poll.records).",
+            self._config.group_id,
+            self._config.max_poll_interval_ms,
+        )
+        self._lost = True
+        await self.leave("the time between polls was longer than max.poll.interval.ms")
+
+    async def _tell_leaving(self, member_id: str) -> None:
+        epoch = LEAVE_EPOCH if self._config.instance_id is None else STATIC_LEAVE_EPOCH
+
+        async def tell() -> None:
+            response = await self._coordinator.ask(
+                ApiKey.CONSUMER_GROUP_HEARTBEAT,
+                lambda api: self._request(api, epoch, member_id),
+                timeout_ms=LEAVE_TIMEOUT_MS,
+            )
+            self._coordinator.check(response.error_code, "leaving")
+
+        try:
+            await self._client.retry(tell, LEAVE_TIMEOUT_MS)
+        except KafkaError as problem:  # the session's end will tell the coordinator
+            logger.info("Group %s: left without a word: %s", self._config.group_id, problem)

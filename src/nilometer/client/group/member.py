@@ -1,0 +1,48 @@
+"""What a membership asks of its member, whichever protocol that speaks."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.group.group_exchange import MemberIdentity
+from nilometer.wire.errors import ErrorCode
+
+LEAVE_TIMEOUT_MS = 5_000
+"""How long the coordinator is tried to be told; it finds out by itself after a session."""
+
+CommitOwned = Callable[[Sequence[TopicPartition]], Awaitable[None]]
+"""Commits the positions of partitions that are about to go, where that is automatic. Raises nothing."""
+
+
+class Member(Protocol):
+    @property
+    def identity(self) -> MemberIdentity: ...
+
+    def commit_identity(self) -> MemberIdentity:
+        """Who commits. Raises KafkaError while nobody can."""
+        ...
+
+    def on_poll_begun(self) -> None: ...
+
+    def on_poll_ended(self) -> None: ...
+
+    def next_wake_ms(self) -> int | None:
+        """When a poll that waits has something to do, if nothing happens before."""
+        ...
+
+    async def poll(self, deadline_ms: int) -> None:
+        """Go through whatever rebalance is due, until ``deadline_ms``. Raises KafkaError for what will not
+        pass by itself, and what callbacks raise."""
+        ...
+
+    def request_rejoin(self, reason: str) -> None: ...
+
+    def on_error(self, code: ErrorCode, identity: MemberIdentity) -> None:
+        """What a commit was told, made as ``identity``."""
+        ...
+
+    async def leave(self, reason: str) -> None:
+        """Be a member no more, and tell the coordinator; whoever calls this gives the partitions up."""
+        ...
