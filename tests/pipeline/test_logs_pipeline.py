@@ -218,8 +218,8 @@ def test_a_running_job_is_stopped_between_two_batches_and_goes_on_later(spark, t
 
 
 def test_tables_without_their_checkpoint_are_refused(spark, topics, tmp_path):
-    (tmp_path / "lines").mkdir()
-    with pytest.raises(PipelineProblem, match="no checkpoint"):
+    (tmp_path / "lines" / "batch=00000000").mkdir(parents=True)
+    with pytest.raises(PipelineProblem, match=r"has tables \(lines\) but no checkpoint"):
         run_logs(spark, topics, "any", tmp_path)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import zipfile
@@ -199,6 +200,30 @@ def test_one_process_at_a_time_runs_a_pipeline(tmp_path):
     folder.begin(["lines"], "out")
 
 
+@pytest.mark.parametrize("how", [None, signal.SIGINT, signal.SIGTERM])
+def test_what_a_session_puts_on_disk_goes_when_its_process_does(how):
+    program = (
+        "from nilometer.cli.pipeline_signals import exit_on_sigterm\n"
+        "from nilometer.pipeline.spark_session import work_folder\n"
+        "exit_on_sigterm()\n"
+        "print(work_folder(), flush=True)\n"
+        "input()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    folder = Path(process.stdout.readline().strip())
+    assert folder.is_dir()
+    if how is not None:
+        process.send_signal(how)
+    process.communicate("\n")
+    assert not folder.exists()
+
+
 # --- jobs of one's own
 
 
@@ -207,14 +232,16 @@ def test_the_connectors_coordinate_fits_the_installed_pyspark():
     assert result.output.strip() == connector_coordinate()
 
 
-def test_submit_gives_executors_the_package_and_leaves_the_jobs_arguments_alone(tmp_path):
+def test_submit_gives_executors_the_package_and_leaves_the_jobs_arguments_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     given = ["submit", "--print", "--master", "spark://h:7077", "--conf", "a=b", "job.py", "--master", "x"]
     words = CliRunner().invoke(spark_group, given).output.split()
     assert words[1:3] == ["--master", "spark://h:7077"]
     assert words[-5:] == ["--conf", "a=b", "job.py", "--master", "x"]
     archive = next(word for word in words if word.startswith("spark.files=")).removeprefix("spark.files=")
     names = zipfile.ZipFile(archive).namelist()
-    assert {"pyspark_nilometer.py", "nilometer/pipeline/spark_source.py"} <= set(names)
+    sources = {"pyspark_nilometer.py", "pyspark_nilometer_log.py", "nilometer/pipeline/spark_source.py"}
+    assert sources <= set(names)
     local = CliRunner().invoke(spark_group, ["submit", "--print", "--kafka-connector", "job.py"]).output
     assert "spark.files" not in local
     assert f"--packages {connector_coordinate()} job.py" in local

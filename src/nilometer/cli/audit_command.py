@@ -15,6 +15,7 @@ from nilometer.broker.settings.config import parse_properties
 from nilometer.cli.broker_commands import DEFAULT_DATA_DIR
 from nilometer.cli.cluster_options import json_option, print_table
 from nilometer.cli.local_cluster import LocalCluster
+from nilometer.cli.pipeline_signals import exit_on_sigterm
 from nilometer.pipeline.errors import PipelineProblem, readable
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ def _run(places: list[str], topic: str | None, master: str, spark_log: Path, con
     from nilometer.pipeline.log_folders.replica_folders import find_replicas
     from nilometer.pipeline.spark_session import build_session
 
+    exit_on_sigterm()
     find_replicas(places)  # what is not there is better said before Spark is started
     with console.status("Starting Spark ...") as status:
         spark = build_session("audit", master=master, log_file=spark_log, quick=True)

@@ -6,8 +6,6 @@ Nothing of Spark is imported before a pipeline runs.
 from __future__ import annotations
 
 import json
-import signal
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +15,7 @@ from rich.table import Table
 
 from nilometer.cli.cluster_options import parse_pairs
 from nilometer.cli.pipeline_feed_commands import capture, deliver, demo, sample
+from nilometer.cli.pipeline_signals import exit_on_sigterm, stop_on_signals
 from nilometer.cli.pipeline_state_commands import home_option, render_report, report_command, status, stop
 from nilometer.pipeline.catalogue import SHIPPED, Shipped
 from nilometer.pipeline.errors import PipelineProblem
@@ -169,12 +168,13 @@ def run(
     folder = RunFolder(home, name)
     try:
         require_java()
-        runner.check_source(job)
         runner.check_output(output)
+        runner.check_source(job)
         record = folder.begin(list(job.topics), output)
     except PipelineProblem as problem:
         raise click.ClickException(str(problem)) from None
     state, problem_text = FAILED, None
+    exit_on_sigterm()
     try:
         with console.status("Starting Spark ..."):
             if connector == "kafka":
@@ -203,6 +203,9 @@ def run(
     except PipelineProblem as problem:
         problem_text = str(problem)
         raise click.ClickException(problem_text) from None
+    except (KeyboardInterrupt, SystemExit):
+        state = STOPPED
+        raise
     except Exception as problem:
         problem_text = f"{type(problem).__name__}: {str(problem).strip().partition(chr(10))[0]}"
         raise click.ClickException(f"{problem_text} (more in {log_file})") from problem
@@ -300,17 +303,3 @@ def _show(results: dict[str, DataFrame], last: Progress | None, *, as_json: bool
 
 def _default_log(output: str) -> Path:
     return Path("spark.log") if "://" in output else Path(output) / "spark.log"
-
-
-def stop_on_signals() -> list[int]:
-    """A list that is empty until Ctrl-C or SIGTERM; a second Ctrl-C ends the program at once."""
-    received: list[int] = []
-
-    def receive(number: int, _frame: object) -> None:
-        if received:
-            sys.exit(128 + number)
-        received.append(number)
-
-    signal.signal(signal.SIGINT, receive)
-    signal.signal(signal.SIGTERM, receive)
-    return received

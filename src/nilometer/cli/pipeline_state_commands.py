@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from nilometer.cli.pipeline_signals import exit_on_sigterm
 from nilometer.pipeline.catalogue import SHIPPED, Shipped
 from nilometer.pipeline.errors import PipelineProblem
 from nilometer.pipeline.run_record import HOME, RUNNING, RunFolder, RunRecord, runs
@@ -109,6 +110,7 @@ def report_command(name: str, home: str, output: str | None, path: Path | None) 
     if where is None:
         raise click.ClickException(f"{name} has never run in {home}; --output says where its tables are")
     path = path or folder.path / "report.html"
+    exit_on_sigterm()
     try:
         spark = build_session(f"report of {name}", log_file=folder.path / "spark.log")
         render_report(spark, SHIPPED[name].load(), SHIPPED[name], folder, where, path)

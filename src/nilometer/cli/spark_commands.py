@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from pathlib import Path
 
 import click
 
 from nilometer.pipeline.errors import PipelineProblem
 from nilometer.pipeline.shipping import shipping_settings, write_archive
+
+SHIPPED_FROM = Path(".nilometer/spark")
+"""Where `submit` has the archive for executors: in a place that is still there while the job runs."""
 
 
 @click.group()
@@ -72,7 +74,7 @@ def submit_command(master: str, arguments: tuple[str, ...], *, kafka_connector: 
     program = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     settings = {"spark.python.unix.domain.socket.enabled": "true"}
     if not master.startswith("local"):
-        settings |= shipping_settings(write_archive(Path(tempfile.mkdtemp(prefix="nilometer-submit-"))))
+        settings |= shipping_settings(write_archive(SHIPPED_FROM))
     command = [str(program), "--master", master]
     for key, value in settings.items():
         command += ["--conf", f"{key}={value}"]

@@ -8,6 +8,7 @@ Invariant: the same sources give the same archive, byte by byte, so that it is m
 
 from __future__ import annotations
 
+import os
 import zipfile
 from pathlib import Path
 
@@ -21,13 +22,15 @@ def write_archive(folder: Path) -> Path:
     """The archive, in ``folder``."""
     package = Path(nilometer.__file__).parent
     source = package.parent
-    files = [*package.rglob("*.py"), source / "pyspark_nilometer.py"]
+    files = [*package.rglob("*.py"), *source.glob("pyspark_nilometer*.py")]
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / ARCHIVE_NAME
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+    aside = folder / f"{ARCHIVE_NAME}.{os.getpid()}"  # a job that starts meanwhile finds a whole one
+    with zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(files):
             name = str(file.relative_to(source))
             archive.writestr(zipfile.ZipInfo(name, _EARLIEST), file.read_bytes(), zipfile.ZIP_DEFLATED)
+    aside.replace(path)
     return path
 
 

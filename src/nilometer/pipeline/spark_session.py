@@ -1,13 +1,16 @@
 """A Spark session for one machine: quick to start, quiet, with the workers' Python being this one.
 
 Spark's own messages (JVM, log4j, worker tracebacks) go to a file, since errors come back as exceptions
-anyway; the file is named when something fails.
+anyway; the file is named when something fails. What else Spark needs on disk lies in a temporary folder
+that is removed when the process ends.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -32,6 +35,9 @@ appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 """
+
+SOCKET_FOLDER_MAX = 60
+"""Systems take 104 bytes or a little more as the name of a socket; Spark's have 42 behind the folder's."""
 
 _QUICK_JAVA = " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -88,7 +94,7 @@ def build_session(
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     log_file.parent.mkdir(parents=True, exist_ok=True)
-    work = tempfile.mkdtemp(prefix="nilometer-spark-")
+    work = work_folder()
     log4j = Path(work, "log4j2.properties")
     log4j.write_text(_LOG4J)
     builder = SparkSession.builder.appName(f"nilometer {name}").master(master)  # pyright: ignore
@@ -99,6 +105,7 @@ def build_session(
             **_SETTINGS,
             "spark.sql.session.timeZone": timezone,
             "spark.sql.warehouse.dir": str(Path(work, "warehouse")),
+            **_socket_folder(master, work),
             "spark.driver.extraJavaOptions": java_options,
             **shipped,
             **(settings or {}),
@@ -106,6 +113,19 @@ def build_session(
     )
     with _stderr_into(log_file):
         return builder.getOrCreate()
+
+
+def work_folder() -> str:
+    """A new folder that goes when this process does, however it ends but by SIGKILL."""
+    folder = tempfile.mkdtemp(prefix="nilometer-spark-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _socket_folder(master: str, folder: str) -> dict[str, str]:
+    """Workers leave Unix sockets behind: best in a folder that goes, if its name leaves room for theirs."""
+    fits = master.startswith("local") and len(folder) <= SOCKET_FOLDER_MAX
+    return {"spark.python.unix.domain.socket.dir": folder} if fits else {}
 
 
 @contextlib.contextmanager
