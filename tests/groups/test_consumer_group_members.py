@@ -37,7 +37,7 @@ def world() -> ConsumerWorld:
 
 def test_the_first_member_gets_everything_at_once(world: ConsumerWorld) -> None:
     reply = world.enter("A", "t")
-    assert (reply.error_code, reply.member_id, reply.member_epoch) == (ErrorCode.none, "A", 1)
+    assert (reply.error_code, reply.member_id, reply.member_epoch) == (ErrorCode.none, "A", 2)
     assert reply.heartbeat_interval_ms == 5_000
     assert world.names(reply.assignment or ()) == {"t": [0, 1, 2, 3]}
     assert world.consumer_group().state == "Stable"
@@ -47,25 +47,25 @@ def test_the_first_member_gets_everything_at_once(world: ConsumerWorld) -> None:
 def test_a_second_member_is_given_nothing_before_the_first_let_go(world: ConsumerWorld) -> None:
     world.enter("A", "t")
     reply = world.enter("B", "t")
-    assert reply.member_epoch == 2 and reply.assignment == ()
+    assert reply.member_epoch == 3 and reply.assignment == ()
     assert world.of("B").state is UNRELEASED
     assert world.target("A") == {"t": [0, 1]} and world.target("B") == {"t": [2, 3]}
 
     # A is told to revoke; its epoch waits until it says that it did.
-    reply = world.beat("A", 1)
-    assert reply.member_epoch == 1 and world.names(reply.assignment or ()) == {"t": [0, 1]}
+    reply = world.beat("A", 2)
+    assert reply.member_epoch == 2 and world.names(reply.assignment or ()) == {"t": [0, 1]}
     assert world.of("A").state is UNREVOKED
-    assert world.beat("B", 2).assignment is None
+    assert world.beat("B", 3).assignment is None
 
     # While it claims anything of it, or says nothing of what it owns, nothing moves.
-    assert world.beat("A", 1).member_epoch == 1
-    assert world.beat("A", 1, owned={"t": [0, 1, 3]}).member_epoch == 1
-    assert world.beat("B", 2).assignment is None
+    assert world.beat("A", 2).member_epoch == 2
+    assert world.beat("A", 2, owned={"t": [0, 1, 3]}).member_epoch == 2
+    assert world.beat("B", 3).assignment is None
 
-    reply = world.beat("A", 1, owned={"t": [0, 1]})
-    assert reply.member_epoch == 2 and reply.assignment is None
+    reply = world.beat("A", 2, owned={"t": [0, 1]})
+    assert reply.member_epoch == 3 and reply.assignment is None
     assert world.of("A").state is STABLE
-    reply = world.beat("B", 2)
+    reply = world.beat("B", 3)
     assert world.names(reply.assignment or ()) == {"t": [2, 3]}
     assert world.consumer_group().state == "Stable"
 
@@ -73,21 +73,21 @@ def test_a_second_member_is_given_nothing_before_the_first_let_go(world: Consume
 def test_a_member_may_say_at_once_that_it_does_not_own_what_it_is_to_revoke(world: ConsumerWorld) -> None:
     world.enter("A", "t")
     world.enter("B", "t")
-    reply = world.beat("A", 1, owned={"t": [0]})
-    assert reply.member_epoch == 2 and world.of("A").state is STABLE
+    reply = world.beat("A", 2, owned={"t": [0]})
+    assert reply.member_epoch == 3 and world.of("A").state is STABLE
 
 
 def test_a_newer_target_while_revoking_is_met_from_there(world: ConsumerWorld) -> None:
     world.enter("A", "t")
     world.enter("B", "t")
-    world.beat("A", 1)
-    assert world.of("A").pending_revocation == {world.topics.id_of("t"): {2: 1, 3: 1}}
+    world.beat("A", 2)
+    assert world.of("A").pending_revocation == {world.topics.id_of("t"): {2: 2, 3: 2}}
     world.enter("C", "t")
     world.enter("D", "t")
-    reply = world.beat("A", 1, owned={"t": [0, 1]})
-    assert reply.member_epoch == 1 and world.of("A").state is UNREVOKED, "one more to revoke"
+    reply = world.beat("A", 2, owned={"t": [0, 1]})
+    assert reply.member_epoch == 2 and world.of("A").state is UNREVOKED, "one more to revoke"
     assert world.names(reply.assignment or ()) == {"t": [0]}
-    assert world.beat("A", 1, owned={"t": [0]}).member_epoch == 4
+    assert world.beat("A", 2, owned={"t": [0]}).member_epoch == 5
     assert sorted(partition for _, partition in _settled(world, "B", "C", "D")) == [1, 2, 3]
 
 
@@ -104,45 +104,45 @@ def _settled(world: ConsumerWorld, *member_ids: str) -> set[tuple[str, int]]:
 def test_a_lost_reply_is_made_up_for_with_the_epoch_before(world: ConsumerWorld) -> None:
     world.enter("A", "t")
     world.enter("B", "t")
-    world.beat("A", 1)
-    assert world.beat("A", 1, owned={"t": [0, 1]}).member_epoch == 2
-    # That reply got lost: the member comes with 1 again, and is told all it missed.
-    reply = world.beat("A", 1, owned={"t": [0, 1]})
-    assert (reply.error_code, reply.member_epoch) == (ErrorCode.none, 2)
+    world.beat("A", 2)
+    assert world.beat("A", 2, owned={"t": [0, 1]}).member_epoch == 3
+    # That reply got lost: the member comes with 2 again, and is told all it missed.
+    reply = world.beat("A", 2, owned={"t": [0, 1]})
+    assert (reply.error_code, reply.member_epoch) == (ErrorCode.none, 3)
     assert world.names(reply.assignment or ()) == {"t": [0, 1]}
     # But not if it claims what is another's by now, and not without saying what it owns.
-    world.beat("B", 2)
-    assert world.beat("A", 1, owned={"t": [0, 1, 2]}).error_code is ErrorCode.fenced_member_epoch
-    assert world.beat("A", 1).error_code is ErrorCode.fenced_member_epoch
+    world.beat("B", 3)
+    assert world.beat("A", 2, owned={"t": [0, 1, 2]}).error_code is ErrorCode.fenced_member_epoch
+    assert world.beat("A", 2).error_code is ErrorCode.fenced_member_epoch
 
 
-@pytest.mark.parametrize("epoch", [0x7FFFFFFF, 3])
+@pytest.mark.parametrize("epoch", [0x7FFFFFFF, 4])
 def test_an_epoch_from_nowhere_is_fenced(world: ConsumerWorld, epoch: int) -> None:
     world.enter("A", "t")
     reply = world.beat("A", epoch, owned={})
     assert reply.error_code is ErrorCode.fenced_member_epoch
     assert reply.error_message and "must abandon all its partitions" in reply.error_message
     assert not world.written, "and nothing happens to the group"
-    assert world.of("A").member_epoch == 1
+    assert world.of("A").member_epoch == 2
 
 
 def test_a_fenced_member_begins_anew_under_its_id(world: ConsumerWorld) -> None:
     world.enter("A", "t")
     world.enter("B", "t")
-    world.beat("A", 1)
+    world.beat("A", 2)
     reply = world.enter("A", "t")
-    assert reply.error_code is ErrorCode.none and reply.member_epoch == 2
+    assert reply.error_code is ErrorCode.none and reply.member_epoch == 3
     assert world.names(reply.assignment or ()) == {"t": [0, 1]}, "it let go of the rest by claiming nothing"
-    assert world.consumer_group().group_epoch == 2, "its subscription is what it was"
+    assert world.consumer_group().group_epoch == 3, "its subscription is what it was"
 
 
 def test_who_is_not_known_is_told_so(world: ConsumerWorld) -> None:
-    assert world.beat("A", 1).error_code is ErrorCode.group_id_not_found
+    assert world.beat("A", 2).error_code is ErrorCode.group_id_not_found
     assert world.beat("A", -1).error_code is ErrorCode.group_id_not_found
     world.enter("A", "t")
-    assert world.beat("B", 1).error_code is ErrorCode.unknown_member_id
+    assert world.beat("B", 2).error_code is ErrorCode.unknown_member_id
     assert world.beat("B", -1).error_code is ErrorCode.unknown_member_id
-    assert world.beat("B", 1, instance="one").error_code is ErrorCode.unknown_member_id
+    assert world.beat("B", 2, instance="one").error_code is ErrorCode.unknown_member_id
     assert world.beat("B", -2, instance="one").error_code is ErrorCode.unknown_member_id
 
 
@@ -151,31 +151,31 @@ def test_the_partitions_of_a_leaver_go_to_the_others(world: ConsumerWorld) -> No
     world.settle_all(a, b)
     assert b.leave() is ErrorCode.none
     reply = a.step()
-    assert reply.member_epoch == 3 and len(a.owned) == 4
+    assert reply.member_epoch == 4 and len(a.owned) == 4
     assert a.leave() is ErrorCode.none
     group = world.consumer_group()
-    assert (group.state, group.members, group.target, group.group_epoch) == ("Empty", {}, {}, 4)
+    assert (group.state, group.members, group.target, group.group_epoch) == ("Empty", {}, {}, 5)
 
 
 def test_a_member_that_is_not_heard_of_is_removed_with_its_session(world: ConsumerWorld) -> None:
     world.enter("A", "t")
     world.enter("B", "t")
     world.pass_time(SESSION_MS - 1)
-    world.beat("B", 2)
+    world.beat("B", 3)
     assert set(world.consumer_group().members) == {"A", "B"}
     world.pass_time(1)
     assert set(world.consumer_group().members) == {"B"}
-    assert world.beat("A", 1).error_code is ErrorCode.unknown_member_id
-    assert world.names(world.beat("B", 2).assignment or ()) == {"t": [0, 1, 2, 3]}
+    assert world.beat("A", 2).error_code is ErrorCode.unknown_member_id
+    assert world.names(world.beat("B", 3).assignment or ()) == {"t": [0, 1, 2, 3]}
 
 
 def test_a_member_that_does_not_revoke_is_removed_after_its_rebalance_timeout(world: ConsumerWorld) -> None:
     world.enter("A", "t", rebalance_ms=20_000)
     world.enter("B", "t")
-    world.beat("A", 1)
+    world.beat("A", 2)
     for _ in range(3):
         world.pass_time(5_000)
-        assert world.beat("A", 1).error_code is ErrorCode.none, "it lives, but it does not revoke"
+        assert world.beat("A", 2).error_code is ErrorCode.none, "it lives, but it does not revoke"
         world.beat("B", world.of("B").member_epoch)
     world.pass_time(4_999)
     assert "A" in world.consumer_group().members
@@ -187,9 +187,9 @@ def test_a_member_that_does_not_revoke_is_removed_after_its_rebalance_timeout(wo
 def test_revoking_in_time_calls_the_rebalance_timeout_off(world: ConsumerWorld) -> None:
     world.enter("A", "t", rebalance_ms=5_000)
     world.enter("B", "t")
-    world.beat("A", 1)
+    world.beat("A", 2)
     world.pass_time(4_999)
-    world.beat("A", 1, owned={"t": [0, 1]})
+    world.beat("A", 2, owned={"t": [0, 1]})
     world.pass_time(30_000)
     assert "A" in world.consumer_group().members
 
@@ -197,14 +197,14 @@ def test_revoking_in_time_calls_the_rebalance_timeout_off(world: ConsumerWorld) 
 def test_a_changed_subscription_raises_the_epoch(world: ConsumerWorld) -> None:
     world.create("u", 2)
     world.enter("A", "t")
-    reply = world.beat("A", 1, topics=["t", "u"])
-    assert reply.member_epoch == 2
+    reply = world.beat("A", 2, topics=["t", "u"])
+    assert reply.member_epoch == 3
     assert world.names(reply.assignment or ()) == {"t": [0, 1, 2, 3], "u": [0, 1]}
-    reply = world.beat("A", 2, topics=["u"])
-    assert world.names(reply.assignment or ()) == {"u": [0, 1]} and reply.member_epoch == 2
-    assert world.beat("A", 2, owned={"u": [0, 1]}).member_epoch == 3
+    reply = world.beat("A", 3, topics=["u"])
+    assert world.names(reply.assignment or ()) == {"u": [0, 1]} and reply.member_epoch == 3
+    assert world.beat("A", 3, owned={"u": [0, 1]}).member_epoch == 4
     # Saying the same again changes nothing, whatever the order.
-    assert world.beat("A", 3, topics=["u", "u"]).member_epoch == 3
+    assert world.beat("A", 4, topics=["u", "u"]).member_epoch == 4
     assert not world.written
 
 
@@ -212,14 +212,14 @@ def test_topics_that_come_and_go_raise_the_epoch(world: ConsumerWorld) -> None:
     a = world.consumer("A", "t", "later")
     assert a.owned == {("t", partition) for partition in range(4)}
     world.create("unrelated", 3)
-    assert a.step().member_epoch == 1
+    assert a.step().member_epoch == 2
     world.create("later", 1)
-    assert a.step().member_epoch == 2 and ("later", 0) in a.owned
+    assert a.step().member_epoch == 3 and ("later", 0) in a.owned
     world.grow("later", 2)
-    assert a.step().member_epoch == 3 and ("later", 1) in a.owned
+    assert a.step().member_epoch == 4 and ("later", 1) in a.owned
     world.delete("later")
     world.settle_all(a)
-    assert a.epoch == 4 and a.owned == {("t", partition) for partition in range(4)}
+    assert a.epoch == 5 and a.owned == {("t", partition) for partition in range(4)}
     assert not world.consumer_group().is_owned(world.topics.id_of("t"), 9)
 
 
@@ -267,13 +267,13 @@ def test_a_static_member_that_goes_away_keeps_its_place_and_its_partitions(world
     assert (reply.error_code, reply.member_epoch) == (ErrorCode.none, -2)
     assert world.of("A").member_epoch == -2
     b.step()
-    assert world.consumer_group().group_epoch == 2 and len(b.owned) == 2
+    assert world.consumer_group().group_epoch == 3 and len(b.owned) == 2
 
     back = Consumer(world, "A2", instance="one")
     back.enter()
-    assert (back.epoch, back.owned) == (2, mine), "at once, and nobody else noticed"
+    assert (back.epoch, back.owned) == (3, mine), "at once, and nobody else noticed"
     assert set(world.consumer_group().members) == {"A2", "B"}
-    assert world.beat("A", 2, instance="one").error_code is ErrorCode.fenced_instance_id
+    assert world.beat("A", 3, instance="one").error_code is ErrorCode.fenced_instance_id
     assert world.beat("A", -1, instance="one").error_code is ErrorCode.fenced_instance_id
 
 
@@ -282,7 +282,7 @@ def test_a_static_member_that_stays_away_is_removed(world: ConsumerWorld) -> Non
     world.enter("B", "t")
     world.beat("A", -2, instance="one")
     world.pass_time(SESSION_MS - 1)
-    world.beat("B", 2)
+    world.beat("B", 3)
     assert set(world.consumer_group().members) == {"A", "B"}
     world.pass_time(1)
     assert set(world.consumer_group().members) == {"B"}
@@ -294,7 +294,7 @@ def test_an_instance_id_in_use_is_not_released(world: ConsumerWorld) -> None:
     assert reply.error_code is ErrorCode.unreleased_instance_id
     assert not world.written and set(world.consumer_group().members) == {"A"}
     assert world.enter("A", "t", instance="one").error_code is ErrorCode.none, "itself it may replace"
-    assert world.beat("B", 1, instance="one").error_code is ErrorCode.fenced_instance_id
+    assert world.beat("B", 2, instance="one").error_code is ErrorCode.fenced_instance_id
 
 
 def test_a_static_member_that_leaves_for_good_is_gone_at_once(world: ConsumerWorld) -> None:
@@ -306,10 +306,10 @@ def test_a_static_member_that_leaves_for_good_is_gone_at_once(world: ConsumerWor
 def test_a_static_member_in_the_middle_of_revoking_lets_go_when_it_goes_away(world: ConsumerWorld) -> None:
     world.enter("A", "t", instance="one")
     world.enter("B", "t")
-    world.beat("A", 1, instance="one")
+    world.beat("A", 2, instance="one")
     assert world.of("A").state is UNREVOKED
     world.beat("A", -2, instance="one")
-    assert world.names(world.beat("B", 2).assignment or ()) == {"t": [2, 3]}
+    assert world.names(world.beat("B", 3).assignment or ()) == {"t": [2, 3]}
     world.pass_time(REBALANCE_MS)
     assert "A" in world.consumer_group().members, "it is no longer waited for to revoke"
 
@@ -344,17 +344,17 @@ def test_joins_in_quick_succession_share_a_target_assignment() -> None:
     assert world.names(world.enter("A", "t").assignment or ()) == {"t": list(range(12))}
     world.pass_time(300)
     replies = [world.enter(member_id, "t") for member_id in ("B", "C", "D")]
-    assert [reply.member_epoch for reply in replies] == [1, 1, 1], "in the last epoch that has a target"
+    assert [reply.member_epoch for reply in replies] == [2, 2, 2], "in the last epoch that has a target"
     assert {reply.heartbeat_interval_ms for reply in replies} == {700}, "they are to ask when there is more"
     assert world.consumer_group().state == "Assigning"
     assert not any(_is_target(record) for record in world.written)
     world.pass_time(699)
-    assert world.consumer_group().assignment_epoch == 1
+    assert world.consumer_group().assignment_epoch == 2
     world.pass_time(1)
-    assert world.consumer_group().assignment_epoch == 4
+    assert world.consumer_group().assignment_epoch == 5
     assert len(world.target("D")["t"]) == 3
-    reply = world.beat("B", 1)
-    assert (reply.member_epoch, reply.heartbeat_interval_ms) == (4, 5_000)
+    reply = world.beat("B", 2)
+    assert (reply.member_epoch, reply.heartbeat_interval_ms) == (5, 5_000)
 
 
 def _is_target(record: CoordinatorRecord) -> bool:
@@ -366,14 +366,14 @@ def test_what_is_no_longer_subscribed_to_is_revoked_before_the_next_target() -> 
     world.create("t", 2)
     world.create("u", 2)
     world.enter("A", "t", "u")
-    reply = world.beat("A", 1, topics=["u"])
+    reply = world.beat("A", 2, topics=["u"])
     assert (
         world.names(reply.assignment or ()) == {"u": [0, 1]} and world.consumer_group().state == "Assigning"
     )
-    reply = world.beat("A", 1, owned={"u": [0, 1]})
-    assert reply.assignment is None and reply.member_epoch == 1, "not given back by the old target"
+    reply = world.beat("A", 2, owned={"u": [0, 1]})
+    assert reply.assignment is None and reply.member_epoch == 2, "not given back by the old target"
     world.pass_time(1_000)
-    assert world.beat("A", 1).member_epoch == 2
+    assert world.beat("A", 2).member_epoch == 3
 
 
 def test_a_coordinator_that_takes_over_goes_on_with_the_assignment_that_was_due() -> None:
@@ -396,7 +396,7 @@ def test_a_regular_expression_finds_topics_now_and_later(world: ConsumerWorld) -
     world.create("orders-us", 1)
     world.create("my-orders-us", 1)
     a.step()
-    assert a.owned == {("orders-eu", 0), ("orders-us", 0)} and a.epoch == 2
+    assert a.owned == {("orders-eu", 0), ("orders-us", 0)} and a.epoch == 3
     world.delete("orders-eu")
     world.settle_all(a)
     assert a.owned == {("orders-us", 0)}
@@ -415,7 +415,7 @@ def test_an_expression_that_nobody_uses_any_more_is_forgotten(world: ConsumerWor
     world.create("u", 1)
     world.enter("A", regex="t")
     world.enter("B", regex="t")
-    world.beat("A", 1, regex="u", owned={"t": [0, 1]})
+    world.beat("A", 2, regex="u", owned={"t": [0, 1]})
     assert set(world.consumer_group().regexes) == {"t", "u"}
     world.beat("B", -1)
     assert set(world.consumer_group().regexes) == {"u"}
@@ -427,7 +427,7 @@ def test_an_invalid_expression_is_refused_and_changes_nothing(world: ConsumerWor
     assert world.enter("A", regex="(?=t)").error_code is ErrorCode.invalid_regular_expression
     assert world.shard.groups() == []
     world.enter("A", "t")
-    reply = world.beat("A", 1, regex="(")
+    reply = world.beat("A", 2, regex="(")
     assert reply.error_code is ErrorCode.invalid_regular_expression and not world.written
     assert world.enter("A", regex="(x+x+)+y").error_code is ErrorCode.none
 
@@ -436,8 +436,8 @@ def test_a_coordinator_that_takes_over_finds_topics_created_meanwhile(world: Con
     world.enter("A", regex="t.*")
     world.topics.create("t2", 1)
     world.fail_over()
-    reply = world.beat("A", 1)
-    assert reply.member_epoch == 2 and "t2" in world.names(reply.assignment or ())
+    reply = world.beat("A", 2)
+    assert reply.member_epoch == 3 and "t2" in world.names(reply.assignment or ())
 
 
 # ── the coordinator ────────────────────────────────────────────────────────────────────────────────────
@@ -466,8 +466,8 @@ def test_a_state_of_a_later_version_makes_the_member_begin_anew(world: ConsumerW
     )
     world.log.append(encode_record(CoordinatorRecord(key, later)))
     world.fail_over()
-    assert world.beat("A", 1, owned={"t": [0]}).error_code is ErrorCode.fenced_member_epoch
-    assert world.beat("A", 1).error_code is ErrorCode.fenced_member_epoch
+    assert world.beat("A", 2, owned={"t": [0]}).error_code is ErrorCode.fenced_member_epoch
+    assert world.beat("A", 2).error_code is ErrorCode.fenced_member_epoch
     assert world.enter("A", "t").error_code is ErrorCode.none
     assert world.of("A").state is STABLE
 
@@ -477,7 +477,7 @@ def test_a_record_of_an_older_kafka_is_removed_with_the_next_epoch(world: Consum
     old = ConsumerGroupPartitionMetadataKey("g")
     world.log.append(encode_record(CoordinatorRecord(old, ConsumerGroupPartitionMetadataValue(()))))
     world.fail_over()
-    world.beat("A", 1, topics=["t", "u"])
+    world.beat("A", 2, topics=["t", "u"])
     assert CoordinatorRecord(old, None) in world.written
 
 
@@ -502,19 +502,21 @@ def test_what_describe_and_list_tell(world: ConsumerWorld) -> None:
     assert (told.error_code, told.group_state, told.group_epoch, told.assignment_epoch) == (
         ErrorCode.none,
         "Reconciling",
-        2,
-        2,
+        3,
+        3,
     )
     first, second = told.members
     assert (first.member_id, first.member_epoch, first.client_id, first.client_host) == (
         "A",
-        1,
+        2,
         "c",
         "/c.host",
     )
-    assert (second.member_id, second.member_epoch, second.instance_id) == ("B", 2, "one")
+    assert (second.member_id, second.member_epoch, second.instance_id) == ("B", 3, "one")
     assert first.subscribed_topic_names == ("t",) and first.member_type == 1
-    assert [(each.topic_name, each.partitions) for each in first.assignment] == [("t", (0, 1))]
+    assert [(each.topic_name, each.partitions) for each in first.assignment] == [("t", (0, 1, 2, 3))], (
+        "what it has yet to let go of is among it"
+    )
     assert [(each.topic_name, each.partitions) for each in second.target_assignment] == [("t", (2, 3))]
     assert second.assignment == ()
     listed = world.ask(ListGroups(("reconciling",), ("consumer",)), ListGroupsReply).groups

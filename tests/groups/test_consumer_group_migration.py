@@ -61,24 +61,24 @@ def test_a_classic_member_reconciles_by_joining_again(world: ConsumerWorld) -> N
     a = world.consumer("A")
     k = ClassicConsumer(world)
     assert k.rejoin() is ErrorCode.none
-    assert (k.epoch, k.owned) == (2, set()), "in the newest epoch, but A has not let go"
-    assert world.heartbeat(k.member_id, 2) is ErrorCode.none, "joining again would not help"
+    assert (k.epoch, k.owned) == (3, set()), "in the newest epoch, but A has not let go"
+    assert world.heartbeat(k.member_id, 3) is ErrorCode.none, "joining again would not help"
     a.step()
-    assert world.heartbeat(k.member_id, 2) is ErrorCode.none
+    assert world.heartbeat(k.member_id, 3) is ErrorCode.none
     a.step()
-    assert world.heartbeat(k.member_id, 2) is ErrorCode.rebalance_in_progress, "now it would"
+    assert world.heartbeat(k.member_id, 3) is ErrorCode.rebalance_in_progress, "now it would"
     assert k.rejoin() is ErrorCode.none
-    assert k.epoch == 2 and len(k.owned) == 2 and not k.owned & a.owned
-    assert world.heartbeat(k.member_id, 2) is ErrorCode.none
+    assert k.epoch == 3 and len(k.owned) == 2 and not k.owned & a.owned
+    assert world.heartbeat(k.member_id, 3) is ErrorCode.none
 
     b = world.consumer("B")
-    assert world.heartbeat(k.member_id, 2) is ErrorCode.rebalance_in_progress
+    assert world.heartbeat(k.member_id, 3) is ErrorCode.rebalance_in_progress
     kept = set(k.owned)
     k.rejoin()
-    assert k.epoch == 2 and len(k.owned) == 1 and k.owned < kept, "first out"
-    assert world.heartbeat(k.member_id, 2) is ErrorCode.rebalance_in_progress
+    assert k.epoch == 3 and len(k.owned) == 1 and k.owned < kept, "first out"
+    assert world.heartbeat(k.member_id, 3) is ErrorCode.rebalance_in_progress
     k.rejoin()
-    assert k.epoch == 3
+    assert k.epoch == 4
     world.settle_all(a, b, k)
     assert sorted(map(len, (a.owned, b.owned, k.owned))) == [1, 1, 2]
     told = {member.member_id: member.member_type for member in world.describe_consumer().members}
@@ -192,7 +192,7 @@ def test_eager_members_give_everything_up_when_they_join(world: ConsumerWorld) -
     assert decode_assignment(synced.assignment).version == 0, "in the version it reads"
     b = world.consumer("B")
     reply = world.joined(world.join(reply.member_id, client="k", offers=eager))
-    assert reply.generation_id == 3, "nothing to wait for"
+    assert reply.generation_id == 4, "nothing to wait for"
     world.settle_all(a, b)
 
 
@@ -246,7 +246,7 @@ def test_an_empty_classic_group_is_replaced(world: ConsumerWorld) -> None:
     (member_id,) = classic_group(world, "k")
     world.leave(member_id)
     assert world.state() == "Empty"
-    assert world.enter("A", "t").member_epoch == 1
+    assert world.enter("A", "t").member_epoch == 2
     assert group_type(world) is GroupType.CONSUMER
     world.fail_over()
     assert set(world.consumer_group().members) == {"A"}

@@ -53,7 +53,8 @@ class GroupConfig:
     group_consumer_migration_policy: ConsumerGroupMigrationPolicy = ConsumerGroupMigrationPolicy.BIDIRECTIONAL
     group_consumer_assignment_interval_ms: int = 1_000
     """At least this long between two target assignments of a group; 0: at once."""
-    group_consumer_regex_refresh_interval_ms: int = 600_000
+    group_consumer_min_assignment_interval_ms: int = 0
+    group_consumer_max_assignment_interval_ms: int = 15_000
 
     def __post_init__(self) -> None:
         _ordered(
@@ -62,7 +63,7 @@ class GroupConfig:
             "group.max.session.timeout.ms",
             self.group_max_session_timeout_ms,
         )
-        for kind in ("session.timeout", "heartbeat.interval"):
+        for kind in ("session.timeout", "heartbeat.interval", "assignment.interval"):
             field = kind.replace(".", "_")
             low: int = getattr(self, f"group_consumer_min_{field}_ms")
             value: int = getattr(self, f"group_consumer_{field}_ms")

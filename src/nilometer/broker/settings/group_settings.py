@@ -38,6 +38,9 @@ def group_config(config: BrokerConfig) -> GroupConfig:
             group_consumer_migration_policy=ConsumerGroupMigrationPolicy(
                 config.string("group.consumer.migration.policy")
             ),
+            group_consumer_assignment_interval_ms=integer("group.consumer.assignment.interval.ms"),
+            group_consumer_min_assignment_interval_ms=integer("group.consumer.min.assignment.interval.ms"),
+            group_consumer_max_assignment_interval_ms=integer("group.consumer.max.assignment.interval.ms"),
         )
     except ValueError as problem:
         raise ConfigProblem(str(problem).split(" ", 1)[0], str(problem)) from None

@@ -49,6 +49,8 @@ from nilometer.wire.consumer_protocol import PROTOCOL_TYPE
 from nilometer.wire.errors import ErrorCode
 
 DELETED_EPOCH = -1
+FIRST_EPOCH = 1
+"""Of a group before its first member, and of its target assignment: whoever joins gets an epoch above 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +66,12 @@ class ConsumerGroup:
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
-        self.group_epoch = 0
+        self.group_epoch = FIRST_EPOCH
         self.metadata_hash = 0
         """Of the subscribed topics, as they were when the group epoch was last raised."""
         self.members: dict[str, Member] = {}
         self.target: dict[str, Assignment] = {}
-        self.assignment_epoch = 0
+        self.assignment_epoch = FIRST_EPOCH
         """The group epoch that the target assignment was made for."""
         self.assignment_timestamp = 0
         self.regexes: dict[str, ResolvedRegex] = {}

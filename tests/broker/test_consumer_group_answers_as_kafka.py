@@ -1,0 +1,351 @@
+"""Consumer groups of KIP-848 answered as Apache Kafka answers, step by step.
+
+Each scenario is a conversation that is held with both brokers; what they say must be the same. The assignor
+is ``range``: it leaves an implementation no choice of which partitions a member gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.consumer_protocol import Subscription, encode_subscription
+from nilometer.wire.errors import ErrorCode
+from support.eventually import eventually
+from support.group_talk import commit_fields, join_fields, sync_fields, wait_for_coordinator
+from support.two_brokers import Plain, Side, differences
+from support.wire_peer import make
+
+pytestmark = pytest.mark.java
+Scenario = Callable[[Side], Plain]
+KEY = ApiKey.CONSUMER_GROUP_HEARTBEAT
+COOPERATIVE = ((("cooperative-sticky"), encode_subscription(Subscription(("shared-848",), version=1))),)
+
+
+def same(sides: tuple[Side, Side], scenario: Scenario) -> None:
+    kafka, nilometer = sides
+    found = differences(scenario(kafka), scenario(nilometer))
+    assert not found, "\n".join(found)
+
+
+def topic(side: Side, name: str, partitions: int = 4) -> None:
+    """A coordinator learns of topics in its own time: until it would assign this one, nothing begins."""
+    if name in side.topic_ids:
+        return
+    side.create(name, partitions)
+    probe = Group(side, f"has heard of {name}")
+
+    def is_known() -> bool:
+        probe.beat("m", -1)
+        found = probe.enter("m", name)["assignment"]
+        return found is not None and len(found["topic_partitions"]) == 1
+
+    eventually(is_known, f"{side.name} assigns {name}")
+    probe.beat("m", -1)
+
+
+class Group:
+    """One broker's side of a group and its members."""
+
+    def __init__(self, side: Side, name: str, version: int = 1) -> None:
+        self.side = side
+        self.name = f"kip-848 {name}"
+        self.version = version
+        wait_for_coordinator(side, self.name)
+
+    def message(
+        self,
+        member_id: str,
+        epoch: int,
+        *,
+        topics: Iterable[str] | None = None,
+        regex: str | None = None,
+        owned: Mapping[str, Iterable[int]] | None = None,
+        instance: str | None = None,
+        assignor: str | None = None,
+        rack: str | None = None,
+        rebalance_ms: int = -1,
+    ) -> Any:
+        claimed = None
+        if owned is not None:
+            claimed = tuple(
+                make(
+                    KEY,
+                    self.version,
+                    "TopicPartitions",
+                    topic_id=self.side.topic_ids[name],
+                    partitions=tuple(partitions),
+                )
+                for name, partitions in owned.items()
+            )
+        fields: dict[str, object] = {} if self.version == 0 else {"subscribed_topic_regex": regex}
+        return self.side.message(
+            KEY,
+            self.version,
+            group_id=self.name,
+            member_id=member_id,
+            member_epoch=epoch,
+            instance_id=instance,
+            rack_id=rack,
+            rebalance_timeout=timedelta(milliseconds=rebalance_ms),
+            subscribed_topic_names=None if topics is None else tuple(topics),
+            server_assignor=assignor,
+            topic_partitions=claimed,
+            **fields,
+        )
+
+    def beat(self, member_id: str, epoch: int, **fields: Any) -> Plain:
+        return self.side.plain(self.message(member_id, epoch, **fields))
+
+    def enter(self, member_id: str, *topics: str, **fields: Any) -> Plain:
+        fields = {"topics": topics or ("shared-848",), "owned": {}, "rebalance_ms": 30_000, **fields}
+        fields.setdefault("assignor", "range")
+        return self.beat(member_id, 0, **fields)
+
+    def describe(self) -> Plain:
+        told = self.side.ask(
+            ApiKey.CONSUMER_GROUP_DESCRIBE,
+            1,
+            group_ids=(self.name,),
+            include_authorized_operations=False,
+        )
+        for group in told["groups"]:
+            for member in group["members"]:
+                member.pop("client_id"), member.pop("client_host")
+        return told
+
+    def listed(self) -> Plain:
+        told = self.side.ask(ApiKey.LIST_GROUPS, 5, states_filter=(), types_filter=())
+        return [group for group in told["groups"] if group["group_id"] == self.name]
+
+    def commit(self, member_id: str, epoch: int, *partitions: int) -> Plain:
+        offsets = dict.fromkeys(partitions, 7)
+        fields = commit_fields(9, self.name, "shared-848", offsets, member_id=member_id, generation=epoch)
+        return self.side.ask(ApiKey.OFFSET_COMMIT, 9, **fields)
+
+    def fetch(self, member_id: str | None, epoch: int) -> Plain:
+        asked = make(
+            ApiKey.OFFSET_FETCH,
+            9,
+            "OffsetFetchRequestGroup",
+            group_id=self.name,
+            member_id=member_id,
+            member_epoch=epoch,
+            topics=None,
+        )
+        return self.side.ask(ApiKey.OFFSET_FETCH, 9, groups=(asked,), require_stable=False)
+
+    def join(self, member_id: str = "", **fields: Any) -> Any:
+        fields = {"protocols": COOPERATIVE, **fields}
+        return self.side.message(ApiKey.JOIN_GROUP, 9, **join_fields(9, self.name, member_id, **fields))
+
+    def sync(self, member_id: str, generation: int, **fields: Any) -> Plain:
+        fields = {"protocol_name": "cooperative-sticky", **fields}
+        return self.side.ask(
+            ApiKey.SYNC_GROUP, 5, **sync_fields(5, self.name, member_id, generation, **fields)
+        )
+
+    def classic_heartbeat(self, member_id: str, generation: int) -> Plain:
+        return self.side.ask(
+            ApiKey.HEARTBEAT,
+            4,
+            group_id=self.name,
+            generation_id=generation,
+            member_id=member_id,
+            group_instance_id=None,
+        )
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_refused_heartbeats(sides: tuple[Side, Side], version: int) -> None:
+    def scenario(side: Side) -> Plain:
+        topic(side, "shared-848")
+        group = Group(side, f"refused-{version}", version)
+        full = {"topics": ("shared-848",), "owned": {}, "rebalance_ms": 1_000}
+        told = {
+            "unknown group": group.beat("m", 1),
+            "leaving an unknown group": group.beat("m", -1),
+            "no rebalance time-out": group.beat("m", 0, topics=("shared-848",), owned={}),
+            "nothing said of partitions": group.beat("m", 0, topics=("shared-848",), rebalance_ms=1_000),
+            "joins with partitions": group.beat("m", 0, **{**full, "owned": {"shared-848": [0]}}),
+            "no subscription": group.beat("m", 0, owned={}, rebalance_ms=1_000),
+            "empty instance": group.beat("m", 0, instance="", **full),
+            "empty rack": group.beat("m", 0, rack="", **full),
+            "unknown assignor": group.beat("m", 0, assignor="best", **full),
+            "leaves as static without an instance": group.beat("m", -2),
+            "no such epoch": group.beat("m", -3),
+            "no member id": group.beat("", 1),
+        }
+        if version == 1:
+            told["joins without an id"] = group.beat("", 0, **full)
+            told["bad expression"] = group.enter("m", regex="(?=x)", topics=None)
+        told["joins"] = group.enter("m")
+        return {
+            **told,
+            "unknown member": group.beat("n", 1),
+            "unknown member leaves": group.beat("n", -1),
+            "unknown instance": group.beat("n", 1, instance="i"),
+            "unknown instance leaves": group.beat("n", -2, instance="i"),
+            "epoch ahead": group.beat("m", 9, owned={}),
+            "left": group.beat("m", -1),
+        }
+
+    same(sides, scenario)
+
+
+def test_the_life_of_one_member(sides: tuple[Side, Side]) -> None:
+    def scenario(side: Side) -> Plain:
+        topic(side, "shared-848"), topic(side, "other-848", 2)
+        group = Group(side, "one")
+        told = {"enters": group.enter("m")}
+        told["beats"] = group.beat("m", 1)
+        told["says all"] = group.beat(
+            "m", 1, topics=("shared-848",), owned={"shared-848": [0, 1, 2, 3]}, rebalance_ms=9
+        )
+        told["wants more"] = group.beat("m", 1, topics=("shared-848", "other-848"))
+        told["wants less"] = group.beat("m", 2, topics=("other-848",))
+        told["is still revoking"] = group.beat("m", 2)
+        told["described"] = group.describe()
+        told["has revoked"] = group.beat("m", 2, owned={"other-848": [0, 1]})
+        told["nothing new"] = group.beat("m", 3, topics=("other-848",))
+        told["begins anew"] = group.enter("m", "other-848")
+        told["leaves"] = group.beat("m", -1)
+        told["is gone"] = group.beat("m", 3)
+        told["empty"] = group.describe()
+        told["listed"] = group.listed()
+        told["comes again"] = group.enter("m")
+        return told
+
+    same(sides, scenario)
+
+
+def test_two_members_reconcile(sides: tuple[Side, Side]) -> None:
+    def scenario(side: Side) -> Plain:
+        topic(side, "shared-848")
+        group = Group(side, "two")
+        told = {"a enters": group.enter("a"), "b enters": group.enter("b")}
+        told["b waits"] = group.beat("b", 2)
+        told["a is told"] = group.beat("a", 1)
+        told["a has not revoked"] = group.beat("a", 1, owned={"shared-848": [0, 1, 2]})
+        told["in between"] = group.describe()
+        told["a has revoked"] = group.beat("a", 1, owned={"shared-848": [0, 1]})
+        told["a lost that reply"] = group.beat("a", 1, owned={"shared-848": [0, 1]})
+        told["a claims too much"] = group.beat("a", 1, owned={"shared-848": [0, 1, 2]})
+        told["b is given"] = group.beat("b", 2)
+        told["at rest"] = group.describe()
+        told["b leaves"] = group.beat("b", -1)
+        told["a takes over"] = group.beat("a", 2)
+        return told
+
+    same(sides, scenario)
+
+
+def test_static_members(sides: tuple[Side, Side]) -> None:
+    def scenario(side: Side) -> Plain:
+        topic(side, "shared-848")
+        group = Group(side, "static")
+        told = {"enters": group.enter("a", instance="i")}
+        told["the instance is taken"] = group.enter("b", instance="i")
+        told["another of that name"] = group.beat("b", 1, instance="i")
+        told["goes away"] = group.beat("a", -2, instance="i")
+        told["away"] = group.describe()
+        told["a beat from away"] = group.beat("a", 1, instance="i")
+        told["comes back"] = group.enter("b", instance="i")
+        told["the one before"] = group.beat("a", 1, instance="i")
+        told["leaves under the old id"] = group.beat("a", -1, instance="i")
+        told["described"] = group.describe()
+        told["leaves for good"] = group.beat("b", -1, instance="i")
+        told["comes again"] = group.enter("c", instance="i")
+        return told
+
+    same(sides, scenario)
+
+
+def test_offsets_in_member_epochs(sides: tuple[Side, Side]) -> None:
+    def scenario(side: Side) -> Plain:
+        topic(side, "shared-848")
+        group = Group(side, "offsets")
+        group.enter("a"), group.enter("b"), group.beat("a", 1)
+        told = {
+            "commits in its epoch": group.commit("a", 1, 0, 3),
+            "b commits": group.commit("b", 2, 3),
+            "nobody commits": group.commit("", -1, 0),
+            "a stranger commits": group.commit("x", 2, 0),
+            "from the future": group.commit("a", 2, 0),
+        }
+        group.beat("a", 1, owned={"shared-848": [0, 1]})
+        told["kept since"] = group.commit("a", 1, 0, 1)
+        told["given away"] = group.commit("a", 1, 3)
+        told["fetches"] = group.fetch("a", 2)
+        told["fetches in another epoch"] = group.fetch("a", 1)
+        told["a stranger fetches"] = group.fetch("x", 1)
+        told["anybody fetches"] = group.fetch(None, -1)
+        return told
+
+    same(sides, scenario)
+
+
+def test_regular_expressions(sides: tuple[Side, Side]) -> None:
+    """Kafka matches in the background: only what it comes to is compared."""
+
+    def scenario(side: Side) -> Plain:
+        topic(side, "regex-a", 2), topic(side, "regex-b", 1)
+        group = Group(side, "by-regex")
+        first = group.message("m", 0, regex="regex-[ab]", owned={}, rebalance_ms=30_000, assignor="range")
+        assert first.error_code == ErrorCode.none
+
+        def settled() -> list[Plain]:
+            found: list[Plain] = []
+
+            def is_settled() -> bool:
+                described = group.describe()["groups"][0]
+                epoch = described["members"][0]["member_epoch"]
+                answer = group.beat("m", epoch, regex="regex-[ab]", owned={}, rebalance_ms=30_000, topics=())
+                found[:] = [answer["assignment"]]
+                return bool(answer["assignment"] and len(answer["assignment"]["topic_partitions"]) == 2)
+
+            eventually(is_settled, f"{side.name} has matched the topics")
+            return found
+
+        return {"assigned": settled(), "bad": group.enter("n", regex="*", topics=None)}
+
+    same(sides, scenario)
+
+
+def test_a_classic_member_in_a_consumer_group(sides: tuple[Side, Side]) -> None:
+    def scenario(side: Side) -> Plain:
+        topic(side, "shared-848")
+        group = Group(side, "mixed")
+        group.enter("a")
+        asked = group.join()
+        assert asked.error_code == ErrorCode.member_id_required
+        member_id = asked.member_id
+        side.aliases[member_id] = "the classic one"
+        told: dict[str, Plain] = {}
+        told["other protocol type"] = side.plain(group.join(member_id, protocol_type="connect").error_code)
+        joined = group.join(member_id)
+        told["joined"] = side.plain(joined)
+        told["synced"] = group.sync(member_id, joined.generation_id)
+        told["synced in another generation"] = group.sync(member_id, 9)
+        told["synced with another protocol"] = group.sync(
+            member_id, joined.generation_id, protocol_name="range"
+        )
+        told["beats"] = group.classic_heartbeat(member_id, joined.generation_id)
+        told["beats of the other protocol"] = group.classic_heartbeat("a", 1)
+        told["a second one, of another protocol"] = side.plain(
+            group.join("x", protocols=(("range", COOPERATIVE[0][1]),)).error_code
+        )
+        described = group.describe()["groups"][0]
+        told["types"] = sorted(member["member_type"] for member in described["members"])
+        group.beat("a", -1)
+        told["the last of the new protocol left"] = [
+            (each["group_type"], each["group_state"]) for each in group.listed()
+        ]
+        told["and the classic one hears"] = group.classic_heartbeat(member_id, joined.generation_id)
+        return told
+
+    same(sides, scenario)
