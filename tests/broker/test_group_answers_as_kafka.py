@@ -523,7 +523,7 @@ def describe(side: Side, version: int, *groups: str, operations: bool = False) -
 @each_version(ApiKey.DESCRIBE_GROUPS)
 def test_describe_groups(sides: tuple[Side, Side], version: int) -> None:
     def scenario(side: Side) -> Plain:
-        name = side.create(f"described-{version}")
+        name = side.create(f"described-group-{version}")
         group = f"describe-{version}"
         with members(side, group, "one") as (one,):
             told = {"unknown": describe(side, version, group), "none": describe(side, version)}

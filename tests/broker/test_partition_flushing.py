@@ -11,7 +11,8 @@ from nilometer.broker.replicas.partition import Partition
 from nilometer.cluster.identifiers import BrokerId, LeaderEpoch, PartitionEpoch, TopicId, TopicIdPartition
 from nilometer.cluster.partition import PartitionState
 from nilometer.replication import AlterPartition, FollowerRole, LeaderRole, Replica
-from nilometer.replication.follower import FollowerFetch, NoFetch
+from nilometer.replication.epochs import EpochEnd
+from nilometer.replication.follower import FetchAnswer, FollowerFetch, NoFetch
 from nilometer.runtime import Clock
 from nilometer.runtime.entropy import SeededEntropy
 from nilometer.storage import FlushPlan, Log, LogConfig, LogFenced, LogManager, ManagerOptions, TopicPartition
@@ -191,12 +192,19 @@ def _ran(log: Log) -> FlushPlan:
 
 
 def test_an_effect_that_the_disk_refuses_is_the_hosts_to_hear_of() -> None:
-    """And nobody else's: whoever told of the new role goes on with the other partitions."""
+    """And nobody else's: the fetcher that brought the answer goes on with the other partitions."""
     disk, host = MemoryDisk(), Host()
     log = open_log(disk)
+    _append(log, 5)
     partition = partition_of(log, host)
+    partition.on_metadata(_state(1, 2), {1: 1, 2: 1})
+    host.commit()
+    role = partition.replica.role
+    assert isinstance(role, FollowerRole)
+    fetch = role.next_fetch()
+    assert isinstance(fetch, FollowerFetch)
     disk.fail_once(1)
-    partition.on_metadata(_state(1, 1), {1: 1})
+    assert partition.on_fetch_answer(fetch, FetchAnswer(diverging=EpochEnd(0, 2)), b"")
     [(failed, reason)] = host.failed
     assert failed is partition
     assert log.failure is reason.reason

@@ -200,7 +200,7 @@ def any_replica_may_lead(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def count_every_entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ClusterImage, "_counts", lambda self, entry: True)
+    monkeypatch.setattr(ClusterImage, "counts", lambda self, entry: True)
 
 
 def remember_the_eligible_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

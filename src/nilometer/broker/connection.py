@@ -303,16 +303,24 @@ class Connection(asyncio.BufferedProtocol):
         self._take_up()
 
     def _send_replies(self) -> None:
-        while self._waiting and self._waiting[0].done() and not self._write_paused:
-            future = self._waiting.popleft()
-            if future.cancelled() or (error := future.exception()) is None:
-                reply = None if future.cancelled() else future.result()
-                if reply is not None:
-                    self._write(reply)
-            else:
+        while self._waiting and self._waiting[0].done() and not self._write_paused and not self.closed:
+            if not self._write_next_reply():
+                error = self._waiting[0].exception()
+                assert error is not None
                 if not isinstance(error, CloseConnection):
                     self._dispatcher.request_failed(error)
                 self.close(str(error) or repr(error))
+
+    def _write_next_reply(self) -> bool:
+        """The oldest reply owed, which is decided; false where it failed, and nothing can follow it."""
+        future = self._waiting[0]
+        if not future.cancelled() and future.exception() is not None:
+            return False
+        self._waiting.popleft()
+        reply = None if future.cancelled() else future.result()
+        if reply is not None:
+            self._write(reply)
+        return True
 
     def _write(self, buffers: Sequence[Buffer]) -> None:
         """Gather what is answered in one go: one system call for many small answers."""
@@ -351,6 +359,9 @@ class Connection(asyncio.BufferedProtocol):
         """End the connection once what was answered has been taken."""
         if self.closed:
             return
+        # What was decided in this very turn of the loop has not been written yet.
+        while self._waiting and self._waiting[0].done() and self._write_next_reply():
+            pass
         self._flush()
         self._end(reason)
         if self._transport is not None:
