@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import random
 from typing import Any
 
@@ -211,6 +212,35 @@ async def test_position_survives_a_change_of_leader() -> None:
         fill(cluster, 0, numbered(6, 3))
         assert values(await read(consumer, 3)) == [6, 7, 8]
         assert cluster.brokers[1].count(ApiKey.OFFSET_FOR_LEADER_EPOCH) == 1
+
+
+async def test_late_answer_of_the_old_leader_is_dropped() -> None:
+    """Both leaders were asked for the same offset; what the slower one says is old, and not damage."""
+    async with LogCluster(2, topics={"t": 1}) as cluster:
+        old = cluster.brokers[0]
+        fetch = old.handlers[ApiKey.FETCH]
+        released, answered = asyncio.Event(), asyncio.Event()
+
+        async def late(request: Any, codec: Any) -> Any:
+            answer = fetch(request, codec)
+            answer = await answer if inspect.isawaitable(answer) else answer
+            await released.wait()
+            answered.set()
+            return answer
+
+        fill(cluster, 0, numbered(0, 3))
+        old.handlers[ApiKey.FETCH] = late
+        async with consumer_of(cluster, metadata_max_age_ms=20) as consumer:
+            consumer.assign([ZERO])
+            assert await consumer.poll(timeout_ms=20) == []
+            await old.wait_for(ApiKey.FETCH, 1)
+            cluster.move_leader("t", 0, 2)
+            assert values(await read(consumer, 3)) == [0, 1, 2]
+            released.set()
+            await answered.wait()
+            assert await consumer.poll(timeout_ms=50) == []
+            fill(cluster, 0, numbered(3, 3))
+            assert values(await read(consumer, 3)) == [3, 4, 5]
 
 
 async def test_log_that_was_cut_is_read_on_from_the_common_part() -> None:

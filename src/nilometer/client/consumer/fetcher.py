@@ -284,6 +284,8 @@ class Fetcher:
             wanted = plan.wanted.get(answer.partition)
             if position is None or wanted is None or position.generation != generations[answer.partition]:
                 continue
+            if position.fetch_offset != wanted.fetch_offset:
+                continue  # the new leader was asked meanwhile, and was quicker
             if answer.leader_id >= 0:
                 self._client.learn_leader(answer.partition, answer.leader_id, answer.leader_epoch, nodes)
             if answer.code == ErrorCode.none:
