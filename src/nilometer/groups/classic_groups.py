@@ -174,9 +174,13 @@ class ClassicGroups:
             self._rebalance.cancel_timers(group)
 
     def give_up(self, turn: Turn, group: ClassicGroup) -> None:
-        """The group goes on as a consumer group: who waits is to join again, and meets that one."""
+        """The group goes on as a consumer group: who waits is to join again, and meets that one.
+
+        Kafka answers waiting joins REBALANCE_IN_PROGRESS here. Not every client knows that answer to a join
+        (aiokafka gives up for good); every one tries again under its id when groups are being loaded.
+        """
         for member in group.members.values():
-            again = JoinGroupReply(ErrorCode.rebalance_in_progress, member.member_id)
+            again = JoinGroupReply(ErrorCode.coordinator_load_in_progress, member.member_id)
             self._rebalance.answer_join(turn, member, again)
             self._rebalance.answer_sync(turn, member, SyncGroupReply(ErrorCode.rebalance_in_progress))
         self.remove(turn, group)
