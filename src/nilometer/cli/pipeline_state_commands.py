@@ -112,7 +112,7 @@ def report_command(name: str, home: str, output: str | None, path: Path | None) 
     path = path or folder.path / "report.html"
     exit_on_sigterm()
     try:
-        spark = build_session(f"report of {name}", log_file=folder.path / "spark.log")
+        spark = build_session(f"report of {name}", log_file=folder.path / "spark.log", quick=True)
         render_report(spark, SHIPPED[name].load(), SHIPPED[name], folder, where, path)
         spark.stop()
     except PipelineProblem as problem:

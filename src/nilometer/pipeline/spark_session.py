@@ -39,6 +39,7 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 SOCKET_FOLDER_MAX = 60
 """Systems take 104 bytes or a little more as the name of a socket; Spark's have 42 behind the folder's."""
 
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _QUICK_JAVA = " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 _SETTINGS = {
@@ -99,6 +100,7 @@ def build_session(
     log4j.write_text(_LOG4J)
     builder = SparkSession.builder.appName(f"nilometer {name}").master(master)  # pyright: ignore
     shipped = {} if master.startswith("local") else shipping_settings(write_archive(Path(work)))
+    given = dict(settings or {})
     java_options = f"-Dlog4j2.configurationFile={log4j.as_uri()}" + (_QUICK_JAVA if quick else "")
     builder = builder.config(
         map={
@@ -106,9 +108,9 @@ def build_session(
             "spark.sql.session.timeZone": timezone,
             "spark.sql.warehouse.dir": str(Path(work, "warehouse")),
             **_socket_folder(master, work),
-            "spark.driver.extraJavaOptions": java_options,
             **shipped,
-            **(settings or {}),
+            **given,
+            JAVA_OPTIONS: f"{java_options} {given.get(JAVA_OPTIONS, '')}".rstrip(),
         }
     )
     with _stderr_into(log_file):
