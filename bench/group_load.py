@@ -2,7 +2,7 @@
 
     rebalance  BOOTSTRAP MEMBERS ROUNDS              all members of a stable group join again at once
     commits    BOOTSTRAP TOPIC GROUPS SECONDS        each group commits one offset a second
-    crowd      BOOTSTRAP TOPIC CONNECTIONS SECONDS   each connection has one request in five seconds
+    crowd      BOOTSTRAP TOPIC CONNECTIONS SECONDS   each connection produces one record in five seconds
 
 It speaks the group protocol itself, with the same exchanges for both brokers and no client's timers in
 between: what is timed is the coordinator. Prints one line of JSON. `crowd` says "ready" when all are
@@ -12,8 +12,8 @@ connected, and goes on at a line of input, so that memory can be looked at in be
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
+import resource
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -37,15 +37,24 @@ from nilometer.client.group.group_exchange import (
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
-from nilometer.wire.messages import Message
+from nilometer.wire.messages import Api, Message
+from nilometer.wire.records import BatchBuilder
 
 RUNTIME = Runtime.system()
 SESSION_TIMEOUT_MS = 30_000
 REQUEST_TIMEOUT_MS = 60_000
 COORDINATOR_PATIENCE_S = 30.0
-SUBSCRIPTION = bytes.fromhex("0000000000010005") + b"bench" + bytes.fromhex("ffffffff")
+SUBSCRIPTION = bytes.fromhex("0000000000010005") + b"bench" + bytes.fromhex("00000004")
+"""To be followed by four bytes of the member's own."""
 ASSIGNMENT = bytes.fromhex("0000") + bytes(8)
+NOT_YET = (
+    ErrorCode.not_coordinator,
+    ErrorCode.coordinator_not_available,
+    ErrorCode.coordinator_load_in_progress,
+)
+"""From a broker that has been named as coordinator and does not know it yet."""
 CROWD_PERIOD_S = 5.0
+CROWD_RECORD_BYTES = 100
 COMMIT_CONNECTIONS = 20
 
 T = TypeVar("T")
@@ -67,7 +76,14 @@ async def connect_to_coordinator(bootstrap: str, group_id: str) -> Connection:
             )
             error, message, broker_id = read_coordinator(answer)
             if not error:
-                return await connect(*addresses[broker_id])
+                connection = await connect(*addresses[broker_id])
+                answer = await connection.request(
+                    ApiKey.HEARTBEAT, lambda api: heartbeat_request(api, group_id, MemberIdentity())
+                )
+                if answer.error_code not in NOT_YET:
+                    return connection
+                connection.close()
+                error = ErrorCode(answer.error_code)
             if time.monotonic() > until:
                 raise SystemExit(f"no coordinator for {group_id}: {error.name} {message}")
             await asyncio.sleep(0.1)
@@ -85,14 +101,37 @@ async def addresses_of(bootstrap: str) -> dict[int, tuple[str, int]]:
     return {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
 
 
+async def _leaders_of(bootstrap: str, topic: str) -> list[tuple[str, int]]:
+    """The address of each partition's leader, by partition."""
+    host, _, port = bootstrap.split(",")[0].rpartition(":")
+    connection = await connect(host, int(port))
+    response = await connection.request(
+        ApiKey.METADATA,
+        lambda api: api.request(
+            topics=(api.make_request("MetadataRequestTopic", name=topic),), allow_auto_topic_creation=False
+        ),
+        at_most=9,
+    )
+    connection.close()
+    addresses = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
+    partitions = sorted(response.topics[0].partitions, key=lambda each: each.partition_index)
+    return [addresses[each.leader_id] for each in partitions]
+
+
 class Member:
     def __init__(self, connection: Connection, group_id: str) -> None:
         self._connection = connection
         self._group_id = group_id
         self._identity = MemberIdentity()
+        self._round = 0
 
     async def rejoin(self) -> int:
-        """Until this member is part of a generation; whoever leads deals out an empty assignment."""
+        """Until this member is part of a generation; whoever leads deals out an empty assignment.
+
+        Its subscription is another each time: a member of a stable group that says nothing new is only told
+        the generation that is.
+        """
+        self._round += 1
         while True:
             joined_now = await self._join()
             if joined_now is None:
@@ -110,7 +149,7 @@ class Member:
                 api,
                 self._group_id,
                 self._identity,
-                [("range", SUBSCRIPTION)],
+                [("range", SUBSCRIPTION + self._round.to_bytes(4, "big"))],
                 session_timeout_ms=SESSION_TIMEOUT_MS,
                 rebalance_timeout_ms=SESSION_TIMEOUT_MS,
                 reason="",
@@ -177,7 +216,7 @@ async def commits(bootstrap: str, topic: str, groups: int, seconds: int) -> dict
         homes.append(kept[number % len(kept)])
     partition = TopicPartition(topic, 0)
 
-    async def commit(number: int, round_number: int) -> None:
+    async def ask(number: int, round_number: int) -> ErrorCode:
         connection = homes[number]
         offsets = {partition: OffsetAndMetadata(round_number)}
         response = await connection.request(
@@ -185,11 +224,20 @@ async def commits(bootstrap: str, topic: str, groups: int, seconds: int) -> dict
             lambda api: commit_request(api, f"bench-commits-{number}", MemberIdentity(), offsets, {}),
             at_most=9,
         )
-        answered = read_commit(response, {})
-        if answered[partition]:
-            raise SystemExit(f"OffsetCommit: {answered[partition].name}")
+        return read_commit(response, {})[partition]
 
-    await _together(commit(number, 0) for number in range(groups))
+    async def commit(number: int, round_number: int) -> None:
+        if error := await ask(number, round_number):
+            raise SystemExit(f"OffsetCommit: {error.name}")
+
+    async def first_commit(number: int) -> None:
+        until = time.monotonic() + COORDINATOR_PATIENCE_S
+        while error := await ask(number, 0):
+            if error not in NOT_YET or time.monotonic() > until:
+                raise SystemExit(f"OffsetCommit: {error.name}")
+            await asyncio.sleep(0.1)
+
+    await _together(first_commit(number) for number in range(groups))
     return await _paced(commit, groups, 1.0, seconds)
 
 
@@ -204,28 +252,33 @@ async def _coordinator_address(asked: Connection, group_id: str) -> tuple[str, i
 
 
 async def crowd(bootstrap: str, topic: str, connections: int, seconds: int) -> dict[str, float]:
-    """Connections spread over all brokers; then each asks for the topic's metadata every five seconds."""
-    addresses = itertools.cycle((await addresses_of(bootstrap)).values())
+    """Connections spread over the leaders of all partitions; each produces, acks=all, every five seconds."""
+    leaders = await _leaders_of(bootstrap, topic)
     everybody: list[Connection] = []
     began = time.monotonic()
     while len(everybody) < connections:
-        wave = [next(addresses) for _ in range(min(100, connections - len(everybody)))]
-        everybody += await _together(connect(*address) for address in wave)
+        wave = range(len(everybody), min(len(everybody) + 100, connections))
+        everybody += await _together(connect(*leaders[number % len(leaders)]) for number in wave)
     opened_s = time.monotonic() - began
+    builder = BatchBuilder()
+    builder.append(time.time_ns() // 1_000_000, None, bytes(CROWD_RECORD_BYTES))
+    records = builder.build()
     print("ready", flush=True)
     sys.stdin.readline()
 
+    def produce(api: Api, partition: int) -> Message:
+        data = api.make_request("PartitionProduceData", index=partition, records=records)
+        named = api.make_request("TopicProduceData", name=topic, partition_data=(data,))
+        return api.request(transactional_id=None, acks=-1, timeout_ms=30_000, topic_data=(named,))
+
     async def ask(number: int, _round: int) -> None:
+        partition = number % len(leaders)
         response = await everybody[number].request(
-            ApiKey.METADATA,
-            lambda api: api.request(
-                topics=(api.make_request("MetadataRequestTopic", name=topic),),
-                allow_auto_topic_creation=False,
-            ),
-            at_most=9,
+            ApiKey.PRODUCE, lambda api: produce(api, partition), at_most=9
         )
-        if response.topics[0].error_code:
-            raise SystemExit(f"Metadata: {response.topics[0].error_code}")
+        error = response.responses[0].partition_responses[0].error_code
+        if error:
+            raise SystemExit(f"Produce: {error.name}")
 
     found = await _paced(ask, connections, CROWD_PERIOD_S, seconds)
     for connection in everybody:
@@ -266,6 +319,8 @@ async def _together(them: Iterable[Awaitable[T]]) -> list[T]:
 
 
 def main() -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     what, bootstrap, *rest = sys.argv[1:]
     match what:
         case "rebalance":
