@@ -20,6 +20,8 @@ from typing import Protocol, cast
 
 from typing_extensions import Buffer
 
+from nilometer.broker.refused_batches import RefusedBatches
+
 Reply = Sequence[Buffer] | None
 """What goes back for one request: buffers that form a frame, or None for no response (acks=0)."""
 
@@ -107,6 +109,7 @@ class Connection(asyncio.BufferedProtocol):
         self.client_software: tuple[str, str] = ("unknown", "unknown")
         self.on_pressed: Callable[[], None] | None = None
         """Set by a request that can be answered before its wait is over."""
+        self.refused_batches = RefusedBatches()
         self.last_active_ms = 0
         self.closed = False
 

@@ -12,7 +12,7 @@ wait.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -21,14 +21,16 @@ from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import CloseConnection, Reply
 from nilometer.broker.control.internal_topics import check_client_may_write
 from nilometer.broker.produced_records import check_produced_records
+from nilometer.broker.refused_batches import RefusedBatches
 from nilometer.broker.replicas.delayed_produce import DelayedProduce, ProduceOutcome
 from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.services import Services
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.errors import ErrorCode, KafkaError
-from nilometer.wire.produce_body import ProduceBody, decode_produce_body
+from nilometer.wire.errors import ErrorCode, KafkaError, is_retriable
+from nilometer.wire.produce_body import ProduceBody, ProducedRecords, decode_produce_body
 from nilometer.wire.produce_response import ProducedPartition, ProducedTopic, encode_produce_response
+from nilometer.wire.record_batch import BatchHeader, CorruptBatch, UnsupportedMagic, read_header
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 
@@ -46,13 +48,17 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
         for topic in body.topics
     ]
     waiting = _Waiting(services, request.header, topics)
+    refused, now_ms = request.connection.refused_batches, services.runtime.clock.monotonic_ms
     for topic, outcomes in zip(body.topics, topics, strict=True):
         for part, outcome in zip(topic.partitions, outcomes.partitions, strict=True):
             try:
                 partition = _find(services, topic.topic, part.partition)
+                if refused:
+                    _check_passes_none(refused, partition, topic.topic, part, now_ms())
                 _append(partition, body, request.version, part.records, outcome, waiting)
             except KafkaError as problem:
-                outcome.fail(problem.code, problem.message)
+                code = _remember(refused, topic.topic, part, problem.code, now_ms)
+                outcome.fail(code, problem.message)
     if body.acks == ACKS_NONE:
         _close_on_error(topics)
         return None
@@ -63,6 +69,49 @@ def _find(services: Services, topic: str | UUID, index: int) -> Partition:
     if isinstance(topic, str):
         return services.replicas.partition(topic, index)
     return services.replicas.partition_by_id(topic, index)
+
+
+def _check_passes_none(
+    refused: RefusedBatches, partition: Partition, topic: str | UUID, part: ProducedRecords, now_ms: int
+) -> None:
+    """Of a producer that the log does not know it would take any batch as the first."""
+    header = _sequenced(part.records)
+    if header is None or header.producer_id in partition.log.producers.producers:
+        return
+    if (error := refused.error_before((topic, part.partition), header, now_ms)) is not None:
+        raise KafkaError(error, "A batch before this one was refused.")
+
+
+def _remember(
+    refused: RefusedBatches,
+    topic: str | UUID,
+    part: ProducedRecords,
+    error: ErrorCode,
+    now_ms: Callable[[], int],
+) -> ErrorCode:
+    """What a producer is told whose batch could not be appended."""
+    out_of_order = error is ErrorCode.out_of_order_sequence_number
+    if (out_of_order and not refused) or not (out_of_order or is_retriable(error)):
+        return error
+    header = _sequenced(part.records)
+    if header is None:
+        return error
+    where = topic, part.partition
+    if out_of_order:
+        return refused.error_before(where, header, now_ms()) or error
+    refused.note(where, header, error, now_ms())
+    return error
+
+
+def _sequenced(records: memoryview | None) -> BatchHeader | None:
+    """The header of a batch that bears a sequence number."""
+    if not records:
+        return None
+    try:
+        header = read_header(records)
+    except (CorruptBatch, UnsupportedMagic):
+        return None
+    return header if header.producer_id >= 0 else None
 
 
 def _append(
