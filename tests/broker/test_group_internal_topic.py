@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from nilometer.broker.api.offset_commit import API
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from support.eventually import eventually
+from support.group_talk import commit_fields, fetch_fields
 from support.nilometer_broker import NilometerBroker
 from support.nilometer_cluster import NilometerCluster
 from support.two_brokers import batch, produce_fields
@@ -115,3 +117,31 @@ def test_any_broker_makes_topics_that_are_asked_for(tmp_path: Path) -> None:
         ((_, error, node),) = find(cluster.brokers[other].bootstrap, "a")
         assert error == ErrorCode.none
         assert node in cluster.running
+
+
+def test_commits_in_flight_on_one_connection_are_taken_up_in_order(tmp_path: Path) -> None:
+    """Each waits for the followers; what stands behind them on the connection sees all of them."""
+    assert API.pipelined
+    with NilometerCluster(tmp_path, brokers=2, overrides={"offsets.topic.num.partitions": "1"}) as cluster:
+        cluster.create_topic("read", 1)
+
+        def coordinator() -> int:
+            (found,) = find(cluster.brokers[1].bootstrap, "group")
+            return -1 if found[1] else found[2]
+
+        eventually(lambda: coordinator() > 0, "the group has a coordinator")
+        with WirePeer(cluster.brokers[coordinator()].bootstrap) as peer:
+
+            def is_loaded() -> bool:
+                answer = peer.ask(ApiKey.OFFSET_COMMIT, 7, **commit_fields(7, "group", "read", {0: 0}))
+                return answer.topics[0].partitions[0].error_code == ErrorCode.none
+
+            eventually(is_loaded, "commits are taken")
+            for offset in range(1, 101):
+                peer.tell(ApiKey.OFFSET_COMMIT, 7, **commit_fields(7, "group", "read", {0: offset}))
+            peer.tell(ApiKey.OFFSET_FETCH, 7, **fetch_fields(7, {"group": {"read": (0,)}}))
+            for _ in range(100):
+                answer = peer.hear(ApiKey.OFFSET_COMMIT, 7)
+                assert answer.topics[0].partitions[0].error_code == ErrorCode.none
+            (topic,) = peer.hear(ApiKey.OFFSET_FETCH, 7).topics
+            assert topic.partitions[0].committed_offset == 100

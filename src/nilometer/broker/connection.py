@@ -3,8 +3,8 @@
 Knows framing, order and back-pressure; what a request means is the dispatcher's. Invariants:
 
 - Responses leave in request order. A fetch that waits for data is answered as soon as another request stands
-  behind it. Produce requests are taken up while earlier ones still wait for
-  their acknowledgement (pipelining); any other request is taken up alone, as Kafka's muted channels do.
+  behind it. Produce requests and offset commits are taken up while earlier ones still wait for their
+  acknowledgement (pipelining); any other request is taken up alone, as Kafka's muted channels do.
 - Memory held for one connection is bounded: a frame above the limit closes the connection before it is
   read; a large frame's buffer grows with the bytes that arrive, not with the length announced, but for a
   reserve that all connections share; while the client does not read, none of its requests are taken up and

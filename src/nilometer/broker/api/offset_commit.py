@@ -2,7 +2,8 @@
 
 Versions: 2 to 4 may ask how long the offsets are to be kept; 6 brings leader epochs; 7 static members; 9
 member epochs (KIP-848); 10 topics by id. Topics and partitions that do not exist are refused here, before the
-group is asked.
+group is asked. A connection may have several in flight: each is decided before the next is looked at, and
+they wait for their replicas together.
 """
 
 from __future__ import annotations
@@ -130,4 +131,4 @@ def _respond(request: Request, topics: Sequence[OffsetCommitTopicReply]) -> Repl
     )
 
 
-API = ApiSpec(key=ApiKey.OFFSET_COMMIT, versions=(2, 10), handle=handle)
+API = ApiSpec(key=ApiKey.OFFSET_COMMIT, versions=(2, 10), handle=handle, pipelined=True)
