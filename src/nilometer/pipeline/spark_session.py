@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -41,6 +42,21 @@ SOCKET_FOLDER_MAX = 60
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _QUICK_JAVA = " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+_QUICK_PYTHON = """#!/bin/sh
+set -f
+kept=
+IFS=:
+for place in $PYTHONPATH; do
+  case "$place" in
+    */pyspark.zip | */py4j-*-src.zip) ;;
+    *) kept="$kept${{kept:+:}}$place" ;;
+  esac
+done
+unset IFS
+export PYTHONPATH="$kept"
+exec {python} "$@"
+"""
 
 _SETTINGS = {
     "spark.driver.host": "127.0.0.1",
@@ -90,12 +106,14 @@ def build_session(
     require_java()
     from pyspark.sql import SparkSession
 
+    work = work_folder()
     # The workers must be this Python: the data source and its packages are installed here.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ.setdefault("PYSPARK_PYTHON", quick_python(Path(work)))
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     log_file.parent.mkdir(parents=True, exist_ok=True)
-    work = work_folder()
     log4j = Path(work, "log4j2.properties")
     log4j.write_text(_LOG4J)
     builder = SparkSession.builder.appName(f"nilometer {name}").master(master)  # pyright: ignore
@@ -122,6 +140,20 @@ def work_folder() -> str:
     folder = tempfile.mkdtemp(prefix="nilometer-spark-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+def quick_python(folder: Path) -> str:
+    """A program in ``folder`` that is this Python, with pyspark from where it is installed.
+
+    Spark has its workers import pyspark from a zip file, which has no bytecode: each would begin with almost
+    a second of compiling, and one that takes ten on a busy machine is given up. The package is the same.
+    """
+    if os.name != "posix":
+        return sys.executable
+    program = folder / "python"
+    program.write_text(_QUICK_PYTHON.format(python=shlex.quote(sys.executable)), encoding="utf-8")
+    program.chmod(0o755)
+    return str(program)
 
 
 def _socket_folder(master: str, folder: str) -> dict[str, str]:
