@@ -11,7 +11,7 @@ from nilometer.client.group.range_assignor import RangeAssignor
 from nilometer.simulation.checkers.groups import GroupLedger
 from nilometer.simulation.plan import Kind, draw
 from nilometer.simulation.run import Exit, Verdict, run
-from nilometer.simulation.workload.members import GroupMember, GroupPlan
+from nilometer.simulation.workload.members import CONSUMER, GroupMember, GroupPlan
 
 MINUTES = 0.2
 THREE = GroupPlan(members=3, assignor="range", static=False, auto_commit=False)
@@ -35,6 +35,20 @@ def test_two_owners_in_one_generation_are_found_and_in_two_generations_are_none(
     assert ledger.generations == 2
 
 
+def test_a_commit_that_is_forgotten_is_found_once_somebody_begins_before_it() -> None:
+    ledger = GroupLedger("g")
+    ledger.commit("t-0", 5)
+    ledger.takes_over("a", ["t-0", "t-1"])
+    ledger.read("a", "t-0", 5)
+    ledger.read("a", "t-1", 0)
+    ledger.read("a", "t-0", 3)  # only where it begins is promised
+    assert ledger.violations() == []
+    ledger.takes_over("b", ["t-0"])
+    ledger.read("b", "t-0", 4)
+    (violation,) = ledger.violations()
+    assert "forgotten commit: 5 of t-0" in violation
+
+
 def test_an_acknowledged_record_that_nobody_processed_is_found() -> None:
     ledger = GroupLedger("g")
     ledger.process("t-0", "one")
@@ -47,6 +61,13 @@ def test_an_acknowledged_record_that_nobody_processed_is_found() -> None:
 def test_a_group_outlives_brokers_and_members() -> None:
     cooperative = GroupPlan(members=3, assignor="cooperative-sticky", static=False, auto_commit=True)
     verdict = group_run(21, cooperative, Kind.CRASH, Kind.CLIENT_CRASH, Kind.PAUSE)
+    assert verdict.findings == []
+    assert verdict.generations > 1
+
+
+def test_a_consumer_group_of_kip_848_outlives_brokers_and_members() -> None:
+    group = GroupPlan(members=3, assignor="range", static=False, auto_commit=False, protocol=CONSUMER)
+    verdict = group_run(24, group, Kind.CRASH, Kind.CLIENT_CRASH)
     assert verdict.findings == []
     assert verdict.generations > 1
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nilometer.runtime import Runtime
-from nilometer.simulation.loop import Deadlock
+from nilometer.simulation.loop import Deadlock, Livelock
 from nilometer.simulation.world import World
 
 
@@ -27,6 +27,15 @@ def test_nothing_to_wait_for_is_an_error_not_a_hang() -> None:
     world = World(1)
     with pytest.raises(Deadlock):
         world.loop.run_until_complete(world.loop.create_future())
+
+
+def test_a_world_that_turns_without_time_moving_is_an_error_not_a_hang() -> None:
+    async def story(world: World) -> None:
+        while True:
+            await asyncio.sleep(0)
+
+    with pytest.raises(Livelock):
+        World(1).run(story)
 
 
 def test_a_story_that_takes_too_long_is_cut() -> None:

@@ -23,6 +23,14 @@ CANCELLED_TIMERS_KEPT = 256
 """So many timers that were called off may stay in the heap, or as many as are still wanted."""
 
 
+CALLBACKS_PER_S_MAX = 100_000
+"""In one second of the world's time; a busy cluster of five needs a few thousand."""
+
+
+class Livelock(Exception):
+    """All are busy and nothing comes of it: messages go round and round, or time stands still."""
+
+
 class Deadlock(Exception):
     """Nothing is ready and no timer is set: whoever waits will wait for ever."""
 
@@ -73,6 +81,8 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._world = context_of(None)
         self._timers = 0
         self._cancelled = 0
+        self._callbacks = 0
+        self._count_until = 1.0
         self.steps = 0
         """How often the clock moved."""
         self.set_task_factory(_adopting_factory)  # type: ignore[arg-type]
@@ -91,6 +101,7 @@ class VirtualLoop(base_events.BaseEventLoop):
             self.steps += 1
             self._now = self._scheduled[0][0]
             self._take_due()
+        self._count(len(ready))
         for _ in range(len(ready)):
             handle: Any = ready.popleft()
             if handle._cancelled:
@@ -100,6 +111,14 @@ class VirtualLoop(base_events.BaseEventLoop):
                 handle._run()
             elif process.alive:
                 process.held.append(handle)
+
+    def _count(self, callbacks: int) -> None:
+        self._callbacks += callbacks
+        if self._now >= self._count_until:
+            self._callbacks, self._count_until = callbacks, self._now + 1.0
+        elif self._callbacks > CALLBACKS_PER_S_MAX:
+            self._callbacks = 0
+            raise Livelock(f"more than {CALLBACKS_PER_S_MAX} callbacks in the second up to {self._now:.3f} s")
 
     def _take_due(self) -> None:
         """Timers whose time has come are ready; those that were called off are dropped on the way."""

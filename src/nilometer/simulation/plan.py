@@ -14,7 +14,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from nilometer.simulation.workload.members import GroupPlan
+from nilometer.simulation.workload.members import CLASSIC, CONSUMER, GroupPlan
 from nilometer.simulation.workload.producers import WriterPlan
 
 
@@ -141,7 +141,7 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None) -> Plan
         brokers=brokers,
         one_machine=one_machine,
         kinds=chosen,
-        faults=_schedule(
+        faults=schedule(
             random.Random(f"{seed}/faults"), chosen, minutes * 60 * HURT_SHARE, 1 if one_machine else brokers
         ),
         settings=_settings(chance) | (group.settings if group is not None else {}),
@@ -209,6 +209,7 @@ def _group(chance: random.Random) -> GroupPlan | None:
         assignor=chance.choice(("range", "roundrobin", "sticky", "cooperative-sticky", "cooperative-sticky")),
         static=chance.random() < 0.3,
         auto_commit=chance.random() < 0.5,
+        protocol=chance.choice((CLASSIC, CONSUMER)),
     )
 
 
@@ -226,13 +227,20 @@ def _settings(chance: random.Random) -> dict[str, str]:
     }
 
 
-def _schedule(
-    chance: random.Random, kinds: tuple[Kind, ...], until_s: float, machines: int
+def schedule(
+    chance: random.Random,
+    kinds: tuple[Kind, ...],
+    until_s: float,
+    machines: int,
+    *,
+    mean_gap_s: float | None = None,
+    longest_s: float | None = None,
 ) -> tuple[Fault, ...]:
+    """Misfortunes of ``kinds`` up to ``until_s``, each upon one of ``machines``; other wishes are drawn."""
     if not kinds:
         return ()
-    mean_gap_s = chance.choice((2.0, 5.0, 15.0))
-    longest_s = chance.choice((2.0, 12.0, 45.0))
+    mean_gap_s = mean_gap_s or chance.choice((2.0, 5.0, 15.0))
+    longest_s = longest_s or chance.choice((2.0, 12.0, 45.0))
     faults: list[Fault] = []
     at_s = 2.0
     while True:

@@ -27,6 +27,7 @@ from nilometer.simulation.checkers.groups import GroupLedger
 from nilometer.simulation.checkers.history import History, Outcome, check
 from nilometer.simulation.cluster import COORDINATION, Cluster
 from nilometer.simulation.faults import FaultDriver
+from nilometer.simulation.loop import Deadlock, Livelock
 from nilometer.simulation.plan import Kind, Plan
 from nilometer.simulation.story import Story
 from nilometer.simulation.workload.consumers import Reader
@@ -94,6 +95,8 @@ def run(
             world.run(lambda _: run.play(), limit_s=plan.minutes * 60 + 2_000)
         except TimeoutError:
             verdict.find(Exit.NO_CONVERGENCE, ["the world's time ran out"])
+        except (Livelock, Deadlock) as stuck:
+            verdict.find(Exit.NO_CONVERGENCE, [f"{type(stuck).__name__.lower()}: {stuck}"])
         except Exception as error:
             verdict.find(Exit.CRASH, [f"the run itself failed: {error!r}"])
             if verdict.exit is Exit.CRASH and not story.unexpected:
@@ -304,6 +307,7 @@ class _Run:
         if not await self._finishes("last", last.read_to_end, SETTLE_S):
             return
         self._readers.append(last)
+        self._driver.put_right()
         if not await self._finishes("lister", list_topics, SETTLE_S):
             return
         await self._until(lambda: not self._unwell(), CONVERGENCE_S)

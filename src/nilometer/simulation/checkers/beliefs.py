@@ -4,6 +4,8 @@
 - *watermark order*: log start <= high watermark <= log end, for everybody;
 - *StrongIsr, by length*: whoever believes it leads has a high watermark that every running member of the
   committed ISR has reached (that the records are the same is for the disks to show);
+- *leader completeness*: whoever leads in a later epoch has, from its first moment on, all that any earlier
+  leader called committed;
 - *LeaderInIsr*: a committed leader is in the committed ISR;
 - *images agree*: two brokers that folded the same number of entries hold the same metadata.
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from nilometer.broker.replicas.partition import Partition
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.snapshot import encode_snapshot
 from nilometer.replication import LeaderRole
@@ -25,6 +28,8 @@ class Beliefs:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._leaders: dict[tuple[str, int, int], int] = {}
+        self._committed: dict[tuple[str, int], dict[int, int]] = {}
+        """By partition, the highest high watermark that was seen of the leader of each epoch."""
         self.violations: list[str] = []
         self.looks = 0
 
@@ -80,6 +85,7 @@ class Beliefs:
                     f"one leader per epoch: {partition} is led in epoch {role.leader_epoch} "
                     f"by {other} and by {node.id}"
                 )
+            self._check_complete(partition, role, node)
             committed = newest.partition_by_id(partition.key.topic_id, partition.key.partition)
             if committed is None:
                 continue
@@ -95,6 +101,17 @@ class Beliefs:
                             f"watermark {role.high_watermark}, but {member.id} of the committed ISR "
                             f"{committed.isr} ends at {theirs.log.log_end_offset}"
                         )
+
+    def _check_complete(self, partition: Partition, role: LeaderRole, node: BrokerNode) -> None:
+        seen = self._committed.setdefault((partition.key.topic_id, partition.key.partition), {})
+        seen[role.leader_epoch] = max(role.high_watermark, seen.get(role.leader_epoch, 0))
+        for epoch, high_watermark in seen.items():
+            if epoch < role.leader_epoch and high_watermark > role.epoch_start_offset:
+                self._report(
+                    f"leader completeness: {partition}: the leader of epoch {epoch} had committed all "
+                    f"below {high_watermark}; {node.id} began epoch {role.leader_epoch} at "
+                    f"{role.epoch_start_offset}"
+                )
 
     def _report(self, violation: str) -> None:
         if violation not in self.violations and len(self.violations) < 50:

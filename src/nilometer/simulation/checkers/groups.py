@@ -1,8 +1,9 @@
 """What the members of one group were given and did, and the judge of it. Pure.
 
-Two promises: a partition belongs to at most one member of a generation, and every acknowledged record is
-processed at least once, by whichever member. A third, that the group settles once nothing is broken any
-more, is for whoever looks at the members.
+Three promises: a partition belongs to at most one member of a generation; every acknowledged record is
+processed at least once, by whichever member; and whoever gets a partition begins at or behind what was
+committed of it before, and acknowledged. A fourth, that the group settles once nothing is broken any more,
+is for whoever looks at the members.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ class GroupLedger:
         self.processed: dict[Partition, set[str]] = {}
         self.repeated = 0
         self._owners: dict[int, dict[Partition, str]] = {}
+        self._committed: dict[Partition, int] = {}
+        self._floors: dict[tuple[str, Partition], int] = {}
+        """What is not to be read again by a member that has just got a partition."""
         self._violations: list[str] = []
 
     def assigned(self, member: str, generation: int, partitions: Iterable[Partition]) -> None:
@@ -37,6 +41,24 @@ class GroupLedger:
                     f"two owners: {partition} belongs to {other} and to {member} in generation {generation} "
                     f"of group {self.group_id}"
                 )
+
+    def takes_over(self, member: str, partitions: Iterable[Partition]) -> None:
+        """``member`` will ask where to begin in these partitions."""
+        for partition in partitions:
+            if partition in self._committed:
+                self._floors[member, partition] = self._committed[partition]
+
+    def read(self, member: str, partition: Partition, offset: int) -> None:
+        floor = self._floors.pop((member, partition), 0)
+        if offset < floor:
+            self._violations.append(
+                f"forgotten commit: {floor} of {partition} was committed by group {self.group_id}, and "
+                f"{member}, which took it over later, began at {offset}"
+            )
+
+    def commit(self, partition: Partition, offset: int) -> None:
+        """It was acknowledged."""
+        self._committed[partition] = offset
 
     def process(self, partition: Partition, value: str) -> None:
         seen = self.processed.setdefault(partition, set())

@@ -37,13 +37,18 @@ PASSING_IN_GROUPS = PASSING | frozenset(
         ErrorCode.illegal_generation,
         ErrorCode.unstable_offset_commit,
         ErrorCode.fenced_instance_id,
+        ErrorCode.unreleased_instance_id,
     }
 )
+
+
+CLASSIC, CONSUMER = "classic", "consumer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPlan:
     members: int
+    protocol: str = CLASSIC
     assignor: str
     static: bool
     auto_commit: bool
@@ -55,6 +60,10 @@ class GroupPlan:
             "offsets.topic.num.partitions": "2",
             "group.initial.rebalance.delay.ms": "500",
             "group.min.session.timeout.ms": "1000",
+            "group.consumer.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+            "group.consumer.min.session.timeout.ms": "1000",
+            "group.consumer.heartbeat.interval.ms": "1000",
+            "group.consumer.min.heartbeat.interval.ms": "500",
         }
 
 
@@ -80,6 +89,8 @@ class GroupMember:
         self._ledger = ledger
         self._stopping = False
         self._calm = False
+        self._next: dict[TopicPartition, int] = {}
+        """Behind what was processed, of the partitions that are this member's now."""
 
     def start(self) -> Process:
         self._stopping = False
@@ -98,7 +109,9 @@ class GroupMember:
             try:
                 async with Consumer(runtime, self._settings()) as consumer:
                     self.consumer = consumer
-                    await consumer.subscribe(self._topics, _Noting(self.name, consumer, self._ledger))
+                    self._next.clear()
+                    listener = _Noting(self.name, consumer, self._ledger, self._next)
+                    await consumer.subscribe(self._topics, listener)
                     await self._live(runtime, consumer)
             except KafkaError as problem:
                 self._on_problem(problem)
@@ -113,7 +126,7 @@ class GroupMember:
             try:
                 self._process(await consumer.poll(timeout_ms=POLL_MS))
                 if not self._plan.auto_commit:
-                    await consumer.commit()
+                    await self._commit(consumer)
             except KafkaError as problem:
                 self._on_problem(problem)
                 if problem.code == ErrorCode.fenced_instance_id:
@@ -122,8 +135,18 @@ class GroupMember:
                 await asyncio.sleep(runtime.entropy.uniform(*DAWDLE_S))
             await asyncio.sleep(runtime.entropy.uniform(0.0, 0.3))
 
+    async def _commit(self, consumer: Consumer) -> None:
+        asked = dict(self._next)
+        await consumer.commit(asked)
+        for partition, offset in asked.items():
+            if self._next.get(partition) == offset:
+                self._ledger.commit(str(partition), offset)
+
     def _process(self, records: Sequence[ConsumerRecord]) -> None:
         for record in records:
+            partition = TopicPartition(record.topic, record.partition)
+            self._ledger.read(self.name, str(partition), record.offset)
+            self._next[partition] = record.offset + 1
             value = (record.value or b"").decode().rstrip()
             self._ledger.process(f"{record.topic}-{record.partition}", value)
 
@@ -133,9 +156,7 @@ class GroupMember:
             "client.id": self.name,
             "group.id": self._ledger.group_id,
             "auto.offset.reset": "earliest",
-            "partition.assignment.strategy": self._plan.assignor,
-            "session.timeout.ms": SESSION_TIMEOUT_MS,
-            "heartbeat.interval.ms": 1_000,
+            "group.protocol": self._plan.protocol,
             "max.poll.interval.ms": MAX_POLL_INTERVAL_MS,
             "enable.auto.commit": self._plan.auto_commit,
             "auto.commit.interval.ms": 1_000,
@@ -145,6 +166,12 @@ class GroupMember:
             "metadata.max.age.ms": 30_000,
             "allow.auto.create.topics": False,
         }
+        if self._plan.protocol == CLASSIC:
+            settings |= {
+                "partition.assignment.strategy": self._plan.assignor,
+                "session.timeout.ms": SESSION_TIMEOUT_MS,
+                "heartbeat.interval.ms": 1_000,
+            }
         if self._plan.static:
             settings["group.instance.id"] = self.name
         return settings
@@ -156,11 +183,24 @@ class GroupMember:
 
 
 class _Noting(RebalanceListener):
-    def __init__(self, name: str, consumer: Consumer, ledger: GroupLedger) -> None:
+    def __init__(
+        self, name: str, consumer: Consumer, ledger: GroupLedger, positions: dict[TopicPartition, int]
+    ) -> None:
         self._name = name
         self._consumer = consumer
         self._ledger = ledger
+        self._positions = positions
 
     def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> Awaitable[None] | None:
         generation = self._consumer.group_identity().generation
         self._ledger.assigned(self._name, generation, map(str, sorted(self._consumer.assignment())))
+        for partition in partitions:
+            self._positions.pop(partition, None)
+        self._ledger.takes_over(self._name, map(str, partitions))
+
+    def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> Awaitable[None] | None:
+        for partition in partitions:
+            self._positions.pop(partition, None)
+
+    def on_partitions_lost(self, partitions: Sequence[TopicPartition]) -> Awaitable[None] | None:
+        self.on_partitions_revoked(partitions)
