@@ -33,6 +33,14 @@ def test_an_empty_or_damaged_folder_says_nothing():
     assert life_marker.read_lossless_broker_epoch(disk, "/data") is None
 
 
+def test_a_life_in_doubt_stays_in_doubt_and_is_still_known():
+    disk = marked_disk()
+    life_marker.doubt(disk, "/data")
+    disk.crash_process()
+    assert life_marker.read_lossless_broker_epoch(disk, "/data") is None
+    assert life_marker.read_broker_epoch(disk, "/data") == 17
+
+
 def test_a_system_without_a_boot_id_is_never_trusted():
     disk = marked_disk()
     disk.boot_id = lambda: ""

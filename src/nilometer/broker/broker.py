@@ -76,7 +76,11 @@ class Broker:
         self._services: Services | None = None
         self._channel: ControllerChannel | None = None
         self._link: ControllerLink | None = None
+        self._membership: Membership | None = None
         self._marking: asyncio.Task[None] | None = None
+        self._whole_epoch = NO_BROKER_EPOCH
+        """The life of which a clean end may say that nothing was lost: the one that was registered or, until
+        then, the one that the data tells of. Never another process's, though that may bear the same id."""
         self._receive_reserve = Reserve()
         self._stopping = asyncio.Event()
         self._last_progress_ms = 0
@@ -129,13 +133,12 @@ class Broker:
         if self._dispatcher is not None:
             for connection in list(self._dispatcher.connections):
                 connection.close()
-        broker_epoch = self._broker_epoch()
         if self._replicas is not None:
             self._replicas.stop()
         if self._channel is not None:
             self._channel.close()
         await self._tasks.stop()
-        await self._close_logs(broker_epoch)
+        await self._close_logs(self._whole_epoch)
         if self._store is not None:
             await self._store.close()
 
@@ -175,7 +178,19 @@ class Broker:
         logs.on_directory_failed = self._on_directory_failed
         for damage in logs.damages:
             logger.error("Damage found: %s", damage)
+        self._whole_epoch = await disk.offload(lambda: self._judge_last_life(logs))
         return logs
+
+    def _judge_last_life(self, logs: LogManager) -> int:
+        """The last life's epoch if it is certain that nothing of it was lost. May stall."""
+        disk, folder = self._runtime.disk, self._config.log_dirs[0]
+        if logs.previous_broker_epoch is not None:
+            return logs.previous_broker_epoch
+        if _lost_records(logs):
+            life_marker.doubt(disk, folder)  # the next start will not find the damage that is cut off by now
+            return NO_BROKER_EPOCH
+        epoch = life_marker.read_lossless_broker_epoch(disk, folder)
+        return NO_BROKER_EPOCH if epoch is None else epoch
 
     def _report_progress(self, progress: LoadingProgress) -> None:
         now_ms = self._runtime.clock.monotonic_ms()
@@ -242,7 +257,8 @@ class Broker:
         )
         self._dispatcher = RequestDispatcher(services, config.integer("max.connections"))
         await metadata.catch_up()
-        membership = Membership(
+        await metadata.check_reaches(self._last_registration(logs))
+        self._membership = membership = Membership(
             self._registration(logs),
             store,
             metadata,
@@ -272,6 +288,7 @@ class Broker:
     def _on_registered(self) -> None:
         """The metadata log has this life of the broker: roles are valid from here on."""
         assert self._replicas is not None and self._metadata is not None
+        self._whole_epoch = self._broker_epoch()
         self._replicas.begin_life(self._metadata.image)
         self._marking = self._tasks.spawn(self._mark_life(), name="life marker")
 
@@ -292,9 +309,6 @@ class Broker:
     def _registration(self, logs: LogManager) -> BrokerRegistration:
         advertised = self._config.advertised_listeners[0]
         port = advertised.port or self.endpoint.port
-        previous = logs.previous_broker_epoch
-        if previous is None and not _lost_records(logs):
-            previous = life_marker.read_lossless_broker_epoch(self._runtime.disk, self._config.log_dirs[0])
         return BrokerRegistration(
             broker_id=BrokerId(self._config.node_id),
             incarnation=Incarnation(""),
@@ -302,8 +316,14 @@ class Broker:
             cluster_id=next((d.identity.cluster_id for d in logs.directories if d.identity.cluster_id), None),
             rack=self._config.rack,
             log_dirs=tuple(d.identity.directory_id for d in logs.directories if d.identity.directory_id),
-            previous_broker_epoch=NO_BROKER_EPOCH if previous is None else BrokerEpoch(previous),
+            previous_broker_epoch=BrokerEpoch(self._whole_epoch),
         )
+
+    def _last_registration(self, logs: LogManager) -> int:
+        """The number of the entry that registered this broker's last life, as far as its folders know."""
+        marked = life_marker.read_broker_epoch(self._runtime.disk, self._config.log_dirs[0])
+        known = (marked, logs.previous_broker_epoch)
+        return max((epoch for epoch in known if epoch is not None), default=NO_BROKER_EPOCH)
 
     def _cluster_defaults(self) -> dict[str, str]:
         """Settings that all brokers must agree on, as far as this broker's file gives them."""
@@ -316,7 +336,8 @@ class Broker:
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            logger.exception("Cluster membership failed")
+            if not isinstance(error, (CoordinationError, BadEntry)):
+                logger.exception("Cluster membership failed")
             self.fail(f"this broker can no longer take part in its cluster: {error}")
 
     # ── trouble ─────────────────────────────────────────────────────────────────────────────────
@@ -351,6 +372,8 @@ class Broker:
         image = self._metadata.image if self._metadata is not None else None
         if image is None or self._link is None or self.failure or len(image.live_brokers()) < 2:
             return
+        if self._membership is None or not self._membership.is_registered:
+            return  # whoever is registered under this id is another process
         if not self._config.boolean("controlled.shutdown.enable"):
             return
         try:

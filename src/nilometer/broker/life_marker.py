@@ -30,13 +30,30 @@ def write(disk: Disk, folder: str, broker_epoch: int) -> None:
     disk.replace_file(f"{folder}/{NAME}", msgspec.json.encode(marker))
 
 
+def doubt(disk: Disk, folder: str) -> None:
+    """From now on nobody may say that the marked life lost nothing. May stall. Raises OSError."""
+    marker = _read(disk, folder)
+    if marker is not None:
+        marker.boot_id = ""
+        disk.replace_file(f"{folder}/{NAME}", msgspec.json.encode(marker))
+
+
 def read_lossless_broker_epoch(disk: Disk, folder: str) -> int | None:
     """The broker epoch of the last registered life, if the machine has not stopped since; else None."""
     boot_id = disk.boot_id()
-    if not boot_id:
-        return None
+    marker = _read(disk, folder)
+    return marker.broker_epoch if boot_id and marker is not None and marker.boot_id == boot_id else None
+
+
+def read_broker_epoch(disk: Disk, folder: str) -> int | None:
+    """The broker epoch of the last registered life, however it ended."""
+    marker = _read(disk, folder)
+    return None if marker is None else marker.broker_epoch
+
+
+def _read(disk: Disk, folder: str) -> _Marker | None:
     try:
         marker = msgspec.json.decode(disk.read_file(f"{folder}/{NAME}"), type=_Marker)
     except (OSError, msgspec.MsgspecError):
         return None  # none, or not readable: then nothing is known, which is the safe side
-    return marker.broker_epoch if (marker.version, marker.boot_id) == (_VERSION, boot_id) else None
+    return marker if marker.version == _VERSION else None

@@ -152,6 +152,7 @@ class ZooKeeperStore:
         self._rearm = asyncio.Event()
         self._due: set[str] = set()
         self._opened = False
+        self._created_zxid = 0
 
     @property
     def cluster_id(self) -> str:
@@ -216,7 +217,8 @@ class ZooKeeperStore:
         fresh = self._cluster_id or new_id(self._runtime.entropy)
         await self._create_if_absent("/store", msgspec.json.encode(_StoreNode(FORMAT, fresh)))
         try:
-            found = msgspec.json.decode((await self._bridge.get("/store")).data, type=_StoreNode)
+            node = await self._bridge.get("/store")
+            found = msgspec.json.decode(node.data, type=_StoreNode)
         except msgspec.DecodeError as error:
             raise StoreRefused(f"/store at {self._hosts} is not a store's description: {error}") from error
         if found.format > FORMAT:
@@ -230,6 +232,7 @@ class ZooKeeperStore:
                 f"{self._cluster_id}; give each cluster a chroot of its own"
             )
         self._cluster_id = found.cluster_id
+        self._created_zxid = node.created_zxid
 
     async def _create_if_absent(self, path: str, data: bytes) -> None:
         try:
@@ -384,6 +387,7 @@ class ZooKeeperStore:
         if self._session is not None and not self._session.lost:
             raise ValueError(f"this store already has session {self._session.name}: one broker per process")
         try:
+            await self._check_is_the_one_opened()
             created_zxid, asked_ms = await self._put_broker(broker_id, payload)
         except Disconnected as error:
             raise OutcomeUnknown(f"whether broker {broker_id} is registered is not known: {error}") from error
@@ -394,6 +398,11 @@ class ZooKeeperStore:
         self._tasks = [task for task in self._tasks if not task.done()]
         self._tasks.append(asyncio.get_running_loop().create_task(self._lease_loop(session)))
         return session
+
+    async def _check_is_the_one_opened(self) -> None:
+        """Who registers anew goes on where it was, not in a store made in the place of its own."""
+        if (await self._get("/store")).created_zxid != self._created_zxid:
+            raise StoreRefused(f"the coordination store at {self._hosts} was replaced by another one")
 
     async def _put_broker(self, broker_id: int, payload: bytes) -> tuple[int, int]:
         """The creation zxid of the node, and when the question was asked that it answers."""

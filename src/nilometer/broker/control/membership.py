@@ -98,6 +98,11 @@ class Membership:
             lambda _delta, _image: self._note_registered(), lambda _: self._note_registered()
         )
 
+    @property
+    def is_registered(self) -> bool:
+        """Whether the metadata log has this life of the broker, as far as it is known to go on."""
+        return self._registered.is_set()
+
     async def wait_registered(self) -> None:
         """Until the metadata log has this life of the broker."""
         await self._registered.wait()

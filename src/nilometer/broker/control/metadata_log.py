@@ -19,7 +19,7 @@ from nilometer.cluster.entries import Entry, decode_entry
 from nilometer.cluster.identifiers import EntryNumber
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.snapshot import decode_snapshot, encode_snapshot
-from nilometer.coordination.store import CoordinationStore, EntriesRetired
+from nilometer.coordination.store import CoordinationStore, EntriesRetired, StoreRefused
 
 logger = logging.getLogger("nilometer.broker")
 
@@ -66,6 +66,22 @@ class MetadataLog:
                     await self._fold(entry.number, entry.data)
                 if not entries:  # a store may return fewer than asked for anywhere but at the end
                     return
+
+    async def check_reaches(self, number: int) -> None:
+        """Raises StoreRefused where the store has lost entry ``number``, which this broker acted on once.
+
+        By such a log all topics since then would seem deleted, and their records with them.
+        """
+        if self.image.number < number:
+            # A server of several may lag behind the others; a snapshot is asked for in sync with all.
+            await self._store.read_snapshot()
+            await self.catch_up()
+        if self.image.number < number:
+            raise StoreRefused(
+                f"the metadata log ends with entry {self.image.number}, but entry {number} registered this "
+                "broker: the coordination store was made anew, or has lost what it held. Put it back from a "
+                "copy; nothing of this broker's data was touched"
+            )
 
     async def maybe_write_snapshot(self) -> None:
         """Let a snapshot stand for the entries so far, where there are many. The controller's duty."""

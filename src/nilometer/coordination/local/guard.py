@@ -82,6 +82,22 @@ class FolderGuard:
             )
         return description
 
+    def check_is(self, opened: StoreDescription | None) -> None:
+        """Whether the folder is still the store that was ``opened``. May stall.
+
+        Raises StoreDamaged where there is none any more, StoreRefused where there is another.
+        """
+        try:
+            found = self._describe()
+        except OSError as error:
+            raise unavailable(f"looking at the coordination store in {self._root}", error) from error
+        if found is None:
+            raise StoreDamaged(
+                f"the coordination store in {self._root} was deleted; put it back from a copy and start again"
+            )
+        if found != opened:
+            raise StoreRefused(f"the coordination store in {self._root} was replaced by another one")
+
     def sweep_aside(self, wall_ms: int) -> None:
         """Remove what writers that died left unfinished."""
         folder = posixpath.join(self._root, layout.ASIDE)

@@ -9,7 +9,8 @@ Invariants:
 - every write first checks that its own session is live;
 - a loop that finds it was away for more than half the session timeout asks the disk about its session
   before anything else is done;
-- a lost session stays lost; registering anew makes another one.
+- a lost session stays lost; registering anew makes another one, in the very store that was opened: not in
+  one that was made anew in its place.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from nilometer.coordination.identity import new_id
 from nilometer.coordination.local import layout
 from nilometer.coordination.local.entries import Aside, EntryFolders, unavailable
 from nilometer.coordination.local.guard import FolderGuard
+from nilometer.coordination.local.layout import StoreDescription
 from nilometer.coordination.local.liveness import DOUBT_FRACTION, HEARTBEATS_PER_TIMEOUT, LOOKS_PER_TIMEOUT
 from nilometer.coordination.local.sessions import OwnSession, SessionFolder
 from nilometer.coordination.signal import ChangeSignal
@@ -112,6 +114,8 @@ class LocalStore:
         self._cluster_id = cluster_id
         self._token = new_id(runtime.entropy)
         self._aside = Aside(runtime.disk, posixpath.join(folder, layout.ASIDE), self._token)
+        self._guard = FolderGuard(runtime.disk, folder, self._aside)
+        self._description: StoreDescription | None = None
         self._entries = EntryFolders(runtime.disk, folder, self._aside, self._token)
         self._sessions = SessionFolder(runtime.disk, folder, self._aside, session_timeout_ms)
         self._session: LocalSession | None = None
@@ -126,10 +130,10 @@ class LocalStore:
         return self._cluster_id
 
     async def open(self) -> None:
-        guard = FolderGuard(self._disk, self._root, self._aside)
+        guard = self._guard
         fresh = new_id(self._runtime.entropy)
         description = await self._disk.offload(lambda: guard.open(self._token, self._cluster_id, fresh))
-        self._cluster_id = description.cluster_id
+        self._description, self._cluster_id = description, description.cluster_id
         try:
             await self._entries.open(description.first_folder)
             guard.sweep_aside(self._runtime.clock.wall_ms())
@@ -198,6 +202,8 @@ class LocalStore:
         self._check_open()
         if self._session is not None and not self._session.lost:
             raise ValueError(f"this store already has session {self._session.name}: one broker per process")
+        if self._session is not None:
+            await self._disk.offload(lambda: self._guard.check_is(self._description))
         own = await self._sessions.register(broker_id, payload)
         session = self._session = LocalSession(
             own, self._sessions, self._runtime, self._timeout_ms, self._signal.notify
