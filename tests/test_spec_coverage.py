@@ -26,3 +26,11 @@ def test_every_row_of_the_requirements_has_a_line():
     for letter, count in (("L", 6), ("P", 5), ("R", 13), ("K", 5), ("X", 4), ("N", 3)):
         for number in range(1, count + 1):
             assert re.search(rf"\b{letter}-{number}\b", text), f"{letter}-{number}"
+
+
+def test_every_replication_edge_case_names_a_test():
+    text = (ROOT / "docs/spec-coverage.md").read_text(encoding="utf-8")
+    for number in [*range(1, 27), 31, 32]:
+        assert re.search(rf"^\| E-{number} \|.*`tests/[\w/]+\.py::test_\w+`", text, re.MULTILINE), (
+            f"E-{number}"
+        )
