@@ -227,6 +227,8 @@ def _brokers(demo: Demo) -> Iterator[None]:
             raise
     try:
         demo.say(f"Brokers ready: bootstrap.servers={demo.bootstrap}")
+        watch = f"nilometer replicas --watch --bootstrap-server {demo.bootstrap}"
+        demo.say(f"To see LEO, HW and ISR move meanwhile, in another terminal: {watch}")
         yield
     finally:
         _nilometer("down", "--data-dir", str(DATA_DIR))
