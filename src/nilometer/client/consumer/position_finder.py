@@ -21,6 +21,9 @@ from nilometer.wire.errors import KafkaError
 FetchCommitted = Callable[[list[TopicPartition]], Awaitable[dict[TopicPartition, OffsetAndMetadata | None]]]
 """Asks for a group's committed offsets. Raises KafkaError."""
 
+Generations = dict[TopicPartition, int]
+"""What each position was when a job about it began."""
+
 Report = Callable[[TopicPartition, KafkaError], None]
 """Tells the user of a problem with a partition, and has it left alone for a while."""
 
@@ -37,10 +40,14 @@ class PositionFinder:
         self.fetch_committed: FetchCommitted | None = None
 
     def settle(self, now_ms: int) -> None:
-        """See to the positions that are not known, or not known to be right."""
+        """See to the positions that are not known, or not known to be right.
+
+        What they are now is taken down now: by the time a job runs, its partition may be another member's.
+        """
         resets: dict[TopicPartition, OffsetReset] = {}
         epochs: dict[TopicPartition, int] = {}
         committed: list[TopicPartition] = []
+        generations: Generations = {}
         metadata = self._client.metadata
         for partition, position in self._positions.entries():
             if metadata.partition(partition) is None:
@@ -53,12 +60,13 @@ class PositionFinder:
                 resets[partition] = position.reset
             elif self._positions.on_leader_epoch(partition, metadata.leader_epoch(partition)):
                 epochs[partition] = self._positions.of(partition).offset_epoch
+            generations[partition] = self._positions.of(partition).generation
         if committed:
-            self._jobs.start("committed", lambda: self._take_committed(committed))
+            self._jobs.start("committed", lambda: self._take_committed(committed, generations))
         if resets:
-            self._jobs.start("look-up", lambda: self._look_up(resets))
+            self._jobs.start("look-up", lambda: self._look_up(resets, generations))
         if epochs:
-            self._jobs.start("validate", lambda: self._validate(epochs))
+            self._jobs.start("validate", lambda: self._validate(epochs, generations))
 
     def out_of_range(self, partition: TopicPartition) -> None:
         """The leader says that the position is not in its log."""
@@ -67,9 +75,8 @@ class PositionFinder:
         except KafkaError as problem:
             self._report(partition, problem)
 
-    async def _take_committed(self, partitions: list[TopicPartition]) -> None:
+    async def _take_committed(self, partitions: list[TopicPartition], generations: Generations) -> None:
         assert self.fetch_committed is not None
-        generations = {partition: self._positions.of(partition).generation for partition in partitions}
         try:
             found = await self.fetch_committed(partitions)
         except KafkaError as problem:
@@ -80,8 +87,7 @@ class PositionFinder:
             offset, epoch = (one.offset, one.leader_epoch) if one is not None else (None, NO_EPOCH)
             self._positions.on_committed(partition, generations[partition], offset, epoch)
 
-    async def _look_up(self, resets: dict[TopicPartition, OffsetReset]) -> None:
-        generations = {partition: self._positions.of(partition).generation for partition in resets}
+    async def _look_up(self, resets: dict[TopicPartition, OffsetReset], generations: Generations) -> None:
         now_ms = self._client.runtime.clock.wall_ms()
         timestamps = {partition: reset.timestamp_at(now_ms) for partition, reset in resets.items()}
         try:
@@ -101,12 +107,9 @@ class PositionFinder:
         isolation_level = self._config.limits.isolation_level
         return await list_offsets(self._client, timestamps, isolation_level, self._config.api_timeout_ms)
 
-    async def _validate(self, epochs: dict[TopicPartition, int]) -> None:
+    async def _validate(self, epochs: dict[TopicPartition, int], generations: Generations) -> None:
         metadata = self._client.metadata
-        asked = {
-            partition: (self._positions.of(partition).generation, metadata.leader_epoch(partition))
-            for partition in epochs
-        }
+        asked = {partition: metadata.leader_epoch(partition) for partition in epochs}
         try:
             ends = await epoch_ends(self._client, epochs, self._config.api_timeout_ms)
         except KafkaError as problem:
@@ -114,7 +117,7 @@ class PositionFinder:
                 self._report(partition, problem)
             return
         for partition, end in ends.items():
-            generation, epoch = asked[partition]
+            generation, epoch = generations[partition], asked[partition]
             try:
                 self._positions.on_validated(partition, generation, epoch, end.leader_epoch, end.end_offset)
             except KafkaError as problem:
