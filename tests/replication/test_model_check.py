@@ -8,7 +8,8 @@ from __future__ import annotations
 import pytest
 
 from nilometer.replication import TruncationRule
-from nilometer.simulation.model_check import Bounds, World, explore, loss, properties
+from nilometer.simulation.model_check import Bounds, World, loss, properties
+from support.model_check_tally import explore
 
 EXHAUSTIVE = {
     "leaders change, followers lag": Bounds(crashes=0, keeps_late_mail=False),

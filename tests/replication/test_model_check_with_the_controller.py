@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nilometer.simulation.model_check import Bounds, ClusterController, Exploration, World, explore
+from nilometer.simulation.model_check import Bounds, ClusterController, Exploration, World
+from support.model_check_tally import explore
 
 EXHAUSTIVE = {
     "processes bounce, followers lag": Bounds(values=1, leader_epochs=4, mishaps=0, keeps_late_mail=False),
