@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import subprocess
@@ -105,6 +106,8 @@ def test_a_broker_id_in_use(cluster: NilometerCluster, tmp_path: Path) -> None:
     said = start_and_fail(tmp_path / "data", 2, cluster.coordination)
     assert f"broker id 2 is in use by process {cluster.brokers[2].pid}" in said
     assert "give this broker another node.id" in said
+    marker = json.loads((tmp_path / "data" / ".kafka_cleanshutdown").read_text())
+    assert marker["brokerEpoch"] == -1  # it says nothing about the life of the one that bears its id
     cluster.wait_full_isr(TOPIC)
 
 

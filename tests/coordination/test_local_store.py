@@ -202,6 +202,27 @@ def test_a_store_that_vanishes_ends_the_session(tmp_path: Path) -> None:
     run(story, tmp_path / "store")
 
 
+def test_who_registers_anew_does_so_in_the_store_that_it_opened(tmp_path: Path) -> None:
+    async def story(store: LocalStore, disk: TroubledDisk) -> None:
+        await store.open()
+        session = await store.register(1, b"")
+        shutil.rmtree(tmp_path / "store")
+        async with asyncio.timeout(20):
+            await session.wait_lost()
+        with pytest.raises(StoreDamaged, match="was deleted; put it back"):
+            await store.register(1, b"")
+        another = LocalStore(Runtime.system(), str(tmp_path / "store"), cluster_id=store.cluster_id)
+        await another.open()
+        try:
+            with pytest.raises(StoreRefused, match="was replaced by another one"):
+                await store.register(1, b"")
+            assert await another.sessions() == []
+        finally:
+            await another.close()
+
+    run(story, tmp_path / "store")
+
+
 def flip_last_bit(folder: Path, number: int) -> None:
     (entry,) = folder.glob(f"entries/*/{layout.entry_name(number)}")
     content = bytearray(entry.read_bytes())
