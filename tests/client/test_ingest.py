@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 from nilometer.client.ingest import ingest as ingest_module
-from nilometer.client.ingest.ingest import Ingest, IngestOptions, IngestTotals, LineRefused
+from nilometer.client.ingest import ledger as ledger_module
+from nilometer.client.ingest.ingest import Ingest
+from nilometer.client.ingest.options import IngestOptions, IngestTotals, LineRefused
 from nilometer.client.ingest.state_file import BadState
 from nilometer.runtime import Runtime
 from nilometer.runtime.system_disk import SystemDisk
@@ -174,7 +176,7 @@ async def test_crash_between_acknowledgement_and_state(logs: Path, tmp_path: Pat
 async def test_written_but_not_acknowledged_is_not_repeated(
     logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingest_module, "CHECKPOINT_LINES", 50)
+    monkeypatch.setattr(ledger_module, "CHECKPOINT_LINES", 50)
     write_lines(logs / "a.log", [f"{number}" for number in range(300)])
     async with LogCluster(topics={"t": 3}) as cluster:
         cluster.fault = lambda key, number: LOSE_ANSWER if key == ApiKey.PRODUCE and number > 4 else None
@@ -314,7 +316,7 @@ async def test_each_line_once_through_rotations_and_crashes(
     logs: Path, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Replay one: pytest tests/client/test_ingest.py -k "rotations_and_crashes and SEED"."""
-    monkeypatch.setattr(ingest_module, "CHECKPOINT_LINES", 40)
+    monkeypatch.setattr(ledger_module, "CHECKPOINT_LINES", 40)
     chance = random.Random(seed)
     written: list[bytes] = []
     log = logs / "app.log"

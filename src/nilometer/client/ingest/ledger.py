@@ -1,0 +1,133 @@
+"""What was sent, what of it is acknowledged, and what the state file says of that.
+
+Invariants:
+
+- the state's count of a source never passes a line that is not acknowledged;
+- the state's offset of a partition never passes a line that no source counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from nilometer.client.ingest.options import IngestOptions, LineRefused
+from nilometer.client.ingest.read_back import LinesThere, read_back
+from nilometer.client.ingest.source_run import SourceRun
+from nilometer.client.ingest.state_file import IngestState, encode_state, load_state
+from nilometer.client.producer.delivery import Delivery
+from nilometer.client.producer.producer import Producer
+from nilometer.client.settings import GivenConfig
+from nilometer.runtime import Runtime
+from nilometer.wire.errors import KafkaError
+
+CHECKPOINT_LINES = 50_000
+CHECKPOINT_MS = 1_000
+
+
+class Ledger:
+    def __init__(
+        self, runtime: Runtime, options: IngestOptions, producer: Producer, state: IngestState
+    ) -> None:
+        self.state = state
+        self.there: LinesThere = {}
+        """Lines behind the last checkpoint that the topic has already, by the number of their source."""
+        self._runtime = runtime
+        self._options = options
+        self._producer = producer
+        self._ends: dict[int, int] = {}
+        self._ended: list[SourceRun] = []
+        """Closed since the last checkpoint."""
+        self._sent: list[tuple[Delivery, SourceRun, int]] = []
+        self._checkpoint_ms = 0
+
+    @classmethod
+    async def open(
+        cls, runtime: Runtime, options: IngestOptions, producer: Producer, connect_config: GivenConfig
+    ) -> Ledger:
+        """Raises KafkaError, BadState, OSError; ValueError where the state is another topic's."""
+        topic = await producer.client.topic(options.topic, producer.config.max_block_ms)
+        cluster_id = producer.client.metadata.cluster_id or ""
+        topic_id = str(topic.topic_id or "")
+        state = load_state(runtime.disk, options.state_path)
+        if state is not None and state.topic != options.topic:
+            raise ValueError(
+                f"{options.state_path} is the state of an ingest into topic {state.topic}; "
+                f"give another file with --state for topic {options.topic}"
+            )
+        if state is None or (state.cluster_id, state.topic_id) != (cluster_id, topic_id):
+            # Another cluster, or a topic created anew: it has none of the lines.
+            name = runtime.entropy.uuid().hex[:8]
+            state = IngestState(name, cluster_id, options.topic, topic_id)
+        ledger = cls(runtime, options, producer, state)
+        ledger.there, ledger._ends = await read_back(runtime, connect_config, state)
+        if not ledger.there:
+            state.partitions = dict(ledger._ends)
+        await ledger.save()
+        return ledger
+
+    def on_sent(self, delivery: Delivery, run: SourceRun, line: int) -> None:
+        self._sent.append((delivery, run, line))
+
+    def on_closed(self, run: SourceRun) -> None:
+        """Nothing more of ``run`` will be sent."""
+        self._ended.append(run)
+        self.there.pop(run.source.number, None)
+
+    def take_there(self, run: SourceRun, line: bytes) -> bool:
+        """Whether the run's present line is in the topic already; each is asked for once."""
+        there = self.there.get(run.source.number)
+        if there is None:
+            return False
+        known = there.pop(run.lines, None)
+        if not there:
+            del self.there[run.source.number]
+        return known == hash(line)  # otherwise the file was written anew since
+
+    async def save(self) -> None:
+        """Raises OSError."""
+        disk, data = self._runtime.disk, encode_state(self.state)
+        writing = asyncio.ensure_future(
+            disk.offload(lambda: disk.replace_file(self._options.state_path, data))
+        )
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            await writing  # it cannot be stopped, and must not overtake what a later run writes
+            raise
+        self._checkpoint_ms = self._runtime.clock.monotonic_ms()
+
+    def is_checkpoint_due(self) -> bool:
+        waited_ms = self._runtime.clock.monotonic_ms() - self._checkpoint_ms
+        return len(self._sent) >= CHECKPOINT_LINES or (bool(self._sent) and waited_ms >= CHECKPOINT_MS)
+
+    async def checkpoint(self, open_runs: Iterable[SourceRun]) -> None:
+        """Wait for all acknowledgements, and write down what they mean. Raises LineRefused, OSError."""
+        await self._producer.flush()
+        sent, self._sent = self._sent, []
+        for delivery, run, line in sent:
+            try:
+                place = delivery.result()
+            except KafkaError as problem:
+                raise LineRefused(f"{run.path}, line {line}: {problem}") from problem
+            if place.offset >= 0:
+                self._ends[place.partition] = max(self._ends.get(place.partition, 0), place.offset + 1)
+        changed = bool(sent or self._ended)
+        for run in [*self._ended, *open_runs]:
+            changed = self._count(run) or changed
+        self._ended.clear()
+        # Lines that were found in the topic lie behind these offsets until the sources count them.
+        if not self.there and self.state.partitions != self._ends:
+            self.state.partitions = dict(self._ends)
+            changed = True
+        if changed:
+            await self.save()
+
+    def _count(self, run: SourceRun) -> bool:
+        """Have the state say how far the run's source was read; whether that is news."""
+        fingerprint = run.mark.fingerprint()
+        is_news = (fingerprint, run.lines) != (run.source.fingerprint, run.source.lines)
+        if is_news:
+            run.source = run.source.read_to(fingerprint, run.lines)
+        self.state.sources[run.source.number] = run.source.as_finished() if run.finished else run.source
+        return is_news
