@@ -1,4 +1,4 @@
-"""Groups of clients nobody here wrote, mixed, while the broker that coordinates them is killed.
+"""Groups of clients of every make, mixed, while the broker that coordinates them is killed.
 
 What must hold whatever happens: every acknowledged record is read by some member, what was read and committed
 before the coordinator died is not read again, and in the end each partition has exactly one member.
@@ -25,10 +25,10 @@ from support.wire_peer import WirePeer
 
 pytestmark = pytest.mark.java
 
-PARTITIONS = 6
+PARTITIONS = 8
 WAIT_S = 60.0
-CLASSIC = ("librdkafka", "aiokafka", "kafka-python", "java")
-NEXT_GENERATION = ("librdkafka-848", "java-848")
+CLASSIC = ("librdkafka", "aiokafka", "kafka-python", "java", "ours")
+NEXT_GENERATION = ("librdkafka-848", "java-848", "ours-848")
 
 
 @pytest.fixture(scope="module")

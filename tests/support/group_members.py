@@ -1,4 +1,4 @@
-"""Members of consumer groups made of clients nobody here wrote: each polls, notes what it read, and commits.
+"""Members of consumer groups of every make, ours among them: each polls, notes what it read, and commits.
 
 All of them read strings from one topic, from its beginning where nothing is committed, and commit what they
 have noted. An error that a client recovers from by itself is not told; one that ends it is `failure`.
@@ -18,6 +18,10 @@ import confluent_kafka
 import kafka
 import kafka.coordinator.assignors.range
 import kafka.errors
+
+from nilometer.client.consumer.consumer import Consumer
+from nilometer.runtime import Runtime
+from nilometer.wire.errors import KafkaError
 
 from .java_driver import JavaDriver
 
@@ -191,6 +195,46 @@ class AiokafkaMember(_ThreadedMember):
             pass  # another generation, or the coordinator is away: what is not committed is read again
 
 
+class OurMember(_ThreadedMember):
+    """Our own consumer; ``protocol`` is `classic` or `consumer` (KIP-848)."""
+
+    def __init__(self, bootstrap: str, group: str, topic: str, protocol: str) -> None:
+        self._topic = topic
+        self._config: dict[str, object] = {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "group.protocol": protocol,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "metadata.max.age.ms": 1_000,
+        }
+        if protocol == "classic":
+            self._config["session.timeout.ms"] = SESSION_TIMEOUT_MS
+            self._config["heartbeat.interval.ms"] = HEARTBEAT_INTERVAL_MS
+            self._config["partition.assignment.strategy"] = "range"
+        super().__init__()
+
+    def _consume(self) -> None:
+        asyncio.run(self._consume_in_loop())
+
+    async def _consume_in_loop(self) -> None:
+        async with Consumer(Runtime.system(), self._config) as consumer:
+            await consumer.subscribe([self._topic])
+            while not self._leaving.is_set():
+                records = await consumer.poll(timeout_ms=int(POLL_S * 1000))
+                values = [(record.value or b"").decode() for record in records]
+                self.assigned = len(consumer.assignment())
+                self._seen += values
+                if values:
+                    await self._commit(consumer)
+
+    async def _commit(self, consumer: Consumer) -> None:
+        try:
+            await consumer.commit()
+        except KafkaError:
+            pass  # another generation, or the coordinator is away: what is not committed is read again
+
+
 class JavaMember:
     """Apache Kafka's own consumer; ``protocol`` is `classic` or `consumer` (KIP-848)."""
 
@@ -258,6 +302,8 @@ def kinds_of_members(driver: JavaDriver) -> dict[str, MakeMember]:
         "aiokafka": AiokafkaMember,
         "kafka-python": KafkaPythonMember,
         "java": java("classic"),
+        "ours": lambda *where: OurMember(*where, "classic"),
         "librdkafka-848": lambda *where: ConfluentMember(*where, "consumer"),
         "java-848": java("consumer"),
+        "ours-848": lambda *where: OurMember(*where, "consumer"),
     }
