@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 
 from nilometer.client.cluster_metadata import TopicPartition
 from nilometer.client.group.assignors import (
-    ASSIGNOR_NAMES,
     Assignments,
     AssignmentTask,
     MemberSubscription,
     RebalanceProtocol,
-    assignor_by_name,
     common_protocol,
 )
+from nilometer.client.group.builtin_assignors import ASSIGNOR_NAMES, assignor_by_name
 from nilometer.client.group.sticky_assignors import read_claim, settle_claims, write_claim
 from nilometer.client.group.sticky_balance import balanced
 

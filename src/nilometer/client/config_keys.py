@@ -6,7 +6,7 @@ Three closed sets: producer, consumer, admin. Each begins with the keys that eve
 from __future__ import annotations
 
 from nilometer.client.consumer.offset_reset import parse_offset_reset
-from nilometer.client.group.assignors import ASSIGNOR_NAMES
+from nilometer.client.group.builtin_assignors import ASSIGNOR_NAMES
 from nilometer.config import ConfigDefinition, ConfigKey, ConfigKind, ConfigProblem
 from nilometer.config.definition import ConfigValue
 

@@ -1,8 +1,8 @@
-"""What an assignor is: who wants what in, who gets what out. The built-in ones by name.
+"""What an assignor is: who wants what in, who gets what out.
 
 In the classic protocol the leader of a group, one of its members, deals out the partitions. An assignor is
 a pure function of the members' subscriptions and of how many partitions each topic has; every client of a
-group must know the one that is used, so the built-in ones carry the names and bytes of Kafka's.
+group must know the one that is used, so the built-in ones (:mod:`.builtin_assignors`) carry Kafka's names.
 
 Invariants of every assignor:
 
@@ -93,24 +93,6 @@ class Assignor(Protocol):
     def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
         """What a member adds to its subscription: what it owns (or owned last), since which generation."""
         ...
-
-
-def assignor_by_name(name: str) -> Assignor:
-    """One of the built-in ones. Raises KeyError."""
-    from nilometer.client.group.range_assignor import RangeAssignor
-    from nilometer.client.group.round_robin_assignor import RoundRobinAssignor
-    from nilometer.client.group.sticky_assignors import CooperativeStickyAssignor, StickyAssignor
-
-    known: dict[str, type[Assignor]] = {
-        "range": RangeAssignor,
-        "roundrobin": RoundRobinAssignor,
-        "sticky": StickyAssignor,
-        "cooperative-sticky": CooperativeStickyAssignor,
-    }
-    return known[name]()
-
-
-ASSIGNOR_NAMES = ("range", "roundrobin", "sticky", "cooperative-sticky")
 
 
 def common_protocol(assignors: Sequence[Assignor]) -> RebalanceProtocol:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nilometer.client.group.assignors import Assignor, assignor_by_name, common_protocol
+from nilometer.client.group.assignors import Assignor, common_protocol
+from nilometer.client.group.builtin_assignors import assignor_by_name
 from nilometer.client.settings import ClientSettings
 from nilometer.config import ConfigProblem
 

@@ -1,0 +1,23 @@
+"""The assignors that come with the client, by the names that every client of a group knows them by."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nilometer.client.group.assignors import Assignor
+from nilometer.client.group.range_assignor import RangeAssignor
+from nilometer.client.group.round_robin_assignor import RoundRobinAssignor
+from nilometer.client.group.sticky_assignors import CooperativeStickyAssignor, StickyAssignor
+
+_BUILT_IN: Final[dict[str, type[Assignor]]] = {
+    "range": RangeAssignor,
+    "roundrobin": RoundRobinAssignor,
+    "sticky": StickyAssignor,
+    "cooperative-sticky": CooperativeStickyAssignor,
+}
+ASSIGNOR_NAMES: Final = tuple(_BUILT_IN)
+
+
+def assignor_by_name(name: str) -> Assignor:
+    """Raises KeyError."""
+    return _BUILT_IN[name]()
