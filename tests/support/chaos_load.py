@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,10 +23,12 @@ from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.producer.delivery import Delivery
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime
+from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 from .crash_load import PADDING, RECONNECTING, Writer
 from .history import History, Outcome, Seen, Send
+from .wire_peer import ConnectionEnded, WirePeer, make
 
 PACE_S = 0.012
 REQUEST_TIMEOUT_MS = 2_500
@@ -111,6 +114,7 @@ class LatestWatcher:
         self.findings: list[str] = []
         self.answers = 0
         self._topic = topic
+        self._bootstrap = bootstrap
         self._stopping = threading.Event()
         self._consumer = confluent_kafka.Consumer(
             {"bootstrap.servers": bootstrap, "group.id": "latest", **RECONNECTING, **IMPATIENT_READER}
@@ -130,15 +134,33 @@ class LatestWatcher:
             for partition, before in self.latest.items():
                 place = confluent_kafka.TopicPartition(self._topic, partition)
                 try:
-                    _, latest = self._consumer.get_watermark_offsets(place, timeout=1.0)
+                    earliest, latest = self._consumer.get_watermark_offsets(place, timeout=1.0)
                 except confluent_kafka.KafkaException:
                     continue  # no leader just now, or none that is sure of its latest offset
                 self.answers += 1
                 if latest < before:
                     self.findings.append(
-                        f"latest of {self._topic}-{partition} went from {before} to {latest}"
+                        f"latest of {self._topic}-{partition} went from {before} to {latest}, earliest "
+                        f"{earliest}, at {time.strftime('%X')}; each broker then: {self._ask_each(partition)}"
                     )
                 self.latest[partition] = max(latest, before)
+
+    def _ask_each(self, partition: int) -> list[str]:
+        """What every broker itself answers: which of them took something back, or whether the client did."""
+        asked = make(ApiKey.LIST_OFFSETS, 6, "ListOffsetsPartition", partition_index=partition, timestamp=-1)
+        topic = make(ApiKey.LIST_OFFSETS, 6, "ListOffsetsTopic", name=self._topic, partitions=(asked,))
+        told: list[str] = []
+        for broker in self._bootstrap.split(","):
+            try:
+                with WirePeer(broker, timeout_s=1.0) as peer:
+                    answer = peer.ask(
+                        ApiKey.LIST_OFFSETS, 6, replica_id=-1, isolation_level=1, topics=(topic,)
+                    )
+            except (OSError, ConnectionEnded) as problem:
+                told.append(f"{broker}: {problem!r}")
+            else:
+                told.append(f"{broker}: {answer.topics[0].partitions[0]}")
+        return told
 
 
 class OwnClients:
