@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -15,22 +17,38 @@ from tests.support.apache_kafka import ensure_java
 from . import load, report
 from .cluster_rows import CLUSTER_ROWS, CLUSTER_WARM_UP
 from .clusters import CLUSTERS
+from .group_rows import GROUP_ROWS
 from .rows import BROKER_ROWS, WARM_UP, Row
+from .spark import RECORDS, SPARK_ROWS, SPARK_WARM_UP, SparkOnNilometer
 from .systems import SYSTEMS, System, remove
 
-ROWS = (*BROKER_ROWS, *CLUSTER_ROWS)
+ROWS = (*BROKER_ROWS, *GROUP_ROWS, *CLUSTER_ROWS, *SPARK_ROWS)
+Build = Callable[[Path], System]
 SCRATCH = Path(".nilometer") / "bench"
 console = Console()
 
 
-def _round(name: str, rows: list[Row], samples: report.Samples) -> None:
+def _stages(name: str, spark_records: int) -> list[tuple[Callable[[Row], bool], Row, Build]]:
+    """Which rows run on what of one system, and what goes before them."""
+    stages: list[tuple[Callable[[Row], bool], Row, Build]] = [
+        (lambda row: not row.in_spark and row.brokers == 1, WARM_UP, SYSTEMS[name]),
+        (lambda row: not row.in_spark and row.brokers == 3, CLUSTER_WARM_UP, CLUSTERS[name]),
+    ]
+    if name == "nilometer":
+        stages.append(
+            (lambda row: row.in_spark, SPARK_WARM_UP, partial(SparkOnNilometer, records=spark_records))
+        )
+    return stages
+
+
+def _round(name: str, rows: list[Row], samples: report.Samples, spark_records: int) -> None:
     """One system through all rows, on empty folders that are removed behind it."""
     SCRATCH.mkdir(parents=True, exist_ok=True)
-    for kinds, warm_up, brokers in ((SYSTEMS, WARM_UP, 1), (CLUSTERS, CLUSTER_WARM_UP, 3)):
-        chosen = [row for row in rows if row.brokers == brokers]
+    for is_of_stage, warm_up, build in _stages(name, spark_records):
+        chosen = [row for row in rows if is_of_stage(row)]
         if chosen:
             folder = Path(tempfile.mkdtemp(dir=SCRATCH))
-            _play(kinds[name](folder), folder, chosen, warm_up, samples)
+            _play(build(folder), folder, chosen, warm_up, samples)
 
 
 def _play(system: System, folder: Path, rows: list[Row], warm_up: Row, samples: report.Samples) -> None:
@@ -74,9 +92,23 @@ def _chosen(keys: tuple[str, ...]) -> list[Row]:
 )
 @click.option("--system", "names", multiple=True, type=click.Choice(list(SYSTEMS)), help="Only this system.")
 @click.option("--rounds", type=click.IntRange(1, 20), default=3, show_default=True)
+@click.option(
+    "--spark-records",
+    type=click.IntRange(10_000),
+    default=RECORDS,
+    show_default=True,
+    help="How many records the rows of Spark read.",
+)
 @click.option("--dry", is_flag=True, help="Show the numbers, write nothing.")
 @click.option("--list", "list_rows", is_flag=True, help="Name the rows and stop.")
-def main(keys: tuple[str, ...], names: tuple[str, ...], rounds: int, dry: bool, list_rows: bool) -> None:
+def main(
+    keys: tuple[str, ...],
+    names: tuple[str, ...],
+    rounds: int,
+    spark_records: int,
+    dry: bool,
+    list_rows: bool,
+) -> None:
     """Nilometer beside Apache Kafka: medians, ratios, bench/results/."""
     if list_rows:
         for row in ROWS:
@@ -86,14 +118,18 @@ def main(keys: tuple[str, ...], names: tuple[str, ...], rounds: int, dry: bool, 
     load.compile_load()
     rows = _chosen(keys)
     systems = list(names or SYSTEMS)
+    if all(row.in_spark for row in rows):
+        systems = ["nilometer"]  # its broker serves all sources
     samples: report.Samples = {}
     for number in range(rounds):
         for name in systems if number % 2 == 0 else reversed(systems):
             console.print(f"[bold]round {number + 1} of {rounds}: {SYSTEMS[name].name}")
-            _round(name, [row for row in rows if number == 0 or not row.once], samples)
+            _round(name, [row for row in rows if number == 0 or not row.once], samples, spark_records)
     _show(rows, samples)
     if not dry:
         versions = {SYSTEMS[name].name: SYSTEMS[name].version() for name in systems}
+        if any(row.in_spark for row in rows):
+            versions |= {"pyspark": SparkOnNilometer.version(), "records read by Spark": f"{spark_records:,}"}
         command = shlex.join(["python", "-m", "bench", *sys.argv[1:]])
         report.write(samples, rows, versions, rounds, command)
         console.print(f"written: {report.render(ROWS).relative_to(Path.cwd())}")

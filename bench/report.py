@@ -66,10 +66,14 @@ def render(all_rows: tuple[Row, ...]) -> Path:
     }
     runs: list[dict[str, Any]] = []
     text = list(_HEAD)
-    for head, brokers in ((_ONE_BROKER, 1), (_THREE_BROKERS, 3)):
+    for head, table_head, brokers in (
+        (_ONE_BROKER, _TABLE_HEAD, 1),
+        (_THREE_BROKERS, _TABLE_HEAD, 3),
+        (_SPARK, _SPARK_TABLE_HEAD, None),
+    ):
         lines: list[str] = []
         for row in all_rows:
-            if row.key in stored and row.brokers == brokers:
+            if row.key in stored and (None if row.in_spark else row.brokers) == brokers:
                 facts = {
                     key: value for key, value in stored[row.key].items() if key not in ("row", "samples")
                 }
@@ -77,7 +81,7 @@ def render(all_rows: tuple[Row, ...]) -> Path:
                     runs.append(facts)
                 lines += table_lines(row, stored[row.key]["samples"], runs.index(facts) + 1)
         if lines:
-            text += [*head, *_TABLE_HEAD, *lines, ""]
+            text += [*head, *table_head, *lines, ""]
     page = RESULTS / "README.md"
     page.write_text("\n".join([*text, *_run_lines(runs), ""]))
     return page
@@ -99,17 +103,34 @@ _THREE_BROKERS = [
     "acks=all, `min.insync.replicas=2`. Rows with a single number were measured once.",
     "",
 ]
+_SPARK = [
+    "## Reading topics into Spark",
+    "",
+    "One broker of Nilometer with four partitions, records in batches of up to 1 MB; one Spark session on",
+    "all cores; the sources in turns. `nilometer-log` reads the broker's folder; where a schema names the",
+    "columns that a query needs, only these are made. The time of a micro-batch is Spark's own",
+    "`triggerExecution`.",
+    "",
+]
+_SPARK_TABLE_HEAD = [
+    "| | | Nilometer | Spark's `kafka` connector | ratio | run |",
+    "|---|---|---|---|---|---|",
+]
 _TABLE_HEAD = ["| | | Nilometer | Apache Kafka | ratio | run |", "|---|---|---|---|---|---|"]
 
 
 def table_lines(row: Row, samples: dict[str, dict[str, list[float]]], run: int) -> list[str]:
     ours, theirs = samples.get("Nilometer", {}), samples.get("Apache Kafka", {})
     lines: list[str] = []
-    for index, column in enumerate(row.columns):
-        title = row.title if index == 0 else ""
-        cells = [_cell(column, ours.get(column.key)), _cell(column, theirs.get(column.key))]
-        ratio = _ratio(column, ours.get(column.key), theirs.get(column.key))
-        lines.append(f"| {title} | {column.title} | {cells[0]} | {cells[1]} | {ratio} | {run} |")
+    for column in row.columns:
+        if column.key == row.base:
+            continue
+        title = "" if lines else row.title
+        mine, other = ours.get(column.key), ours.get(row.base) if row.base else theirs.get(column.key)
+        cells = [_cell(column, mine), _cell(column, other)]
+        lines.append(
+            f"| {title} | {column.title} | {cells[0]} | {cells[1]} | {_ratio(column, mine, other)} | {run} |"
+        )
     return lines
 
 

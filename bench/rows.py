@@ -2,7 +2,8 @@
 
 A row's function gets a running broker (or, for `launches`, one prepared but not started) and answers with
 numbers by column. The rows of a round run in this order on one broker: what a row leaves behind, the next
-finds. To add a row: write its function, add it to BROKER_ROWS. Rows for three brokers: `cluster_rows.py`.
+finds. To add a row: write its function, add it to BROKER_ROWS. Rows for three brokers: `cluster_rows.py`;
+of Spark: `spark.py`.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ class Row:
     brokers: int = 1
     once: bool = False
     """In the first round only: what it needs takes long to set up."""
+    in_spark: bool = False
+    base: str | None = None
+    """The column that the others are held against, where that is not Apache Kafka's."""
 
 
 def _start_to_first_acknowledgement(system: System) -> Numbers:
