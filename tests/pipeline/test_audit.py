@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import struct
-import subprocess
-import sys
 import threading
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from nilometer.cli import audit_command as command
+from nilometer.pipeline import spark_session
 from nilometer.pipeline.audit.audit import audit
 from nilometer.pipeline.audit.findings import Kind
 from nilometer.pipeline.audit.report import to_html, to_json, write_report
@@ -198,7 +199,7 @@ def rewrite_second_batch(path):
     return header.base_offset
 
 
-def test_an_offset_committed_beyond_the_end_is_found_and_the_exit_code_says_so(tmp_path):
+def test_an_offset_committed_beyond_the_end_is_found_and_the_exit_code_says_so(spark, tmp_path, monkeypatch):
     with NilometerCluster(tmp_path / "run", 1, {**QUICK, "default.replication.factor": "1"}) as cluster:
         topics = Topics(cluster.bootstrap)
         cluster.create_topic("events", 2, 1)
@@ -207,18 +208,29 @@ def test_an_offset_committed_beyond_the_end_is_found_and_the_exit_code_says_so(t
         cluster.stop(1)
         place = cluster.brokers[1].data_dir
     report = tmp_path / "report.json"
-    command = ["audit", "--log-dirs", str(place), "--report", str(report)]
-    command += ["--spark-log", str(tmp_path / "spark.log")]
-    done = subprocess.run(
-        [sys.executable, "-m", "nilometer.cli.main", *command], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1, done.stderr
-    assert "group strange committed offset 31" in " ".join(done.stdout.split())
+    monkeypatch.setattr(spark_session, "build_session", lambda *_, **__: _Lent(spark))
+    done = CliRunner().invoke(command.audit, ["--log-dirs", str(place), "--report", str(report)])
+    assert done.exit_code == 1, done.output
+    assert "group strange committed offset 31" in " ".join(done.output.split())
     (found,) = [
         one for one in json.loads(report.read_text())["findings"] if one["kind"] == "committed offset"
     ]
     assert found["topic"] == "events"
     assert found["path"].startswith(str(place / "__consumer_offsets-"))
+    assert CliRunner().invoke(command.audit, ["--log-dirs", str(place / "events-1")]).exit_code == 0
+
+
+class _Lent:
+    """The tests' own session, which goes on when the command has done with it."""
+
+    def __init__(self, session):
+        self._session = session
+
+    def __getattr__(self, name):
+        return getattr(self._session, name)
+
+    def stop(self):
+        pass
 
 
 def test_a_topic_that_is_not_there_is_said(spark, data_dirs):

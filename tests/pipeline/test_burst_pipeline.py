@@ -9,7 +9,7 @@ import pytest
 from nilometer.pipeline import runner
 from nilometer.pipeline.samples import sample_records
 from nilometer.pipeline.shipped import burst
-from support.pipeline_runs import send_values
+from support.pipeline_runs import assert_reported, send_values
 
 pytestmark = pytest.mark.spark
 
@@ -39,3 +39,4 @@ def test_a_burst_is_drained_at_the_set_rate_and_the_lag_comes_down_to_nothing(
     assert sum(row.bytes for row in rows) == sum(map(len, values))
     spans = {(row.partition, row.first_offset, row.last_offset) for row in rows}
     assert spans == {(part, n * 1_250, n * 1_250 + 1_249) for part in (0, 1) for n in range(4)}
+    assert_reported(spark, "burst", tmp_path)

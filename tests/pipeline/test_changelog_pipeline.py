@@ -11,7 +11,7 @@ import pytest
 from nilometer.pipeline.samples import sample_records
 from nilometer.pipeline.shipped import changelog
 from support.filled_topics import Sent
-from support.pipeline_runs import forget_last_commit, run_pipeline
+from support.pipeline_runs import assert_reported, forget_last_commit, run_pipeline
 
 pytestmark = pytest.mark.spark
 
@@ -111,3 +111,4 @@ def test_deleted_rows_that_come_back_emptied_tables_and_repeats(spark, topics, t
     run_pipeline(spark, topics, "changelog", topic, tmp_path)
     assert found(spark, str(tmp_path)) == expected([*first, *second])
     assert found(spark, str(tmp_path))[0] == {3: 30}
+    assert_reported(spark, "changelog", tmp_path)

@@ -10,7 +10,7 @@ import pytest
 
 from nilometer.pipeline.samples import customers, sample_records
 from nilometer.pipeline.shipped import join
-from support.pipeline_runs import forget_last_commit, run_pipeline, send_values
+from support.pipeline_runs import assert_reported, forget_last_commit, run_pipeline, send_values
 
 pytestmark = pytest.mark.spark
 
@@ -67,3 +67,4 @@ def test_orders_meet_their_payments_as_they_do_in_plain_python(spark, topics, tm
     forget_last_commit(tmp_path / "out")
     run_pipeline(spark, topics, "join", ",".join(names), tmp_path / "out", **given)
     assert found(spark, tmp_path / "out") == wanted
+    assert_reported(spark, "join", tmp_path / "out")

@@ -13,6 +13,7 @@ from nilometer.pipeline import runner
 from nilometer.pipeline.errors import PipelineProblem
 from nilometer.pipeline.shipped import logs
 from support.log_lines import HAND_PICKED, HOSTILE, assert_same, counted, expected, generated, send_lines
+from support.pipeline_runs import assert_reported
 
 pytestmark = pytest.mark.spark
 
@@ -124,3 +125,4 @@ def test_a_real_access_log(spark, topics, tmp_path):
     found = counted(spark, tmp_path / "out")
     assert found.by_label == {("access", status): count for status, count in by_status.items()}
     assert found.lines == len(lines) == 10_000
+    assert_reported(spark, "logs", tmp_path / "out")

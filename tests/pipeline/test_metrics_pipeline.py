@@ -11,7 +11,7 @@ import pytest
 
 from nilometer.pipeline.samples import sample_records
 from nilometer.pipeline.shipped import metrics
-from support.pipeline_runs import forget_last_commit, read_values, run_pipeline, send_values
+from support.pipeline_runs import assert_reported, forget_last_commit, read_values, run_pipeline, send_values
 
 pytestmark = pytest.mark.spark
 
@@ -81,3 +81,4 @@ def test_rollups_and_alerts_equal_those_made_in_plain_python(spark, topics, tmp_
     run_pipeline(spark, topics, "metrics", topic, tmp_path, to_topic=alerts, options=limited)
     assert_rollups(spark, tmp_path, rollups)
     assert {json.loads(value)["id"] for value in read_values(spark, topics, alerts)} == wanted
+    assert_reported(spark, "metrics", tmp_path)

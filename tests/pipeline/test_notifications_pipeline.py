@@ -9,7 +9,7 @@ from datetime import datetime
 import pytest
 
 from nilometer.pipeline.samples import sample_records, users
-from support.pipeline_runs import read_values, run_pipeline, send_values
+from support.pipeline_runs import assert_reported, read_values, run_pipeline, send_values
 
 pytestmark = pytest.mark.spark
 
@@ -64,3 +64,4 @@ def test_messages_equal_those_made_in_plain_python_and_repeats_have_their_ids(sp
     german = [one for one in sent if one["user"] == "u3"]
     assert all(one["text"].startswith("Hallo User 3, ") for one in german)
     assert all("{" not in one["text"] for one in sent)
+    assert_reported(spark, "notifications", tmp_path / "out")

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from nilometer.cli.pipeline_state_commands import render_report
 from nilometer.pipeline import runner
 from nilometer.pipeline.catalogue import SHIPPED
+from nilometer.pipeline.run_record import RunFolder
 
 from .filled_topics import Sent, Topics
 
@@ -61,3 +63,14 @@ def forget_last_commit(output: Path) -> None:
     last = max((output / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     last.unlink()
     last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
+
+
+def assert_reported(spark: SparkSession, name: str, output: Path) -> None:
+    """The page that `--report` writes has every table and at least one plot of what came out."""
+    module = SHIPPED[name].load()
+    page = output / "report.html"
+    render_report(spark, module, SHIPPED[name], RunFolder(output, name), str(output), page)
+    text = page.read_text()
+    missing = [title for title in module.results(spark, str(output)) if title not in text]
+    assert not missing
+    assert "<svg" in text

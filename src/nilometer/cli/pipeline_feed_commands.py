@@ -15,6 +15,7 @@ from rich.console import Console
 
 from nilometer.cli.cluster_options import bootstrap_option, parse_pairs, run_async
 from nilometer.cli.local_cluster import LaunchFailed, LocalCluster
+from nilometer.cli.pipeline_signals import exit_on_sigterm
 from nilometer.cli.pipeline_state_commands import home_option
 from nilometer.client.admin import Admin
 from nilometer.client.consumer.consumer import Consumer
@@ -240,6 +241,7 @@ def demo(
     """
     from nilometer.cli.pipeline_commands import run
 
+    exit_on_sigterm()  # the broker is stopped however this ends
     folder = folder or Path(".nilometer", "pipeline-demo", name)
     cluster = LocalCluster(folder / "cluster")
     for part in ("cluster", "pipelines"):

@@ -250,3 +250,19 @@ def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFr
         .orderBy(busiest, "minute", "format")
         .limit(top),
     }
+
+
+def charts(spark: SparkSession, output: str) -> dict[str, DataFrame]:
+    """Frames to plot, by title: the first column across, the others up."""
+    counts = spark.read.parquet(f"{output}/counts")
+    by_minute = counts.where("by = 'minute' AND minute IS NOT NULL")
+    labels = counts.where("by = 'label' AND label != ''").select(
+        F.concat_ws(" ", "format", "label").alias("status or level"), "lines"
+    )
+    return {
+        "Lines per minute": by_minute.groupBy("minute").pivot("format").agg(F.sum("lines")).orderBy("minute"),
+        "Lines by status or level": labels.groupBy("status or level")
+        .agg(F.sum("lines").alias("lines"))
+        .orderBy(F.col("lines").desc(), "status or level")
+        .limit(20),
+    }
