@@ -1,0 +1,195 @@
+"""``nilometer group reset-offsets`` and ``delete-offsets``: where groups without readers go on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from nilometer.cli.cluster_options import bootstrap_option, json_option, print_json, print_table
+from nilometer.cli.group_choice import (
+    TIMEOUT_MS,
+    all_groups_option,
+    chosen_groups,
+    finish,
+    group_option,
+    names_argument,
+    parse_topic,
+    run_work,
+    topics_metavar,
+)
+from nilometer.cli.group_view import reset_document, reset_rows
+from nilometer.cli.times import parse_time
+from nilometer.client.admin import Admin
+from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.durations import parse_duration_ms
+from nilometer.client.group.group_exchange import OffsetAndMetadata
+from nilometer.client.group_admin import DEAD, EMPTY, GroupAdmin
+from nilometer.client.group_offsets import PlannedReset, ResetTo, partitions_of, plan_reset, reachable
+from nilometer.runtime import Runtime
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+INACTIVE = (EMPTY, DEAD)
+
+
+@click.command("reset-offsets")
+@names_argument
+@group_option
+@all_groups_option
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar=topics_metavar,
+    help="Which topics, or partitions; repeatable.",
+)
+@click.option("--all-topics", is_flag=True, help="All topics that the group has committed offsets of.")
+@click.option("--to-earliest", is_flag=True, help="To the first record that is there.")
+@click.option("--to-latest", is_flag=True, help="To the end.")
+@click.option("--to-current", is_flag=True, help="To what is committed now.")
+@click.option("--to-offset", type=click.IntRange(0), help="To this offset.")
+@click.option("--shift-by", type=int, help="By so many records, forwards or (-N) backwards.")
+@click.option("--to-datetime", help="To the first record of this time: milliseconds, or ISO (UTC).")
+@click.option("--by-duration", metavar="PnDTnHnMnS", help="To the first record of the last so long.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be set (this is the default).")
+@click.option("--execute", is_flag=True, help="Set it. The group must have no members.")
+@json_option
+@bootstrap_option
+def reset_offsets(
+    names: tuple[str, ...],
+    more: tuple[str, ...],
+    all_groups: bool,
+    topics: tuple[str, ...],
+    all_topics: bool,
+    to_earliest: bool,
+    to_latest: bool,
+    to_current: bool,
+    to_offset: int | None,
+    shift_by: int | None,
+    to_datetime: str | None,
+    by_duration: str | None,
+    dry_run: bool,
+    execute: bool,
+    as_json: bool,
+    bootstrap: str,
+) -> None:
+    """Set where a group goes on reading. Shows what it would do; --execute does it."""
+    if dry_run and execute:
+        raise click.UsageError("give one of --dry-run and --execute")
+    if all_topics == bool(topics):
+        raise click.UsageError("give --topic, or --all-topics")
+    given = (to_earliest, to_latest, to_current, to_offset is not None, shift_by is not None)
+    if sum((*given, to_datetime is not None, by_duration is not None)) != 1:
+        raise click.UsageError(
+            "give one of --to-earliest, --to-latest, --to-current, --to-offset, --shift-by, --to-datetime "
+            "and --by-duration"
+        )
+    to = ResetTo(
+        earliest=to_earliest,
+        latest=to_latest,
+        current=to_current,
+        offset=to_offset,
+        shift_by=shift_by,
+        timestamp_ms=_timestamp(to_datetime, by_duration),
+    )
+    wanted = [parse_topic(text) for text in topics]
+
+    async def work(
+        admin: Admin, groups: GroupAdmin
+    ) -> tuple[dict[str, list[PlannedReset]], dict[str, object]]:
+        plans: dict[str, list[PlannedReset]] = {}
+        problems: dict[str, object] = {}
+        for name in await chosen_groups(groups, names, more, all_groups):
+            try:
+                plans[name] = await _reset(admin, groups, name, wanted, to, execute)
+            except KafkaError as problem:
+                problems[f"group {name}"] = problem
+        return plans, problems
+
+    plans, problems = run_work(bootstrap, work)
+    if as_json:
+        print_json(reset_document(plans, execute))
+    elif plans:
+        columns = ("group", "topic", "partition", "before", "after", "note")
+        print_table(columns, reset_rows(plans))
+        if not execute:
+            click.echo("Nothing was changed. --execute sets these offsets.")
+    finish(problems)
+
+
+def _timestamp(to_datetime: str | None, by_duration: str | None) -> int | None:
+    try:
+        if to_datetime is not None:
+            return parse_time(to_datetime)
+        if by_duration is not None:
+            return Runtime.system().clock.wall_ms() - parse_duration_ms(by_duration)
+    except ValueError as problem:
+        option = "--to-datetime" if to_datetime is not None else "--by-duration"
+        raise click.UsageError(f"{option}: {problem}") from None
+    return None
+
+
+async def _reset(
+    admin: Admin,
+    groups: GroupAdmin,
+    name: str,
+    wanted: Sequence[tuple[str, list[int]]],
+    to: ResetTo,
+    execute: bool,
+) -> list[PlannedReset]:
+    """Raises KafkaError; then nothing was changed."""
+    described = (await groups.describe([name]))[name]
+    if isinstance(described, KafkaError):
+        if described.code != ErrorCode.group_id_not_found or not wanted:
+            raise described  # a group that is not there yet may be given offsets to begin at
+    elif execute and described.state not in INACTIVE:
+        raise KafkaError(
+            ErrorCode.non_empty_group,
+            f"it is {described.state}, with {len(described.members)} members: offsets can be reset "
+            "only while nobody reads",
+        )
+    committed = await groups.committed(name)
+    partitions: list[TopicPartition] = []
+    for topic, numbers in wanted:
+        partitions += await partitions_of(admin.client, topic, numbers, TIMEOUT_MS)
+    if not wanted:
+        partitions = await reachable(admin.client, sorted(committed))
+    plan = await plan_reset(admin.client, sorted(set(partitions)), committed, to, TIMEOUT_MS)
+    if execute:
+        await groups.alter_offsets(name, {one.partition: OffsetAndMetadata(one.after) for one in plan})
+    return plan
+
+
+@click.command("delete-offsets")
+@click.argument("name", metavar="GROUP")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    required=True,
+    metavar=topics_metavar,
+    help="Which topics, or partitions; repeatable.",
+)
+@json_option
+@bootstrap_option
+def delete_offsets(name: str, topics: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
+    """Forget what a group has committed of topics that it does not read now."""
+    wanted = [parse_topic(text) for text in topics]
+
+    async def work(_: Admin, groups: GroupAdmin) -> dict[TopicPartition, KafkaError | None]:
+        committed = await groups.committed(name)
+        chosen = [
+            partition
+            for partition in committed
+            for topic, numbers in wanted
+            if partition.topic == topic and (not numbers or partition.partition in numbers)
+        ]
+        return await groups.delete_offsets(name, chosen) if chosen else {}
+
+    outcomes = run_work(bootstrap, work)
+    if as_json:
+        print_json({str(one): str(problem) if problem else None for one, problem in outcomes.items()})
+    else:
+        done = [str(one) for one, problem in outcomes.items() if problem is None]
+        click.echo(f"Deleted the offsets of {', '.join(done)}." if done else "Nothing to delete.")
+    finish({str(one): problem for one, problem in outcomes.items() if problem is not None})
