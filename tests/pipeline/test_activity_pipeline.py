@@ -11,7 +11,7 @@ import pytest
 
 from nilometer.pipeline.samples import sample_records
 from nilometer.pipeline.shipped import activity
-from support.pipeline_runs import forget_last_commit, run_pipeline, send_values
+from support.pipeline_runs import assert_reported, forget_last_commit, run_pipeline, send_values
 
 pytestmark = pytest.mark.spark
 
@@ -130,9 +130,9 @@ def utc(time):
 def test_sessions_equal_those_made_in_plain_python_and_a_repeated_batch_changes_nothing(
     spark, topics, tmp_path
 ):
-    lines = [*STRANGE, *[one.value for one in sample_records("activity", 3_000)]]
+    lines = [*STRANGE, *[one.value for one in sample_records("activity", 2_200)]]
     topic = send_values(topics, lines)
-    limited = {"maxOffsetsPerTrigger": "1500"}
+    limited = {"maxOffsetsPerTrigger": "1200"}
     run_pipeline(spark, topics, "activity", topic, tmp_path, options=limited)
     wanted = expected(lines)
     assert len(wanted[0]) > 100
@@ -159,3 +159,4 @@ def test_sessions_of_a_real_access_log(spark, topics, tmp_path):
     topic = send_values(topics, lines)
     run_pipeline(spark, topics, "activity", topic, tmp_path)
     assert found(spark, tmp_path) == expected(lines)
+    assert_reported(spark, "activity", tmp_path)

@@ -85,7 +85,8 @@ def test_the_command_runs_a_pipeline_through_sparks_own_connector(topics, tmp_pa
     ]
     where = ["--topic", topic, "--output", str(tmp_path / "out"), "--bootstrap-server", topics.bootstrap]
     through = ["--connector", "kafka", "--connector-jars", str(connector_jars)]
-    done = subprocess.run([*command, *where, *through], capture_output=True, text=True, check=False)
+    quick = ["--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"]
+    done = subprocess.run([*command, *where, *through, *quick], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     by_format = {row["format"]: row["lines"] for row in answer["results"]["Lines by format"]}
