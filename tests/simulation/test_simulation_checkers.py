@@ -10,8 +10,8 @@ import crc32c
 
 from nilometer.simulation.checkers import disks, metadata
 from nilometer.simulation.checkers.disks import StoredBatch, StoredReplica
-from nilometer.simulation.disk import HostDisk
 from nilometer.simulation.file_tree import FileNode, FolderNode
+from nilometer.simulation.host_disk import HostDisk
 from nilometer.simulation.loop import VirtualLoop
 from nilometer.simulation.workload.topics import KEY, Fate, KnownTopic, TopicChurn
 from nilometer.simulation.world import World

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from nilometer.broker.fetching.fetch_session import FetchSession
-from nilometer.simulation.disk import VirtualFile
 from nilometer.simulation.minimise import minimise
 from nilometer.simulation.plan import Kind, draw
 from nilometer.simulation.run import Exit, run
+from nilometer.simulation.virtual_file import VirtualFile
 
 MINUTES = 0.6
 FOUND_BEFORE = (3, 6, 11, 13, 16)

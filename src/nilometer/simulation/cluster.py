@@ -24,8 +24,8 @@ from nilometer.cluster.identifiers import BrokerId
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordination import LocalStore
 from nilometer.runtime import Runtime
-from nilometer.simulation.disk import HostDisk
 from nilometer.simulation.file_tree import FileNode, FolderNode
+from nilometer.simulation.host_disk import HostDisk
 from nilometer.simulation.world import Host, Process, World
 
 PORT = 9092

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from nilometer.simulation.checkers.disks import batches_with_positions
 from nilometer.simulation.cluster import COORDINATION, BrokerNode, Cluster
-from nilometer.simulation.disk import CHANGES, DiskUser, HostDisk
 from nilometer.simulation.file_tree import FileNode, FolderNode
+from nilometer.simulation.host_disk import CHANGES, DiskUser, HostDisk
 from nilometer.simulation.plan import Fault, Kind, Plan
 from nilometer.simulation.world import Host
 

@@ -8,28 +8,26 @@ says what kind of failure it was: a program crashed, no convergence, or somethin
 from __future__ import annotations
 
 import asyncio
-import enum
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 
 from nilometer.client.admin import Admin
 from nilometer.client.cluster_metadata import TopicPartition
 from nilometer.client.descriptions import ConfigChange, NewTopic, ResourceType
 from nilometer.client.group.coordinator import Coordinator
 from nilometer.cluster.topic import GROUP_METADATA_TOPIC
-from nilometer.replication import FollowerRole, LeaderRole
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers import disks, metadata
 from nilometer.simulation.checkers.beliefs import Beliefs
+from nilometer.simulation.checkers.convergence import group_unwell, unwell
 from nilometer.simulation.checkers.groups import GroupLedger
 from nilometer.simulation.checkers.history import History, Outcome, check
-from nilometer.simulation.cluster import COORDINATION, Cluster
+from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.faults import FaultDriver
 from nilometer.simulation.loop import Deadlock, Livelock
 from nilometer.simulation.plan import Kind, Plan
 from nilometer.simulation.story import Story
+from nilometer.simulation.verdict import Exit, Verdict
 from nilometer.simulation.workload.consumers import Reader
 from nilometer.simulation.workload.members import GroupMember
 from nilometer.simulation.workload.moves import Mover
@@ -45,41 +43,6 @@ SETTLE_S = 180.0
 LOOK_S = 0.25
 FINDINGS_SHOWN = 10
 STORE_KINDS = frozenset({Kind.DISK_ERROR, Kind.DISK_FULL, Kind.STORE, Kind.STORE_STALL, Kind.STORE_UNSURE})
-
-
-class Exit(enum.IntEnum):
-    CLEAN = 0
-    CRASH = 10
-    NO_CONVERGENCE = 11
-    WRONG_RESULT = 12
-
-
-GRAVITY = (Exit.CLEAN, Exit.NO_CONVERGENCE, Exit.CRASH, Exit.WRONG_RESULT)
-
-
-@dataclass(slots=True)
-class Verdict:
-    plan: Plan
-    exit: Exit = Exit.CLEAN
-    findings: list[str] = field(default_factory=list[str])
-    digest: str = ""
-    simulated_s: float = 0.0
-    real_s: float = 0.0
-    faults: Counter[Kind] = field(default_factory=Counter[Kind])
-    sends: int = 0
-    acknowledged: int = 0
-    read: int = 0
-    generations: int = 0
-    """Of the consumer group, if there was one."""
-    story: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    problems: Counter[str] = field(default_factory=Counter[str])
-
-    def find(self, exit: Exit, findings: Iterable[str]) -> None:
-        """The gravest kind of failure names the run."""
-        found = list(findings)
-        if found and GRAVITY.index(exit) > GRAVITY.index(self.exit):
-            self.exit = exit
-        self.findings += found
 
 
 def run(
@@ -174,8 +137,8 @@ class _Run:
         await self._until(lambda: not _alive(self._changers), SETTLE_S)
         stuck = (f"{name} does not come to an end" for name in _alive(self._changers))
         self._verdict.find(Exit.NO_CONVERGENCE, stuck)
-        await self._until(lambda: not self._unwell(), CONVERGENCE_S)
-        self._verdict.find(Exit.NO_CONVERGENCE, self._unwell())
+        await self._until(lambda: not unwell(self._cluster), CONVERGENCE_S)
+        self._verdict.find(Exit.NO_CONVERGENCE, unwell(self._cluster))
         await self._until(lambda: not self._group_unwell(), CONVERGENCE_S)
         self._verdict.find(Exit.NO_CONVERGENCE, self._group_unwell())
         for reader in (*self._readers, *self._members):
@@ -237,57 +200,13 @@ class _Run:
         self._verdict.find(Exit.NO_CONVERGENCE, [f"{name} failed: {error!r}"] if error is not None else [])
         return error is None
 
-    # ---- convergence
-
-    def _unwell(self) -> list[str]:
-        """What is not yet as it must be once all faults are over."""
-        nodes = list(self._cluster.nodes.values())
-        down = [f"not converged: {node.name} does not serve" for node in nodes if not node.is_serving]
-        if down:
-            return down
-        images = [node.image for node in nodes if node.image is not None]
-        if len({image.number for image in images}) != 1:
-            return [f"not converged: metadata known up to {[image.number for image in images]}"]
-        wrong: list[str] = []
-        for key, state in images[0].partitions():
-            name = f"{key}"
-            if not state.has_leader or sorted(state.isr) != sorted(state.replicas) or state.is_reassigning:
-                wrong.append(
-                    f"not converged: {name}: leader {state.leader}, ISR {state.isr} of {state.replicas}"
-                )
-                continue
-            ends: dict[int, tuple[str, int, int]] = {}
-            for node in nodes:
-                for partition in node.partitions:
-                    if partition.key == key:
-                        role = partition.replica.role
-                        kind = "leads" if isinstance(role, LeaderRole) else "follows"
-                        kind = kind if isinstance(role, LeaderRole | FollowerRole) else "has no role"
-                        ends[node.id] = (kind, partition.replica.high_watermark, partition.log.log_end_offset)
-            offsets = {offset for _, *both in ends.values() for offset in both}
-            kinds = {broker: kind for broker, (kind, _, _) in ends.items()}
-            expected = {broker: "leads" if broker == state.leader else "follows" for broker in state.replicas}
-            if len(offsets) > 1 or kinds != expected:
-                wrong.append(f"not converged: {name}: {state} has {ends}")
-        return wrong
-
     def _group_unwell(self) -> list[str]:
-        """What keeps the group from sharing all partitions and having processed all there is."""
         if not self._members:
             return []
-        found = {member.name: member.consumer for member in self._members}
-        generations = {
-            name: consumer.group_identity().generation if consumer is not None else None
-            for name, consumer in found.items()
-        }
-        if len(set(generations.values())) != 1 or None in generations.values():
-            return [f"group not settled: its members are in generations {generations}"]
-        shares = {
-            name: sorted(consumer.assignment()) for name, consumer in found.items() if consumer is not None
-        }
-        if sorted(one for share in shares.values() for one in share) != sorted(self._partitions):
-            return [f"group not settled: its members have {shares}"]
-        return self._ledger.missing(self._acknowledged())[:FINDINGS_SHOWN]
+        return (
+            group_unwell(self._members, self._partitions)
+            or (self._ledger.missing(self._acknowledged())[:FINDINGS_SHOWN])
+        )
 
     def _acknowledged(self) -> list[tuple[str, str]]:
         return [(send.partition, send.value) for send in self._history.sends if send.outcome is Outcome.OK]
@@ -310,12 +229,12 @@ class _Run:
         self._driver.put_right()
         if not await self._finishes("lister", list_topics, SETTLE_S):
             return
-        await self._until(lambda: not self._unwell(), CONVERGENCE_S)
+        await self._until(lambda: not unwell(self._cluster), CONVERGENCE_S)
         if self._churn is not None:
             self._verdict.find(Exit.WRONG_RESULT, self._churn.judge(present))
         self._beliefs.compare_images()
-        self._verdict.find(Exit.WRONG_RESULT, self._compare_disks())
-        self._verdict.find(Exit.WRONG_RESULT, self._compare_metadata())
+        self._verdict.find(Exit.WRONG_RESULT, disks.compare_cluster(self._cluster, self._partitions))
+        self._verdict.find(Exit.WRONG_RESULT, metadata.compare_cluster(self._cluster))
 
     def _judge_history(self) -> None:
         verdict = self._verdict
@@ -340,33 +259,6 @@ class _Run:
         verdict.sends = len(sends)
         verdict.acknowledged = sum(send.outcome is Outcome.OK for send in sends)
         verdict.faults = self._driver.played
-
-    def _compare_disks(self) -> list[str]:
-        wrong: list[str] = []
-        image = next(node.image for node in self._cluster.nodes.values() if node.image is not None)
-        for partition in self._partitions:
-            name = f"{partition.topic}-{partition.partition}"
-            state = image.partition(*partition)
-            assigned = [self._cluster.nodes[broker_id] for broker_id in (state.replicas if state else ())]
-            replicas = [
-                disks.read_replica(node.host.disk, f"{node.folder}/{name}", node.id) for node in assigned
-            ]
-            there = [replica for replica in replicas if replica is not None]
-            if len(there) != len(replicas) or not there:
-                wrong.append(f"{name} is missing on a broker")
-            wrong += disks.compare(name, there)
-        return wrong
-
-    def _compare_metadata(self) -> list[str]:
-        folded = metadata.fold(self._cluster.store_disk, COORDINATION)
-        if folded is None:
-            return []
-        return [
-            problem
-            for node in self._cluster.nodes.values()
-            if node.image is not None
-            for problem in metadata.compare(folded, node.image, node.name)
-        ]
 
 
 def _alive(clients: Sequence[Writer | TopicChurn | Mover | Reader | GroupMember]) -> list[str]:

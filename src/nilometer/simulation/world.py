@@ -20,9 +20,11 @@ from typing import Any, TypeVar
 from nilometer.runtime import Runtime
 from nilometer.runtime.entropy import SeededEntropy
 from nilometer.simulation.clock import EPOCH_MS, HostClock
-from nilometer.simulation.disk import HostDisk, VirtualDisk
+from nilometer.simulation.disk import VirtualDisk
+from nilometer.simulation.fabric import Fabric
+from nilometer.simulation.host_disk import HostDisk
 from nilometer.simulation.loop import CURRENT, ProcessGone, VirtualLoop, context_of
-from nilometer.simulation.network import Fabric, VirtualNetwork
+from nilometer.simulation.network import VirtualNetwork
 from nilometer.simulation.trace import Trace
 
 logger = logging.getLogger(__name__)

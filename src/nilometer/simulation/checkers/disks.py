@@ -8,13 +8,15 @@ batch the epoch that the batch says of itself. CRCs are recomputed from the byte
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import crc32c
 
-from nilometer.simulation.disk import HostDisk
+from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.file_tree import FileNode, FolderNode
+from nilometer.simulation.host_disk import HostDisk
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _CRC_FROM = 21
@@ -131,3 +133,19 @@ def _say(batch: StoredBatch | None) -> str:
     if batch is None:
         return "no batch that begins there"
     return f"{batch.base_offset}–{batch.last_offset} of epoch {batch.epoch} ({len(batch.data)} bytes)"
+
+
+def compare_cluster(cluster: Cluster, partitions: Iterable[TopicPartition]) -> list[str]:
+    """What is wrong on the disks of a cluster at rest."""
+    wrong: list[str] = []
+    image = next(node.image for node in cluster.nodes.values() if node.image is not None)
+    for partition in partitions:
+        name = f"{partition.topic}-{partition.partition}"
+        state = image.partition(*partition)
+        assigned = [cluster.nodes[broker_id] for broker_id in (state.replicas if state else ())]
+        replicas = [read_replica(node.host.disk, f"{node.folder}/{name}", node.id) for node in assigned]
+        there = [replica for replica in replicas if replica is not None]
+        if len(there) != len(replicas) or not there:
+            wrong.append(f"{name} is missing on a broker")
+        wrong += compare(name, there)
+    return wrong

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nilometer.cluster.image import ClusterImage
-from nilometer.simulation.disk import HostDisk
+from nilometer.simulation.cluster import COORDINATION, Cluster
 from nilometer.simulation.file_tree import FileNode, FolderNode
+from nilometer.simulation.host_disk import HostDisk
 
 FIELDS = ("leader", "leader_epoch", "isr", "replicas", "partition_epoch")
 
@@ -104,3 +105,16 @@ def compare(folded: Folded, image: ClusterImage, who: str) -> list[str]:
 
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple | list) else value
+
+
+def compare_cluster(cluster: Cluster) -> list[str]:
+    """What brokers at rest hold, against the log in their store."""
+    folded = fold(cluster.store_disk, COORDINATION)
+    if folded is None:
+        return []
+    return [
+        problem
+        for node in cluster.nodes.values()
+        if node.image is not None
+        for problem in compare(folded, node.image, node.name)
+    ]

@@ -1,0 +1,204 @@
+"""A machine's disk: what it keeps whoever lives or dies on it, who watches it, and who holds its locks.
+
+Death of a process drops its locks and descriptors and nothing else. Power cuts go through :mod:`file_tree`.
+
+What goes wrong is set here: a capacity, stalls, errors, flipped bits; ``strike``, which is asked before every
+operation and may raise, or crash the process that asks; and ``aftermath``, which is asked after names were
+changed or folders synced, and may raise although it was done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import posixpath
+import random
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from nilometer.simulation.file_tree import FileNode, FolderNode
+from nilometer.simulation.loop import Owner, ProcessGone, VirtualLoop
+
+CHANGES = frozenset(
+    {"create", "append", "write", "truncate", "sync", "mkdir", "rename", "link", "remove", "replace", "lock"}
+)
+
+
+class DiskUser(Owner, Protocol):
+    """The process behind a view."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def pid(self) -> int: ...
+
+
+class HostDisk:
+    """What the machine keeps, whoever lives or dies on it."""
+
+    def __init__(self, loop: VirtualLoop, chance: random.Random, note: Callable[[str, str], None]) -> None:
+        self.loop = loop
+        self.chance = chance
+        self.note = note
+        self.root = FolderNode()
+        self.locks: dict[FileNode, DiskUser] = {}
+        self.watches: list[VirtualWatch] = []
+        self.capacity: int = 1 << 40
+        self.used = 0
+        self.boots = 1
+        """How often the machine was started."""
+        self.offload_ms: tuple[float, float] = (0.05, 1.0)
+        """Bounds of what a piece of offloaded work takes."""
+        self.signal_ms: tuple[float, float] = (0.5, 15.0)
+        """Bounds of how long a watch takes to tell."""
+        self.stalled_until = 0.0
+        """Offloaded work ends no sooner: a disk that hangs."""
+        self.cold = 0.0
+        """How likely a byte read is not in the page cache."""
+        self.strike: Callable[[DiskUser, str, str], None] = lambda process, verb, path: None
+        self.aftermath: Callable[[DiskUser, str, str], None] = lambda process, verb, path: None
+
+    # ---- what goes wrong
+
+    def power_loss(self) -> None:
+        """All processes must be dead. What was not synced is lost, kept or torn."""
+        self.boots += 1
+        self.root = self.root.after_power_loss(self.chance)
+        self.used = sum(len(node.data) for node in {id(node): node for node in self.root.files()}.values())
+        self.locks.clear()
+        self.watches.clear()
+
+    def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
+        self.file(path).flip_bit(position, bit)
+
+    # ---- processes
+
+    def forget(self, process: DiskUser) -> None:
+        """The process died: the kernel closes its files and drops its locks."""
+        self.watches = [watch for watch in self.watches if watch.process is not process]
+        for node in [node for node, holder in self.locks.items() if holder is process]:
+            self.unlock(node)
+
+    def unlock(self, node: FileNode) -> None:
+        if self.locks.pop(node, None) is not None:
+            self.signal_all()
+
+    def operation(self, process: DiskUser, verb: str, path: str, size: int = 0) -> None:
+        """Before anything a process does here: it must be alive, and the disk willing."""
+        if not process.alive:
+            raise ProcessGone
+        self.strike(process, verb, path)
+        if not process.alive:
+            raise ProcessGone
+        if verb in CHANGES:
+            if size and self.used + size > self.capacity:
+                raise OSError(errno.ENOSPC, "No space left on device", path)
+            self.note(process.name, f"disk {verb} {path} {size}" if size else f"disk {verb} {path}")
+
+    # ---- signals
+
+    def signal(self, *paths: str) -> None:
+        """Names at these paths changed: whoever watches their folders is told, a little later."""
+        touched = {posixpath.dirname(path) for path in paths} | set(paths)
+        for watch in self.watches:
+            if not touched.isdisjoint(watch.folders):
+                self.tell(watch)
+
+    def signal_all(self) -> None:
+        for watch in self.watches:
+            self.tell(watch)
+
+    def tell(self, watch: VirtualWatch) -> None:
+        if not watch.telling:
+            watch.telling = True
+            delay = self.chance.uniform(*self.signal_ms) / 1000
+            self.loop.in_process(delay, watch.process, watch.ring)
+
+    # ---- the tree
+
+    def find(self, path: str) -> FileNode | FolderNode | None:
+        node: FileNode | FolderNode | None = self.root
+        for name in path.split("/"):
+            if name:
+                if not isinstance(node, FolderNode):
+                    return None
+                node = node.entries.get(name)
+        return node
+
+    def file(self, path: str) -> FileNode:
+        node = self.find(path)
+        if isinstance(node, FolderNode):
+            raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        return node
+
+    def folder(self, path: str) -> FolderNode:
+        node = self.find(path)
+        if isinstance(node, FileNode):
+            raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path)
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        return node
+
+    def parent(self, path: str) -> tuple[FolderNode, str]:
+        folder, name = posixpath.split(path)
+        return self.folder(folder), name
+
+    def unlinked(self, node: FileNode | FolderNode | None) -> None:
+        """A name of ``node`` is gone: with its last one, its bytes are free."""
+        if isinstance(node, FileNode):
+            node.links -= 1
+            if node.links == 0:
+                self.used -= len(node.data)
+        elif node is not None:
+            for file in node.files():
+                self.unlinked(file)
+
+
+class VirtualWatch:
+    def __init__(self, disk: HostDisk, process: DiskUser, folders: Sequence[str]) -> None:
+        self._disk = disk
+        self.process = process
+        self.folders = frozenset(folder.rstrip("/") for folder in folders)
+        self.telling = False
+        self._rung = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def ring(self) -> None:
+        self.telling = False
+        self._rung = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self, timeout_ms: int) -> None:
+        if not self._rung:
+            self._waiter = self._disk.loop.create_future()
+            timer = self._disk.loop.call_later(timeout_ms / 1000, self._on_timeout, self._waiter)
+            try:
+                await self._waiter
+            finally:
+                timer.cancel()
+                self._waiter = None
+        self._rung = False
+
+    @staticmethod
+    def _on_timeout(waiter: asyncio.Future[None]) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    def close(self) -> None:
+        if self in self._disk.watches:
+            self._disk.watches.remove(self)
+
+
+class VirtualLock:
+    def __init__(self, disk: HostDisk, node: FileNode, process: DiskUser) -> None:
+        self._disk = disk
+        self._node = node
+        self._process = process
+
+    def release(self) -> None:
+        if self._disk.locks.get(self._node) is self._process:
+            self._disk.unlock(self._node)

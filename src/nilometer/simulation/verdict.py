@@ -1,0 +1,45 @@
+"""What a run came to: clean, or the gravest of what was found, and what it was made of."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from nilometer.simulation.plan import Kind, Plan
+
+
+class Exit(enum.IntEnum):
+    CLEAN = 0
+    CRASH = 10
+    NO_CONVERGENCE = 11
+    WRONG_RESULT = 12
+
+
+GRAVITY = (Exit.CLEAN, Exit.NO_CONVERGENCE, Exit.CRASH, Exit.WRONG_RESULT)
+
+
+@dataclass(slots=True)
+class Verdict:
+    plan: Plan
+    exit: Exit = Exit.CLEAN
+    findings: list[str] = field(default_factory=list[str])
+    digest: str = ""
+    simulated_s: float = 0.0
+    real_s: float = 0.0
+    faults: Counter[Kind] = field(default_factory=Counter[Kind])
+    sends: int = 0
+    acknowledged: int = 0
+    read: int = 0
+    generations: int = 0
+    """Of the consumer group, if there was one."""
+    story: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    problems: Counter[str] = field(default_factory=Counter[str])
+
+    def find(self, exit: Exit, findings: Iterable[str]) -> None:
+        """The gravest kind of failure names the run."""
+        found = list(findings)
+        if found and GRAVITY.index(exit) > GRAVITY.index(self.exit):
+            self.exit = exit
+        self.findings += found
