@@ -1,0 +1,57 @@
+"""``PYTHONPATH=tests python -m planted_faults NAME --seed N``: one run with a planted fault, told as
+``nilometer simulate`` tells a failure, with the fewest misfortunes that show it; ``--only`` replays them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from nilometer.simulation.minimise import minimise
+from nilometer.simulation.run import Exit
+from planted_faults.catalogue import BY_NAME
+from planted_faults.planting import play
+
+FINDINGS_SHOWN = 3
+LAST_WORDS = 3
+
+
+@click.command(help=__doc__)
+@click.argument("name", type=click.Choice(list(BY_NAME)))
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--only", help="The numbers of the misfortunes to play, separated by commas.")
+def main(name: str, seed: int, only: str | None) -> None:
+    fault = BY_NAME[name]
+    chosen = None if only is None else [int(number) for number in only.split(",") if number.strip()]
+    verdict = play(fault, seed, chosen)
+    if verdict.exit is Exit.CLEAN:
+        click.echo(f"seed {seed}: clean, in spite of {name}; trace {verdict.digest}")
+        return
+    click.echo(f"seed {seed} failed (exit code {int(verdict.exit)}); trace {verdict.digest}")
+    for finding in verdict.findings[:FINDINGS_SHOWN]:
+        click.echo(f"  {finding}")
+    if chosen is None:
+
+        def fails(numbers: Sequence[int]) -> bool:
+            return play(fault, seed, numbers).exit is verdict.exit
+
+        few, asked = minimise([one.number for one in verdict.plan.faults], fails)
+        count = len(verdict.plan.faults)
+        click.echo(f"{len(few)} of {count} misfortunes are enough, as {asked} more runs show:")
+        for one in verdict.plan.faults:
+            if one.number in few:
+                click.echo(f"  {one}")
+        numbers = ",".join(map(str, few))
+        click.echo(f"replay: python -m planted_faults {name} --seed {seed} --only {numbers!r}")
+    for who, lines in verdict.story.items():
+        if who.startswith("broker"):
+            click.echo(f"the last of {who}:")
+            for said in lines[-LAST_WORDS:]:
+                click.echo(f"  {said}")
+    sys.exit(verdict.exit)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,14 @@
+"""All faults that are planted. Each is small, and has been made by somebody, somewhere."""
+
+from __future__ import annotations
+
+from planted_faults import client_faults, metadata_faults, replication_faults, storage_faults
+from planted_faults.planting import PlantedFault
+
+FAULTS: tuple[PlantedFault, ...] = (
+    *storage_faults.FAULTS,
+    *replication_faults.FAULTS,
+    *metadata_faults.FAULTS,
+    *client_faults.FAULTS,
+)
+BY_NAME = {fault.name: fault for fault in FAULTS}

@@ -1,0 +1,98 @@
+"""Planting one fault in the running product, and looking for it with the simulation, seed by seed.
+
+A fault is a small patch of the shipped code, of the kind that people write by mistake. It is found when a
+seed fails with it that does not fail without it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import pytest
+
+from nilometer.simulation.plan import Kind, Plan, draw, schedule
+from nilometer.simulation.run import Exit, Verdict, run
+from nilometer.simulation.workload.members import GroupPlan
+
+MEAN_GAP_S = 1.0
+LONGEST_S = 4.0
+PER_SECOND = 8.0
+Patch = pytest.MonkeyPatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlantedFault:
+    name: str
+    what: str
+    plant: Callable[[Patch], None]
+    kinds: tuple[Kind, ...]
+    """The bad luck that brings it out."""
+    seeds: int
+    """Within so many seeds, from 0 on, it must be found."""
+    minutes: float = 0.5
+    one_machine: bool | None = None
+    churn: bool = False
+    """Whether topics come and go."""
+    group: GroupPlan | None = None
+    flushes: bool | None = None
+    """Whether every topic counts only what is flushed; where given, instead of what is drawn."""
+
+    def plan(self, seed: int) -> Plan:
+        """What the seed draws, but with much bad luck and busy clients in a short time."""
+        drawn = draw(seed, self.minutes, self.kinds)
+        topics = drawn.topics[:1]
+        if self.flushes is not None:
+            topics = tuple(replace(topic, flush_each=self.flushes) for topic in topics)
+        one_machine = drawn.one_machine if self.one_machine is None else self.one_machine
+        group = self.group.settings if self.group is not None else {}
+        return replace(
+            drawn,
+            faults=schedule(
+                random.Random(f"{seed}/dense"),
+                drawn.kinds,
+                drawn.hurt_s,
+                drawn.brokers,
+                mean_gap_s=MEAN_GAP_S,
+                longest_s=LONGEST_S,
+            ),
+            topics=topics,
+            writers=tuple(
+                replace(writer, per_second=PER_SECOND)
+                for writer in drawn.writers
+                if writer.topic == topics[0].name
+            ),
+            churn=self.churn,
+            moves=False,
+            group=self.group,
+            settings={**drawn.settings, **group, "replica.lag.time.max.ms": "2000"},
+            one_machine=one_machine,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    seed: int
+    verdict: Verdict
+
+    @property
+    def checker(self) -> str:
+        """What the first finding calls itself."""
+        return self.verdict.findings[0].partition(":")[0].partition(" in ")[0]
+
+
+def play(fault: PlantedFault, seed: int, only: Iterable[int] | None = None) -> Verdict:
+    """One run with ``fault`` in the product (of its misfortunes those numbered in ``only``, if given)."""
+    with Patch.context() as patch:
+        fault.plant(patch)
+        return run(fault.plan(seed), only=only)
+
+
+def look_for(fault: PlantedFault) -> Found | None:
+    """The first of its seeds that fails with ``fault``."""
+    for seed in range(fault.seeds):
+        verdict = play(fault, seed)
+        if verdict.exit is not Exit.CLEAN:
+            return Found(seed, verdict)
+    return None
