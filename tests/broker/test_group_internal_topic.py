@@ -27,6 +27,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NilometerBroker
     assert "Traceback" not in broker.output
 
 
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NilometerCluster]:
+    overrides = {"offsets.topic.num.partitions": "2"}
+    with NilometerCluster(tmp_path_factory.mktemp("two"), brokers=2, overrides=overrides) as cluster:
+        yield cluster
+
+
 def find(bootstrap: str, *keys: str, version: int = 6) -> list[tuple[str, ErrorCode, int]]:
     with WirePeer(bootstrap) as peer:
         found = peer.ask(ApiKey.FIND_COORDINATOR, version, key_type=0, coordinator_keys=keys)
@@ -104,44 +111,42 @@ def test_edge_44_it_has_as_many_replicas_as_there_are_brokers_and_grows_with_the
         cluster.close()
 
 
-def test_any_broker_makes_topics_that_are_asked_for(tmp_path: Path) -> None:
+def test_any_broker_makes_topics_that_are_asked_for(two: NilometerCluster) -> None:
     """Also one that is not the controller, which has to send the wish on."""
-    with NilometerCluster(tmp_path, brokers=2, overrides={"offsets.topic.num.partitions": "2"}) as cluster:
-        eventually(lambda: cluster.controller() is not None, "a controller")
-        for broker_id in cluster.running:
-            name = f"asked-of-{broker_id}"
-            with WirePeer(cluster.brokers[broker_id].bootstrap) as peer:
-                topic = topic_of(peer, name, create=True)
-                assert (topic.error_code, len(topic.partitions)) == (ErrorCode.none, 1)
-        other = next(one for one in cluster.running if one != cluster.controller())
-        ((_, error, node),) = find(cluster.brokers[other].bootstrap, "a")
-        assert error == ErrorCode.none
-        assert node in cluster.running
+    eventually(lambda: two.controller() is not None, "a controller")
+    for broker_id in two.running:
+        name = f"asked-of-{broker_id}"
+        with WirePeer(two.brokers[broker_id].bootstrap) as peer:
+            topic = topic_of(peer, name, create=True)
+            assert (topic.error_code, len(topic.partitions)) == (ErrorCode.none, 1)
+    other = next(one for one in two.running if one != two.controller())
+    ((_, error, node),) = find(two.brokers[other].bootstrap, "a")
+    assert error == ErrorCode.none
+    assert node in two.running
 
 
-def test_commits_in_flight_on_one_connection_are_taken_up_in_order(tmp_path: Path) -> None:
+def test_commits_in_flight_on_one_connection_are_taken_up_in_order(two: NilometerCluster) -> None:
     """Each waits for the followers; what stands behind them on the connection sees all of them."""
     assert API.pipelined
-    with NilometerCluster(tmp_path, brokers=2, overrides={"offsets.topic.num.partitions": "1"}) as cluster:
-        cluster.create_topic("read", 1)
+    two.create_topic("read", 1)
 
-        def coordinator() -> int:
-            (found,) = find(cluster.brokers[1].bootstrap, "group")
-            return -1 if found[1] else found[2]
+    def coordinator() -> int:
+        (found,) = find(two.brokers[1].bootstrap, "group")
+        return -1 if found[1] else found[2]
 
-        eventually(lambda: coordinator() > 0, "the group has a coordinator")
-        with WirePeer(cluster.brokers[coordinator()].bootstrap) as peer:
+    eventually(lambda: coordinator() > 0, "the group has a coordinator")
+    with WirePeer(two.brokers[coordinator()].bootstrap) as peer:
 
-            def is_loaded() -> bool:
-                answer = peer.ask(ApiKey.OFFSET_COMMIT, 7, **commit_fields(7, "group", "read", {0: 0}))
-                return answer.topics[0].partitions[0].error_code == ErrorCode.none
+        def is_loaded() -> bool:
+            answer = peer.ask(ApiKey.OFFSET_COMMIT, 7, **commit_fields(7, "group", "read", {0: 0}))
+            return answer.topics[0].partitions[0].error_code == ErrorCode.none
 
-            eventually(is_loaded, "commits are taken")
-            for offset in range(1, 101):
-                peer.tell(ApiKey.OFFSET_COMMIT, 7, **commit_fields(7, "group", "read", {0: offset}))
-            peer.tell(ApiKey.OFFSET_FETCH, 7, **fetch_fields(7, {"group": {"read": (0,)}}))
-            for _ in range(100):
-                answer = peer.hear(ApiKey.OFFSET_COMMIT, 7)
-                assert answer.topics[0].partitions[0].error_code == ErrorCode.none
-            (topic,) = peer.hear(ApiKey.OFFSET_FETCH, 7).topics
-            assert topic.partitions[0].committed_offset == 100
+        eventually(is_loaded, "commits are taken")
+        for offset in range(1, 101):
+            peer.tell(ApiKey.OFFSET_COMMIT, 7, **commit_fields(7, "group", "read", {0: offset}))
+        peer.tell(ApiKey.OFFSET_FETCH, 7, **fetch_fields(7, {"group": {"read": (0,)}}))
+        for _ in range(100):
+            answer = peer.hear(ApiKey.OFFSET_COMMIT, 7)
+            assert answer.topics[0].partitions[0].error_code == ErrorCode.none
+        (topic,) = peer.hear(ApiKey.OFFSET_FETCH, 7).topics
+        assert topic.partitions[0].committed_offset == 100

@@ -165,7 +165,7 @@ STEPS = st.one_of(
 
 @settings(
     derandomize=True,
-    max_examples=150,
+    max_examples=90,
     deadline=None,
     print_blob=True,
     phases=(Phase.explicit, Phase.generate),  # shrinking such a story takes minutes

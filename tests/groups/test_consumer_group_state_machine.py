@@ -453,6 +453,6 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
 
 ConsumerGroupMachine.TestCase.settings = settings(
-    max_examples=120, stateful_step_count=40, deadline=None, derandomize=True
+    max_examples=80, stateful_step_count=40, deadline=None, derandomize=True
 )
 TestConsumerGroup = ConsumerGroupMachine.TestCase
