@@ -1,4 +1,5 @@
-"""Whole clusters, hurt and healed, by seed; that a seed says everything; and that the judges can say no.
+"""Whole clusters, hurt and healed, by seed; and that a seed says everything. That the judges can say no, the
+planted faults show.
 
 ``nilometer simulate --seed N --minutes M`` plays one of these again.
 """
@@ -12,13 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.broker.fetching.fetch_session import FetchSession
 from nilometer.simulation.minimise import minimise
 from nilometer.simulation.plan import Kind, draw
 from nilometer.simulation.run import Exit, run
-from nilometer.simulation.virtual_file import VirtualFile
 
-MINUTES = 0.6
+MINUTES = 0.4
 FOUND_BEFORE = (3, 6, 11, 13, 16)
 """Seeds whose like showed a fault in the product once; see docs/simulation.md."""
 
@@ -81,21 +80,6 @@ def test_no_plan_asks_for_more_than_is_promised() -> None:
         if Kind.POWER in plan.kinds:
             assert plan.machines_lost_max >= 1
             assert not plan.one_machine or plan.machines_lost_max == plan.brokers
-
-
-def test_segments_that_are_not_synced_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    sync = VirtualFile.sync
-    monkeypatch.setattr(VirtualFile, "sync", lambda self: None if self.path.endswith(".log") else sync(self))
-    verdict = run(draw(3, 1.0, [Kind.POWER]))
-    assert verdict.exit is Exit.WRONG_RESULT
-    kinds = {finding.partition(" ")[0] for finding in verdict.findings}
-    assert kinds & {"lost-write", "unseen", "inconsistent-offsets"}
-
-
-def test_a_lost_change_of_the_high_watermark_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FetchSession, "mark_dirty", lambda self, key: None)
-    verdict = run(draw(101, 0.3))
-    assert verdict.exit is Exit.NO_CONVERGENCE
 
 
 def test_minimising_keeps_what_it_takes() -> None:
