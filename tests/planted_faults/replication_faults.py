@@ -108,7 +108,7 @@ FAULTS = (
         what="who leaves the ISR is not waited for, before that is decided (KIP-497)",
         plant=shrink_without_waiting,
         kinds=(Kind.ISOLATE,),
-        seeds=5,
+        seeds=20,
     ),
     PlantedFault(
         name="let-anybody-join",

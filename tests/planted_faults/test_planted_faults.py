@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from nilometer.simulation.run import Exit, run
+from nilometer.simulation.run import run
 from planted_faults.catalogue import BY_NAME, FAULTS
-from planted_faults.planting import PlantedFault, look_for, play
+from planted_faults.planting import PlantedFault, look_for
 from planted_faults.table import lines_on_page
 
 QUICK = (
@@ -21,9 +21,8 @@ QUICK = (
     "forget-commits",
     "keep-deleted-topics",
     "number-retries-anew",
-    "shrink-without-waiting",
 )
-"""Found by their first seeds, in a second or two."""
+"""Found by almost every seed, in a second or two."""
 
 
 def test_there_are_enough_and_the_page_names_just_these() -> None:
@@ -37,11 +36,10 @@ def test_there_are_enough_and_the_page_names_just_these() -> None:
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_planted_fault_is_found_by_the_seed_that_the_page_names(name: str) -> None:
-    seed, _ = lines_on_page()[name]
-    verdict = play(BY_NAME[name], seed)
-    assert verdict.exit is not Exit.CLEAN, f"python -m planted_faults {name} --seed {seed}"
-    assert verdict.findings
+def test_planted_fault_is_found_within_its_seeds(name: str) -> None:
+    found = look_for(BY_NAME[name])
+    assert found is not None, f"{name} was not found within {BY_NAME[name].seeds} seeds"
+    assert found.verdict.findings
 
 
 def test_without_a_planted_fault_the_same_plan_is_clean() -> None:
