@@ -55,13 +55,13 @@ class ClassicJoin:
         """While a group rebalances, those who have joined count: the last to come are the ones too many."""
         size_max = self._state.config.group_max_size
         member = group.members.get(member_id)
-        if group.is_empty:
+        if group.is_empty or len(group.members) < size_max:
             return True
         if group.state is ClassicGroupState.PREPARING_REBALANCE:
             return (
                 member is not None and member.awaiting_join is not None
             ) or group.awaiting_join_count < size_max
-        return member is not None or len(group.members) < size_max
+        return member is not None
 
     def _turn_away(self, turn: Turn, token: Token, group: ClassicGroup, request: JoinGroup) -> None:
         self._refuse(turn, token, NO_MEMBER_ID, ErrorCode.group_max_size_reached)
