@@ -1,0 +1,140 @@
+"""The demo's three brokers: started, fed, one of them killed meanwhile, and stopped whatever happens.
+
+All through the ``nilometer`` command, as a user would do it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from nilometer.cli.demo.demo_run import DATA_DIR, TOPIC_PREFIX, Demo, DemoFailed
+
+BROKERS = 3
+PORTS = range(15_000, 32_000)
+
+
+@contextmanager
+def brokers(demo: Demo) -> Iterator[None]:
+    """Three brokers with their data in the demo's folder, stopped at the end whatever happens."""
+    with demo.step(f"Starting {BROKERS} brokers on {DATA_DIR} ..."):
+        try:
+            demo.bootstrap = _up()
+        except BaseException:
+            _nilometer("down", "--data-dir", str(DATA_DIR))
+            raise
+    try:
+        demo.say(f"Brokers ready: bootstrap.servers={demo.bootstrap}")
+        watch = f"nilometer replicas --watch --bootstrap-server {demo.bootstrap}"
+        demo.say(f"To see LEO, HW and ISR move meanwhile, in another terminal: {watch}")
+        yield
+    finally:
+        _nilometer("down", "--data-dir", str(DATA_DIR))
+        demo.say("Brokers stopped")
+
+
+def _up(*ports: str) -> str:
+    """Start those brokers that are down; the bootstrap servers."""
+    base = ports or ("--port", str(_free_ports(BROKERS)))
+    said = _nilometer("up", "--brokers", str(BROKERS), "--data-dir", str(DATA_DIR), "--detach", *base)
+    return said.rpartition("bootstrap.servers=")[2].split()[0]
+
+
+def _free_ports(count: int) -> int:
+    """The first of ``count`` free ports in a row, below those that outgoing connections are given."""
+    for number in range(PORTS.stop - PORTS.start):
+        base = PORTS.start + (os.getpid() * 101 + number) % (PORTS.stop - PORTS.start)
+        if all(_is_free(base + offset) for offset in range(count)):
+            return base
+    raise DemoFailed(f"no {count} free ports in a row between {PORTS.start} and {PORTS.stop}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def _nilometer(*arguments: str) -> str:
+    """The ``nilometer`` command, as a user would give it; what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "nilometer.cli.main", *arguments], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        reason = done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}"
+        raise DemoFailed(f"nilometer {' '.join(arguments[:2])}: {reason}")
+    return done.stdout
+
+
+def ingest_through_a_death(demo: Demo, files: Sequence[Path]) -> int:
+    """Ingest; kill the leader of the topic's first partition on the way, and start it again.
+
+    Returns how many lines the topic holds then.
+    """
+    at = ("--bootstrap-server", demo.bootstrap)
+    _nilometer("topic", "create", demo.topic, "--partitions", "2", "--replication-factor", str(BROKERS), *at)
+    leader = _leaders(demo)[0][0]
+    pid = _pid_of(leader)
+    command = [sys.executable, "-m", "nilometer.cli.main", "ingest", *map(str, files), "--topic", demo.topic]
+    command += ["--state", str(demo.run_dir / "ingest-state.json"), *at]
+    ingest = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        while not (written := _bytes_written(demo, leader)) and ingest.poll() is None:
+            time.sleep(0.002)
+        os.kill(pid, signal.SIGKILL)
+        when = "while lines flowed" if ingest.poll() is None else "just after the last line"
+        demo.say(f"Killed broker {leader}, a leader, with SIGKILL {when} ({written:,} bytes were in its log)")
+        _, said = ingest.communicate()
+    except BaseException:
+        ingest.kill()
+        ingest.wait()
+        raise
+    if ingest.returncode:
+        raise DemoFailed(f"nilometer ingest: {said.strip() or f'exit code {ingest.returncode}'}")
+    _up("--port", demo.bootstrap.split(",")[0].rpartition(":")[2])
+    demo.say(f"Broker {leader} is back, and follows the new leader")
+    return sum(high_watermark for _, high_watermark in _leaders(demo))
+
+
+def _bytes_written(demo: Demo, broker_id: int) -> int:
+    """What a broker's log of the topic's first partition holds."""
+    segments = (DATA_DIR / f"broker-{broker_id}" / "logs" / f"{demo.topic}-0").glob("*.log")
+    return sum(segment.stat().st_size for segment in segments)
+
+
+def _leaders(demo: Demo) -> list[tuple[int, int]]:
+    """(broker, high watermark) of the leader of each partition of the demo's topic."""
+    said = json.loads(
+        _nilometer("replicas", "--topic", demo.topic, "--json", "--bootstrap-server", demo.bootstrap)
+    )
+    return [
+        (replica["broker_id"], replica["high_watermark"])
+        for replica in said["replicas"]
+        if replica["role"] == "leader"
+    ]
+
+
+def _pid_of(broker_id: int) -> int:
+    brokers = json.loads(_nilometer("status", "--json", "--data-dir", str(DATA_DIR)))["brokers"]
+    return next(one["pid"] for one in brokers if one["id"] == broker_id)
+
+
+def drop_old_topics(demo: Demo) -> None:
+    """Of the runs whose tables are gone."""
+    at = ("--bootstrap-server", demo.bootstrap)
+    listed = json.loads(_nilometer("topic", "list", "--json", *at))["topics"]
+    kept = {path.name for path in demo.run_dir.parent.iterdir()}
+    old = [one["name"] for one in listed if one["name"].startswith(TOPIC_PREFIX) and one["name"] not in kept]
+    if old:
+        _nilometer("topic", "delete", *old, *at)

@@ -1,0 +1,61 @@
+"""The demo's pipeline on Spark, which comes up while brokers start and lines go in."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nilometer.cli.demo.demo_run import Demo, DemoFailed
+from nilometer.cli.pipeline_commands import print_position, progress_line, tables_of
+from nilometer.pipeline import runner
+from nilometer.pipeline.catalogue import SHIPPED
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class SparkStart:
+    """Spark coming up in the background while the broker starts and lines go in."""
+
+    def __init__(self, log_file: Path) -> None:
+        self._log_file = log_file
+        self._session: SparkSession | None = None
+        self._problem: BaseException | None = None
+        self._thread = threading.Thread(target=self._start, name="spark-start", daemon=True)
+        self._thread.start()
+
+    def _start(self) -> None:
+        from nilometer.pipeline.spark_session import build_session
+
+        try:
+            session = build_session("demo", master="local[2]", quick=True, log_file=self._log_file)
+            session.range(1).count()  # what the first job of a session is slow with
+            self._session = session
+        except BaseException as problem:
+            self._problem = problem
+
+    def wait(self) -> SparkSession:
+        self._thread.join()
+        if self._session is None:
+            raise DemoFailed(
+                f"Spark did not start: {self._problem} (more in {self._log_file})"
+            ) from self._problem
+        return self._session
+
+    def stop(self) -> None:
+        self._thread.join()
+        if self._session is not None:
+            self._session.stop()
+
+
+def run_pipeline(demo: Demo, session: SparkSession) -> dict[str, list[dict[str, object]]]:
+    job = runner.Job(demo.topic, os.fspath(demo.run_dir / "tables"), demo.bootstrap, available_now=True)
+    logs = SHIPPED["logs"].load()
+    with demo.step("Running the logs pipeline on Spark ..."):
+        last = runner.run(session, logs, job, on_progress=lambda progress: demo.say(progress_line(progress)))
+    if last is None:
+        raise DemoFailed(f"the pipeline found no record in topic {demo.topic}")
+    print_position(demo.console, last)
+    return tables_of(logs.results(session, job.output))
