@@ -38,6 +38,10 @@ IMPATIENT: dict[str, Any] = {
     "socket.connection.setup.timeout.ms": 2_000,
 }
 LOG_LINES_MAX = 5_000
+LATEST_PACE_S = 0.05
+LATEST_TIMEOUT_S = 1.0
+LATEST_SILENT_S_MAX = 30.0
+LATEST_VERSION = 6
 IMPATIENT_READER: dict[str, Any] = {
     "socket.timeout.ms": REQUEST_TIMEOUT_MS,
     "socket.connection.setup.timeout.ms": 2_000,
@@ -107,60 +111,80 @@ class TailReader:
 
 
 class LatestWatcher:
-    """Asks for "latest" again and again: what one answer said, no later one may take back."""
+    """Asks for "latest" again and again: what one leader said, neither it nor a later one may take back.
+
+    Every broker is asked on a thread of its own, with no client's cache or retries in between; whoever leads
+    answers. An answer counts against those that had come before it was asked for. A leader that does not yet
+    know that it was deposed may say an older offset, as in Apache Kafka: only the newest epoch is held to it.
+    """
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
-        self.latest: dict[int, int] = dict.fromkeys(range(partitions), -1)
         self.findings: list[str] = []
         self.answers = 0
         self._topic = topic
-        self._bootstrap = bootstrap
+        self._seen: dict[int, tuple[int, int]] = dict.fromkeys(range(partitions), (-1, -1))
+        """The newest epoch that answered, and the largest offset, by partition."""
+        self._answered_at = dict.fromkeys(range(partitions), time.monotonic())
+        self._lock = threading.Lock()
         self._stopping = threading.Event()
-        self._consumer = confluent_kafka.Consumer(
-            {"bootstrap.servers": bootstrap, "group.id": "latest", **RECONNECTING, **IMPATIENT_READER}
-        )
-        self._thread = threading.Thread(target=self._run, name="latest", daemon=True)
+        self._threads = [
+            threading.Thread(target=self._run, args=(broker,), name=f"latest {broker}", daemon=True)
+            for broker in bootstrap.split(",")
+        ]
 
     def start(self) -> None:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
+        """To be called while the cluster is well: each partition must have answered a moment ago."""
         self._stopping.set()
-        self._thread.join()
-        self._consumer.close()
+        for thread in self._threads:
+            thread.join()
+        for partition, answered_at in self._answered_at.items():
+            silent_s = time.monotonic() - answered_at
+            if silent_s > LATEST_SILENT_S_MAX:
+                self.findings.append(
+                    f"nobody has told latest of {self._topic}-{partition} for {silent_s:.0f} s"
+                )
 
-    def _run(self) -> None:
-        while not self._stopping.wait(0.05):
-            for partition, before in self.latest.items():
-                place = confluent_kafka.TopicPartition(self._topic, partition)
-                try:
-                    earliest, latest = self._consumer.get_watermark_offsets(place, timeout=1.0)
-                except confluent_kafka.KafkaException:
-                    continue  # no leader just now, or none that is sure of its latest offset
-                self.answers += 1
-                if latest < before:
-                    self.findings.append(
-                        f"latest of {self._topic}-{partition} went from {before} to {latest}, earliest "
-                        f"{earliest}, at {time.strftime('%X')}; each broker then: {self._ask_each(partition)}"
-                    )
-                self.latest[partition] = max(latest, before)
-
-    def _ask_each(self, partition: int) -> list[str]:
-        """What every broker itself answers: which of them took something back, or whether the client did."""
-        asked = make(ApiKey.LIST_OFFSETS, 6, "ListOffsetsPartition", partition_index=partition, timestamp=-1)
-        topic = make(ApiKey.LIST_OFFSETS, 6, "ListOffsetsTopic", name=self._topic, partitions=(asked,))
-        told: list[str] = []
-        for broker in self._bootstrap.split(","):
+    def _run(self, broker: str) -> None:
+        while not self._stopping.wait(LATEST_PACE_S):
             try:
-                with WirePeer(broker, timeout_s=1.0) as peer:
-                    answer = peer.ask(
-                        ApiKey.LIST_OFFSETS, 6, replica_id=-1, isolation_level=1, topics=(topic,)
-                    )
-            except (OSError, ConnectionEnded) as problem:
-                told.append(f"{broker}: {problem!r}")
-            else:
-                told.append(f"{broker}: {answer.topics[0].partitions[0]}")
-        return told
+                with WirePeer(broker, "latest", timeout_s=LATEST_TIMEOUT_S) as peer:
+                    while not self._stopping.wait(LATEST_PACE_S):
+                        self._ask(broker, peer)
+            except (OSError, ConnectionEnded):
+                continue  # down, paused or cut off: asked again on a new connection
+
+    def _ask(self, broker: str, peer: WirePeer) -> None:
+        with self._lock:
+            before = dict(self._seen)
+        key, version = ApiKey.LIST_OFFSETS, LATEST_VERSION
+        asked = tuple(
+            make(key, version, "ListOffsetsPartition", partition_index=partition, timestamp=-1)
+            for partition in before
+        )
+        topic = make(key, version, "ListOffsetsTopic", name=self._topic, partitions=asked)
+        answer = peer.ask(key, version, replica_id=-1, isolation_level=1, topics=(topic,))
+        for part in answer.topics[0].partitions:
+            if part.error_code == ErrorCode.none:
+                self._judge(broker, part.partition_index, part.leader_epoch, part.offset, before)
+
+    def _judge(
+        self, broker: str, partition: int, epoch: int, offset: int, before: Mapping[int, tuple[int, int]]
+    ) -> None:
+        epoch_before, offset_before = before[partition]
+        with self._lock:
+            self.answers += 1
+            self._answered_at[partition] = time.monotonic()
+            if epoch >= epoch_before and offset < offset_before:
+                self.findings.append(
+                    f"latest of {self._topic}-{partition} went from {offset_before} in epoch {epoch_before} "
+                    f"to {offset} in epoch {epoch}: {broker} at {time.strftime('%X')}"
+                )
+            newest, largest = self._seen[partition]
+            self._seen[partition] = max(newest, epoch), max(largest, offset)
 
 
 class OwnClients:
