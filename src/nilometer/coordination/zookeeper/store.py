@@ -1,46 +1,17 @@
 """The store for several machines: an ensemble of ZooKeeper servers, through kazoo.
 
-    /store                       {"format": 1, "cluster_id": …}
-    /next                        its *version* is the next number: setting it at an expected version is the
-                                 compare-and-set, and no number comes back, whatever nodes are deleted
-    /entries/<number>            created in the same transaction that moves /next
-    /snapshot                    {"number", "chunks", "folder", "swept"}: the newest one
-    /snapshots/<folder>/<chunk>  its content, in pieces that a node can hold
-    /brokers/ids/<id>            ephemeral: the payload; its creation zxid is the incarnation
-    /controller                  ephemeral: names the session that claimed it
-
-Is my session live? Not what the connection's state says (a stopped client, and one whose server is dead,
-are never told), but a *lease*: every T/5 a round trip asks for the session's own node, and its answer holds
-for 0.6 T from the moment it was asked. The server counts T from then or later, so the owner stops first.
-
-Watches carry no content. A watch that fired is set again, and only then is the change signalled: so nothing
-falls between. A new connection sets all of them again.
+A write is refused in doubt: the session is confirmed first. What the servers did with a request whose answer
+was lost is OutcomeUnknown.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 import msgspec
 
 from nilometer.coordination.identity import new_id
-from nilometer.coordination.kazoo_bridge import (
-    RECONNECT_S,
-    BadVersion,
-    CheckExists,
-    Create,
-    Delete,
-    Disconnected,
-    KazooBridge,
-    Node,
-    NodeExists,
-    NoNode,
-    SessionEnded,
-    SetVersion,
-    Step,
-)
 from nilometer.coordination.signal import ChangeSignal
 from nilometer.coordination.store import (
     ENTRY_SIZE_MAX,
@@ -57,76 +28,41 @@ from nilometer.coordination.store import (
     StoreRefused,
     StoreUnavailable,
 )
+from nilometer.coordination.zookeeper.kazoo_bridge import (
+    RECONNECT_S,
+    BadVersion,
+    CheckExists,
+    Create,
+    Disconnected,
+    KazooBridge,
+    Node,
+    NodeExists,
+    NoNode,
+    SessionEnded,
+    SetVersion,
+    Step,
+)
+from nilometer.coordination.zookeeper.layout import (
+    EMPTY_STORE,
+    FORMAT,
+    BrokerNode,
+    ControllerNode,
+    StoreNode,
+    broker_path,
+    entry_path,
+)
+from nilometer.coordination.zookeeper.session import ZooKeeperSession
+from nilometer.coordination.zookeeper.snapshots import Snapshots, delete_if_there
+from nilometer.coordination.zookeeper.watches import Watches
 from nilometer.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
 LEASE_FRACTION = 0.6
 READ_AT_ONCE = 100
-SWEEP_AT_ONCE = 200
 OPEN_PATIENCE_S_MIN = 3.0
 VANISH_PATIENCE = 1.5
 """A dead broker's node stays for up to 1.2 T (measured): wait a little longer before calling an id taken."""
-
-
-class _StoreNode(msgspec.Struct, frozen=True):
-    format: int
-    cluster_id: str
-
-
-class _SnapshotNode(msgspec.Struct, frozen=True):
-    number: int
-    chunks: int
-    folder: str
-    swept: int
-
-
-class _BrokerNode(msgspec.Struct, frozen=True):
-    payload: bytes
-
-
-class _ControllerNode(msgspec.Struct, frozen=True):
-    broker_id: int
-    incarnation: int
-
-
-WATCHED = ("/next", "/snapshot", "/brokers/ids", "/controller")
-NO_SNAPSHOT = _SnapshotNode(number=0, chunks=0, folder="", swept=0)
-
-
-class ZooKeeperSession:
-    def __init__(
-        self, name: SessionName, runtime: Runtime, lease_ms: int, on_lost: Callable[[], None]
-    ) -> None:
-        self._name = name
-        self._clock = runtime.clock
-        self._lease_ms = lease_ms
-        self._confirmed_ms = runtime.clock.monotonic_ms()
-        self._on_lost = on_lost
-        self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-    @property
-    def name(self) -> SessionName:
-        return self._name
-
-    @property
-    def lost(self) -> bool:
-        return self._lost.done()
-
-    def is_live(self) -> bool:
-        return not self._lost.done() and self._clock.monotonic_ms() - self._confirmed_ms < self._lease_ms
-
-    async def wait_lost(self) -> str:
-        return await asyncio.shield(self._lost)
-
-    def confirm(self, asked_ms: int) -> None:
-        self._confirmed_ms = asked_ms
-
-    def lose(self, reason: str) -> None:
-        if not self._lost.done():
-            self._lost.set_result(reason)
-            self._on_lost()
 
 
 class ZooKeeperStore:
@@ -149,8 +85,8 @@ class ZooKeeperStore:
         self._signal = ChangeSignal()
         self._session: ZooKeeperSession | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._rearm = asyncio.Event()
-        self._due: set[str] = set()
+        self._watches = Watches(self._bridge, session_timeout_ms / 10 / 1000, self._signal.notify)
+        self._snapshots = Snapshots(self._bridge, self._get, runtime.entropy)
         self._opened = False
         self._created_zxid = 0
 
@@ -174,7 +110,7 @@ class ZooKeeperStore:
             await self._bridge.stop()
             raise
         self._opened = True
-        self._tasks.append(asyncio.get_running_loop().create_task(self._watch_loop()))
+        self._tasks.append(asyncio.get_running_loop().create_task(self._watches.run()))
         self._on_connected()
 
     async def close(self) -> None:
@@ -202,23 +138,15 @@ class ZooKeeperStore:
 
     async def _create_nodes(self) -> None:
         await self._bridge.ensure("/")
-        empty = msgspec.json.encode(NO_SNAPSHOT)
-        nodes = [
-            ("/next", b""),
-            ("/entries", b""),
-            ("/snapshots", b""),
-            ("/snapshot", empty),
-            ("/brokers", b""),
-        ]
-        for path, data in [*nodes, ("/brokers/ids", b"")]:
+        for path, data in EMPTY_STORE:
             await self._create_if_absent(path, data)
 
     async def _agree_on_cluster(self) -> None:
         fresh = self._cluster_id or new_id(self._runtime.entropy)
-        await self._create_if_absent("/store", msgspec.json.encode(_StoreNode(FORMAT, fresh)))
+        await self._create_if_absent("/store", msgspec.json.encode(StoreNode(FORMAT, fresh)))
         try:
             node = await self._bridge.get("/store")
-            found = msgspec.json.decode(node.data, type=_StoreNode)
+            found = msgspec.json.decode(node.data, type=StoreNode)
         except msgspec.DecodeError as error:
             raise StoreRefused(f"/store at {self._hosts} is not a store's description: {error}") from error
         if found.format > FORMAT:
@@ -246,9 +174,9 @@ class ZooKeeperStore:
         if len(entry) > ENTRY_SIZE_MAX:
             raise EntryTooLarge(f"entry {expected_next}", len(entry))
         session = await self._check_live()
-        steps: list[Step] = [SetVersion("/next", expected_next), Create(_entry(expected_next), entry)]
+        steps: list[Step] = [SetVersion("/next", expected_next), Create(entry_path(expected_next), entry)]
         if session is not None:
-            steps.insert(0, CheckExists(_broker(session.name.broker_id)))
+            steps.insert(0, CheckExists(broker_path(session.name.broker_id)))
         try:
             await self._bridge.commit(steps)
         except BadVersion:
@@ -271,7 +199,7 @@ class ZooKeeperStore:
             end = min((await self._get("/next")).version, from_number + min(limit, READ_AT_ONCE))
             entries = await self._read_range(from_number, end)
             if entries is None or not entries:
-                snapshot = await self._snapshot_node()
+                snapshot = await self._snapshots.newest()
                 if from_number < snapshot.number:
                     raise EntriesRetired(from_number, snapshot.number)
                 if entries is None:
@@ -285,7 +213,7 @@ class ZooKeeperStore:
         if start >= end:
             return []
         found = await asyncio.gather(
-            *(self._bridge.get(_entry(number)) for number in range(start, end)), return_exceptions=True
+            *(self._bridge.get(entry_path(number)) for number in range(start, end)), return_exceptions=True
         )
         entries: list[Entry] = []
         for number, node in enumerate(found, start):
@@ -296,87 +224,23 @@ class ZooKeeperStore:
             entries.append(Entry(number, node.data))
         return entries
 
+    # ---- snapshots
+
     async def read_snapshot(self) -> Snapshot | None:
         self._check_open()
         try:
-            while True:
-                await self._bridge.sync("/snapshot")
-                node = await self._snapshot_node()
-                if node.number == 0:
-                    return None
-                try:
-                    paths = [_chunk(node.folder, chunk) for chunk in range(node.chunks)]
-                    chunks = [(await self._bridge.get(path)).data for path in paths]
-                except NoNode:
-                    continue  # replaced by a newer one meanwhile
-                return Snapshot(node.number, b"".join(chunks))
+            return await self._snapshots.read()
         except Disconnected as error:
             raise self._unavailable(error) from error
 
     async def write_snapshot(self, number: int, data: bytes) -> bool:
         await self._check_live()
         try:
-            await self._bridge.sync("/snapshot")
-            old = await self._get("/snapshot")
-            old_node = msgspec.json.decode(old.data, type=_SnapshotNode)
-            if number > (await self._get("/next")).version:
-                raise ValueError(f"a snapshot of {number} covers entries that do not exist")
-            if number <= old_node.number:
-                return False
-            folder = f"{number:020d}.{new_id(self._runtime.entropy)}"
-            chunks = [data[at : at + ENTRY_SIZE_MAX] for at in range(0, len(data), ENTRY_SIZE_MAX)]
-            await self._bridge.create(f"/snapshots/{folder}", b"")
-            for i, chunk in enumerate(chunks):
-                await self._bridge.create(_chunk(folder, i), chunk)
-            node = _SnapshotNode(number=number, chunks=len(chunks), folder=folder, swept=old_node.swept)
-            try:
-                await self._bridge.set("/snapshot", msgspec.json.encode(node), old.version)
-            except BadVersion:
-                await self._remove_snapshot(folder)
-                return False
-            await self._sweep(node)
+            return await self._snapshots.write(number, data)
         except Disconnected as error:
             raise OutcomeUnknown(
                 f"whether the snapshot of {number} was written is not known: {error}"
             ) from error
-        return True
-
-    async def _sweep(self, node: _SnapshotNode) -> None:
-        """Delete what the snapshot stands for: from where the last sweep ended, so none stays."""
-        for start in range(node.swept, node.number, SWEEP_AT_ONCE):
-            numbers = range(start, min(start + SWEEP_AT_ONCE, node.number))
-            try:
-                await self._bridge.commit([Delete(_entry(number)) for number in numbers])
-            except NoNode:  # an earlier sweep ended among them
-                for number in numbers:
-                    await self._delete_if_there(_entry(number))
-        for folder in await self._bridge.children("/snapshots"):
-            if int(folder.partition(".")[0]) < node.number:
-                await self._remove_snapshot(folder)
-        current = await self._get("/snapshot")
-        swept = msgspec.structs.replace(node, swept=node.number)
-        if msgspec.json.decode(current.data, type=_SnapshotNode) == node:
-            try:
-                await self._bridge.set("/snapshot", msgspec.json.encode(swept), current.version)
-            except BadVersion:
-                pass  # a newer one; it sweeps these again
-
-    async def _remove_snapshot(self, folder: str) -> None:
-        try:
-            for chunk in await self._bridge.children(f"/snapshots/{folder}"):
-                await self._delete_if_there(f"/snapshots/{folder}/{chunk}")
-        except NoNode:
-            return
-        await self._delete_if_there(f"/snapshots/{folder}")
-
-    async def _delete_if_there(self, path: str) -> None:
-        try:
-            await self._bridge.delete(path)
-        except NoNode:
-            pass
-
-    async def _snapshot_node(self) -> _SnapshotNode:
-        return msgspec.json.decode((await self._get("/snapshot")).data, type=_SnapshotNode)
 
     # ---- sessions
 
@@ -406,10 +270,10 @@ class ZooKeeperStore:
 
     async def _put_broker(self, broker_id: int, payload: bytes) -> tuple[int, int]:
         """The creation zxid of the node, and when the question was asked that it answers."""
-        path = _broker(broker_id)
+        path = broker_path(broker_id)
         clock = self._runtime.clock
         give_up_ms = clock.monotonic_ms() + int(self._timeout_ms * VANISH_PATIENCE)
-        content = msgspec.json.encode(_BrokerNode(payload))
+        content = msgspec.json.encode(BrokerNode(payload))
         while True:
             asked_ms = clock.monotonic_ms()
             try:
@@ -446,7 +310,7 @@ class ZooKeeperStore:
                     node = await self._bridge.get(f"/brokers/ids/{name}")
                 except NoNode:
                     continue  # gone since
-                payload = msgspec.json.decode(node.data, type=_BrokerNode).payload
+                payload = msgspec.json.decode(node.data, type=BrokerNode).payload
                 found.append(SessionInfo(int(name), node.created_zxid, payload))
         except Disconnected as error:
             raise self._unavailable(error) from error
@@ -457,7 +321,7 @@ class ZooKeeperStore:
         if session is None:
             raise ValueError("only a registered broker can become the controller")
         name = session.name
-        content = msgspec.json.encode(_ControllerNode(name.broker_id, name.incarnation))
+        content = msgspec.json.encode(ControllerNode(name.broker_id, name.incarnation))
         try:
             await self._bridge.create("/controller", content, ephemeral=True)
         except NodeExists:
@@ -470,7 +334,7 @@ class ZooKeeperStore:
         session = await self._check_live()
         if session is not None and await self.controller() == session.name:
             try:
-                await self._delete_if_there("/controller")
+                await delete_if_there(self._bridge, "/controller")
             except Disconnected as error:
                 raise OutcomeUnknown(f"whether /controller was given up is not known: {error}") from error
 
@@ -482,7 +346,7 @@ class ZooKeeperStore:
             return None
         except Disconnected as error:
             raise self._unavailable(error) from error
-        found = msgspec.json.decode(node.data, type=_ControllerNode)
+        found = msgspec.json.decode(node.data, type=ControllerNode)
         return SessionName(found.broker_id, found.incarnation)
 
     # ---- signal
@@ -491,36 +355,11 @@ class ZooKeeperStore:
         return await self._signal.wait(seen)
 
     def _on_connected(self) -> None:
-        for path in WATCHED:
-            self._on_watch(path)
-
-    def _on_watch(self, path: str) -> None:
-        self._due.add(path)
-        self._rearm.set()
+        self._watches.set_all()
 
     def _on_connection_lost(self) -> None:
         if self._session is not None:
             self._session.lose("ZooKeeper ended it: no sign of life for longer than the session timeout")
-
-    async def _watch_loop(self) -> None:
-        while True:
-            await self._rearm.wait()
-            self._rearm.clear()
-            due, self._due = sorted(self._due), set()
-            try:
-                await asyncio.gather(*(self._arm(path) for path in due))
-            except Disconnected as error:
-                logger.info("Watches could not be set: %s. Trying again.", error)
-                await asyncio.sleep(self._timeout_ms / 10 / 1000)
-                for path in due:
-                    self._on_watch(path)
-            self._signal.notify()
-
-    async def _arm(self, path: str) -> None:
-        if path == "/brokers/ids":
-            await self._bridge.children(path, lambda: self._on_watch(path))
-        else:
-            await self._bridge.exists(path, lambda: self._on_watch(path))
 
     # ---- the lease
 
@@ -532,7 +371,7 @@ class ZooKeeperStore:
     async def _renew(self, session: ZooKeeperSession) -> None:
         asked_ms = self._runtime.clock.monotonic_ms()
         try:
-            created = await self._bridge.created_zxid(_broker(session.name.broker_id))
+            created = await self._bridge.created_zxid(broker_path(session.name.broker_id))
         except SessionEnded:
             session.lose("ZooKeeper ended it: no sign of life for longer than the session timeout")
             return
@@ -579,15 +418,3 @@ class ZooKeeperStore:
         if not session.is_live():
             raise StoreUnavailable(f"session {session.name} could not be confirmed; nothing was changed")
         return session
-
-
-def _entry(number: int) -> str:
-    return f"/entries/{number:020d}"
-
-
-def _chunk(folder: str, chunk: int) -> str:
-    return f"/snapshots/{folder}/{chunk:06d}"
-
-
-def _broker(broker_id: int) -> str:
-    return f"/brokers/ids/{broker_id}"

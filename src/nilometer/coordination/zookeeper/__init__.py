@@ -1,0 +1,6 @@
+"""The store for several machines: an ensemble of ZooKeeper servers, through kazoo."""
+
+from nilometer.coordination.zookeeper.session import ZooKeeperSession
+from nilometer.coordination.zookeeper.store import ZooKeeperStore
+
+__all__ = ["ZooKeeperSession", "ZooKeeperStore"]

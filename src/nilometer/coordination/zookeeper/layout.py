@@ -1,0 +1,61 @@
+"""What lies where in ZooKeeper, and what the nodes contain.
+
+/store                       {"format": 1, "cluster_id": …}
+/next                        its *version* is the next number: setting it at an expected version is the
+                             compare-and-set, and no number comes back, whatever nodes are deleted
+/entries/<number>            created in the same transaction that moves /next
+/snapshot                    {"number", "chunks", "folder", "swept"}: the newest one
+/snapshots/<folder>/<chunk>  its content, in pieces that a node can hold
+/brokers/ids/<id>            ephemeral: the payload; its creation zxid is the incarnation
+/controller                  ephemeral: names the session that claimed it
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+FORMAT = 1
+
+
+class StoreNode(msgspec.Struct, frozen=True):
+    format: int
+    cluster_id: str
+
+
+class SnapshotNode(msgspec.Struct, frozen=True):
+    number: int
+    chunks: int
+    folder: str
+    swept: int
+
+
+class BrokerNode(msgspec.Struct, frozen=True):
+    payload: bytes
+
+
+class ControllerNode(msgspec.Struct, frozen=True):
+    broker_id: int
+    incarnation: int
+
+
+NO_SNAPSHOT = SnapshotNode(number=0, chunks=0, folder="", swept=0)
+EMPTY_STORE = (
+    ("/next", b""),
+    ("/entries", b""),
+    ("/snapshots", b""),
+    ("/snapshot", msgspec.json.encode(NO_SNAPSHOT)),
+    ("/brokers", b""),
+    ("/brokers/ids", b""),
+)
+
+
+def entry_path(number: int) -> str:
+    return f"/entries/{number:020d}"
+
+
+def chunk_path(folder: str, chunk: int) -> str:
+    return f"/snapshots/{folder}/{chunk:06d}"
+
+
+def broker_path(broker_id: int) -> str:
+    return f"/brokers/ids/{broker_id}"

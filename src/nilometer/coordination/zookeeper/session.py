@@ -1,0 +1,48 @@
+"""One broker's session, as long as its lease holds.
+
+Is it live? Not what the connection's state says (a stopped client, and one whose server is dead, are never
+told), but a *lease*: every T/5 a round trip asks for the session's own node, and its answer holds for 0.6 T
+from the moment it was asked. The server counts T from then or later, so the owner stops first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from nilometer.coordination.store import SessionName
+from nilometer.runtime import Runtime
+
+
+class ZooKeeperSession:
+    def __init__(
+        self, name: SessionName, runtime: Runtime, lease_ms: int, on_lost: Callable[[], None]
+    ) -> None:
+        self._name = name
+        self._clock = runtime.clock
+        self._lease_ms = lease_ms
+        self._confirmed_ms = runtime.clock.monotonic_ms()
+        self._on_lost = on_lost
+        self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    @property
+    def name(self) -> SessionName:
+        return self._name
+
+    @property
+    def lost(self) -> bool:
+        return self._lost.done()
+
+    def is_live(self) -> bool:
+        return not self._lost.done() and self._clock.monotonic_ms() - self._confirmed_ms < self._lease_ms
+
+    async def wait_lost(self) -> str:
+        return await asyncio.shield(self._lost)
+
+    def confirm(self, asked_ms: int) -> None:
+        self._confirmed_ms = asked_ms
+
+    def lose(self, reason: str) -> None:
+        if not self._lost.done():
+            self._lost.set_result(reason)
+            self._on_lost()

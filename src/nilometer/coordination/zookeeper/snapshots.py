@@ -1,0 +1,102 @@
+"""The newest snapshot of the metadata, in pieces that a node can hold, and what it makes superfluous.
+
+A reader finds a whole one: its pieces are written before the node that names them, and removed after a newer
+one is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from nilometer.coordination.identity import new_id
+from nilometer.coordination.store import ENTRY_SIZE_MAX, Snapshot
+from nilometer.coordination.zookeeper.kazoo_bridge import BadVersion, Delete, KazooBridge, Node, NoNode
+from nilometer.coordination.zookeeper.layout import SnapshotNode, chunk_path, entry_path
+from nilometer.runtime import Entropy
+
+SWEEP_AT_ONCE = 200
+
+
+class Snapshots:
+    def __init__(self, bridge: KazooBridge, get: Callable[[str], Awaitable[Node]], entropy: Entropy) -> None:
+        """``get`` finds a node that must be there, or raises StoreDamaged."""
+        self._bridge = bridge
+        self._get = get
+        self._entropy = entropy
+
+    async def read(self) -> Snapshot | None:
+        """Raises Disconnected, StoreDamaged."""
+        while True:
+            await self._bridge.sync("/snapshot")
+            node = await self.newest()
+            if node.number == 0:
+                return None
+            try:
+                paths = [chunk_path(node.folder, chunk) for chunk in range(node.chunks)]
+                chunks = [(await self._bridge.get(path)).data for path in paths]
+            except NoNode:
+                continue  # replaced by a newer one meanwhile
+            return Snapshot(node.number, b"".join(chunks))
+
+    async def write(self, number: int, data: bytes) -> bool:
+        """Whether it is the newest now. Raises Disconnected, StoreDamaged; ValueError above all entries."""
+        await self._bridge.sync("/snapshot")
+        old = await self._get("/snapshot")
+        old_node = msgspec.json.decode(old.data, type=SnapshotNode)
+        if number > (await self._get("/next")).version:
+            raise ValueError(f"a snapshot of {number} covers entries that do not exist")
+        if number <= old_node.number:
+            return False
+        folder = f"{number:020d}.{new_id(self._entropy)}"
+        chunks = [data[at : at + ENTRY_SIZE_MAX] for at in range(0, len(data), ENTRY_SIZE_MAX)]
+        await self._bridge.create(f"/snapshots/{folder}", b"")
+        for i, chunk in enumerate(chunks):
+            await self._bridge.create(chunk_path(folder, i), chunk)
+        node = SnapshotNode(number=number, chunks=len(chunks), folder=folder, swept=old_node.swept)
+        try:
+            await self._bridge.set("/snapshot", msgspec.json.encode(node), old.version)
+        except BadVersion:
+            await self._remove(folder)
+            return False
+        await self._sweep(node)
+        return True
+
+    async def _sweep(self, node: SnapshotNode) -> None:
+        """Delete what the snapshot stands for: from where the last sweep ended, so none stays."""
+        for start in range(node.swept, node.number, SWEEP_AT_ONCE):
+            numbers = range(start, min(start + SWEEP_AT_ONCE, node.number))
+            try:
+                await self._bridge.commit([Delete(entry_path(number)) for number in numbers])
+            except NoNode:  # an earlier sweep ended among them
+                for number in numbers:
+                    await delete_if_there(self._bridge, entry_path(number))
+        for folder in await self._bridge.children("/snapshots"):
+            if int(folder.partition(".")[0]) < node.number:
+                await self._remove(folder)
+        current = await self._get("/snapshot")
+        swept = msgspec.structs.replace(node, swept=node.number)
+        if msgspec.json.decode(current.data, type=SnapshotNode) == node:
+            try:
+                await self._bridge.set("/snapshot", msgspec.json.encode(swept), current.version)
+            except BadVersion:
+                pass  # a newer one; it sweeps these again
+
+    async def _remove(self, folder: str) -> None:
+        try:
+            for chunk in await self._bridge.children(f"/snapshots/{folder}"):
+                await delete_if_there(self._bridge, f"/snapshots/{folder}/{chunk}")
+        except NoNode:
+            return
+        await delete_if_there(self._bridge, f"/snapshots/{folder}")
+
+    async def newest(self) -> SnapshotNode:
+        return msgspec.json.decode((await self._get("/snapshot")).data, type=SnapshotNode)
+
+
+async def delete_if_there(bridge: KazooBridge, path: str) -> None:
+    try:
+        await bridge.delete(path)
+    except NoNode:
+        pass

@@ -1,0 +1,55 @@
+"""Watches on what brokers must hear of: set, and set again whenever one has fired.
+
+Watches carry no content. One that fired is set again, and only then is the change signalled: so nothing falls
+between. A new connection sets all of them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from nilometer.coordination.zookeeper.kazoo_bridge import Disconnected, KazooBridge
+
+logger = logging.getLogger(__name__)
+
+WATCHED = ("/next", "/snapshot", "/brokers/ids", "/controller")
+
+
+class Watches:
+    def __init__(self, bridge: KazooBridge, retry_s: float, on_change: Callable[[], None]) -> None:
+        self._bridge = bridge
+        self._retry_s = retry_s
+        self._on_change = on_change
+        self._rearm = asyncio.Event()
+        self._due: set[str] = set()
+
+    def set_all(self) -> None:
+        """There is a new connection, which has none."""
+        for path in WATCHED:
+            self._on_fired(path)
+
+    async def run(self) -> None:
+        while True:
+            await self._rearm.wait()
+            self._rearm.clear()
+            due, self._due = sorted(self._due), set()
+            try:
+                await asyncio.gather(*(self._arm(path) for path in due))
+            except Disconnected as error:
+                logger.info("Watches could not be set: %s. Trying again.", error)
+                await asyncio.sleep(self._retry_s)
+                for path in due:
+                    self._on_fired(path)
+            self._on_change()
+
+    def _on_fired(self, path: str) -> None:
+        self._due.add(path)
+        self._rearm.set()
+
+    async def _arm(self, path: str) -> None:
+        if path == "/brokers/ids":
+            await self._bridge.children(path, lambda: self._on_fired(path))
+        else:
+            await self._bridge.exists(path, lambda: self._on_fired(path))
