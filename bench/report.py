@@ -92,7 +92,7 @@ _HEAD = [
     "",
     "Same client, same machine, one system at a time, in turns, no compression. Each number is the median of",
     "the rounds (lowest … highest). The ratio says how many times better Nilometer is: above 1 it is ahead.",
-    "Raw numbers: the `.json` files beside this page.",
+    "Raw numbers: the `.json` files beside this page. Of the simulation: [simulation.md](simulation.md).",
     "",
 ]
 _ONE_BROKER = ["## One broker", "", "One process, one partition.", ""]
