@@ -207,6 +207,8 @@ def test_transactions_that_apache_kafka_wrote(spark, kafka):
         producer.begin_transaction()
         for n in range(10):
             producer.produce(name, b"%s %d" % (outcome.encode(), n), partition=0)
+        # An abort drops what is still queued here: only what the broker has can be aborted there.
+        assert producer.flush(30) == 0
         topics.send(name, [Sent(0, None, b"plain %d" % number)])
         (producer.commit_transaction if outcome == "c" else producer.abort_transaction)(30)
     wait_for_checkpoint(kafka.data_dir, name, {0: topics.end(name, 0)})
