@@ -20,8 +20,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import TypeVar
 
-from nilometer.client.cluster_metadata import TopicPartition
-from nilometer.client.connection import Connection, MakeRequest
 from nilometer.client.group.group_exchange import (
     MemberIdentity,
     OffsetAndMetadata,
@@ -34,6 +32,8 @@ from nilometer.client.group.group_exchange import (
     read_joined,
     sync_request,
 )
+from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.client.network.connection import Connection, MakeRequest
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode

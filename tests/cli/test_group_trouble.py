@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nilometer.client.admin import Admin
+from nilometer.client.admin.admin import Admin
+from nilometer.client.admin.descriptions import NewTopic
+from nilometer.client.admin.group_admin import GroupAdmin, GroupDescription
 from nilometer.client.consumer.consumer import Consumer
-from nilometer.client.descriptions import NewTopic
-from nilometer.client.group_admin import GroupAdmin, GroupDescription
 from nilometer.runtime import Runtime
 from support.nilometer_broker import NilometerBroker
 

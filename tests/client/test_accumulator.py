@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.accumulator import RecordAccumulator, size_bound
 from nilometer.client.producer.batch import Acknowledged, ProducerBatch
 from nilometer.wire.compression import Codec

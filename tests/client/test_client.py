@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from nilometer.client.client import Client
-from nilometer.client.cluster_metadata import BrokerNode, TopicPartition
-from nilometer.client.config_keys import ADMIN_CONFIG_DEFINITION
-from nilometer.client.connection import ConnectionLost
-from nilometer.client.connection_pool import FETCH_CHANNEL
-from nilometer.client.settings import ClientSettings
+from nilometer.client.admin.admin_keys import ADMIN_CONFIG_DEFINITION
+from nilometer.client.network.client import Client
+from nilometer.client.network.cluster_metadata import BrokerNode, TopicPartition
+from nilometer.client.network.connection import ConnectionLost
+from nilometer.client.network.connection_pool import FETCH_CHANNEL
+from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError

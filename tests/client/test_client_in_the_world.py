@@ -11,10 +11,10 @@ from pathlib import Path
 
 from nilometer.broker.broker import Broker
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.client.admin import Admin
-from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.admin.admin import Admin
+from nilometer.client.admin.descriptions import NewTopic
 from nilometer.client.consumer.consumer import Consumer
-from nilometer.client.descriptions import NewTopic
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.delivery import RecordMetadata
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime

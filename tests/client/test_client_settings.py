@@ -6,13 +6,11 @@ import random
 
 import pytest
 
-from nilometer.client.backoff import Backoff
-from nilometer.client.config_keys import (
-    CONSUMER_CONFIG_DEFINITION,
-    PRODUCER_CONFIG_DEFINITION,
-    parse_server,
-)
-from nilometer.client.settings import ClientSettings
+from nilometer.client.consumer.consumer_keys import CONSUMER_CONFIG_DEFINITION
+from nilometer.client.network.backoff import Backoff
+from nilometer.client.producer.producer_keys import PRODUCER_CONFIG_DEFINITION
+from nilometer.client.settings.client_settings import ClientSettings
+from nilometer.client.settings.common_keys import parse_server
 from nilometer.config import ConfigProblem
 from nilometer.runtime.entropy import SeededEntropy
 

@@ -8,7 +8,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nilometer.client.cluster_metadata import (
+from nilometer.client.network.cluster_metadata import (
     NO_LEADER,
     BrokerNode,
     ClusterMetadata,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nilometer.client.connection import RECEIVE_BYTES, Connection, ConnectionLost, RequestTimedOut
+from nilometer.client.network.connection import RECEIVE_BYTES, Connection, ConnectionLost, RequestTimedOut
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, UnsupportedVersion

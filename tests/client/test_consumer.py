@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from nilometer.client.cluster_metadata import TopicPartition
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.runtime import Runtime
 from nilometer.runtime.entropy import SeededEntropy
 from nilometer.wire.api_keys import ApiKey

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nilometer.client.cluster_metadata import TopicPartition
-from nilometer.client.group.assignors import (
+from nilometer.client.group.assignors.assignor import (
     Assignments,
     AssignmentTask,
     MemberSubscription,
     RebalanceProtocol,
     common_protocol,
 )
-from nilometer.client.group.builtin_assignors import ASSIGNOR_NAMES, assignor_by_name
-from nilometer.client.group.sticky_assignors import read_claim, settle_claims, write_claim
-from nilometer.client.group.sticky_balance import balanced
+from nilometer.client.group.assignors.built_in import ASSIGNOR_NAMES, assignor_by_name
+from nilometer.client.group.assignors.sticky_assignors import read_claim, settle_claims, write_claim
+from nilometer.client.group.assignors.sticky_balance import balanced
+from nilometer.client.network.cluster_metadata import TopicPartition
 
 TOPICS = ("a", "b", "c", "d")
 partition_counts = st.dictionaries(st.sampled_from(TOPICS), st.integers(0, 9))

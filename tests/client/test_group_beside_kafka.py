@@ -22,11 +22,11 @@ import confluent_kafka
 import pytest
 
 from nilometer.cli.main import run as run_command
-from nilometer.client.admin import Admin
-from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.admin.admin import Admin
+from nilometer.client.admin.descriptions import NewTopic
+from nilometer.client.admin.group_admin import GroupAdmin, GroupDescription
 from nilometer.client.consumer.consumer import Consumer
-from nilometer.client.descriptions import NewTopic
-from nilometer.client.group_admin import GroupAdmin, GroupDescription
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from group_stage import ALL, Diary, Stage, play, poll_until, shares
 
-from nilometer.client.cluster_metadata import TopicPartition
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.consumer.fetched_records import ConsumerRecord
 from nilometer.client.group.committer import CommitFailed
 from nilometer.client.group.group_exchange import OffsetAndMetadata
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.config import ConfigProblem
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey

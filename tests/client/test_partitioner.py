@@ -11,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as murmur2_of_kafka_python
 
-from nilometer.client.cluster_metadata import NO_LEADER, ClusterMetadata, PartitionMetadata, TopicMetadata
+from nilometer.client.network.cluster_metadata import (
+    NO_LEADER,
+    ClusterMetadata,
+    PartitionMetadata,
+    TopicMetadata,
+)
 from nilometer.client.producer.partitioner import (
     RoundRobinPartitioner,
     StickyPartitioner,

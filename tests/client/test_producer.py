@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nilometer.client.cluster_metadata import ClusterMetadata, TopicPartition
+from nilometer.client.network.cluster_metadata import ClusterMetadata, TopicPartition
 from nilometer.client.producer.batch import ProducerBatch
 from nilometer.client.producer.delivery import Delivery, RecordMetadata
 from nilometer.client.producer.idempotence import IdempotenceState, Verdict

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from nilometer.client.cluster_metadata import TopicPartition
-from nilometer.client.partition_operations import list_reassignments
+from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.client.replicas.partition_operations import list_reassignments
 from support.apache_kafka import run_tool
 from support.command_line import Nilometer
 from support.eventually import eventually

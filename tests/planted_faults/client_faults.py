@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from nilometer.client.consumer.positions import Positions
-from nilometer.client.group.range_assignor import RangeAssignor
+from nilometer.client.group.assignors.range_assignor import RangeAssignor
+from nilometer.client.offsets.positions import Positions
 from nilometer.client.producer.idempotence import IdempotenceState, next_sequence
 from nilometer.groups.records import OffsetCommitKey
 from nilometer.groups.shard import GroupShard

@@ -13,9 +13,9 @@ import sys
 
 import pytest
 
-from nilometer.client.admin import Admin
-from nilometer.client.cluster_metadata import TopicPartition
-from nilometer.client.descriptions import NewTopic
+from nilometer.client.admin.admin import Admin
+from nilometer.client.admin.descriptions import NewTopic
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.history import History, Outcome, Send, check
 from nilometer.simulation.cluster import Cluster

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from nilometer.client.admin import Admin
-from nilometer.client.cluster_metadata import TopicPartition
-from nilometer.client.descriptions import NewTopic
+from nilometer.client.admin.admin import Admin
+from nilometer.client.admin.descriptions import NewTopic
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers import disks

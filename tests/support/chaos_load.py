@@ -18,8 +18,8 @@ from typing import Any
 
 import confluent_kafka
 
-from nilometer.client.cluster_metadata import TopicPartition
 from nilometer.client.consumer.consumer import Consumer
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.delivery import Delivery
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime

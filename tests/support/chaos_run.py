@@ -25,8 +25,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from nilometer.client.cluster_metadata import NO_LEADER
-from nilometer.client.replica_survey import ReplicaSurvey, Survey
+from nilometer.client.network.cluster_metadata import NO_LEADER
+from nilometer.client.replicas.replica_survey import ReplicaSurvey, Survey
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import KafkaError
 

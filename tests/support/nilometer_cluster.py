@@ -14,11 +14,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nilometer.client.admin import Admin
-from nilometer.client.cluster_metadata import NO_LEADER, ClusterMetadata, PartitionMetadata
-from nilometer.client.connection import Connection
-from nilometer.client.descriptions import NewTopic
-from nilometer.client.metadata_exchange import metadata_request, read_metadata
+from nilometer.client.admin.admin import Admin
+from nilometer.client.admin.descriptions import NewTopic
+from nilometer.client.network.cluster_metadata import NO_LEADER, ClusterMetadata, PartitionMetadata
+from nilometer.client.network.connection import Connection
+from nilometer.client.network.metadata_exchange import metadata_request, read_metadata
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import KafkaError

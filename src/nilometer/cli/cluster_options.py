@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from nilometer.client.config_keys import parse_server
+from nilometer.client.settings.common_keys import parse_server
 from nilometer.config import ConfigProblem
 
 T = TypeVar("T")

@@ -12,8 +12,8 @@ from nilometer.cli.cluster_options import bootstrap_option, parse_pairs, run_asy
 from nilometer.cli.consume_in_group import consume_in_group
 from nilometer.cli.record_format import BadFormat, Formatter, json_lines, template, value_lines
 from nilometer.cli.times import parse_time
-from nilometer.client.cluster_metadata import TopicPartition
 from nilometer.client.consumer.consumer import Consumer
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
 

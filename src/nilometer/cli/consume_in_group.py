@@ -12,7 +12,7 @@ from nilometer.cli.cluster_options import stop_on_signals
 from nilometer.cli.record_format import Formatter
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.group.committer import CommitFailed
-from nilometer.client.settings import GivenConfig
+from nilometer.client.settings.client_settings import GivenConfig
 from nilometer.runtime import Runtime
 
 POLL_MS = 60_000

@@ -9,13 +9,13 @@ from __future__ import annotations
 import click
 
 from nilometer.cli.cluster_options import bootstrap_option, json_option, print_json, run_async
-from nilometer.client.admin import Admin
-from nilometer.client.cluster_metadata import TopicPartition
-from nilometer.client.partition_operations import (
+from nilometer.client.admin.admin import Admin
+from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.client.replicas.partition_operations import (
     ElectionType,
     PartitionOutcomes,
 )
-from nilometer.client.partition_operations import (
+from nilometer.client.replicas.partition_operations import (
     elect_leaders as ask_to_elect,
 )
 from nilometer.runtime import Runtime

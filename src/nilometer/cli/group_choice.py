@@ -8,8 +8,8 @@ from typing import TypeVar
 import click
 
 from nilometer.cli.cluster_options import run_async
-from nilometer.client.admin import Admin
-from nilometer.client.group_admin import GroupAdmin
+from nilometer.client.admin.admin import Admin
+from nilometer.client.admin.group_admin import GroupAdmin
 from nilometer.runtime import Runtime
 
 TIMEOUT_MS = 15_000

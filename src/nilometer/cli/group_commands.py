@@ -19,9 +19,9 @@ from nilometer.cli.group_choice import (
 )
 from nilometer.cli.group_offset_commands import delete_offsets, reset_offsets
 from nilometer.cli.group_view import describe_group, group_document
-from nilometer.client.admin import Admin
-from nilometer.client.group_admin import GroupAdmin, GroupDescription
-from nilometer.client.group_offsets import PartitionLag, lags
+from nilometer.client.admin.admin import Admin
+from nilometer.client.admin.group_admin import GroupAdmin, GroupDescription
+from nilometer.client.admin.group_offsets import PartitionLag, lags
 from nilometer.wire.errors import KafkaError
 
 

@@ -20,12 +20,12 @@ from nilometer.cli.group_choice import (
 )
 from nilometer.cli.group_view import reset_document, reset_rows
 from nilometer.cli.times import parse_time
-from nilometer.client.admin import Admin
-from nilometer.client.cluster_metadata import TopicPartition
-from nilometer.client.durations import parse_duration_ms
+from nilometer.client.admin.admin import Admin
+from nilometer.client.admin.group_admin import DEAD, EMPTY, GroupAdmin
+from nilometer.client.admin.group_offsets import PlannedReset, ResetTo, partitions_of, plan_reset, reachable
 from nilometer.client.group.group_exchange import OffsetAndMetadata
-from nilometer.client.group_admin import DEAD, EMPTY, GroupAdmin
-from nilometer.client.group_offsets import PlannedReset, ResetTo, partitions_of, plan_reset, reachable
+from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.client.settings.durations import parse_duration_ms
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
 

@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from nilometer.cli.cluster_options import print_table
-from nilometer.client.cluster_metadata import TopicPartition
-from nilometer.client.group_admin import GroupDescription, MemberDescription
-from nilometer.client.group_offsets import PartitionLag, PlannedReset
+from nilometer.client.admin.group_admin import GroupDescription, MemberDescription
+from nilometer.client.admin.group_offsets import PartitionLag, PlannedReset
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.wire.describe_rebalances import RebalanceState
 
 NONE = "-"

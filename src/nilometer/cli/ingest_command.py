@@ -17,12 +17,12 @@ from nilometer.cli.cluster_options import (
     run_async,
     stop_on_signals,
 )
-from nilometer.client.admin import Admin
-from nilometer.client.config_keys import COMPRESSION_TYPES
-from nilometer.client.descriptions import BROKER_DEFAULT, NewTopic
+from nilometer.client.admin.admin import Admin
+from nilometer.client.admin.descriptions import BROKER_DEFAULT, NewTopic
 from nilometer.client.ingest.ingest import Ingest
 from nilometer.client.ingest.options import IngestOptions, IngestTotals, LineRefused
 from nilometer.client.ingest.state_file import BadState
+from nilometer.client.producer.producer_keys import COMPRESSION_TYPES
 from nilometer.runtime import LockHeld, Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
 

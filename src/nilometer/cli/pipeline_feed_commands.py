@@ -17,9 +17,9 @@ from nilometer.cli.cluster_options import bootstrap_option, parse_pairs, run_asy
 from nilometer.cli.local_cluster import LaunchFailed, LocalCluster
 from nilometer.cli.pipeline_signals import exit_on_sigterm
 from nilometer.cli.pipeline_state_commands import home_option
-from nilometer.client.admin import Admin
+from nilometer.client.admin.admin import Admin
+from nilometer.client.admin.descriptions import BROKER_DEFAULT, NewTopic
 from nilometer.client.consumer.consumer import Consumer
-from nilometer.client.descriptions import BROKER_DEFAULT, NewTopic
 from nilometer.pipeline.catalogue import SHIPPED
 from nilometer.pipeline.cluster_writer import ClusterWriter, Outgoing
 from nilometer.pipeline.delivery import Deliverer, DeliveryNotes, Webhook

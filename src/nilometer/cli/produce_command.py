@@ -10,9 +10,9 @@ import click
 
 from nilometer.cli.cluster_options import bootstrap_option, json_option, parse_pairs, print_json, run_async
 from nilometer.cli.standard_input import input_lines
-from nilometer.client.config_keys import COMPRESSION_TYPES
 from nilometer.client.producer.delivery import Delivery
 from nilometer.client.producer.producer import Producer
+from nilometer.client.producer.producer_keys import COMPRESSION_TYPES
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import KafkaError
 

@@ -16,29 +16,29 @@ import click
 
 from nilometer.cli.cluster_options import bootstrap_option, json_option, print_json, print_table, run_async
 from nilometer.cli.reassign_view import MoveBars, moved_bytes, progress_document, progress_rows
-from nilometer.client.admin import Admin
-from nilometer.client.cluster_metadata import TopicMetadata, TopicPartition
-from nilometer.client.partition_operations import (
+from nilometer.client.admin.admin import Admin
+from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartition
+from nilometer.client.replicas.partition_operations import (
     PartitionOutcomes,
     alter_reassignments,
     describe_by_controller,
     list_reassignments,
 )
-from nilometer.client.reassignment_file import (
+from nilometer.client.replicas.reassignment_file import (
     BadReassignment,
     Targets,
     format_reassignment,
     parse_reassignment,
 )
-from nilometer.client.reassignment_progress import (
+from nilometer.client.replicas.reassignment_progress import (
     MoveProgress,
     MoveState,
     is_over,
     reassignment_progress,
 )
-from nilometer.client.replica_survey import ReplicaSurvey
-from nilometer.client.replication_throttle import throttle as set_throttle
-from nilometer.client.replication_throttle import unthrottle
+from nilometer.client.replicas.replica_survey import ReplicaSurvey
+from nilometer.client.replicas.replication_throttle import throttle as set_throttle
+from nilometer.client.replicas.replication_throttle import unthrottle
 from nilometer.cluster.identifiers import BrokerId
 from nilometer.cluster.placement import CannotPlace, UsableBroker
 from nilometer.cluster.reassignment_plan import PlannedMove, plan_reassignment

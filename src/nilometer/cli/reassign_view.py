@@ -8,9 +8,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from nilometer.client.cluster_metadata import TopicPartition
-from nilometer.client.reassignment_progress import MoveProgress, MoveState
-from nilometer.client.replica_survey import Survey
+from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.client.replicas.reassignment_progress import MoveProgress, MoveState
+from nilometer.client.replicas.replica_survey import Survey
 from nilometer.cluster.reassignment_plan import PlannedMove
 
 BARS_MAX = 20

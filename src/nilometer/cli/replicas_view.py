@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from nilometer.client.replica_survey import BrokerAnswer, ReplicaRow, Survey
+from nilometer.client.replicas.replica_survey import BrokerAnswer, ReplicaRow, Survey
 from nilometer.wire.describe_replicas import LEADER, NOT_HELD, OFFLINE, LeaderState, ReplicaState
 
 EPOCHS_SHOWN = 3

@@ -15,9 +15,8 @@ from nilometer.cli.cluster_options import (
     print_table,
     run_async,
 )
-from nilometer.client.admin import Admin
-from nilometer.client.cluster_metadata import NO_LEADER, TopicMetadata
-from nilometer.client.descriptions import (
+from nilometer.client.admin.admin import Admin
+from nilometer.client.admin.descriptions import (
     BROKER_DEFAULT,
     AlterOperation,
     ConfigChange,
@@ -26,6 +25,7 @@ from nilometer.client.descriptions import (
     NewTopic,
     ResourceType,
 )
+from nilometer.client.network.cluster_metadata import NO_LEADER, TopicMetadata
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
 

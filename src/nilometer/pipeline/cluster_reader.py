@@ -18,18 +18,18 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
 
-from nilometer.client.client import Client
-from nilometer.client.cluster_metadata import TopicMetadata, TopicPartition
-from nilometer.client.config_keys import CONSUMER_CONFIG_DEFINITION
-from nilometer.client.connection_pool import FETCH_CHANNEL
-from nilometer.client.metadata_exchange import metadata_request, read_metadata
-from nilometer.client.offset_queries import (
+from nilometer.client.consumer.consumer_keys import CONSUMER_CONFIG_DEFINITION
+from nilometer.client.network.client import Client
+from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartition
+from nilometer.client.network.connection_pool import FETCH_CHANNEL
+from nilometer.client.network.metadata_exchange import metadata_request, read_metadata
+from nilometer.client.offsets.offset_queries import (
     CONSUMER_REPLICA_ID,
     READ_COMMITTED,
     READ_UNCOMMITTED,
     list_offsets,
 )
-from nilometer.client.settings import ClientSettings
+from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.pipeline.errors import DataLoss, SourceProblem
 from nilometer.pipeline.offsets import OffsetRange
 from nilometer.pipeline.source_options import EARLIEST, LATEST, Selection

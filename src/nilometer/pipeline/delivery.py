@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from nilometer.client.cluster_metadata import TopicPartition
 from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.pipeline.errors import PipelineProblem
 
 POLL_MS = 500

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.pipeline.offsets import OffsetRange
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

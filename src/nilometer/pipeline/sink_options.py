@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nilometer.client.config_keys import PRODUCER_CONFIG_DEFINITION
 from nilometer.client.producer.producer_config import ProducerConfig
-from nilometer.client.settings import ClientSettings
+from nilometer.client.producer.producer_keys import PRODUCER_CONFIG_DEFINITION
+from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.config import ConfigProblem
 from nilometer.pipeline.errors import OptionError
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nilometer.client.config_keys import CONSUMER_CONFIG_DEFINITION
-from nilometer.client.settings import ClientSettings
+from nilometer.client.consumer.consumer_keys import CONSUMER_CONFIG_DEFINITION
+from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.config import ConfigProblem
 from nilometer.pipeline.errors import OptionError
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from nilometer.client.cluster_metadata import TopicMetadata, TopicPartition
+from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartition
 from nilometer.pipeline.cluster_reader import ClusterReader
 from nilometer.pipeline.errors import OptionError, SourceProblem
 from nilometer.pipeline.offsets import Position

@@ -11,10 +11,10 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from nilometer.client.admin import Admin
-from nilometer.client.cluster_metadata import TopicPartition
-from nilometer.client.descriptions import ConfigChange, NewTopic, ResourceType
+from nilometer.client.admin.admin import Admin
+from nilometer.client.admin.descriptions import ConfigChange, NewTopic, ResourceType
 from nilometer.client.group.coordinator import Coordinator
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.cluster.topic import GROUP_METADATA_TOPIC
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers import disks, metadata

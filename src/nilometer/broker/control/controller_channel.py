@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.client.connection import Connection, ConnectionLost
+from nilometer.client.network.connection import Connection, ConnectionLost
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Api, Message

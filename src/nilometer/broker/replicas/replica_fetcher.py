@@ -23,7 +23,7 @@ from uuid import UUID
 from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.replicas.replication_quota import ReplicationQuota
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.client.connection import Connection
+from nilometer.client.network.connection import Connection
 from nilometer.cluster.identifiers import uuid_from_text
 from nilometer.replication import IN_AGREEMENT, EpochEnd, FetchAnswer, FollowerFetch, FollowerRole
 from nilometer.runtime import Runtime

@@ -14,26 +14,26 @@ import asyncio
 import re
 from collections.abc import Iterable, Mapping
 
-from nilometer.client.client import Client
-from nilometer.client.cluster_metadata import NO_EPOCH, TopicPartition
-from nilometer.client.config_keys import CONSUMER_CONFIG_DEFINITION
 from nilometer.client.consumer.consumer_config import ConsumerConfig
+from nilometer.client.consumer.consumer_keys import CONSUMER_CONFIG_DEFINITION
 from nilometer.client.consumer.fetched_records import ConsumerRecord
 from nilometer.client.consumer.fetcher import Fetcher
-from nilometer.client.consumer.offset_reset import EARLIEST, LATEST, OffsetReset
-from nilometer.client.consumer.positions import Positions
 from nilometer.client.group.group_config import GroupConfig
 from nilometer.client.group.group_exchange import MemberIdentity, OffsetAndMetadata
 from nilometer.client.group.membership import Membership, OnCommit
 from nilometer.client.group.ownership import RebalanceListener
 from nilometer.client.group.subscription import Subscription
-from nilometer.client.offset_queries import (
+from nilometer.client.network.client import Client
+from nilometer.client.network.cluster_metadata import NO_EPOCH, TopicPartition
+from nilometer.client.offsets.offset_queries import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     ListedOffset,
     list_offsets,
 )
-from nilometer.client.settings import ClientSettings, GivenConfig
+from nilometer.client.offsets.offset_reset import EARLIEST, LATEST, OffsetReset
+from nilometer.client.offsets.positions import Positions
+from nilometer.client.settings.client_settings import ClientSettings, GivenConfig
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nilometer.client.consumer.fetch_exchange import FetchLimits
-from nilometer.client.consumer.offset_reset import OffsetReset, parse_offset_reset
-from nilometer.client.offset_queries import READ_COMMITTED, READ_UNCOMMITTED
-from nilometer.client.settings import ClientSettings
+from nilometer.client.offsets.offset_queries import READ_COMMITTED, READ_UNCOMMITTED
+from nilometer.client.offsets.offset_reset import OffsetReset, parse_offset_reset
+from nilometer.client.settings.client_settings import ClientSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

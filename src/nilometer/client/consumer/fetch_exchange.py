@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from nilometer.client.cluster_metadata import NO_EPOCH, BrokerNode, TopicPartition
 from nilometer.client.consumer.fetch_session import FetchPlan
+from nilometer.client.network.cluster_metadata import NO_EPOCH, BrokerNode, TopicPartition
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Api, Message
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nilometer.client.cluster_metadata import NO_EPOCH, TopicPartition
+from nilometer.client.network.cluster_metadata import NO_EPOCH, TopicPartition
 from nilometer.wire.errors import CorruptBatch, ErrorCode, KafkaError
 from nilometer.wire.record_batch import BatchHeader, batches, check_batch
 from nilometer.wire.records import Header, Record, decode_records

@@ -17,11 +17,6 @@ from collections import deque
 from contextlib import suppress
 from uuid import UUID
 
-from nilometer.client.backoff import Backoff
-from nilometer.client.client import STALE_METADATA, Client
-from nilometer.client.cluster_metadata import TopicPartition
-from nilometer.client.connection import ConnectionLost
-from nilometer.client.connection_pool import FETCH_CHANNEL
 from nilometer.client.consumer.consumer_config import ConsumerConfig
 from nilometer.client.consumer.fetch_exchange import (
     TOPIC_IDS_SINCE,
@@ -33,8 +28,13 @@ from nilometer.client.consumer.fetch_exchange import (
 from nilometer.client.consumer.fetch_session import FetchPlan, FetchSession, WantedPartition
 from nilometer.client.consumer.fetched_records import ConsumerRecord, FetchedRecords, damaged
 from nilometer.client.consumer.position_finder import FetchCommitted, PositionFinder
-from nilometer.client.consumer.positions import PartitionPosition, Positions
-from nilometer.client.jobs import Jobs
+from nilometer.client.network.backoff import Backoff
+from nilometer.client.network.client import STALE_METADATA, Client
+from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.client.network.connection import ConnectionLost
+from nilometer.client.network.connection_pool import FETCH_CHANNEL
+from nilometer.client.network.jobs import Jobs
+from nilometer.client.offsets.positions import PartitionPosition, Positions
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError, is_retriable
 from nilometer.wire.messages import Message

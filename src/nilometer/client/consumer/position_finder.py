@@ -1,6 +1,6 @@
 """Finds out positions: where a log begins or ends, and whether a position survived a change of leader.
 
-Part of the fetcher's shell: it asks the brokers what :mod:`~nilometer.client.consumer.positions` needs to
+Part of the fetcher's shell: it asks the brokers what :mod:`~nilometer.client.offsets.positions` needs to
 know, and reports what the user must decide.
 """
 
@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from nilometer.client.client import Client
-from nilometer.client.cluster_metadata import NO_EPOCH, TopicPartition
 from nilometer.client.consumer.consumer_config import ConsumerConfig
-from nilometer.client.consumer.offset_reset import OffsetReset
-from nilometer.client.consumer.positions import Positions
 from nilometer.client.group.group_exchange import OffsetAndMetadata
-from nilometer.client.jobs import Jobs
-from nilometer.client.offset_queries import LATEST_TIMESTAMP, ListedOffset, epoch_ends, list_offsets
+from nilometer.client.network.client import Client
+from nilometer.client.network.cluster_metadata import NO_EPOCH, TopicPartition
+from nilometer.client.network.jobs import Jobs
+from nilometer.client.offsets.offset_queries import LATEST_TIMESTAMP, ListedOffset, epoch_ends, list_offsets
+from nilometer.client.offsets.offset_reset import OffsetReset
+from nilometer.client.offsets.positions import Positions
 from nilometer.wire.errors import KafkaError
 
 FetchCommitted = Callable[[list[TopicPartition]], Awaitable[dict[TopicPartition, OffsetAndMetadata | None]]]

@@ -1,6 +1,6 @@
 """Being a member of a consumer group: who assigns what to whom, liveness, rebalances, committed offsets.
 
-``assignors`` and their modules are pure, and so are ``liveness``, ``subscription``, ``rebalance`` and
+``assignors`` are pure, and so are ``liveness``, ``subscription``, ``ownership`` and
 ``group_exchange``. ``coordinator`` finds and asks the broker that keeps the group, ``classic_member`` and
 ``consumer_member`` are the two protocols, ``membership`` is what the consumer sees of either.
 """

@@ -20,10 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from nilometer.client.backoff import Backoff
-from nilometer.client.client import Client
-from nilometer.client.cluster_metadata import TopicPartition
-from nilometer.client.group.assignors import RebalanceProtocol, common_protocol
+from nilometer.client.group.assignors.assignor import RebalanceProtocol, common_protocol
 from nilometer.client.group.committer import CommitFailed
 from nilometer.client.group.coordinator import GROUP_CHANNEL, LOST, Coordinator
 from nilometer.client.group.group_config import GroupConfig
@@ -42,6 +39,9 @@ from nilometer.client.group.leading import Deal, deal_out
 from nilometer.client.group.liveness import Liveness
 from nilometer.client.group.member import LEAVE_TIMEOUT_MS, CommitOwned
 from nilometer.client.group.ownership import Ownership
+from nilometer.client.network.backoff import Backoff
+from nilometer.client.network.client import Client
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.consumer_protocol import Subscription, decode_assignment, encode_subscription
 from nilometer.wire.errors import ErrorCode, KafkaError

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from uuid import UUID
 
-from nilometer.client.client import Client
-from nilometer.client.cluster_metadata import TopicPartition
 from nilometer.client.group.coordinator import Coordinator
 from nilometer.client.group.group_exchange import (
     TOPIC_IDS_SINCE,
@@ -23,6 +21,8 @@ from nilometer.client.group.group_exchange import (
     read_commit,
     read_fetched_offsets,
 )
+from nilometer.client.network.client import Client
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 

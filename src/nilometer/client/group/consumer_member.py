@@ -19,9 +19,6 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from uuid import UUID
 
-from nilometer.client.backoff import Backoff
-from nilometer.client.client import Client
-from nilometer.client.cluster_metadata import TopicPartition
 from nilometer.client.group.committer import CommitFailed
 from nilometer.client.group.coordinator import GROUP_CHANNEL, LOST, Coordinator
 from nilometer.client.group.group_config import GroupConfig
@@ -29,6 +26,9 @@ from nilometer.client.group.group_exchange import MemberIdentity
 from nilometer.client.group.liveness import Liveness
 from nilometer.client.group.member import LEAVE_TIMEOUT_MS, CommitOwned
 from nilometer.client.group.ownership import Ownership
+from nilometer.client.network.backoff import Backoff
+from nilometer.client.network.client import Client
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Api, Message, milliseconds

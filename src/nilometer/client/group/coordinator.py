@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import logging
 
-from nilometer.client.client import Client
-from nilometer.client.connection import MakeRequest
-from nilometer.client.connection_pool import MAIN_CHANNEL
 from nilometer.client.group.group_exchange import find_coordinator_request, read_coordinator
+from nilometer.client.network.client import Client
+from nilometer.client.network.connection import MakeRequest
+from nilometer.client.network.connection_pool import MAIN_CHANNEL
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Message

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nilometer.client.group.assignors import Assignor, common_protocol
-from nilometer.client.group.builtin_assignors import assignor_by_name
-from nilometer.client.settings import ClientSettings
+from nilometer.client.group.assignors.assignor import Assignor, common_protocol
+from nilometer.client.group.assignors.built_in import assignor_by_name
+from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.config import ConfigProblem
 
 CLASSIC_ONLY = ("session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from nilometer.client.cluster_metadata import NO_EPOCH, TopicPartition
+from nilometer.client.network.cluster_metadata import NO_EPOCH, TopicPartition
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.consumer_protocol import PROTOCOL_TYPE
 from nilometer.wire.errors import ErrorCode, UnsupportedVersion

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nilometer.client.client import Client
-from nilometer.client.cluster_metadata import ClusterMetadata, TopicPartition
-from nilometer.client.group.assignors import AssignmentTask, Assignor, MemberSubscription
+from nilometer.client.group.assignors.assignor import AssignmentTask, Assignor, MemberSubscription
 from nilometer.client.group.group_exchange import Joined
+from nilometer.client.network.client import Client
+from nilometer.client.network.cluster_metadata import ClusterMetadata, TopicPartition
 from nilometer.wire.consumer_protocol import Assignment, decode_subscription, encode_assignment
 from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from nilometer.client.cluster_metadata import TopicPartition
 from nilometer.client.group.group_exchange import MemberIdentity
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.wire.errors import ErrorCode
 
 LEAVE_TIMEOUT_MS = 5_000

@@ -12,10 +12,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from nilometer.client.backoff import Backoff
-from nilometer.client.client import Client
-from nilometer.client.cluster_metadata import TopicPartition
-from nilometer.client.consumer.positions import Positions
 from nilometer.client.group.classic_member import ClassicMember
 from nilometer.client.group.committer import Committer
 from nilometer.client.group.consumer_member import ConsumerMember
@@ -25,7 +21,11 @@ from nilometer.client.group.group_exchange import MemberIdentity, OffsetAndMetad
 from nilometer.client.group.member import Member
 from nilometer.client.group.ownership import Ownership, RebalanceListener
 from nilometer.client.group.subscription import Subscription
-from nilometer.client.jobs import Jobs
+from nilometer.client.network.backoff import Backoff
+from nilometer.client.network.client import Client
+from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.client.network.jobs import Jobs
+from nilometer.client.offsets.positions import Positions
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)

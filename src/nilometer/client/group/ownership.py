@@ -11,8 +11,8 @@ import inspect
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
-from nilometer.client.cluster_metadata import TopicPartition
-from nilometer.client.consumer.positions import Positions
+from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.client.offsets.positions import Positions
 
 
 class RebalanceListener:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from nilometer.client.cluster_metadata import ClusterMetadata
+from nilometer.client.network.cluster_metadata import ClusterMetadata
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from nilometer.client.ingest.read_back import LINE_HEADER
 from nilometer.client.ingest.source import HEAD_BYTES, Source
 from nilometer.client.ingest.source_run import SourceRun
 from nilometer.client.producer.producer import Producer
-from nilometer.client.settings import GivenConfig
+from nilometer.client.settings.client_settings import GivenConfig
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import KafkaError
 

@@ -17,7 +17,7 @@ from nilometer.client.ingest.source_run import SourceRun
 from nilometer.client.ingest.state_file import IngestState, encode_state, load_state
 from nilometer.client.producer.delivery import Delivery
 from nilometer.client.producer.producer import Producer
-from nilometer.client.settings import GivenConfig
+from nilometer.client.settings.client_settings import GivenConfig
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import KafkaError
 

@@ -6,11 +6,11 @@ though its acknowledgement never arrived. The records themselves say which line 
 
 from __future__ import annotations
 
-from nilometer.client.cluster_metadata import TopicPartition
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.consumer.fetched_records import ConsumerRecord
 from nilometer.client.ingest.state_file import IngestState
-from nilometer.client.settings import GivenConfig
+from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.client.settings.client_settings import GivenConfig
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
 

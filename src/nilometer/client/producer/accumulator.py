@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.batch import ProducerBatch
 from nilometer.wire.compression import Codec
 from nilometer.wire.record_batch import HEADER_BYTES

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.wire.compression import Codec
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.record_batch import HEADER_BYTES, pack_batch, read_header

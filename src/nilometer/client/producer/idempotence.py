@@ -24,7 +24,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.batch import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Protocol
 
-from nilometer.client.cluster_metadata import ClusterMetadata
+from nilometer.client.network.cluster_metadata import ClusterMetadata
 from nilometer.runtime import Entropy
 
 PartitionFunction = Callable[[str, bytes | None, bytes | None, ClusterMetadata], int]

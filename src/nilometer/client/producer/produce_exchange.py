@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from nilometer.client.cluster_metadata import NO_EPOCH, BrokerNode, ClusterMetadata, TopicPartition
+from nilometer.client.network.cluster_metadata import NO_EPOCH, BrokerNode, ClusterMetadata, TopicPartition
 from nilometer.client.producer.batch import ProducerBatch
 from nilometer.wire.building import milliseconds_since_epoch
 from nilometer.wire.errors import ErrorCode

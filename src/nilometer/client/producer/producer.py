@@ -13,9 +13,8 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
-from nilometer.client.client import Client
-from nilometer.client.cluster_metadata import ClusterMetadata, TopicPartition
-from nilometer.client.config_keys import PRODUCER_CONFIG_DEFINITION
+from nilometer.client.network.client import Client
+from nilometer.client.network.cluster_metadata import ClusterMetadata, TopicPartition
 from nilometer.client.producer.accumulator import RecordAccumulator, size_bound
 from nilometer.client.producer.batch import ProducerBatch
 from nilometer.client.producer.delivery import Delivery, RecordMetadata
@@ -26,8 +25,9 @@ from nilometer.client.producer.partitioner import (
     make_partitioner,
 )
 from nilometer.client.producer.producer_config import ProducerConfig
+from nilometer.client.producer.producer_keys import PRODUCER_CONFIG_DEFINITION
 from nilometer.client.producer.sender import Sender
-from nilometer.client.settings import ClientSettings, GivenConfig
+from nilometer.client.settings.client_settings import ClientSettings, GivenConfig
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
 

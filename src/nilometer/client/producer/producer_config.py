@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nilometer.client.config_keys import ACKS_ALL
 from nilometer.client.producer.idempotence import IN_FLIGHT_MAX
-from nilometer.client.settings import ClientSettings
+from nilometer.client.producer.producer_keys import ACKS_ALL
+from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.config import ConfigProblem
 from nilometer.wire.compression import Codec
 

@@ -18,11 +18,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
-from nilometer.client.backoff import Backoff
-from nilometer.client.client import STALE_METADATA, Client
-from nilometer.client.cluster_metadata import TopicPartition
-from nilometer.client.connection import Connection, ConnectionLost
-from nilometer.client.jobs import Jobs
+from nilometer.client.network.backoff import Backoff
+from nilometer.client.network.client import STALE_METADATA, Client
+from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.client.network.connection import Connection, ConnectionLost
+from nilometer.client.network.jobs import Jobs
 from nilometer.client.producer.accumulator import RecordAccumulator
 from nilometer.client.producer.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Acknowledged, ProducerBatch
 from nilometer.client.producer.idempotence import IdempotenceState, Verdict

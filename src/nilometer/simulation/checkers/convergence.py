@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.cluster.identifiers import TopicIdPartition
 from nilometer.cluster.partition import PartitionState
 from nilometer.replication import FollowerRole, LeaderRole

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import crc32c
 
-from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.file_tree import FileNode, FolderNode
 from nilometer.simulation.host_disk import HostDisk

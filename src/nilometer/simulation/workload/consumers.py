@@ -10,9 +10,9 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from nilometer.client.cluster_metadata import TopicPartition
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.history import History, Seen
 from nilometer.simulation.world import Host, Process

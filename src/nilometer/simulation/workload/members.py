@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 
-from nilometer.client.cluster_metadata import TopicPartition
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.consumer.fetched_records import ConsumerRecord
 from nilometer.client.group.committer import CommitFailed
 from nilometer.client.group.ownership import RebalanceListener
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.groups import GroupLedger
 from nilometer.simulation.workload.consumers import PASSING, RETRY_S

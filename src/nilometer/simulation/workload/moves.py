@@ -6,8 +6,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 
-from nilometer.client.admin import Admin
-from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.admin.admin import Admin
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.runtime import Runtime
 from nilometer.simulation.world import Host, Process
 from nilometer.wire.api_keys import ApiKey

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from nilometer.client.admin import Admin
-from nilometer.client.descriptions import ConfigChange, NewTopic, ResourceType
+from nilometer.client.admin.admin import Admin
+from nilometer.client.admin.descriptions import ConfigChange, NewTopic, ResourceType
 from nilometer.runtime import Runtime
 from nilometer.simulation.world import Host, Process
 from nilometer.wire.errors import KafkaError

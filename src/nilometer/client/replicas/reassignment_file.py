@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from nilometer.client.cluster_metadata import TopicPartition
+from nilometer.client.network.cluster_metadata import TopicPartition
 
 VERSION = 1
 ANY_LOG_DIR = "any"

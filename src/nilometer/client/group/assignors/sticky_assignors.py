@@ -1,8 +1,8 @@
 """``sticky`` and ``cooperative-sticky``: even shares, and as much as possible stays where it was. Pure.
 
-Both deal with :mod:`~nilometer.client.group.sticky_balance`. The eager one learns what members had from their
-user data, since they own nothing while they rebalance; the cooperative one from the subscriptions, and it
-hands nothing to a member while another one still holds it: that comes in the next round (KIP-429).
+Both deal with :mod:`~nilometer.client.group.assignors.sticky_balance`. The eager one learns what members had
+from their user data, since they own nothing while they rebalance; the cooperative one from the subscriptions,
+and it hands nothing to a member while another one still holds it: that comes in the next round (KIP-429).
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 
-from nilometer.client.cluster_metadata import TopicPartition
-from nilometer.client.group.assignors import (
+from nilometer.client.group.assignors.assignor import (
     Assignments,
     AssignmentTask,
     MemberId,
     MemberSubscription,
     RebalanceProtocol,
 )
-from nilometer.client.group.sticky_balance import balanced
+from nilometer.client.group.assignors.sticky_balance import balanced
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.wire.consumer_protocol import NO_GENERATION, decode_assignment, encode_assignment
 from nilometer.wire.consumer_protocol import Assignment as WireAssignment
 from nilometer.wire.errors import MalformedMessage

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from nilometer.client.cluster_metadata import BrokerNode, ClusterMetadata, PartitionMetadata, TopicMetadata
+from nilometer.client.network.cluster_metadata import (
+    BrokerNode,
+    ClusterMetadata,
+    PartitionMetadata,
+    TopicMetadata,
+)
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Api, Message
 

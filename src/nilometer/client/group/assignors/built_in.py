@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from nilometer.client.group.assignors import Assignor
-from nilometer.client.group.range_assignor import RangeAssignor
-from nilometer.client.group.round_robin_assignor import RoundRobinAssignor
-from nilometer.client.group.sticky_assignors import CooperativeStickyAssignor, StickyAssignor
+from nilometer.client.group.assignors.assignor import Assignor
+from nilometer.client.group.assignors.range_assignor import RangeAssignor
+from nilometer.client.group.assignors.round_robin_assignor import RoundRobinAssignor
+from nilometer.client.group.assignors.sticky_assignors import CooperativeStickyAssignor, StickyAssignor
 
 _BUILT_IN: Final[dict[str, type[Assignor]]] = {
     "range": RangeAssignor,

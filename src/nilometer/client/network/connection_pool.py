@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from nilometer.client.backoff import Backoff
-from nilometer.client.cluster_metadata import BrokerNode
-from nilometer.client.connection import Connection, ConnectionLost
-from nilometer.client.settings import ClientSettings
+from nilometer.client.network.backoff import Backoff
+from nilometer.client.network.cluster_metadata import BrokerNode
+from nilometer.client.network.connection import Connection, ConnectionLost
+from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import KafkaError
 

@@ -6,14 +6,14 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from nilometer.client.admin import Admin
-from nilometer.client.cluster_metadata import TopicMetadata, TopicPartition
-from nilometer.client.partition_operations import (
+from nilometer.client.admin.admin import Admin
+from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartition
+from nilometer.client.replicas.partition_operations import (
     OngoingMove,
     describe_by_controller,
     list_reassignments,
 )
-from nilometer.client.replica_survey import ReplicaRow, ReplicaSurvey, Survey
+from nilometer.client.replicas.replica_survey import ReplicaRow, ReplicaSurvey, Survey
 from nilometer.wire.describe_replicas import LEADER
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nilometer.client.cluster_metadata import TopicPartition
-from nilometer.client.group.assignors import Assignments, AssignmentTask, RebalanceProtocol
+from nilometer.client.group.assignors.assignor import Assignments, AssignmentTask, RebalanceProtocol
+from nilometer.client.network.cluster_metadata import TopicPartition
 
 
 class RoundRobinAssignor:

@@ -11,10 +11,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from nilometer.client.client import Client
-from nilometer.client.cluster_metadata import BrokerNode, TopicMetadata, TopicPartition
-from nilometer.client.config_keys import ADMIN_CONFIG_DEFINITION
-from nilometer.client.descriptions import (
+from nilometer.client.admin.admin_keys import ADMIN_CONFIG_DEFINITION
+from nilometer.client.admin.descriptions import (
     BROKER_DEFAULT,
     ClusterDescription,
     ConfigChange,
@@ -25,9 +23,11 @@ from nilometer.client.descriptions import (
     ReplicaSize,
     ResourceType,
 )
-from nilometer.client.metadata_exchange import metadata_request, read_metadata
-from nilometer.client.offset_queries import READ_UNCOMMITTED, ListedOffset, list_offsets
-from nilometer.client.settings import ClientSettings, GivenConfig
+from nilometer.client.network.client import Client
+from nilometer.client.network.cluster_metadata import BrokerNode, TopicMetadata, TopicPartition
+from nilometer.client.network.metadata_exchange import metadata_request, read_metadata
+from nilometer.client.offsets.offset_queries import READ_UNCOMMITTED, ListedOffset, list_offsets
+from nilometer.client.settings.client_settings import ClientSettings, GivenConfig
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError

@@ -16,10 +16,10 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from nilometer.client.cluster_metadata import BrokerNode, ClusterMetadata
-from nilometer.client.config_keys import parse_server
-from nilometer.client.connection import Connection, ConnectionLost
-from nilometer.client.metadata_exchange import MetadataAnswer, metadata_request, read_metadata
+from nilometer.client.network.cluster_metadata import BrokerNode, ClusterMetadata
+from nilometer.client.network.connection import Connection, ConnectionLost
+from nilometer.client.network.metadata_exchange import MetadataAnswer, metadata_request, read_metadata
+from nilometer.client.settings.common_keys import parse_server
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.describe_replicas import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nilometer.client.durations import parse_duration_ms
-from nilometer.client.special_timestamps import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from nilometer.client.offsets.special_timestamps import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from nilometer.client.settings.durations import parse_duration_ms
 
 NONE = "none"
 BY_DURATION = "by_duration:"

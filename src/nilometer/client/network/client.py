@@ -1,7 +1,8 @@
 """One client of a cluster: where the brokers are, which of them to ask, and trying again.
 
-The shell around :mod:`~nilometer.client.cluster_metadata` and :mod:`~nilometer.client.connection_pool`
-that producer, consumer and admin share. Knows whom to ask and when to ask anew; what is asked is theirs.
+The shell around :class:`~nilometer.client.network.cluster_metadata.ClusterMetadata` and
+:class:`~nilometer.client.network.connection_pool.ConnectionPool` that producer, consumer and admin share.
+Knows whom to ask and when to ask anew; what is asked is theirs.
 
 Invariants:
 
@@ -17,13 +18,18 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import TypeVar
 
-from nilometer.client.backoff import Backoff
-from nilometer.client.cluster_metadata import BrokerNode, ClusterMetadata, TopicMetadata, TopicPartition
-from nilometer.client.config_keys import parse_server
-from nilometer.client.connection import ConnectionLost, MakeRequest
-from nilometer.client.connection_pool import ConnectionPool
-from nilometer.client.metadata_exchange import metadata_request, read_metadata
-from nilometer.client.settings import ClientSettings
+from nilometer.client.network.backoff import Backoff
+from nilometer.client.network.cluster_metadata import (
+    BrokerNode,
+    ClusterMetadata,
+    TopicMetadata,
+    TopicPartition,
+)
+from nilometer.client.network.connection import ConnectionLost, MakeRequest
+from nilometer.client.network.connection_pool import ConnectionPool
+from nilometer.client.network.metadata_exchange import metadata_request, read_metadata
+from nilometer.client.settings.client_settings import ClientSettings
+from nilometer.client.settings.common_keys import parse_server
 from nilometer.config import ConfigProblem
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from nilometer.client.cluster_metadata import NO_EPOCH, ClusterMetadata, TopicPartition
-from nilometer.client.consumer.offset_reset import OffsetReset
+from nilometer.client.network.cluster_metadata import NO_EPOCH, ClusterMetadata, TopicPartition
+from nilometer.client.offsets.offset_reset import OffsetReset
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 NO_OFFSET = -1

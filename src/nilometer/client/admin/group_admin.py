@@ -11,8 +11,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from nilometer.client.client import Client
-from nilometer.client.cluster_metadata import TopicPartition
 from nilometer.client.group.committer import Committer
 from nilometer.client.group.coordinator import Coordinator
 from nilometer.client.group.group_exchange import (
@@ -22,6 +20,8 @@ from nilometer.client.group.group_exchange import (
     fetch_offsets_request,
     read_fetched_offsets,
 )
+from nilometer.client.network.client import Client
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.wire.api_keys import ApiKey, NilometerApiKey
 from nilometer.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment, decode_subscription
 from nilometer.wire.describe_rebalances import RebalanceState

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
-from nilometer.client.client import Client
-from nilometer.client.cluster_metadata import NO_EPOCH, TopicPartition
-from nilometer.client.special_timestamps import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
+from nilometer.client.network.client import Client
+from nilometer.client.network.cluster_metadata import NO_EPOCH, TopicPartition
+from nilometer.client.offsets.special_timestamps import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Api, Message

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from nilometer.client.cluster_metadata import BrokerNode, TopicPartition
+from nilometer.client.network.cluster_metadata import BrokerNode, TopicPartition
 from nilometer.wire.errors import ErrorCode
 
 BROKER_DEFAULT = -1

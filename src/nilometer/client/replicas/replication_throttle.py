@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from nilometer.client.admin import Admin
-from nilometer.client.cluster_metadata import TopicPartition
-from nilometer.client.descriptions import AlterOperation, ConfigChange, ResourceType
+from nilometer.client.admin.admin import Admin
+from nilometer.client.admin.descriptions import AlterOperation, ConfigChange, ResourceType
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Api, Message

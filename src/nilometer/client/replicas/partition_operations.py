@@ -9,9 +9,9 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from nilometer.client.admin import Admin
-from nilometer.client.cluster_metadata import TopicMetadata, TopicPartition
-from nilometer.client.metadata_exchange import MetadataAnswer, metadata_request, read_metadata
+from nilometer.client.admin.admin import Admin
+from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartition
+from nilometer.client.network.metadata_exchange import MetadataAnswer, metadata_request, read_metadata
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Api, Message

@@ -16,8 +16,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 
-from nilometer.client.cluster_metadata import TopicPartition
-from nilometer.client.group.assignors import Assignments, AssignmentTask, MemberId
+from nilometer.client.group.assignors.assignor import Assignments, AssignmentTask, MemberId
+from nilometer.client.network.cluster_metadata import TopicPartition
 
 
 def balanced(task: AssignmentTask, owned: Mapping[MemberId, Sequence[TopicPartition]]) -> Assignments:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from nilometer.client.client import Client
-from nilometer.client.cluster_metadata import TopicPartition
 from nilometer.client.group.group_exchange import OffsetAndMetadata
-from nilometer.client.offset_queries import (
+from nilometer.client.network.client import Client
+from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.client.offsets.offset_queries import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     READ_COMMITTED,

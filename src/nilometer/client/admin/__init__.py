@@ -1,0 +1,1 @@
+"""Topics, settings and groups, looked at and changed from outside."""

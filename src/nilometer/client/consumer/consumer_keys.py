@@ -1,0 +1,60 @@
+"""The keys that a consumer knows, those of its group included: a closed set."""
+
+from __future__ import annotations
+
+from nilometer.client.group.group_keys import GROUP_KEYS
+from nilometer.client.offsets.offset_reset import parse_offset_reset
+from nilometer.client.settings.common_keys import API_TIMEOUT, COMMON_KEYS
+from nilometer.client.settings.key_kinds import boolean_key, choice_key, int_key
+from nilometer.config import ConfigDefinition, ConfigKey, ConfigKind
+from nilometer.config.definition import ConfigValue
+
+
+def _offset_reset(value: ConfigValue) -> str | None:
+    try:
+        parse_offset_reset(str(value))
+    except ValueError as problem:
+        return str(problem)
+    return None
+
+
+CONSUMER_KEYS: tuple[ConfigKey, ...] = (
+    *COMMON_KEYS,
+    API_TIMEOUT,
+    int_key(
+        "fetch.min.bytes", 1, "The broker answers once it has this many bytes, or after fetch.max.wait.ms."
+    ),
+    int_key(
+        "fetch.max.bytes", 52_428_800, "The largest answer to one fetch, in bytes (one batch may exceed it)."
+    ),
+    int_key("fetch.max.wait.ms", 500, "How long the broker may wait for fetch.min.bytes."),
+    int_key("max.partition.fetch.bytes", 1_048_576, "The most bytes of one partition in an answer."),
+    int_key("max.poll.records", 500, "The most records that one poll returns.", 1),
+    ConfigKey(
+        name="auto.offset.reset",
+        kind=ConfigKind.STRING,
+        default="latest",
+        doc="Where to read from when there is no position, or it is not in the log any more: earliest, "
+        "latest, none (that is an error), or by_duration:PT1H (the records of the last hour).",
+        validate=_offset_reset,
+    ),
+    choice_key(
+        "isolation.level",
+        "read_uncommitted",
+        ("read_uncommitted", "read_committed"),
+        "Whether records of open and aborted transactions are returned.",
+    ),
+    boolean_key("check.crcs", True, "Verify the checksum of every batch that is read."),
+    ConfigKey(
+        name="client.rack",
+        kind=ConfigKind.STRING,
+        default="",
+        doc="Where this client is, for reading nearby (KIP-392).",
+    ),
+    boolean_key(
+        "allow.auto.create.topics", True, "Let the broker create a topic that is read and not there."
+    ),
+    *GROUP_KEYS,
+)
+
+CONSUMER_CONFIG_DEFINITION = ConfigDefinition.of("consumer", CONSUMER_KEYS)

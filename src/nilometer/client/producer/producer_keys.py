@@ -1,0 +1,56 @@
+"""The keys that a producer knows, with Kafka's names, defaults and limits: a closed set."""
+
+from __future__ import annotations
+
+from nilometer.client.settings.common_keys import COMMON_KEYS
+from nilometer.client.settings.key_kinds import INT_MAX, boolean_key, choice_key, int_key, long_key
+from nilometer.config import ConfigDefinition, ConfigKey
+
+COMPRESSION_TYPES = ("none", "gzip", "snappy", "lz4", "zstd")
+PARTITIONER_CLASSES = ("default", "round_robin", "uniform_sticky")
+
+ACKS_ALL = -1
+
+PRODUCER_KEYS: tuple[ConfigKey, ...] = (
+    *COMMON_KEYS,
+    choice_key(
+        "acks",
+        "all",
+        ("all", "-1", "0", "1"),
+        "Who must have a record before it counts as written: all in-sync replicas, 1: the leader, 0: nobody.",
+    ),
+    int_key(
+        "batch.size", 16_384, "A batch of one partition is sent at this size, in bytes before compression."
+    ),
+    long_key("linger.ms", 5, "How long a batch that is not full waits for more records."),
+    long_key("buffer.memory", 33_554_432, "Bytes of records held at most; sending waits for room."),
+    long_key("max.block.ms", 60_000, "How long sending may wait for metadata or for room in the buffer."),
+    int_key("max.request.size", 1_048_576, "The largest request, and so the largest record, in bytes."),
+    int_key("delivery.timeout.ms", 120_000, "After how long a record that is not acknowledged has failed."),
+    int_key("retries", INT_MAX, "How often a batch is sent again after a failure that may pass."),
+    int_key("max.in.flight.requests.per.connection", 5, "Requests on their way to one broker at a time.", 1),
+    boolean_key(
+        "enable.idempotence", True, "Number the records so that retries can neither repeat nor reorder them."
+    ),
+    choice_key("compression.type", "none", COMPRESSION_TYPES, "The codec that batches are compressed with."),
+    int_key("compression.gzip.level", -1, "The level for gzip; -1 is the codec's own default.", -1, 9),
+    int_key("compression.lz4.level", 9, "The level for lz4.", 1, 17),
+    int_key("compression.zstd.level", 3, "The level for zstd.", -131_072, 22),
+    choice_key(
+        "partitioner.class",
+        "default",
+        PARTITIONER_CLASSES,
+        "default: hash of the key, else sticky; uniform_sticky: sticky, keys ignored; round_robin: in turn.",
+    ),
+    boolean_key("partitioner.ignore.keys", False, "Spread records evenly even where they have keys."),
+    boolean_key(
+        "partitioner.adaptive.partitioning.enable",
+        True,
+        "Give partitions with shorter queues more of the records.",
+    ),
+    boolean_key(
+        "allow.auto.create.topics", True, "Let the broker create a topic that is written to and not there."
+    ),
+)
+
+PRODUCER_CONFIG_DEFINITION = ConfigDefinition.of("producer", PRODUCER_KEYS)

@@ -1,0 +1,70 @@
+"""The keys that every client has, with Kafka's names, defaults and limits."""
+
+from __future__ import annotations
+
+from nilometer.client.settings.key_kinds import int_key, long_key
+from nilometer.config import ConfigKey, ConfigKind, ConfigProblem
+from nilometer.config.definition import ConfigValue
+
+
+def parse_server(text: str) -> tuple[str, int]:
+    """``host:port`` (an IPv6 host in brackets). Raises ConfigProblem."""
+    host, separator, port = text.rpartition(":")
+    host = host.strip().removeprefix("[").removesuffix("]")
+    if not separator or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ConfigProblem(
+            "bootstrap.servers",
+            f"Invalid value {text} for configuration bootstrap.servers: must be host:port",
+        )
+    return host, int(port)
+
+
+def _servers(value: ConfigValue) -> str | None:
+    assert isinstance(value, tuple)
+    if not value:
+        return "must name at least one host:port"
+    for text in value:
+        try:
+            parse_server(text)
+        except ConfigProblem:
+            return f"{text} is not of the form host:port"
+    return None
+
+
+COMMON_KEYS: tuple[ConfigKey, ...] = (
+    ConfigKey(
+        name="bootstrap.servers",
+        kind=ConfigKind.LIST,
+        default=None,
+        doc="The brokers to ask first for the rest of the cluster, as host:port.",
+        validate=_servers,
+    ),
+    ConfigKey(
+        name="client.id",
+        kind=ConfigKind.STRING,
+        default="nilometer",
+        doc="The name that this client gives itself in requests; it appears in the brokers' logs.",
+    ),
+    int_key("request.timeout.ms", 30_000, "How long to wait for the response to one request.", 1),
+    long_key(
+        "retry.backoff.ms", 100, "The pause before the first retry; it doubles with each further failure."
+    ),
+    long_key("retry.backoff.max.ms", 1_000, "The longest pause between retries."),
+    long_key(
+        "reconnect.backoff.ms",
+        50,
+        "The pause before connecting again to a broker; it doubles with each failure.",
+    ),
+    long_key("reconnect.backoff.max.ms", 1_000, "The longest pause between attempts to connect to a broker."),
+    long_key(
+        "socket.connection.setup.timeout.ms", 10_000, "How long to wait for a connection to be set up.", 1
+    ),
+    long_key(
+        "metadata.max.age.ms", 300_000, "After how long metadata is fetched anew though nothing changed."
+    ),
+)
+
+API_TIMEOUT: ConfigKey = int_key(
+    "default.api.timeout.ms", 60_000, "How long an operation may take, all its retries included."
+)
+"""A key of those clients whose operations are tried again: consumer and admin."""
