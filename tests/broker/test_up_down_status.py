@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -48,6 +49,16 @@ class Shell:
     def pids(self) -> list[int | None]:
         return [broker["pid"] for broker in self.brokers()]
 
+    def processes(self) -> list[int]:
+        """Of all processes of this machine, the brokers on this folder, whoever knows of them."""
+        folder = os.fsencode(self.data_dir)
+        found: list[int] = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has ended since
+                if folder in (line := (entry / "cmdline").read_bytes()) and b"nilometer.broker" in line:
+                    found.append(int(entry.name))
+        return found
+
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
@@ -56,6 +67,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     if shell.data_dir.exists():
         shell.run("down")
         assert [broker["state"] for broker in shell.brokers()] == ["down"] * len(shell.brokers())
+    assert not shell.processes(), "none runs that the folder does not know of"
 
 
 def answers(port: int) -> bool:
@@ -123,14 +135,51 @@ def test_up_in_the_foreground_stops_what_it_started(shell: Shell, how: signal.Si
     assert (shell.data_dir / "broker-1" / "logs" / ".kafka_cleanshutdown").exists()
 
 
-def test_ctrl_c_while_it_starts_leaves_nothing_behind(shell: Shell) -> None:
-    port = neighbouring_ports(2)
-    up = shell.start("up", "--brokers", "2", "--port", str(port))
-    eventually((shell.data_dir / "broker-2" / "broker.log").exists, "brokers are on their way")
-    up.send_signal(signal.SIGINT)
-    assert up.wait(TIMEOUT_S) in (0, 1, 130)
-    assert shell.pids() == [None, None]
-    assert is_free(port) and is_free(port + 1)
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+@pytest.mark.parametrize("broker_id", [1, 2, 3])
+def test_a_signal_while_it_starts_leaves_nothing_behind(
+    shell: Shell, how: signal.Signals, broker_id: int
+) -> None:
+    port = neighbouring_ports(3)
+    up = shell.start("up", "--brokers", "3", "--port", str(port))
+    eventually((shell.data_dir / f"broker-{broker_id}" / "broker.log").exists, "brokers are on their way")
+    up.send_signal(how)
+    assert up.wait(TIMEOUT_S) in (0, 1, 130, 143)
+    assert not shell.processes()
+    assert shell.pids() == [None] * 3
+    assert all(is_free(port + number) for number in range(3))
+
+
+def test_a_broker_whose_start_command_has_gone_stops_by_itself(tmp_path: Path) -> None:
+    """Nobody has written down that it runs, so nobody could stop it."""
+    (port,) = free_ports(1)
+    read_end, write_end = os.pipe()
+    settings = {
+        "node.id": "1",
+        "listeners": f"PLAINTEXT://{HOST}:{port}",
+        "log.dirs": str(tmp_path / "logs"),
+        "nilometer.coordination": f"local:{tmp_path / 'coordination'}",
+    }
+    properties = tmp_path / "server.properties"
+    properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    broker = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "nilometer.broker",
+            *("--config", properties),
+            *("--ready-fd", str(write_end)),
+        ],
+        pass_fds=(write_end,),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(read_end)
+    os.close(write_end)
+    _, said = broker.communicate(timeout=TIMEOUT_S)
+    assert broker.returncode == 1
+    assert "ended before it was ready" in said
+    assert (tmp_path / "logs" / ".kafka_cleanshutdown").exists()
 
 
 def test_a_busy_port_fails_with_the_reason_and_starts_nothing(shell: Shell, tmp_path: Path) -> None:

@@ -88,7 +88,8 @@ async def _serve(config: BrokerConfig, ready_fd: int | None) -> int:
         await _first(starting, stopping)
         if starting.done():
             await starting
-            _announce(broker, ready_fd)
+            if not _announce(broker, ready_fd):
+                return 1
             # What lives now mostly lives for ever: keep the collector from walking it again and again.
             gc.collect()
             gc.freeze()
@@ -109,10 +110,17 @@ async def _first(*futures: asyncio.Future[Any]) -> None:
     await done.wait()
 
 
-def _announce(broker: Broker, ready_fd: int | None) -> None:
+def _announce(broker: Broker, ready_fd: int | None) -> bool:
+    """False where whoever started this broker has gone: nobody knows that it runs, so it shall not."""
     endpoint = broker.endpoint
     logger.info("Ready: serving clients on %s:%d", endpoint.host, endpoint.port)
-    if ready_fd is not None:
-        with contextlib.suppress(BrokenPipeError):
-            os.write(ready_fd, f"{endpoint.host}:{endpoint.port}\n".encode())
+    if ready_fd is None:
+        return True
+    try:
+        os.write(ready_fd, f"{endpoint.host}:{endpoint.port}\n".encode())
+    except BrokenPipeError:
+        logger.error("The command that started this broker ended before it was ready: stopping")
+        return False
+    finally:
         os.close(ready_fd)
+    return True

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from nilometer.cli.local_cluster import BrokerProcess, LaunchFailed, LocalCluster
+from nilometer.cli.pipeline_signals import exit_on_sigterm
 
 DEFAULT_DATA_DIR = ".nilometer/data"
 _data_dir = click.option(
@@ -86,14 +87,16 @@ def up(
     listeners = (
         {one: f"PLAINTEXT://{host}:{port + one - 1}" for one in down_ids} if _is_given("port") else None
     )
+    exit_on_sigterm()
     try:
-        cluster.start(down_ids, settings, listeners)
+        started = cluster.start(down_ids, settings, listeners)
     except LaunchFailed as problem:
         raise click.ClickException(str(problem)) from None
-    running = cluster.brokers()
-    click.echo("bootstrap.servers=" + ",".join(f"{one.host}:{one.port}" for one in running))
-    if not detach:
-        _stay(cluster, [one for one in running if one.id in down_ids])
+    ready = "bootstrap.servers=" + ",".join(f"{one.host}:{one.port}" for one in cluster.brokers())
+    if detach:
+        click.echo(ready)
+    else:
+        _stay(cluster, started, ready)
 
 
 def _is_given(parameter: str) -> bool:
@@ -112,12 +115,17 @@ def _cluster_properties(brokers: int, coordination: str) -> dict[str, str]:
     }
 
 
-def _stay(cluster: LocalCluster, started: list[BrokerProcess]) -> None:
-    """Wait for Ctrl-C or SIGTERM, then stop the brokers that this command started."""
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda _number, _frame: None)
-    click.echo("Press Ctrl-C to stop.", err=True)
-    signal.pause()
+def _stay(cluster: LocalCluster, started: list[BrokerProcess], ready: str) -> None:
+    """Say ``ready``, wait for Ctrl-C or SIGTERM, then stop the brokers that this command started."""
+    both = {signal.SIGINT, signal.SIGTERM}
+    try:
+        click.echo(ready)
+        click.echo("Press Ctrl-C to stop.", err=True)
+        # Blocked and waited for, not paused for: a signal that comes between two instructions is not missed.
+        signal.pthread_sigmask(signal.SIG_BLOCK, both)
+        signal.sigwait(both)
+    except (KeyboardInterrupt, SystemExit):
+        signal.pthread_sigmask(signal.SIG_BLOCK, both)
     click.echo("Stopping ...", err=True)
     _stop(cluster, started)
 

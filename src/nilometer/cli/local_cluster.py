@@ -8,13 +8,14 @@ mistaken for a broker.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -59,6 +60,22 @@ def _process_started(pid: int) -> str | None:
         ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
     )  # systems without /proc
     return listing.stdout.strip() or None
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """Ctrl-C and SIGTERM wait until the block ends: between the birth of a process and the moment that its
+    object exists, an exception would leave nobody who could end it."""
+    received: list[int] = []
+    both = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda got, _frame: received.append(got)) for number in both]
+    try:
+        yield
+    finally:
+        for number, handler in zip(both, before, strict=True):
+            signal.signal(number, handler)
+    for number in received[:1]:
+        signal.raise_signal(number)
 
 
 class LocalCluster:
@@ -115,11 +132,12 @@ class LocalCluster:
 
         Raises LaunchFailed; none is left half up.
         """
-        launches = [
-            _Launch(self, broker_id, overrides | ({"listeners": listeners[broker_id]} if listeners else {}))
-            for broker_id in broker_ids
-        ]
+        launches: list[_Launch] = []
         try:
+            with _signals_held():
+                for broker_id in broker_ids:
+                    at = {"listeners": listeners[broker_id]} if listeners else {}
+                    launches.append(_Launch(self, broker_id, overrides | at))
             for launch in launches:
                 launch.wait_ready()
         except BaseException:
@@ -176,7 +194,10 @@ class LocalCluster:
 
 
 class _Launch:
-    """One broker process on its way up. Its readiness comes through a pipe; its end, through the same."""
+    """One broker process on its way up. Its readiness comes through a pipe; its end, through the same.
+
+    A broker whose pipe is closed before it is ready stops: nobody has written down that it runs.
+    """
 
     def __init__(self, cluster: LocalCluster, broker_id: int, overrides: dict[str, str]) -> None:
         self._cluster = cluster
@@ -222,9 +243,8 @@ class _Launch:
         self._cluster.write_record(self._id, self._process.pid, host, int(port))
 
     def abandon(self) -> None:
-        if self._process.poll() is None:
-            self._process.terminate()
-            self._process.wait(STOP_TIMEOUT_S)
+        self._process.terminate()
+        self._process.wait(STOP_TIMEOUT_S)
 
     def _reason(self) -> str:
         self._process.wait(5)
