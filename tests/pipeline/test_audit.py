@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from nilometer.cli import audit_command as command
+from nilometer.cli.pipelines import audit_command as command
 from nilometer.pipeline import spark_session
 from nilometer.pipeline.audit.audit import audit
 from nilometer.pipeline.audit.findings import Kind

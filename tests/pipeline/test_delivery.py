@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from click.testing import CliRunner
 
-from nilometer.cli.pipeline_commands import pipeline
+from nilometer.cli.pipelines.pipeline_commands import pipeline
 from nilometer.client.consumer.fetched_records import ConsumerRecord
 from nilometer.pipeline import delivery
 from nilometer.pipeline.delivery import Deliverer, DeliveryNotes, Webhook

@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 import nilometer
-from nilometer.cli.pipeline_commands import pipeline, topics_of
-from nilometer.cli.spark_commands import spark as spark_group
+from nilometer.cli.pipelines.pipeline_commands import pipeline, topics_of
+from nilometer.cli.pipelines.spark_commands import spark as spark_group
 from nilometer.pipeline import java
 from nilometer.pipeline.catalogue import SHIPPED
 from nilometer.pipeline.errors import DataLoss, OptionError, PipelineProblem, readable
@@ -203,7 +203,7 @@ def test_one_process_at_a_time_runs_a_pipeline(tmp_path):
 @pytest.mark.parametrize("how", [None, signal.SIGINT, signal.SIGTERM])
 def test_what_a_session_puts_on_disk_goes_when_its_process_does(how):
     program = (
-        "from nilometer.cli.pipeline_signals import exit_on_sigterm\n"
+        "from nilometer.cli.signals import exit_on_sigterm\n"
         "from nilometer.pipeline.spark_session import work_folder\n"
         "exit_on_sigterm()\n"
         "print(work_folder(), flush=True)\n"

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from nilometer.cli.pipeline_commands import pipeline
+from nilometer.cli.pipelines.pipeline_commands import pipeline
 from nilometer.pipeline.errors import PipelineProblem
 from nilometer.pipeline.postgres_capture import Capture
 from nilometer.pipeline.shipped import changelog

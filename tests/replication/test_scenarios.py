@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from nilometer.cli.model_check_commands import model_check
-from nilometer.cli.scenario_commands import scenario
+from nilometer.cli.simulation.model_check_commands import model_check
+from nilometer.cli.simulation.scenario_commands import scenario
 from nilometer.simulation.scenarios import SCENARIOS
 
 EXPECTED = Path(__file__).parent / "scenarios"

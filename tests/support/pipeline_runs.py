@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from nilometer.cli.pipeline_state_commands import render_report
+from nilometer.cli.pipelines.pipeline_state_commands import render_report
 from nilometer.pipeline import runner
 from nilometer.pipeline.catalogue import SHIPPED
 from nilometer.pipeline.run_record import RunFolder

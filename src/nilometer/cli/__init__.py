@@ -1,1 +1,1 @@
-"""The `nilometer` command. Each command is a module of its own, imported when it is used."""
+"""The `nilometer` command. Each command is a module, in the folder of its subject, imported when used."""

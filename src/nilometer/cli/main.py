@@ -32,33 +32,39 @@ class _Lazy(NamedTuple):
 
 COMMANDS: dict[str, _Lazy] = {
     "up": _Lazy(
-        "broker_commands", "up", "Start a cluster on this machine: those of its brokers that are down."
+        "cluster.broker_commands",
+        "up",
+        "Start a cluster on this machine: those of its brokers that are down.",
     ),
-    "down": _Lazy("broker_commands", "down", "Stop the brokers of a data folder."),
-    "status": _Lazy("broker_commands", "status", "Say which brokers of a data folder run."),
-    "broker": _Lazy("broker_commands", "broker", "Run one broker in the foreground."),
-    "topic": _Lazy("topic_commands", "topic", "Create, list, describe, alter and delete topics."),
-    "produce": _Lazy("produce_command", "produce", "Write the lines of standard input to a topic."),
-    "consume": _Lazy("consume_command", "consume", "Print the records of a topic."),
+    "down": _Lazy("cluster.broker_commands", "down", "Stop the brokers of a data folder."),
+    "status": _Lazy("cluster.broker_commands", "status", "Say which brokers of a data folder run."),
+    "broker": _Lazy("cluster.broker_commands", "broker", "Run one broker in the foreground."),
+    "topic": _Lazy("topics.topic_commands", "topic", "Create, list, describe, alter and delete topics."),
+    "produce": _Lazy("records.produce_command", "produce", "Write the lines of standard input to a topic."),
+    "consume": _Lazy("records.consume_command", "consume", "Print the records of a topic."),
     "group": _Lazy(
-        "group_commands", "group", "List, describe and delete consumer groups, reset their offsets."
+        "groups.group_commands", "group", "List, describe and delete consumer groups, reset their offsets."
     ),
-    "ingest": _Lazy("ingest_command", "ingest", "Write the lines of files to a topic, each once."),
+    "ingest": _Lazy("records.ingest_command", "ingest", "Write the lines of files to a topic, each once."),
     "replicas": _Lazy(
-        "replicas_commands", "replicas", "Show every replica's log end, high watermark and epochs."
+        "replicas.replicas_commands", "replicas", "Show every replica's log end, high watermark and epochs."
     ),
-    "log": _Lazy("log_commands", "log", "Look into segment files."),
-    "reassign": _Lazy("reassign_commands", "reassign", "Move partitions onto other brokers."),
-    "elect-leaders": _Lazy("elect_leaders_commands", "elect_leaders", "Let other replicas lead."),
-    "metadata": _Lazy("metadata_commands", "metadata", "Read the cluster's metadata log."),
-    "scenario": _Lazy("scenario_commands", "scenario", "Tell the stories of replication, step by step."),
+    "log": _Lazy("records.log_commands", "log", "Look into segment files."),
+    "reassign": _Lazy("replicas.reassign_commands", "reassign", "Move partitions onto other brokers."),
+    "elect-leaders": _Lazy("replicas.elect_leaders_commands", "elect_leaders", "Let other replicas lead."),
+    "metadata": _Lazy("cluster.metadata_commands", "metadata", "Read the cluster's metadata log."),
+    "scenario": _Lazy(
+        "simulation.scenario_commands", "scenario", "Tell the stories of replication, step by step."
+    ),
     "model-check": _Lazy(
-        "model_check_commands", "model_check", "Try every course of events of a small cluster."
+        "simulation.model_check_commands", "model_check", "Try every course of events of a small cluster."
     ),
-    "simulate": _Lazy("simulate_commands", "simulate", "Run whole clusters through bad luck, by seed."),
-    "audit": _Lazy("audit_command", "audit", "Check every replica against itself and the others."),
-    "pipeline": _Lazy("pipeline_commands", "pipeline", "Run the shipped Spark pipelines."),
-    "spark": _Lazy("spark_commands", "spark", "Run Spark jobs of your own on topics."),
+    "simulate": _Lazy(
+        "simulation.simulate_commands", "simulate", "Run whole clusters through bad luck, by seed."
+    ),
+    "audit": _Lazy("pipelines.audit_command", "audit", "Check every replica against itself and the others."),
+    "pipeline": _Lazy("pipelines.pipeline_commands", "pipeline", "Run the shipped Spark pipelines."),
+    "spark": _Lazy("pipelines.spark_commands", "spark", "Run Spark jobs of your own on topics."),
 }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from nilometer.cli.cluster_options import json_option
-from nilometer.cli.log_dump import dump_file, is_known
+from nilometer.cli.records.log_dump import dump_file, is_known
 
 _PATH = click.Path(exists=True)
 

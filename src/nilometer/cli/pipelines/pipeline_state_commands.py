@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from nilometer.cli.pipeline_signals import exit_on_sigterm
+from nilometer.cli.signals import exit_on_sigterm
 from nilometer.pipeline.catalogue import SHIPPED, Shipped
 from nilometer.pipeline.errors import PipelineProblem
 from nilometer.pipeline.run_record import HOME, RUNNING, RunFolder, RunRecord, runs

@@ -12,10 +12,10 @@ import click
 from rich.console import Console
 
 from nilometer.broker.settings.config import parse_properties
-from nilometer.cli.broker_commands import DEFAULT_DATA_DIR
+from nilometer.cli.cluster.broker_commands import DEFAULT_DATA_DIR
+from nilometer.cli.cluster.local_cluster import LocalCluster
 from nilometer.cli.cluster_options import json_option, print_table
-from nilometer.cli.local_cluster import LocalCluster
-from nilometer.cli.pipeline_signals import exit_on_sigterm
+from nilometer.cli.signals import exit_on_sigterm
 from nilometer.pipeline.errors import PipelineProblem, readable
 
 if TYPE_CHECKING:

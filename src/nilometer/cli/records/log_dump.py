@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from nilometer.cli.record_format import as_text_or_base64
+from nilometer.cli.records.record_format import as_text_or_base64
 from nilometer.runtime import Disk
 from nilometer.runtime.system_disk import SystemDisk
 from nilometer.storage import checkpoints, names, producer_snapshot, transaction_index

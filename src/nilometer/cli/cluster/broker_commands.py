@@ -13,8 +13,8 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Table
 
-from nilometer.cli.local_cluster import BrokerProcess, LaunchFailed, LocalCluster
-from nilometer.cli.pipeline_signals import exit_on_sigterm
+from nilometer.cli.cluster.local_cluster import BrokerProcess, LaunchFailed, LocalCluster
+from nilometer.cli.signals import exit_on_sigterm
 
 DEFAULT_DATA_DIR = ".nilometer/data"
 _data_dir = click.option(

@@ -14,9 +14,15 @@ from rich.console import Console
 from rich.table import Table
 
 from nilometer.cli.cluster_options import parse_pairs
-from nilometer.cli.pipeline_feed_commands import capture, deliver, demo, sample
-from nilometer.cli.pipeline_signals import exit_on_sigterm, stop_on_signals
-from nilometer.cli.pipeline_state_commands import home_option, render_report, report_command, status, stop
+from nilometer.cli.pipelines.pipeline_feed_commands import capture, deliver, demo, sample
+from nilometer.cli.pipelines.pipeline_state_commands import (
+    home_option,
+    render_report,
+    report_command,
+    status,
+    stop,
+)
+from nilometer.cli.signals import exit_on_sigterm, stop_on_signals
 from nilometer.pipeline.catalogue import SHIPPED, Shipped
 from nilometer.pipeline.errors import PipelineProblem
 from nilometer.pipeline.run_record import FAILED, FINISHED, STOPPED, RunFolder

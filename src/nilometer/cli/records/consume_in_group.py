@@ -9,7 +9,7 @@ import asyncio
 import sys
 
 from nilometer.cli.cluster_options import stop_on_signals
-from nilometer.cli.record_format import Formatter
+from nilometer.cli.records.record_format import Formatter
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.group.committer import CommitFailed
 from nilometer.client.settings.client_settings import GivenConfig

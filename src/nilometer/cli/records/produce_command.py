@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import click
 
 from nilometer.cli.cluster_options import bootstrap_option, json_option, parse_pairs, print_json, run_async
-from nilometer.cli.standard_input import input_lines
+from nilometer.cli.records.standard_input import input_lines
 from nilometer.client.producer.delivery import Delivery
 from nilometer.client.producer.producer import Producer
 from nilometer.client.producer.producer_keys import COMPRESSION_TYPES

@@ -21,7 +21,7 @@ from nilometer.cli.cluster_options import (
     run_async,
     stop_on_signals,
 )
-from nilometer.cli.replicas_view import document, picture
+from nilometer.cli.replicas.replicas_view import document, picture
 from nilometer.client.replicas.replica_survey import ReplicaSurvey, Survey
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from nilometer.cli.cluster_options import bootstrap_option, json_option, print_json, print_table
-from nilometer.cli.group_choice import (
+from nilometer.cli.groups.group_choice import (
     TIMEOUT_MS,
     all_groups_option,
     chosen_groups,
@@ -17,8 +17,8 @@ from nilometer.cli.group_choice import (
     names_argument,
     run_work,
 )
-from nilometer.cli.group_offset_commands import delete_offsets, reset_offsets
-from nilometer.cli.group_view import describe_group, group_document
+from nilometer.cli.groups.group_offset_commands import delete_offsets, reset_offsets
+from nilometer.cli.groups.group_view import describe_group, group_document
 from nilometer.client.admin.admin import Admin
 from nilometer.client.admin.group_admin import GroupAdmin, GroupDescription
 from nilometer.client.admin.group_offsets import PartitionLag, lags

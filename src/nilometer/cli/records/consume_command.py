@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import click
 
 from nilometer.cli.cluster_options import bootstrap_option, parse_pairs, run_async, stop_on_signals
-from nilometer.cli.consume_in_group import consume_in_group
-from nilometer.cli.record_format import BadFormat, Formatter, json_lines, template, value_lines
+from nilometer.cli.records.consume_in_group import consume_in_group
+from nilometer.cli.records.record_format import BadFormat, Formatter, json_lines, template, value_lines
 from nilometer.cli.times import parse_time
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.network.cluster_metadata import TopicPartition

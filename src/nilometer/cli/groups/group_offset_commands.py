@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from nilometer.cli.cluster_options import bootstrap_option, json_option, print_json, print_table
-from nilometer.cli.group_choice import (
+from nilometer.cli.groups.group_choice import (
     TIMEOUT_MS,
     all_groups_option,
     chosen_groups,
@@ -18,7 +18,7 @@ from nilometer.cli.group_choice import (
     run_work,
     topics_metavar,
 )
-from nilometer.cli.group_view import reset_document, reset_rows
+from nilometer.cli.groups.group_view import reset_document, reset_rows
 from nilometer.cli.times import parse_time
 from nilometer.client.admin.admin import Admin
 from nilometer.client.admin.group_admin import DEAD, EMPTY, GroupAdmin

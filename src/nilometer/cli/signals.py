@@ -1,4 +1,4 @@
-"""What Ctrl-C and SIGTERM do to commands that run Spark.
+"""What Ctrl-C and SIGTERM do to commands that run brokers or Spark.
 
 A process that ends of itself removes what it has put on disk; one that a signal ends does not.
 """

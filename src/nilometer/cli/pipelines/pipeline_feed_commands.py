@@ -13,10 +13,10 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from nilometer.cli.cluster.local_cluster import LaunchFailed, LocalCluster
 from nilometer.cli.cluster_options import bootstrap_option, parse_pairs, run_async
-from nilometer.cli.local_cluster import LaunchFailed, LocalCluster
-from nilometer.cli.pipeline_signals import exit_on_sigterm
-from nilometer.cli.pipeline_state_commands import home_option
+from nilometer.cli.pipelines.pipeline_state_commands import home_option
+from nilometer.cli.signals import exit_on_sigterm
 from nilometer.client.admin.admin import Admin
 from nilometer.client.admin.descriptions import BROKER_DEFAULT, NewTopic
 from nilometer.client.consumer.consumer import Consumer
@@ -239,7 +239,7 @@ def demo(
 
     Begins anew each time: what a demo before has left in the folder is removed.
     """
-    from nilometer.cli.pipeline_commands import run
+    from nilometer.cli.pipelines.pipeline_commands import run
 
     exit_on_sigterm()  # the broker is stopped however this ends
     folder = folder or Path(".nilometer", "pipeline-demo", name)

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from nilometer.cli.cluster_options import bootstrap_option, json_option, print_json, print_table, run_async
-from nilometer.cli.reassign_view import MoveBars, moved_bytes, progress_document, progress_rows
+from nilometer.cli.replicas.reassign_view import MoveBars, moved_bytes, progress_document, progress_rows
 from nilometer.client.admin.admin import Admin
 from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartition
 from nilometer.client.replicas.partition_operations import (

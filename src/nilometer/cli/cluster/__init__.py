@@ -1,0 +1,1 @@
+"""Brokers on this machine, and the metadata log that brokers agree through."""

@@ -1,0 +1,1 @@
+"""Consumer groups: their members, their lag, their offsets."""

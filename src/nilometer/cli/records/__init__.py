@@ -1,0 +1,1 @@
+"""Records: written, read, taken in from files, and looked at in segment files."""

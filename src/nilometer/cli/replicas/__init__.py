@@ -1,0 +1,1 @@
+"""Replicas: looked at, made leaders, moved onto other brokers."""

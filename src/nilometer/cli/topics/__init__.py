@@ -1,0 +1,1 @@
+"""Topics: created, listed, described, altered, deleted."""
