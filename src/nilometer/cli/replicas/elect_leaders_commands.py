@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import click
 
+from nilometer.cli.cluster_clients import admin_of
 from nilometer.cli.cluster_options import bootstrap_option, json_option, print_json, run_async
 from nilometer.client.admin.admin import Admin
 from nilometer.client.network.cluster_metadata import TopicPartition
@@ -18,7 +19,6 @@ from nilometer.client.replicas.partition_operations import (
 from nilometer.client.replicas.partition_operations import (
     elect_leaders as ask_to_elect,
 )
-from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 
@@ -54,7 +54,7 @@ def elect_leaders(
         raise click.UsageError("--partition goes with one --topic")
 
     async def work() -> PartitionOutcomes:
-        async with Admin(Runtime.system(), {"bootstrap.servers": bootstrap}) as admin:
+        async with admin_of(bootstrap) as admin:
             wanted = None if elect_all else await _partitions(admin, topics, partitions)
             return await ask_to_elect(admin, ElectionType[kind], wanted)
 

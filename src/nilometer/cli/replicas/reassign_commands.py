@@ -14,22 +14,20 @@ from typing import Any
 
 import click
 
+from nilometer.cli.cluster_clients import admin_of, survey_of
 from nilometer.cli.cluster_options import bootstrap_option, json_option, print_json, print_table, run_async
-from nilometer.cli.replicas.reassign_view import MoveBars, moved_bytes, progress_document, progress_rows
+from nilometer.cli.replicas.reassign_files import read_targets, write_targets
+from nilometer.cli.replicas.reassign_plan import plan
+from nilometer.cli.replicas.reassign_view import MoveBars, progress_document, progress_rows
 from nilometer.client.admin.admin import Admin
-from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartition
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.replicas.partition_operations import (
     PartitionOutcomes,
     alter_reassignments,
     describe_by_controller,
     list_reassignments,
 )
-from nilometer.client.replicas.reassignment_file import (
-    BadReassignment,
-    Targets,
-    format_reassignment,
-    parse_reassignment,
-)
+from nilometer.client.replicas.reassignment_file import Targets
 from nilometer.client.replicas.reassignment_progress import (
     MoveProgress,
     MoveState,
@@ -39,10 +37,6 @@ from nilometer.client.replicas.reassignment_progress import (
 from nilometer.client.replicas.replica_survey import ReplicaSurvey
 from nilometer.client.replicas.replication_throttle import throttle as set_throttle
 from nilometer.client.replicas.replication_throttle import unthrottle
-from nilometer.cluster.identifiers import BrokerId
-from nilometer.cluster.placement import CannotPlace, UsableBroker
-from nilometer.cluster.reassignment_plan import PlannedMove, plan_reassignment
-from nilometer.runtime import Runtime
 from nilometer.wire.errors import KafkaError
 
 POLL_S = 0.3
@@ -61,95 +55,7 @@ def reassign() -> None:
     """
 
 
-# --- plan
-
-
-@reassign.command()
-@click.option("--topic", "topics", multiple=True, required=True, help="A topic to place; repeatable.")
-@click.option(
-    "--brokers", "broker_list", metavar="ID[,…]", help="The brokers to use; by default all that live."
-)
-@click.option("--replication-factor", type=click.IntRange(1, 32767), help="Change it to this.")
-@click.option("--ignore-racks", is_flag=True, help="Do not spread replicas over racks.")
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Where the plan goes.")
-@click.option(
-    "--rollback",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Where the assignment as it is now goes, of what would change.",
-)
-@bootstrap_option
-def plan(
-    topics: tuple[str, ...],
-    broker_list: str | None,
-    replication_factor: int | None,
-    ignore_racks: bool,
-    output: Path | None,
-    rollback: Path | None,
-    bootstrap: str,
-) -> None:
-    """Spread topics evenly over brokers and racks, moving as little as possible.
-
-    The plan goes to standard output, what it amounts to, to standard error. Nothing is moved yet.
-    """
-    broker_ids = _parse_brokers(broker_list)
-
-    async def work() -> tuple[list[PlannedMove], int]:
-        async with _admin(bootstrap) as admin:
-            assigned = {
-                name: _assignment(topic)
-                for name, topic in (await describe_by_controller(admin, topics)).items()
-            }
-            brokers = await _usable_brokers(admin, broker_ids, ignore_racks)
-            moves = plan_reassignment(assigned, brokers, replication_factor)
-            async with _survey(bootstrap) as survey:
-                return moves, moved_bytes(moves, await survey.look(topics))
-
-    try:
-        moves, copied_bytes = run_async(work())
-    except CannotPlace as problem:
-        raise click.ClickException(str(problem)) from None
-    _write_plan(moves, output, rollback)
-    copies = sum(len(move.added) for move in moves)
-    click.echo(
-        f"{len(moves)} partitions change, {copies} replicas are copied ({copied_bytes:,} bytes)."
-        if moves
-        else "Nothing has to move.",
-        err=True,
-    )
-
-
-def _write_plan(moves: Sequence[PlannedMove], output: Path | None, rollback: Path | None) -> None:
-    after = {TopicPartition(m.topic, m.partition): m.after for m in moves}
-    if output is None:
-        click.echo(format_reassignment(after))
-    else:
-        _write(output, after)
-    if rollback is not None:
-        before = {TopicPartition(m.topic, m.partition): m.before for m in moves}
-        _write(rollback, before)
-
-
-def _parse_brokers(text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    items = [item.strip() for item in text.split(",") if item.strip()]
-    if not items or not all(item.isdecimal() for item in items):
-        raise click.BadParameter("takes broker ids, like 1,2,3", param_hint="--brokers")
-    return sorted({int(item) for item in items})
-
-
-def _assignment(topic: TopicMetadata) -> dict[int, tuple[BrokerId, ...]]:
-    return {part.partition: tuple(BrokerId(one) for one in part.replicas) for part in topic.partitions}
-
-
-async def _usable_brokers(
-    admin: Admin, broker_ids: Sequence[int] | None, ignore_racks: bool
-) -> list[UsableBroker]:
-    live = {node.node_id: node for node in (await admin.describe_cluster()).brokers}
-    wanted = sorted(live) if broker_ids is None else broker_ids
-    if absent := [one for one in wanted if one not in live]:
-        raise click.ClickException(f"not among the live brokers: {', '.join(map(str, absent))}")
-    return [UsableBroker(BrokerId(one), None if ignore_racks else live[one].rack) for one in wanted]
+reassign.add_command(plan)
 
 
 # --- execute
@@ -175,13 +81,13 @@ def execute(
     file: Any, bytes_per_second: int | None, rollback: Path | None, as_json: bool, bootstrap: str
 ) -> None:
     """Begin the moves of FILE. They go on by themselves; `status FILE --wait` follows them."""
-    targets = _parse(file)
+    targets = read_targets(file)
 
     async def work() -> tuple[Targets, PartitionOutcomes]:
-        async with _admin(bootstrap) as admin:
+        async with admin_of(bootstrap) as admin:
             before = await _present(admin, targets)
             if rollback is not None:
-                _write(rollback, before)
+                write_targets(rollback, before)
             if bytes_per_second is not None:
                 await set_throttle(admin, before, targets, bytes_per_second)
             return before, await alter_reassignments(admin, targets)
@@ -240,10 +146,10 @@ def status(file: Any, wait: bool, preserve_throttles: bool, as_json: bool, boots
 
     When all moves of FILE are over, the throttle of its topics and brokers is removed.
     """
-    targets = _parse(file) if file is not None else None
+    targets = read_targets(file) if file is not None else None
 
     async def work() -> tuple[list[MoveProgress], bool]:
-        async with _admin(bootstrap) as admin, _survey(bootstrap) as survey:
+        async with admin_of(bootstrap) as admin, survey_of(bootstrap) as survey:
             progress = await _follow(admin, survey, targets, wait, quiet=as_json)
             if targets is None or preserve_throttles or not is_over(progress):
                 return progress, False
@@ -290,10 +196,10 @@ def cancel(file: Any, cancel_all: bool, preserve_throttles: bool, bootstrap: str
     """Call off the moves of FILE, or all: partitions keep the replicas they had before."""
     if (file is None) != cancel_all:
         raise click.UsageError("give either FILE or --all")
-    named = _parse(file) if file is not None else None
+    named = read_targets(file) if file is not None else None
 
     async def work() -> PartitionOutcomes:
-        async with _admin(bootstrap) as admin:
+        async with admin_of(bootstrap) as admin:
             ongoing = await list_reassignments(admin, None if named is None else sorted(named))
             outcomes = await alter_reassignments(admin, dict.fromkeys(ongoing))
             if not preserve_throttles:
@@ -311,25 +217,6 @@ def cancel(file: Any, cancel_all: bool, preserve_throttles: bool, bootstrap: str
 
 
 # --- helpers
-
-
-def _write(path: Path, targets: Mapping[TopicPartition, Sequence[int]]) -> None:
-    path.write_text(format_reassignment(targets) + "\n", encoding="utf-8")
-
-
-def _admin(bootstrap: str) -> Admin:
-    return Admin(Runtime.system(), {"bootstrap.servers": bootstrap})
-
-
-def _survey(bootstrap: str) -> ReplicaSurvey:
-    return ReplicaSurvey(Runtime.system(), bootstrap.split(","))
-
-
-def _parse(file: Any) -> Targets:
-    try:
-        return parse_reassignment(file.read())
-    except BadReassignment as problem:
-        raise click.ClickException(f"{file.name}: {problem}") from None
 
 
 async def _unthrottle(admin: Admin, moves: Mapping[TopicPartition, Iterable[int]]) -> bool:

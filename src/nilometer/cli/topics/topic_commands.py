@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from nilometer.cli.cluster_clients import admin_of
 from nilometer.cli.cluster_options import (
     bootstrap_option,
     json_option,
@@ -15,7 +16,6 @@ from nilometer.cli.cluster_options import (
     print_table,
     run_async,
 )
-from nilometer.client.admin.admin import Admin
 from nilometer.client.admin.descriptions import (
     BROKER_DEFAULT,
     AlterOperation,
@@ -26,17 +26,12 @@ from nilometer.client.admin.descriptions import (
     ResourceType,
 )
 from nilometer.client.network.cluster_metadata import NO_LEADER, TopicMetadata
-from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 
 @click.group()
 def topic() -> None:
     """Create, list, describe, alter and delete topics."""
-
-
-def _admin(bootstrap: str) -> Admin:
-    return Admin(Runtime.system(), {"bootstrap.servers": bootstrap})
 
 
 def _report(
@@ -85,7 +80,7 @@ def create(
     ]
 
     async def work() -> dict[str, KafkaError | None]:
-        async with _admin(bootstrap) as admin:
+        async with admin_of(bootstrap) as admin:
             return await admin.create_topics(wanted)
 
     forgiven = ErrorCode.topic_already_exists if if_not_exists else None
@@ -100,7 +95,7 @@ def list_topics(internal: bool, as_json: bool, bootstrap: str) -> None:
     """List topics."""
 
     async def work() -> dict[str, TopicMetadata]:
-        async with _admin(bootstrap) as admin:
+        async with admin_of(bootstrap) as admin:
             return await admin.list_topics()
 
     found = [one for one in run_async(work()).values() if internal or not one.is_internal]
@@ -119,7 +114,7 @@ def describe(names: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
     """Show the partitions and settings of topics; of all of them where none is named."""
 
     async def work() -> list[tuple[str, TopicMetadata | KafkaError, dict[str, ConfigEntry]]]:
-        async with _admin(bootstrap) as admin:
+        async with admin_of(bootstrap) as admin:
             wanted = names or tuple(await admin.list_topics())
             described = await admin.describe_topics(wanted)
             return [
@@ -166,7 +161,7 @@ def alter(
         raise click.UsageError("nothing to change: give --partitions, --config or --delete-config")
 
     async def work() -> None:
-        async with _admin(bootstrap) as admin:
+        async with admin_of(bootstrap) as admin:
             if changes:
                 await admin.incremental_alter_configs(ResourceType.TOPIC, name, changes)
             if partitions is not None:
@@ -187,7 +182,7 @@ def delete(names: tuple[str, ...], if_exists: bool, as_json: bool, bootstrap: st
     """Delete topics and all their records."""
 
     async def work() -> dict[str, KafkaError | None]:
-        async with _admin(bootstrap) as admin:
+        async with admin_of(bootstrap) as admin:
             return await admin.delete_topics(names)
 
     forgiven = ErrorCode.unknown_topic_or_partition if if_exists else None

@@ -1,0 +1,28 @@
+"""Files that say which replicas partitions are to have: read, or refused in words; and written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.client.replicas.reassignment_file import (
+    BadReassignment,
+    Targets,
+    format_reassignment,
+    parse_reassignment,
+)
+
+
+def read_targets(file: Any) -> Targets:
+    try:
+        return parse_reassignment(file.read())
+    except BadReassignment as problem:
+        raise click.ClickException(f"{file.name}: {problem}") from None
+
+
+def write_targets(path: Path, targets: Mapping[TopicPartition, Sequence[int]]) -> None:
+    path.write_text(format_reassignment(targets) + "\n", encoding="utf-8")
