@@ -1,8 +1,8 @@
 """One connection to one broker: requests out, responses matched to them by correlation id.
 
-Knows frames, correlation ids, the versions that the broker speaks, and time-outs. What a request means,
-retries and other brokers are for its users: the client's pool, replica fetchers, forwarding to the
-controller.
+Knows correlation ids, the versions that the broker speaks, and time-outs. How bytes become frames is for
+``response_frames``; what a request means, retries and other brokers are for its users: the client's pool,
+replica fetchers, forwarding to the controller.
 
 Invariants:
 
@@ -10,8 +10,6 @@ Invariants:
   :class:`ConnectionLost` when the connection ends. None is left waiting.
 - A request that times out ends the connection. The broker may still be working on it, and what is asked
   next must not wait behind it.
-- The bytes of a response are received once and copied at most once more, by the decoder: a frame that did
-  not come in one piece is received into a buffer of exactly its size.
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import cast
 
+from nilometer.client.network.response_frames import ResponseFrames
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey, any_api_key
 from nilometer.wire.errors import ErrorCode, KafkaError, MalformedResponse, UnsupportedVersion
@@ -43,11 +42,8 @@ Versions = Mapping[int, tuple[int, int]]
 DEFAULT_CLIENT_ID = "nilometer"
 REQUEST_TIMEOUT_MS = 30_000
 CONNECTION_SETUP_TIMEOUT_MS = 10_000
-RECEIVE_BYTES = 64 * 1024
-RESPONSE_BYTES_MAX = 1 << 30
 WRITE_BUFFER_BYTES = 1024 * 1024
 """More than this waiting in the transport, and :meth:`Connection.wait_writable` waits."""
-LENGTH_BYTES = 4
 SOFTWARE_NAME = "nilometer"
 _UNSUPPORTED_VERSION = ErrorCode.unsupported_version.to_bytes(2, "big")
 
@@ -98,11 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         self._next_correlation_id = 0
         self._in_flight: dict[int, _InFlight] = {}
         self._writable: asyncio.Future[None] | None = None
-        self._received = bytearray(RECEIVE_BYTES)
-        self._received_view = memoryview(self._received)
-        self._filled = 0
-        self._frame: memoryview | None = None
-        self._frame_filled = 0
+        self._frames = ResponseFrames()
 
     @classmethod
     async def open(
@@ -259,19 +251,11 @@ class Connection(asyncio.BufferedProtocol):
                 self.on_writable()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._frame is not None:
-            return self._frame[self._frame_filled :]
-        return self._received_view[self._filled :]
+        return self._frames.room()
 
     def buffer_updated(self, nbytes: int) -> None:
         try:
-            if self._frame is None:
-                self._filled += nbytes
-                self._split()
-                return
-            self._frame_filled += nbytes
-            if self._frame_filled == len(self._frame):
-                frame, self._frame = self._frame, None
+            for frame in self._frames.received(nbytes):
                 self._on_frame(frame)
         except MalformedResponse as problem:
             self.close(f"the broker's answer cannot be read: {problem.message}")
@@ -279,29 +263,7 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         return False
 
-    # --- bytes to responses
-
-    def _split(self) -> None:
-        """Take every whole frame out of what was received; give an unfinished one a buffer of its own."""
-        view, position, end = self._received_view, 0, self._filled
-        while end - position >= LENGTH_BYTES:
-            size = int.from_bytes(view[position : position + LENGTH_BYTES], "big", signed=True)
-            if not 0 <= size <= RESPONSE_BYTES_MAX:
-                raise MalformedResponse(f"a response of {size} bytes was announced")
-            position += LENGTH_BYTES
-            if end - position < size:
-                frame = memoryview(bytearray(size))
-                self._frame_filled = end - position
-                frame[: self._frame_filled] = view[position:end]
-                self._frame = frame
-                position = end
-                break
-            self._on_frame(view[position : position + size])
-            position += size
-        rest = end - position
-        if rest:
-            self._received[:rest] = self._received[position:end]
-        self._filled = rest
+    # --- responses
 
     def _on_frame(self, received: memoryview) -> None:
         frame = cast(bytes, received.toreadonly())  # read like bytes; the decoder takes nothing writable
