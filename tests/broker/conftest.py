@@ -6,9 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from nilometer.wire.api_keys import ApiKey
 from support.apache_kafka import ApacheKafka
+from support.coordinator_moves import OFFSETS_TOPIC, TOPIC
 from support.nilometer_broker import NilometerBroker
+from support.nilometer_cluster import NilometerCluster
 from support.two_brokers import Side
+from support.wire_peer import WirePeer
 
 HASTY_GROUPS = {
     "group.initial.rebalance.delay.ms": "0",
@@ -43,3 +47,27 @@ def nilometer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
 @pytest.fixture
 def sides(kafka: Side, nilometer: Side) -> tuple[Side, Side]:
     return kafka, nilometer
+
+
+@pytest.fixture(scope="session")
+def _groups_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NilometerCluster]:
+    overrides = {
+        "offsets.topic.num.partitions": "1",
+        "group.initial.rebalance.delay.ms": "0",
+        "group.min.session.timeout.ms": "100",
+    }
+    with NilometerCluster(tmp_path_factory.mktemp("moves"), overrides=overrides) as cluster:
+        cluster.create_topic(TOPIC, partitions=2)
+        with WirePeer(cluster.brokers[1].bootstrap) as peer:
+            peer.ask(ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=("any",))
+        yield cluster
+        assert "Traceback" not in cluster.output()
+
+
+@pytest.fixture
+def groups_cluster(_groups_cluster: NilometerCluster) -> NilometerCluster:
+    """Three brokers, all up, whose log of groups is one partition with all its replicas in sync."""
+    if len(_groups_cluster.running) < len(_groups_cluster.brokers):
+        _groups_cluster.start()
+    _groups_cluster.wait_full_isr(OFFSETS_TOPIC)
+    return _groups_cluster

@@ -6,24 +6,17 @@ is ``range``: it leaves an implementation no choice of which partitions a member
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
-from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.consumer_protocol import Subscription, encode_subscription
 from nilometer.wire.errors import ErrorCode
+from support.consumer_group_talk import COOPERATIVE, ConsumerGroup
 from support.eventually import eventually
-from support.group_talk import commit_fields, join_fields, sync_fields, wait_for_coordinator
 from support.two_brokers import Plain, Side, differences
-from support.wire_peer import make
 
 pytestmark = pytest.mark.java
 Scenario = Callable[[Side], Plain]
-KEY = ApiKey.CONSUMER_GROUP_HEARTBEAT
-COOPERATIVE = ((("cooperative-sticky"), encode_subscription(Subscription(("shared-848",), version=1))),)
 
 
 def same(sides: tuple[Side, Side], scenario: Scenario) -> None:
@@ -37,7 +30,7 @@ def topic(side: Side, name: str, partitions: int = 4) -> None:
     if name in side.topic_ids:
         return
     side.create(name, partitions)
-    probe = Group(side, f"has heard of {name}")
+    probe = ConsumerGroup(side, f"has heard of {name}")
 
     def is_known() -> bool:
         probe.beat("m", -1)
@@ -48,123 +41,11 @@ def topic(side: Side, name: str, partitions: int = 4) -> None:
     probe.beat("m", -1)
 
 
-class Group:
-    """One broker's side of a group and its members."""
-
-    def __init__(self, side: Side, name: str, version: int = 1) -> None:
-        self.side = side
-        self.name = f"kip-848 {name}"
-        self.version = version
-        wait_for_coordinator(side, self.name)
-
-    def message(
-        self,
-        member_id: str,
-        epoch: int,
-        *,
-        topics: Iterable[str] | None = None,
-        regex: str | None = None,
-        owned: Mapping[str, Iterable[int]] | None = None,
-        instance: str | None = None,
-        assignor: str | None = None,
-        rack: str | None = None,
-        rebalance_ms: int = -1,
-    ) -> Any:
-        claimed = None
-        if owned is not None:
-            claimed = tuple(
-                make(
-                    KEY,
-                    self.version,
-                    "TopicPartitions",
-                    topic_id=self.side.topic_ids[name],
-                    partitions=tuple(partitions),
-                )
-                for name, partitions in owned.items()
-            )
-        fields: dict[str, object] = {} if self.version == 0 else {"subscribed_topic_regex": regex}
-        return self.side.message(
-            KEY,
-            self.version,
-            group_id=self.name,
-            member_id=member_id,
-            member_epoch=epoch,
-            instance_id=instance,
-            rack_id=rack,
-            rebalance_timeout=timedelta(milliseconds=rebalance_ms),
-            subscribed_topic_names=None if topics is None else tuple(topics),
-            server_assignor=assignor,
-            topic_partitions=claimed,
-            **fields,
-        )
-
-    def beat(self, member_id: str, epoch: int, **fields: Any) -> Plain:
-        return self.side.plain(self.message(member_id, epoch, **fields))
-
-    def enter(self, member_id: str, *topics: str, **fields: Any) -> Plain:
-        fields = {"topics": topics or ("shared-848",), "owned": {}, "rebalance_ms": 30_000, **fields}
-        fields.setdefault("assignor", "range")
-        return self.beat(member_id, 0, **fields)
-
-    def describe(self) -> Plain:
-        told = self.side.ask(
-            ApiKey.CONSUMER_GROUP_DESCRIBE,
-            1,
-            group_ids=(self.name,),
-            include_authorized_operations=False,
-        )
-        for group in told["groups"]:
-            for member in group["members"]:
-                member.pop("client_id"), member.pop("client_host")
-        return told
-
-    def listed(self) -> Plain:
-        told = self.side.ask(ApiKey.LIST_GROUPS, 5, states_filter=(), types_filter=())
-        return [group for group in told["groups"] if group["group_id"] == self.name]
-
-    def commit(self, member_id: str, epoch: int, *partitions: int) -> Plain:
-        offsets = dict.fromkeys(partitions, 7)
-        fields = commit_fields(9, self.name, "shared-848", offsets, member_id=member_id, generation=epoch)
-        return self.side.ask(ApiKey.OFFSET_COMMIT, 9, **fields)
-
-    def fetch(self, member_id: str | None, epoch: int) -> Plain:
-        asked = make(
-            ApiKey.OFFSET_FETCH,
-            9,
-            "OffsetFetchRequestGroup",
-            group_id=self.name,
-            member_id=member_id,
-            member_epoch=epoch,
-            topics=None,
-        )
-        return self.side.ask(ApiKey.OFFSET_FETCH, 9, groups=(asked,), require_stable=False)
-
-    def join(self, member_id: str = "", **fields: Any) -> Any:
-        fields = {"protocols": COOPERATIVE, **fields}
-        return self.side.message(ApiKey.JOIN_GROUP, 9, **join_fields(9, self.name, member_id, **fields))
-
-    def sync(self, member_id: str, generation: int, **fields: Any) -> Plain:
-        fields = {"protocol_name": "cooperative-sticky", **fields}
-        return self.side.ask(
-            ApiKey.SYNC_GROUP, 5, **sync_fields(5, self.name, member_id, generation, **fields)
-        )
-
-    def classic_heartbeat(self, member_id: str, generation: int) -> Plain:
-        return self.side.ask(
-            ApiKey.HEARTBEAT,
-            4,
-            group_id=self.name,
-            generation_id=generation,
-            member_id=member_id,
-            group_instance_id=None,
-        )
-
-
 @pytest.mark.parametrize("version", [0, 1])
 def test_refused_heartbeats(sides: tuple[Side, Side], version: int) -> None:
     def scenario(side: Side) -> Plain:
         topic(side, "shared-848")
-        group = Group(side, f"refused-{version}", version)
+        group = ConsumerGroup(side, f"refused-{version}", version)
         full = {"topics": ("shared-848",), "owned": {}, "rebalance_ms": 1_000}
         told = {
             "unknown group": group.beat("m", 1),
@@ -200,7 +81,7 @@ def test_refused_heartbeats(sides: tuple[Side, Side], version: int) -> None:
 def test_the_life_of_one_member(sides: tuple[Side, Side]) -> None:
     def scenario(side: Side) -> Plain:
         topic(side, "shared-848"), topic(side, "other-848", 2)
-        group = Group(side, "one")
+        group = ConsumerGroup(side, "one")
         told = {"enters": group.enter("m")}
         told["beats"] = group.beat("m", 1)
         told["says all"] = group.beat(
@@ -226,7 +107,7 @@ def test_the_life_of_one_member(sides: tuple[Side, Side]) -> None:
 def test_two_members_reconcile(sides: tuple[Side, Side]) -> None:
     def scenario(side: Side) -> Plain:
         topic(side, "shared-848")
-        group = Group(side, "two")
+        group = ConsumerGroup(side, "two")
         told = {"a enters": group.enter("a"), "b enters": group.enter("b")}
         told["b waits"] = group.beat("b", 2)
         told["a is told"] = group.beat("a", 1)
@@ -247,7 +128,7 @@ def test_two_members_reconcile(sides: tuple[Side, Side]) -> None:
 def test_static_members(sides: tuple[Side, Side]) -> None:
     def scenario(side: Side) -> Plain:
         topic(side, "shared-848")
-        group = Group(side, "static")
+        group = ConsumerGroup(side, "static")
         told = {"enters": group.enter("a", instance="i")}
         told["the instance is taken"] = group.enter("b", instance="i")
         told["another of that name"] = group.beat("b", 1, instance="i")
@@ -268,7 +149,7 @@ def test_static_members(sides: tuple[Side, Side]) -> None:
 def test_offsets_in_member_epochs(sides: tuple[Side, Side]) -> None:
     def scenario(side: Side) -> Plain:
         topic(side, "shared-848")
-        group = Group(side, "offsets")
+        group = ConsumerGroup(side, "offsets")
         group.enter("a"), group.enter("b"), group.beat("a", 1)
         told = {
             "commits in its epoch": group.commit("a", 1, 0, 3),
@@ -294,7 +175,7 @@ def test_regular_expressions(sides: tuple[Side, Side]) -> None:
 
     def scenario(side: Side) -> Plain:
         topic(side, "regex-a", 2), topic(side, "regex-b", 1)
-        group = Group(side, "by-regex")
+        group = ConsumerGroup(side, "by-regex")
         first = group.message("m", 0, regex="regex-[ab]", owned={}, rebalance_ms=30_000, assignor="range")
         assert first.error_code == ErrorCode.none
 
@@ -319,7 +200,7 @@ def test_regular_expressions(sides: tuple[Side, Side]) -> None:
 def test_a_classic_member_in_a_consumer_group(sides: tuple[Side, Side]) -> None:
     def scenario(side: Side) -> Plain:
         topic(side, "shared-848")
-        group = Group(side, "mixed")
+        group = ConsumerGroup(side, "mixed")
         group.enter("a")
         asked = group.join()
         assert asked.error_code == ErrorCode.member_id_required

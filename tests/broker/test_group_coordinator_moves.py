@@ -5,59 +5,20 @@ The member is a connection that says what the test has it say, so that every sta
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
+from support.coordinator_moves import commit, committed, coordinator, kill_coordinator, state_of
 from support.eventually import eventually
-from support.group_talk import Member, commit_fields, fetch_fields, wait_for_coordinator
+from support.group_talk import Member, fetch_fields
 from support.nilometer_cluster import NilometerCluster
 from support.two_brokers import Side
-from support.wire_peer import WirePeer
-
-OFFSETS_TOPIC = "__consumer_offsets"
-TOPIC = "read"
-AWAY = (ErrorCode.coordinator_not_available, ErrorCode.coordinator_load_in_progress)
-
-
-@pytest.fixture(scope="module")
-def _cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NilometerCluster]:
-    overrides = {
-        "offsets.topic.num.partitions": "1",
-        "group.initial.rebalance.delay.ms": "0",
-        "group.min.session.timeout.ms": "100",
-    }
-    with NilometerCluster(tmp_path_factory.mktemp("moves"), overrides=overrides) as cluster:
-        cluster.create_topic(TOPIC, partitions=2)
-        with WirePeer(cluster.brokers[1].bootstrap) as peer:
-            peer.ask(ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=("any",))
-        yield cluster
-        assert "Traceback" not in cluster.output()
 
 
 @pytest.fixture
-def cluster(_cluster: NilometerCluster) -> NilometerCluster:
-    """All brokers up, and all replicas of the groups' log in sync."""
-    if len(_cluster.running) < len(_cluster.brokers):
-        _cluster.start()
-    _cluster.wait_full_isr(OFFSETS_TOPIC)
-    return _cluster
-
-
-def coordinator(cluster: NilometerCluster, group: str, *, other_than: int | None = None) -> tuple[int, Side]:
-    broker_id = cluster.wait_leader(OFFSETS_TOPIC, 0, other_than=other_than)
-    side = Side(f"broker {broker_id}", cluster.brokers[broker_id].bootstrap)
-    wait_for_coordinator(side, group)
-    return broker_id, side
-
-
-def kill_coordinator(cluster: NilometerCluster, group: str) -> Side:
-    """The one that came after it."""
-    broker_id = cluster.wait_leader(OFFSETS_TOPIC, 0)
-    cluster.kill(broker_id)
-    return coordinator(cluster, group, other_than=broker_id)[1]
+def cluster(groups_cluster: NilometerCluster) -> NilometerCluster:
+    return groups_cluster
 
 
 def moved(member: Member, side: Side) -> Member:
@@ -66,24 +27,6 @@ def moved(member: Member, side: Side) -> Member:
     same.id, same.generation = member.id, member.generation
     side.aliases[member.id] = member.name
     return same
-
-
-def committed(side: Side, group: str) -> dict[int, int]:
-    answer = side.message(ApiKey.OFFSET_FETCH, 7, **fetch_fields(7, {group: {TOPIC: (0, 1)}}, stable=True))
-    assert answer.error_code == ErrorCode.none, answer
-    return {one.partition_index: one.committed_offset for one in answer.topics[0].partitions}
-
-
-def commit(side: Side, group: str, offsets: dict[int, int], member: Member | None = None) -> None:
-    whose = {} if member is None else {"member_id": member.id, "generation": member.generation}
-    answer = side.message(ApiKey.OFFSET_COMMIT, 8, **commit_fields(8, group, TOPIC, offsets, **whose))
-    errors = {one.error_code for topic in answer.topics for one in topic.partitions}
-    assert errors == {ErrorCode.none}, errors
-
-
-def state_of(side: Side, group: str) -> str:
-    answer = side.message(ApiKey.DESCRIBE_GROUPS, 5, groups=(group,), include_authorized_operations=False)
-    return answer.groups[0].group_state
 
 
 def test_empty(cluster: NilometerCluster) -> None:
@@ -173,7 +116,7 @@ def test_a_broker_that_is_not_the_coordinator_says_so(cluster: NilometerCluster)
     broker_id, _ = coordinator(cluster, "elsewhere")
     other = next(one for one in cluster.running if one != broker_id)
     side = Side("another", cluster.brokers[other].bootstrap)
-    answer = side.message(ApiKey.OFFSET_FETCH, 7, **fetch_fields(7, {"elsewhere": {TOPIC: (0,)}}))
+    answer = side.message(ApiKey.OFFSET_FETCH, 7, **fetch_fields(7, {"elsewhere": {"read": (0,)}}))
     assert answer.error_code == ErrorCode.not_coordinator
     listed = side.message(ApiKey.LIST_GROUPS, 5)
     assert (listed.error_code, listed.groups) == (ErrorCode.none, ())
