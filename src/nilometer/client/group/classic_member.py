@@ -2,7 +2,7 @@
 
 A *round* is JoinGroup, dealing the partitions out if this member leads, and SyncGroup. It is asked for and
 its outcome taken in :meth:`ClassicMember.poll` alone, as callbacks belong into the user's calls; between
-polls it goes on by itself, and so do the heartbeats.
+polls it goes on by itself, and so do the heartbeats. What requests say is in ``classic_requests``.
 
 Invariants:
 
@@ -21,35 +21,28 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from nilometer.client.group.assignors.assignor import RebalanceProtocol, common_protocol
+from nilometer.client.group.classic_requests import ClassicRequests
 from nilometer.client.group.committer import CommitFailed
-from nilometer.client.group.coordinator import GROUP_CHANNEL, LOST, Coordinator
+from nilometer.client.group.coordinator import LOST, Coordinator
 from nilometer.client.group.group_config import GroupConfig
 from nilometer.client.group.group_exchange import (
     NO_GENERATION,
     NO_MEMBER_ID,
     Joined,
     MemberIdentity,
-    heartbeat_request,
-    join_request,
-    leave_request,
     read_joined,
-    sync_request,
 )
+from nilometer.client.group.heartbeats import LATENESS, Heartbeats
 from nilometer.client.group.leading import Deal, deal_out
-from nilometer.client.group.liveness import Liveness
-from nilometer.client.group.member import LEAVE_TIMEOUT_MS, CommitOwned
+from nilometer.client.group.member import CommitOwned
 from nilometer.client.group.ownership import Ownership
 from nilometer.client.network.backoff import Backoff
 from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.consumer_protocol import Subscription, decode_assignment, encode_subscription
+from nilometer.wire.consumer_protocol import decode_assignment
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
-
-JOIN_SLACK_MS = 5_000
-"""How much longer than a rebalance may last its JoinGroup is waited for."""
 
 JOIN_AGAIN = frozenset(
     {ErrorCode.unknown_member_id, ErrorCode.illegal_generation, ErrorCode.rebalance_in_progress}
@@ -98,11 +91,8 @@ class ClassicMember:
             client.settings.integer("retry.backoff.ms"), client.settings.integer("retry.backoff.max.ms")
         )
         self._identity = MemberIdentity(instance_id=config.instance_id)
-        self._liveness = Liveness(
-            session_timeout_ms=config.session_timeout_ms,
-            heartbeat_interval_ms=config.heartbeat_interval_ms,
-            max_poll_interval_ms=config.max_poll_interval_ms,
-        )
+        self._requests = ClassicRequests(config, coordinator)
+        self._heartbeats = Heartbeats(self._clock, config, self)
         self._rejoin_reason: str | None = "a new member"
         self._round: asyncio.Task[Outcome] | None = None
         self._joined_topics: tuple[str, ...] = ()
@@ -113,9 +103,6 @@ class ClassicMember:
         self._failures = 0
         self._retry_at_ms = 0
         self._fatal: KafkaError | None = None
-        self._beating: asyncio.Task[None] | None = None
-        self._changed = asyncio.Event()
-        self._sleeps_until_ms = 0
 
     # --- what the membership asks
 
@@ -134,12 +121,10 @@ class ClassicMember:
         return self._identity
 
     def on_poll_begun(self) -> None:
-        self._liveness.on_poll_begun()
+        self._heartbeats.on_poll_begun()
 
     def on_poll_ended(self) -> None:
-        self._liveness.on_poll_ended(self._clock.monotonic_ms())
-        if self._liveness.next_deadline_ms() < self._sleeps_until_ms:
-            self._changed.set()
+        self._heartbeats.on_poll_ended()
 
     def next_wake_ms(self) -> int | None:
         """When a poll that waits has something to do, if nothing happens before."""
@@ -196,12 +181,9 @@ class ClassicMember:
         identity = self._identity
         self._rejoin_reason = "a new member"
         self._reset(NO_MEMBER_ID, reason)
-        if self._beating is not None and self._beating is not asyncio.current_task():
-            self._beating.cancel()
-            await asyncio.gather(self._beating, return_exceptions=True)
-            self._beating = None
+        await self._heartbeats.end()
         if identity.member_id and identity.instance_id is None:
-            await self._tell_leaving(identity, reason)
+            await self._requests.leave(identity, reason)
 
     # --- a round
 
@@ -297,7 +279,7 @@ class ClassicMember:
         joined = await self._join(reason)
         self._identity = replace(self._identity, member_id=joined.member_id, generation=joined.generation)
         self.state = MemberState.SYNCING
-        self._begin_session()
+        self._heartbeats.begin()
         shares: Sequence[tuple[str, bytes]] = ()
         self._deal = None
         if joined.leads:
@@ -320,25 +302,11 @@ class ClassicMember:
         return Outcome(self._identity, found)
 
     async def _join(self, reason: str) -> Joined:
-        config = self._config
         while True:
             identity = self._identity
             self._joined_topics = self._topics()
-            protocols = self._protocols(identity)
-            response = await self._coordinator.ask(
-                ApiKey.JOIN_GROUP,
-                lambda api, identity=identity, protocols=protocols: join_request(
-                    api,
-                    config.group_id,
-                    identity,
-                    protocols,
-                    session_timeout_ms=config.session_timeout_ms,
-                    rebalance_timeout_ms=config.max_poll_interval_ms,
-                    reason=reason,
-                ),
-                channel=GROUP_CHANNEL,
-                timeout_ms=max(config.request_timeout_ms, config.max_poll_interval_ms + JOIN_SLACK_MS),
-            )
+            owned = tuple(self._ownership.owned())
+            response = await self._requests.join(identity, self._joined_topics, owned, self._had, reason)
             if response.error_code == ErrorCode.member_id_required:
                 self._identity = replace(identity, member_id=response.member_id, generation=NO_GENERATION)
                 continue
@@ -347,35 +315,9 @@ class ClassicMember:
             self._coordinator.check(response.error_code, "joining")
             return read_joined(response)
 
-    def _protocols(self, identity: MemberIdentity) -> list[tuple[str, bytes]]:
-        owned = tuple(self._ownership.owned())
-        generation, had = self._had
-        return [
-            (
-                assignor.name,
-                encode_subscription(
-                    Subscription(
-                        self._joined_topics,
-                        assignor.user_data(had, generation),
-                        owned,
-                        identity.generation,
-                        self._config.rack,
-                    )
-                ),
-            )
-            for assignor in self._config.assignors
-        ]
-
     async def _sync(self, joined: Joined, shares: Sequence[tuple[str, bytes]]) -> bytes:
         identity = self._identity
-        response = await self._coordinator.ask(
-            ApiKey.SYNC_GROUP,
-            lambda api: sync_request(api, self._config.group_id, identity, joined.protocol_name, shares),
-            channel=GROUP_CHANNEL,
-            timeout_ms=max(
-                self._config.request_timeout_ms, self._config.max_poll_interval_ms + JOIN_SLACK_MS
-            ),
-        )
+        response = await self._requests.sync(identity, joined.protocol_name, shares)
         self.on_error(response.error_code, identity)
         self._coordinator.check(response.error_code, "synchronising")
         data: bytes = response.assignment
@@ -395,78 +337,35 @@ class ClassicMember:
 
     # --- the session
 
-    def _begin_session(self) -> None:
-        self._liveness.on_joined(self._clock.monotonic_ms())
-        self._changed.set()
-        if self._beating is None:
-            self._beating = asyncio.create_task(self._keep_alive(), name="group-heartbeat")
+    def wants_heartbeats(self) -> bool:
+        return self.state in (MemberState.SYNCING, MemberState.STABLE)
 
-    async def _keep_alive(self) -> None:
-        while True:
-            self._changed.clear()
-            now_ms = self._clock.monotonic_ms()
-            if self.state not in (MemberState.SYNCING, MemberState.STABLE):
-                await self._changed.wait()
-            elif self._liveness.poll_is_late(now_ms):
-                await self._leave_for_lateness()
-            elif self._liveness.heartbeat_is_due(now_ms):
-                await self._beat(now_ms)
-            elif self._liveness.session_is_over(now_ms):
-                self._coordinator.lose("no heartbeat was answered for a whole session")
-                self._liveness.on_heartbeat_answered(now_ms)
-            else:
-                self._sleeps_until_ms = self._liveness.next_deadline_ms()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout((self._sleeps_until_ms - now_ms) / 1000):
-                        await self._changed.wait()
+    def has_news(self) -> bool:
+        return False
 
-    async def _beat(self, now_ms: int) -> None:
-        identity = self._identity
-        self._liveness.on_heartbeat_sent(now_ms)
-        try:
-            response = await self._coordinator.ask(
-                ApiKey.HEARTBEAT,
-                lambda api: heartbeat_request(api, self._config.group_id, identity),
-                channel=GROUP_CHANNEL,
-                timeout_ms=min(self._config.request_timeout_ms, self._config.session_timeout_ms),
-            )
-            code = response.error_code
-        except KafkaError as problem:
-            code = problem.code
+    def on_session_over(self, now_ms: int) -> bool:
+        self._coordinator.lose("no heartbeat was answered for a whole session")
+        self._heartbeats.liveness.on_heartbeat_answered(now_ms)
+        return True
+
+    async def beat(self, now_ms: int) -> None:
+        identity, liveness = self._identity, self._heartbeats.liveness
+        liveness.on_heartbeat_sent(now_ms)
+        code = await self._requests.beat(identity)
         if identity != self._identity:
             return
         now_ms = self._clock.monotonic_ms()
         if code in (ErrorCode.none, ErrorCode.rebalance_in_progress):
-            self._liveness.on_heartbeat_answered(now_ms)
+            liveness.on_heartbeat_answered(now_ms)
         else:
             pause_ms = self._backoff.delay_ms(1, self._client.runtime.entropy)
-            self._liveness.on_heartbeat_failed(now_ms, pause_ms)
+            liveness.on_heartbeat_failed(now_ms, pause_ms)
             if code in LOST:
                 self._coordinator.lose(code.name)
         self.on_error(code, identity)
 
-    async def _leave_for_lateness(self) -> None:
-        logger.warning(
-            "Group %s: no poll for max.poll.interval.ms (%d): leaving, so that others get the partitions. "
-            "Poll more often, or take fewer records at a time (max.poll.records).",
-            self._config.group_id,
-            self._config.max_poll_interval_ms,
-        )
-        await self.leave("the time between polls was longer than max.poll.interval.ms")
-
-    async def _tell_leaving(self, identity: MemberIdentity, reason: str) -> None:
-        async def tell() -> None:
-            response = await self._coordinator.ask(
-                ApiKey.LEAVE_GROUP,
-                lambda api: leave_request(api, self._config.group_id, identity, reason),
-                timeout_ms=LEAVE_TIMEOUT_MS,
-            )
-            self._coordinator.check(response.error_code, "leaving")
-
-        try:
-            await self._client.retry(tell, LEAVE_TIMEOUT_MS)
-        except KafkaError as problem:  # the session's end will tell the coordinator
-            logger.info("Group %s: left without a word: %s", self._config.group_id, problem)
+    async def leave_for_lateness(self) -> None:
+        await self.leave(LATENESS)
 
     def _reset(self, member_id: str, reason: str) -> None:
         """Be no member any more; ``member_id`` is what to join with again."""

@@ -13,18 +13,16 @@ Invariants:
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from uuid import UUID
 
 from nilometer.client.group.committer import CommitFailed
 from nilometer.client.group.coordinator import GROUP_CHANNEL, LOST, Coordinator
 from nilometer.client.group.group_config import GroupConfig
 from nilometer.client.group.group_exchange import MemberIdentity
-from nilometer.client.group.liveness import Liveness
-from nilometer.client.group.member import LEAVE_TIMEOUT_MS, CommitOwned
+from nilometer.client.group.heartbeats import LATENESS, Heartbeats
+from nilometer.client.group.member import CommitOwned
 from nilometer.client.group.ownership import Ownership
 from nilometer.client.network.backoff import Backoff
 from nilometer.client.network.client import Client
@@ -77,11 +75,7 @@ class ConsumerMember:
         """Whether heartbeats are sent: from the first poll on, until the member leaves or is fenced."""
         self._lost = False
         """What is owned is another's by now; the user has yet to be told."""
-        self._liveness = Liveness(
-            session_timeout_ms=config.session_timeout_ms,
-            heartbeat_interval_ms=config.heartbeat_interval_ms,
-            max_poll_interval_ms=config.max_poll_interval_ms,
-        )
+        self._heartbeats = Heartbeats(self._clock, config, self)
         self._target: Target | None = None
         """What was told last and is not taken up yet."""
         self._told = False
@@ -92,9 +86,6 @@ class ConsumerMember:
         """What the coordinator knows; None: it is to be told everything."""
         self._failures = 0
         self._fatal: KafkaError | None = None
-        self._beating: asyncio.Task[None] | None = None
-        self._changed = asyncio.Event()
-        self._sleeps_until_ms = 0
 
     # --- what the membership asks
 
@@ -111,12 +102,10 @@ class ConsumerMember:
         return identity
 
     def on_poll_begun(self) -> None:
-        self._liveness.on_poll_begun()
+        self._heartbeats.on_poll_begun()
 
     def on_poll_ended(self) -> None:
-        self._liveness.on_poll_ended(self._clock.monotonic_ms())
-        if self._liveness.next_deadline_ms() < self._sleeps_until_ms:
-            self._changed.set()
+        self._heartbeats.on_poll_ended()
 
     def next_wake_ms(self) -> int | None:
         """A target with topics that the metadata does not show yet is looked at again soon."""
@@ -134,28 +123,25 @@ class ConsumerMember:
         if not self._active:
             self._join()
         if self._topics() != self._said_topics:
-            self._changed.set()
+            self._heartbeats.wake()
         if self._target is not None:
             await self._reconcile(self._target)
 
     def request_rejoin(self, reason: str) -> None:
         """The coordinator alone decides who gets what: there is nothing to ask for."""
-        self._changed.set()
+        self._heartbeats.wake()
 
     def on_error(self, code: ErrorCode, identity: MemberIdentity) -> None:
         """A commit was refused: the next heartbeat tells what became of this member."""
         if code in JOIN_ANEW and identity == self.identity:
             self._said_topics = None
-            self._changed.set()
+            self._heartbeats.wake()
 
     async def leave(self, reason: str) -> None:
         identity = self.identity
         self._end(lost=self._lost)
         self._member_id = str(self._client.runtime.entropy.uuid())  # whoever comes back is somebody else
-        if self._beating is not None and self._beating is not asyncio.current_task():
-            self._beating.cancel()
-            await asyncio.gather(self._beating, return_exceptions=True)
-            self._beating = None
+        await self._heartbeats.end()
         if identity.is_member:
             logger.info("Group %s: leaving: %s", self._config.group_id, reason)
             await self._tell_leaving(identity.member_id)
@@ -176,7 +162,7 @@ class ConsumerMember:
         if wanted != set(self._ownership.owned()) or (complete and not self._told):
             self._told = True
             await self._ownership.take(wanted)
-        self._changed.set()
+        self._heartbeats.wake()
 
     def _named(self, target: Target) -> tuple[set[TopicPartition], bool]:
         """The partitions by their topics' names, and whether all names are known."""
@@ -200,37 +186,24 @@ class ConsumerMember:
         self._active = True
         self._told = False
         self._said_topics = self._said_owned = None
-        self._liveness.on_joined(self._clock.monotonic_ms())
-        self._changed.set()
-        if self._beating is None or self._beating.done():
-            self._beating = asyncio.create_task(self._keep_alive(), name="group-heartbeat")
+        self._heartbeats.begin()
 
-    async def _keep_alive(self) -> None:
-        while True:
-            self._changed.clear()
-            now_ms = self._clock.monotonic_ms()
-            if not self._active:
-                await self._changed.wait()
-            elif self._liveness.poll_is_late(now_ms):
-                await self._leave_for_lateness()
-            elif self._has_news() or self._liveness.heartbeat_is_due(now_ms):
-                await self._beat(now_ms)
-            else:
-                self._sleeps_until_ms = self._liveness.next_deadline_ms()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(max(self._sleeps_until_ms - now_ms, 1) / 1000):
-                        await self._changed.wait()
+    def wants_heartbeats(self) -> bool:
+        return self._active
 
-    def _has_news(self) -> bool:
+    def on_session_over(self, now_ms: int) -> bool:
+        return False
+
+    def has_news(self) -> bool:
         if self._failures:
             return False  # what failed is said again when the pause is over
         return self._said_topics != self._topics() or self._said_owned != self._ownership.owned()
 
-    async def _beat(self, now_ms: int) -> None:
+    async def beat(self, now_ms: int) -> None:
         epoch, member_id = self._epoch, self._member_id
         topics, owned = self._topics(), self._ownership.owned()
         everything = epoch == JOIN_EPOCH or self._said_owned is None
-        self._liveness.on_heartbeat_sent(now_ms)
+        self._heartbeats.liveness.on_heartbeat_sent(now_ms)
         try:
             response = await self._coordinator.ask(
                 ApiKey.CONSUMER_GROUP_HEARTBEAT,
@@ -266,10 +239,11 @@ class ConsumerMember:
                 response.member_epoch,
             )
         self._epoch = response.member_epoch
-        self._liveness.heartbeat_every(max(milliseconds(response.heartbeat_interval), 1))
+        liveness = self._heartbeats.liveness
+        liveness.heartbeat_every(max(milliseconds(response.heartbeat_interval), 1))
         now_ms = self._clock.monotonic_ms()
-        self._liveness.on_heartbeat_answered(now_ms)
-        self._liveness.on_heartbeat_sent(now_ms)
+        liveness.on_heartbeat_answered(now_ms)
+        liveness.on_heartbeat_sent(now_ms)
         if response.assignment is not None:
             self._target = {
                 topic.topic_id: tuple(topic.partitions) for topic in response.assignment.topic_partitions
@@ -288,7 +262,7 @@ class ConsumerMember:
             if code in LOST:
                 self._coordinator.lose(code.name)
             pause_ms = self._backoff.delay_ms(self._failures, self._client.runtime.entropy)
-            self._liveness.on_heartbeat_failed(now_ms, pause_ms)
+            self._heartbeats.liveness.on_heartbeat_failed(now_ms, pause_ms)
         else:
             self._fatal = KafkaError(code, message or f"group {self._config.group_id}")
             self._end(lost=True)
@@ -339,28 +313,12 @@ class ConsumerMember:
 
     # --- leaving
 
-    async def _leave_for_lateness(self) -> None:
-        logger.warning(
-            "Group %s: no poll for max.poll.interval.ms (%d): leaving, so that others get the partitions. "
-            "Poll more often, or take fewer records at a time (max.poll.records).",
-            self._config.group_id,
-            self._config.max_poll_interval_ms,
-        )
+    async def leave_for_lateness(self) -> None:
         self._lost = True
-        await self.leave("the time between polls was longer than max.poll.interval.ms")
+        await self.leave(LATENESS)
 
     async def _tell_leaving(self, member_id: str) -> None:
         epoch = LEAVE_EPOCH if self._config.instance_id is None else STATIC_LEAVE_EPOCH
-
-        async def tell() -> None:
-            response = await self._coordinator.ask(
-                ApiKey.CONSUMER_GROUP_HEARTBEAT,
-                lambda api: self._request(api, epoch, member_id),
-                timeout_ms=LEAVE_TIMEOUT_MS,
-            )
-            self._coordinator.check(response.error_code, "leaving")
-
-        try:
-            await self._client.retry(tell, LEAVE_TIMEOUT_MS)
-        except KafkaError as problem:  # the session's end will tell the coordinator
-            logger.info("Group %s: left without a word: %s", self._config.group_id, problem)
+        await self._coordinator.tell_leaving(
+            ApiKey.CONSUMER_GROUP_HEARTBEAT, lambda api: self._request(api, epoch, member_id)
+        )

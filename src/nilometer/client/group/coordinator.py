@@ -23,6 +23,9 @@ logger = logging.getLogger(__name__)
 
 GROUP_CHANNEL = "group"
 
+LEAVE_TIMEOUT_MS = 5_000
+"""How long the coordinator is tried to be told that a member goes; it finds out by itself after a session."""
+
 LOST = frozenset(
     {
         ErrorCode.not_coordinator,
@@ -88,3 +91,15 @@ class Coordinator:
         if self.node_id is not None:
             logger.info("Group %s: broker %d no longer coordinates (%s)", self.group_id, self.node_id, reason)
             self.node_id = None
+
+    async def tell_leaving(self, api_key: int, make: MakeRequest) -> None:
+        """Say in good time that a member goes. Raises nothing: else the session's end will tell."""
+
+        async def tell() -> None:
+            response = await self.ask(api_key, make, timeout_ms=LEAVE_TIMEOUT_MS)
+            self.check(response.error_code, "leaving")
+
+        try:
+            await self._client.retry(tell, LEAVE_TIMEOUT_MS)
+        except KafkaError as problem:
+            logger.info("Group %s: left without a word: %s", self.group_id, problem)

@@ -9,9 +9,6 @@ from nilometer.client.group.group_exchange import MemberIdentity
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.wire.errors import ErrorCode
 
-LEAVE_TIMEOUT_MS = 5_000
-"""How long the coordinator is tried to be told; it finds out by itself after a session."""
-
 CommitOwned = Callable[[Sequence[TopicPartition]], Awaitable[None]]
 """Commits the positions of partitions that are about to go, where that is automatic. Raises nothing."""
 
