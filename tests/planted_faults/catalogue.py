@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from planted_faults import client_faults, metadata_faults, replication_faults, storage_faults
+from planted_faults import (
+    client_faults,
+    metadata_faults,
+    replication_faults,
+    storage_faults,
+    upkeep_faults,
+)
 from planted_faults.planting import PlantedFault
 
 FAULTS: tuple[PlantedFault, ...] = (
@@ -10,5 +16,6 @@ FAULTS: tuple[PlantedFault, ...] = (
     *replication_faults.FAULTS,
     *metadata_faults.FAULTS,
     *client_faults.FAULTS,
+    *upkeep_faults.FAULTS,
 )
 BY_NAME = {fault.name: fault for fault in FAULTS}

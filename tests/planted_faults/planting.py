@@ -15,6 +15,7 @@ import pytest
 from nilometer.simulation.plan import Kind, Plan, draw, schedule
 from nilometer.simulation.run import Exit, Verdict, run
 from nilometer.simulation.workload.members import GroupPlan
+from nilometer.simulation.workload.membership import MembershipPlan
 
 MEAN_GAP_S = 1.0
 LONGEST_S = 4.0
@@ -36,13 +37,21 @@ class PlantedFault:
     churn: bool = False
     """Whether topics come and go."""
     group: GroupPlan | None = None
+    moves: bool = False
+    """Whether partitions move."""
+    membership: MembershipPlan | None = None
+    """Whether a broker joins, and one is taken out."""
+    deletes: dict[str, int] | None = None
+    """How the topic deletes its records: fields of its plan."""
     flushes: bool | None = None
     """Whether every topic counts only what is flushed; where given, instead of what is drawn."""
 
     def plan(self, seed: int) -> Plan:
         """What the seed draws, but with much bad luck and busy clients in a short time."""
         drawn = draw(seed, self.minutes, self.kinds)
-        topics = drawn.topics[:1]
+        topics = (replace(drawn.topics[0], retention_ms=-1, retention_bytes=-1),)
+        if self.deletes is not None:
+            topics = (replace(topics[0], **self.deletes),)
         if self.flushes is not None:
             topics = tuple(replace(topic, flush_each=self.flushes) for topic in topics)
         one_machine = drawn.one_machine if self.one_machine is None else self.one_machine
@@ -53,7 +62,7 @@ class PlantedFault:
                 random.Random(f"{seed}/dense"),
                 drawn.kinds,
                 drawn.hurt_s,
-                drawn.brokers,
+                drawn.brokers + (self.membership is not None),
                 mean_gap_s=MEAN_GAP_S,
                 longest_s=LONGEST_S,
             ),
@@ -64,7 +73,8 @@ class PlantedFault:
                 if writer.topic == topics[0].name
             ),
             churn=self.churn,
-            moves=False,
+            moves=self.moves,
+            membership=self.membership,
             group=self.group,
             settings={**drawn.settings, **group, "replica.lag.time.max.ms": "2000"},
             one_machine=one_machine,

@@ -7,8 +7,10 @@ The brokers are the product's own, whole; nothing is replaced but the runtime. T
   power: what a store across machines is to its users.
 
 Each broker has a supervisor that starts it again when it ended unasked, as systemd would.
-Invariant: a broker that was told to stay down (stopped, crashed, without power) is not started until it is
-told to come up.
+Members come (:meth:`Cluster.add`) and go for good (:meth:`Cluster.remove`).
+
+Invariants: a broker that was told to stay down (stopped, crashed, without power) is not started until it is
+told to come up; one that is retired is not started again.
 """
 
 from __future__ import annotations
@@ -46,6 +48,10 @@ class BrokerNode:
         self.port = PORT + broker_id
         self.wanted = False
         """Whether the supervisor is to keep it running."""
+        self.leaving = False
+        """To be taken out: nothing is to be moved onto it."""
+        self.retired = False
+        """Whatever happens, nobody starts it again."""
         self.process: Process | None = None
         self.broker: Broker | None = None
         """The running broker object, once it serves: for those who look on."""
@@ -85,6 +91,10 @@ class BrokerNode:
         """The partitions that it hosts, once it serves."""
         return list(self.broker.services.replicas) if self.broker is not None and self.is_running else []
 
+    @property
+    def is_open_to_replicas(self) -> bool:
+        return not self.leaving and self.lives > 0
+
     def is_in_sync(self) -> bool:
         """Whether it serves, and is in sync in every partition that it has a part in, as it knows."""
         image = self.image
@@ -109,8 +119,18 @@ class BrokerNode:
 
     # ---- what may be done to it
 
+    @property
+    def is_installed(self) -> bool:
+        return isinstance(self.host.disk.find(self.folder), FolderNode)
+
+    async def install(self) -> None:
+        """Make its data folder."""
+        await self.host.start("set-up", lambda runtime: _make_folder(runtime, self.folder)).exited
+
     def start(self) -> None:
         """Have it run, from now on and whenever it ends."""
+        if self.retired:
+            return
         self.wanted = True
         if self.host.up and not self.is_running:
             self._launch()
@@ -186,9 +206,11 @@ class Cluster:
         self.one_machine = one_machine
         self.settings = dict(settings or {})
         self.nodes: dict[int, BrokerNode] = {}
+        """The members: who is to be there."""
+        self.known: dict[int, BrokerNode] = {}
+        """All that ever were."""
         for broker_id in range(1, brokers + 1):
-            host = world.host("machine" if one_machine else f"machine-{broker_id}")
-            self.nodes[broker_id] = BrokerNode(self, broker_id, host)
+            self._enlist(self._new_node(broker_id))
         first = self.nodes[1].host
         self.store_disk: HostDisk = first.disk if one_machine else world.shared_disk("coordination")
 
@@ -198,17 +220,49 @@ class Cluster:
 
     @property
     def machines(self) -> list[Host]:
-        return list(dict.fromkeys(node.host for node in self.nodes.values()))
+        return list(dict.fromkeys(node.host for node in self.known.values()))
+
+    @property
+    def newest_image(self) -> ClusterImage | None:
+        """The metadata as whoever has folded most of it knows it."""
+        images = [node.image for node in self.known.values()]
+        return max((image for image in images if image is not None), key=lambda i: i.number, default=None)
+
+    @property
+    def open_to_replicas(self) -> list[int]:
+        """The members that partitions may be moved onto."""
+        return [node.id for node in self.nodes.values() if node.is_open_to_replicas]
 
     def nodes_on(self, host: Host) -> list[BrokerNode]:
-        return [node for node in self.nodes.values() if node.host is host]
+        return [node for node in self.known.values() if node.host is host]
+
+    def _new_node(self, broker_id: int) -> BrokerNode:
+        host = self.world.host("machine" if self.one_machine else f"machine-{broker_id}")
+        return BrokerNode(self, broker_id, host)
+
+    def _enlist(self, node: BrokerNode) -> None:
+        self.nodes[node.id] = self.known[node.id] = node
+
+    async def add(self, broker_id: int) -> BrokerNode:
+        """A new member, on a machine of its own unless all share one; it is started, and will serve."""
+        node = self._new_node(broker_id)
+        while not node.is_installed:
+            if node.host.up:
+                await node.install()
+            await asyncio.sleep(POLL_S)
+        self._enlist(node)
+        node.start()
+        return node
+
+    def remove(self, node: BrokerNode) -> None:
+        """It is no member any more; it must be retired."""
+        assert node.retired, f"{node.name} could come back"
+        self.nodes.pop(node.id, None)
 
     async def set_up(self) -> None:
         """Make the folders, start all brokers, and wait until they serve."""
         for node in self.nodes.values():
-            await node.host.start(
-                "set-up", lambda runtime, node=node: _make_folder(runtime, node.folder)
-            ).exited
+            await node.install()
         for node in self.nodes.values():
             node.start()
         await self.until_serving(self.nodes)

@@ -27,6 +27,9 @@ class Connection:
         out.receiver = back.sender = self.server
         self._directions = (out, back)
 
+    def is_open_to(self, server: object) -> bool:
+        return self.server.process is server and not self.server.closed
+
     def on_heal(self, source: str, target: str) -> None:
         for direction in self._directions:
             direction.on_heal(source, target)

@@ -15,7 +15,8 @@ from typing import Protocol, assert_never
 
 from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.disk_faults import Damage, DiskTrouble
-from nilometer.simulation.plan import Fault, Kind, Plan
+from nilometer.simulation.host_disk import HostDisk
+from nilometer.simulation.plan import WITH_OTHER, Fault, Kind, Plan
 from nilometer.simulation.world import Host, Process
 
 LOOK_S = 0.5
@@ -42,11 +43,10 @@ class FaultDriver:
         self._plan = plan
         self._only = None if only is None else frozenset(only)
         self._tasks: list[asyncio.Task[None]] = []
+        self._hit: dict[Fault, BrokerNode] = {}
+        """Whom the faults under way befell: who a number means may change meanwhile."""
         self._paused: Counter[str] = Counter()
-        self._troubles = {
-            id(disk): DiskTrouble(cluster, disk)
-            for disk in [*(host.disk for host in cluster.machines), cluster.store_disk]
-        }
+        self._troubles: dict[HostDisk, DiskTrouble] = {}
         self._damage = Damage(cluster, plan)
         self._signal_ms = cluster.store_disk.signal_ms
         self.damaged: dict[str, Host] = {}
@@ -75,7 +75,7 @@ class FaultDriver:
         self._cluster.store_disk.stalled_until = 0.0
         self._cluster.store_disk.signal_ms = self._signal_ms
         self._world.network.hiccup = self._plan.hiccup
-        for node in self._cluster.nodes.values():
+        for node in self._cluster.known.values():
             if node.process is not None:
                 node.process.resume()
             node.start()
@@ -99,6 +99,9 @@ class FaultDriver:
 
     async def _play(self, fault: Fault) -> None:
         await asyncio.sleep(fault.at_s)
+        if not self._befalls_members(fault):
+            self.left_out += 1
+            return
         if fault.kind is Kind.DAMAGE and not self._may_rot(self._node(fault).host):
             self.left_out += 1
             return
@@ -108,10 +111,12 @@ class FaultDriver:
             return
         self._world.trace.note("faults", f"{fault} begins")
         self.played[fault.kind] += 1
+        self._hit[fault] = self._node(fault)
         self._begin(fault)
         await asyncio.sleep(fault.duration_s)
         self._world.trace.note("faults", f"{fault} ends")
         self._end(fault)
+        del self._hit[fault]
 
     def _begin(self, fault: Fault) -> None:
         network = self._world.network
@@ -146,7 +151,7 @@ class FaultDriver:
                 disk.stalled_until = max(disk.stalled_until, self._world.loop.time() + fault.duration_s)
             case Kind.DISK_ERROR:
                 node = self._node(fault)
-                self._troubles[id(node.host.disk)].active[fault] = node.name
+                self._trouble(node.host.disk).active[fault] = node.name
             case Kind.DISK_FULL:
                 disk = self._node(fault).host.disk
                 disk.capacity = disk.used + int(20_000 * fault.size)
@@ -155,7 +160,7 @@ class FaultDriver:
                 clock.skew_ms = int((fault.size - 0.5) * 7_200_000)
             case Kind.STORE:
                 name = self._node(fault).name if fault.number % 2 else ""
-                self._troubles[id(self._cluster.store_disk)].active[fault] = name
+                self._trouble(self._cluster.store_disk).active[fault] = name
             case Kind.STORE_STALL:
                 disk = self._cluster.store_disk
                 disk.stalled_until = max(disk.stalled_until, self._world.loop.time() + fault.duration_s)
@@ -173,7 +178,7 @@ class FaultDriver:
                 self._cluster.store_disk.signal_ms = (0.5, 15 + 5_000 * fault.size**2)
             case Kind.STORE_UNSURE:
                 name = self._node(fault).name if fault.number % 2 else ""
-                self._troubles[id(self._cluster.store_disk)].active[fault] = name
+                self._trouble(self._cluster.store_disk).active[fault] = name
             case _:
                 assert_never(fault.kind)
 
@@ -201,9 +206,9 @@ class FaultDriver:
                 for link in self._links(fault):
                     network.slow(*link, 0.0)
             case Kind.DISK_ERROR:
-                self._troubles[id(self._node(fault).host.disk)].active.pop(fault, None)
+                self._trouble(self._node(fault).host.disk).active.pop(fault, None)
             case Kind.STORE | Kind.STORE_UNSURE:
-                self._troubles[id(self._cluster.store_disk)].active.pop(fault, None)
+                self._trouble(self._cluster.store_disk).active.pop(fault, None)
             case Kind.LOSS:
                 network.hiccup = self._plan.hiccup
             case Kind.SIGNAL:
@@ -222,13 +227,24 @@ class FaultDriver:
     # ---- helpers
 
     def _node(self, fault: Fault) -> BrokerNode:
-        return self._cluster.nodes[fault.target or fault.other]
+        """Whom it befell, or is to befall now. Of a cut between clients and a broker, the broker."""
+        return self._hit.get(fault) or self._cluster.known[fault.target or fault.other]
+
+    def _befalls_members(self, fault: Fault) -> bool:
+        """A broker that has not joined yet, or is gone, is spared."""
+        who = (fault.target, fault.other) if fault.kind in WITH_OTHER else (fault.target or fault.other,)
+        return all(each in self._cluster.nodes for each in who if each)
+
+    def _trouble(self, disk: HostDisk) -> DiskTrouble:
+        if disk not in self._troubles:
+            self._troubles[disk] = DiskTrouble(self._cluster, disk)
+        return self._troubles[disk]
 
     def _client(self, fault: Fault) -> Client:
         return self._clients[int(fault.size * len(self._clients))]
 
     def _host_name(self, who: int) -> str:
-        return self._cluster.nodes[who].host.name if who else "clients"
+        return self._cluster.known[who].host.name if who else "clients"
 
     def _links(self, fault: Fault) -> list[tuple[str, str]]:
         link = self._host_name(fault.target), self._host_name(fault.other)

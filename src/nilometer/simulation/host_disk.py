@@ -44,6 +44,8 @@ class HostDisk:
         self.root = FolderNode()
         self.locks: dict[FileNode, DiskUser] = {}
         self.watches: list[VirtualWatch] = []
+        self.open_files: dict[DiskUser, int] = {}
+        """How many descriptors each process holds."""
         self.capacity: int = 1 << 40
         self.used = 0
         self.boots = 1
@@ -76,9 +78,17 @@ class HostDisk:
 
     def forget(self, process: DiskUser) -> None:
         """The process died: the kernel closes its files and drops its locks."""
+        self.open_files.pop(process, None)
         self.watches = [watch for watch in self.watches if watch.process is not process]
         for node in [node for node, holder in self.locks.items() if holder is process]:
             self.unlock(node)
+
+    def opened(self, process: DiskUser) -> None:
+        self.open_files[process] = self.open_files.get(process, 0) + 1
+
+    def closed(self, process: DiskUser) -> None:
+        if process in self.open_files:
+            self.open_files[process] -= 1
 
     def unlock(self, node: FileNode) -> None:
         if self.locks.pop(node, None) is not None:

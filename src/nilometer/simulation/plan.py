@@ -12,9 +12,10 @@ from __future__ import annotations
 import enum
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nilometer.simulation.workload.members import CLASSIC, CONSUMER, GroupPlan
+from nilometer.simulation.workload.membership import MembershipPlan
 from nilometer.simulation.workload.producers import WriterPlan
 
 
@@ -56,6 +57,14 @@ class TopicPlan:
     min_insync_replicas: int
     flush_each: bool
     segment_ms: int
+    segment_bytes: int | None = None
+    retention_ms: int = -1
+    """No limit; nor by size."""
+    retention_bytes: int = -1
+
+    @property
+    def is_deleted(self) -> bool:
+        return self.retention_ms >= 0 or self.retention_bytes >= 0
 
     @property
     def configs(self) -> dict[str, str]:
@@ -63,6 +72,11 @@ class TopicPlan:
             "min.insync.replicas": str(self.min_insync_replicas),
             "segment.ms": str(self.segment_ms),
         }
+        if self.segment_bytes is not None:
+            configs["internal.segment.bytes"] = str(self.segment_bytes)
+        if self.is_deleted:
+            configs["retention.ms"] = str(self.retention_ms)
+            configs["retention.bytes"] = str(self.retention_bytes)
         return configs | ({"flush.messages": "1"} if self.flush_each else {})
 
 
@@ -107,6 +121,8 @@ class Plan:
     """Whether partitions move to other brokers."""
     group: GroupPlan | None = None
     """The consumer group that reads all topics, if there is one."""
+    membership: MembershipPlan | None = None
+    """Whether brokers come and go for good, and when."""
     clock_rates: tuple[float, ...] = ()
     cold: float = 0.0
     hiccup: float = 0.0
@@ -114,6 +130,11 @@ class Plan:
     @property
     def hurt_s(self) -> float:
         return self.minutes * 60 * HURT_SHARE
+
+    @property
+    def deletes(self) -> bool:
+        """Whether records are deleted, by retention or because somebody asks for it."""
+        return any(topic.is_deleted for topic in self.topics)
 
     @property
     def machines_lost_max(self) -> int:
@@ -134,16 +155,17 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None) -> Plan
     if one_machine:
         chosen = tuple(kind for kind in chosen if kind not in NEEDS_SEVERAL_MACHINES)
     topics = _topics(chance, one_machine, frozenset(chosen))
+    topics = _with_retention(random.Random(f"{seed}/retention"), topics)
     group = _group(random.Random(f"{seed}/group"))
+    membership = _membership(random.Random(f"{seed}/membership"), minutes * 60 * HURT_SHARE)
+    machines = 1 if one_machine else brokers + (membership is not None)
     return Plan(
         seed=seed,
         minutes=minutes,
         brokers=brokers,
         one_machine=one_machine,
         kinds=chosen,
-        faults=schedule(
-            random.Random(f"{seed}/faults"), chosen, minutes * 60 * HURT_SHARE, 1 if one_machine else brokers
-        ),
+        faults=schedule(random.Random(f"{seed}/faults"), chosen, minutes * 60 * HURT_SHARE, machines),
         settings=_settings(chance) | (group.settings if group is not None else {}),
         topics=topics,
         writers=_writers(chance, topics),
@@ -153,6 +175,7 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None) -> Plan
         hiccup=chance.choice((0.0, 0.0, 0.001, 0.02)),
         moves=chance.random() < 0.4,
         group=group,
+        membership=membership,
     )
 
 
@@ -179,6 +202,36 @@ def _topics(chance: random.Random, one_machine: bool, kinds: frozenset[Kind]) ->
             )
         )
     return tuple(topics)
+
+
+def _with_retention(chance: random.Random, topics: tuple[TopicPlan, ...]) -> tuple[TopicPlan, ...]:
+    """One in three runs deletes, in some of its topics, after seconds rather than weeks."""
+    if chance.random() >= 0.35:
+        return topics
+    return tuple(deleting(chance, topic) if chance.random() < 0.7 else topic for topic in topics)
+
+
+def deleting(chance: random.Random, topic: TopicPlan) -> TopicPlan:
+    """``topic`` with small segments and a policy that deletes them soon: by time, by size, or both."""
+    by_time, by_size = chance.choice(((True, False), (False, True), (True, True)))
+    return replace(
+        topic,
+        segment_bytes=chance.choice((4_000, 12_000)),
+        segment_ms=min(topic.segment_ms, chance.choice((3_000, 10_000))),
+        retention_ms=chance.choice((8_000, 20_000)) if by_time else -1,
+        retention_bytes=chance.choice((12_000, 40_000)) if by_size else -1,
+    )
+
+
+def _membership(chance: random.Random, hurt_s: float) -> MembershipPlan | None:
+    if chance.random() >= 0.35:
+        return None
+    joins_at_s = chance.uniform(0.1, 0.5) * hurt_s
+    return MembershipPlan(
+        joins_at_s=joins_at_s,
+        leaves_at_s=chance.uniform(joins_at_s, 0.9 * hurt_s) if chance.random() < 0.75 else None,
+        newcomer_leaves=chance.random() < 0.2,
+    )
 
 
 def _writers(chance: random.Random, topics: tuple[TopicPlan, ...]) -> tuple[WriterPlan, ...]:
@@ -220,7 +273,7 @@ def _settings(chance: random.Random) -> dict[str, str]:
         "replica.high.watermark.checkpoint.interval.ms": chance.choice(("200", "5000")),
         "log.flush.offset.checkpoint.interval.ms": chance.choice(("1000", "60000")),
         "leader.imbalance.check.interval.seconds": chance.choice(("10", "300")),
-        "log.retention.check.interval.ms": chance.choice(("5000", "300000")),
+        "log.retention.check.interval.ms": chance.choice(("1000", "5000")),
         "log.segment.delete.delay.ms": chance.choice(("1000", "60000")),
         "num.replica.fetchers": chance.choice(("1", "1", "2")),
         "max.incremental.fetch.session.cache.slots": chance.choice(("2", "1000")),

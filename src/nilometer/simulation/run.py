@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from nilometer.client.admin.admin import Admin
@@ -19,20 +20,24 @@ from nilometer.cluster.topic import GROUP_METADATA_TOPIC
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers import disks, metadata
 from nilometer.simulation.checkers.beliefs import Beliefs
+from nilometer.simulation.checkers.bounds import Bounds
 from nilometer.simulation.checkers.convergence import group_unwell, unwell
 from nilometer.simulation.checkers.groups import GroupLedger
 from nilometer.simulation.checkers.history import History, Outcome, check
+from nilometer.simulation.checkers.retention import Policy, Retention
 from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.faults import FaultDriver
 from nilometer.simulation.loop import Deadlock, Livelock
-from nilometer.simulation.plan import Kind, Plan
+from nilometer.simulation.plan import Kind, Plan, TopicPlan
 from nilometer.simulation.story import Story
 from nilometer.simulation.verdict import Exit, Verdict
 from nilometer.simulation.workload.consumers import Reader
 from nilometer.simulation.workload.members import GroupMember
+from nilometer.simulation.workload.membership import Membership
 from nilometer.simulation.workload.moves import Mover
 from nilometer.simulation.workload.producers import Writer
 from nilometer.simulation.workload.topics import KEY, TopicChurn
+from nilometer.simulation.workload.trimmer import Trimmer
 from nilometer.simulation.world import World
 
 CONVERGENCE_S = 120.0
@@ -41,6 +46,7 @@ a session (6 s), a follower's lag (10 s), a fetch that hangs on a dead connectio
 SETTLE_S = 180.0
 """How long clients may take to finish after that: their deliveries time out after 40 s."""
 LOOK_S = 0.25
+LOOKS_BETWEEN_BOUNDS = 4
 FINDINGS_SHOWN = 10
 STORE_KINDS = frozenset({Kind.DISK_ERROR, Kind.DISK_FULL, Kind.STORE, Kind.STORE_STALL, Kind.STORE_UNSURE})
 
@@ -86,22 +92,29 @@ class _Run:
         )
         self._clients = world.host("clients")
         self._beliefs = Beliefs(self._cluster)
+        self._bounds = Bounds(self._cluster)
         self._history = History()
-        self._partitions = [
-            TopicPartition(topic.name, index) for topic in plan.topics for index in range(topic.partitions)
-        ]
+        self._partitions = [partition for topic in plan.topics for partition in _partitions_of(topic)]
         servers = self._cluster.bootstrap_servers
         self._writers = [
             Writer(f"writer{number}", self._clients, servers, each, self._history)
             for number, each in enumerate(plan.writers)
         ]
         self._readers = [
-            Reader("tail", self._clients, servers, self._partitions, self._history),
-            Reader("again", self._clients, servers, self._partitions, self._history, polls_of_a_life=40),
+            self._reader("tail"),
+            self._reader("again", polls_of_a_life=40),
         ]
+        self._retention = Retention(self._cluster, self._history, _policies(plan))
+        trimmed = [one for topic in plan.topics if topic.is_deleted for one in _partitions_of(topic)]
+        self._trimmer = Trimmer(self._clients, servers, trimmed, self._retention) if trimmed else None
+        self._membership = (
+            Membership(self._cluster, self._clients, plan.membership) if plan.membership is not None else None
+        )
         self._churn = TopicChurn(self._clients, servers) if plan.churn else None
         self._mover = (
-            Mover(self._clients, servers, self._partitions, list(self._cluster.nodes)) if plan.moves else None
+            Mover(self._clients, servers, self._partitions, lambda: self._cluster.open_to_replicas)
+            if plan.moves
+            else None
         )
         self._ledger = GroupLedger("readers")
         self._members: list[GroupMember] = []
@@ -111,10 +124,22 @@ class _Run:
                 GroupMember(f"member{number}", self._clients, servers, group, names, self._ledger)
                 for number in range(group.members)
             ]
-        self._changers = [each for each in (*self._writers, self._churn, self._mover) if each is not None]
+        changers = (*self._writers, self._churn, self._mover, self._trimmer)
+        self._changers = [each for each in changers if each is not None]
         """Clients that change things: they end before the cluster is judged."""
         self._driver = FaultDriver(
             self._cluster, [*self._changers, *self._readers, *self._members], plan, only
+        )
+
+    def _reader(self, name: str, polls_of_a_life: int | None = None) -> Reader:
+        return Reader(
+            name,
+            self._clients,
+            self._cluster.bootstrap_servers,
+            self._partitions,
+            self._history,
+            polls_of_a_life=polls_of_a_life,
+            deleted=self._plan.deletes,
         )
 
     async def play(self) -> None:
@@ -126,7 +151,11 @@ class _Run:
         for client in (*self._changers, *self._readers, *self._members):
             client.start()
         self._driver.start()
+        if self._membership is not None:
+            self._membership.start()
         await asyncio.sleep(self._plan.hurt_s)
+        if self._membership is not None:
+            self._membership.stop()
         await self._driver.heal()
         for member in self._members:
             member.calm_down()
@@ -134,22 +163,37 @@ class _Run:
                 member.start()  # it had crashed, and was to come back later
         for client in self._changers:
             client.stop()
-        await self._until(lambda: not _alive(self._changers), SETTLE_S)
-        stuck = (f"{name} does not come to an end" for name in _alive(self._changers))
+        await self._until(lambda: not self._busy(), SETTLE_S)
+        stuck = (f"{name} does not come to an end" for name in self._busy())
         self._verdict.find(Exit.NO_CONVERGENCE, stuck)
-        await self._until(lambda: not unwell(self._cluster), CONVERGENCE_S)
-        self._verdict.find(Exit.NO_CONVERGENCE, unwell(self._cluster))
+        await self._until(lambda: not self._unwell(), CONVERGENCE_S)
+        self._verdict.find(Exit.NO_CONVERGENCE, self._unwell())
+        await self._until(lambda: not self._bounds.waiting_at_rest(), CONVERGENCE_S)
+        self._bounds.look_at_rest(self._producers())
         await self._until(lambda: not self._group_unwell(), CONVERGENCE_S)
         self._verdict.find(Exit.NO_CONVERGENCE, self._group_unwell())
         for reader in (*self._readers, *self._members):
             reader.stop()
         await self._until(lambda: not _alive([*self._readers, *self._members]), SETTLE_S)
         watching.cancel()
+        if self._membership is not None:
+            self._membership.cancel()
         await self._driver.stop()
         if not self._verdict.findings:
             await self._judge_at_rest()
         self._judge_history()
         self._verdict.find(Exit.CRASH, self._failed_clients())
+
+    def _producers(self) -> int:
+        return sum(writer.lives for writer in self._writers)
+
+    def _busy(self) -> list[str]:
+        """Who changes things still."""
+        operator = ["operator"] if self._membership is not None and self._membership.is_busy else []
+        return [*_alive(self._changers), *operator]
+
+    def _unwell(self) -> list[str]:
+        return unwell(self._cluster) or self._retention.unwell()
 
     def _failed_clients(self) -> Iterable[str]:
         for client in (*self._changers, *self._readers, *self._members):
@@ -179,9 +223,17 @@ class _Run:
             await admin.incremental_alter_configs(ResourceType.TOPIC, GROUP_METADATA_TOPIC, durable)
 
     async def _watch(self) -> None:
+        looks = 0
         while True:
             await asyncio.sleep(LOOK_S)
-            self._beliefs.look(self._driver.damaged)
+            self._look()
+            looks += 1
+            if looks % LOOKS_BETWEEN_BOUNDS == 0:
+                self._bounds.look(self._producers())
+
+    def _look(self) -> None:
+        self._beliefs.look(self._driver.damaged)
+        self._retention.look()
 
     async def _until(self, condition: Callable[[], bool], limit_s: float) -> None:
         deadline = self._world.loop.time() + limit_s
@@ -209,13 +261,34 @@ class _Run:
         )
 
     def _acknowledged(self) -> list[tuple[str, str]]:
-        return [(send.partition, send.value) for send in self._history.sends if send.outcome is Outcome.OK]
+        return [
+            (send.partition, send.value)
+            for send in self._history.sends
+            if send.outcome is Outcome.OK and not self._history.may_be_gone(send)
+        ]
+
+    def _workloads(self) -> Counter[str]:
+        """What was done, by name and how often."""
+        plan, done = self._plan, Counter[str]()
+        for writer in self._writers:
+            kind = "idempotent" if writer.plan.idempotent else f"plain, acks={writer.plan.acks}"
+            done[f"sends, {kind}"] += writer.sent
+        done["topics created, altered, deleted"] = self._churn.done if self._churn is not None else 0
+        done["reassignments"] = self._mover.asked if self._mover is not None else 0
+        if plan.group is not None:
+            done[f"group generations, {plan.group.protocol}"] = self._ledger.generations
+        if self._membership is not None:
+            done["brokers joined"] = int(self._membership.joined is not None)
+            done["brokers taken out"] = int(self._membership.left is not None)
+        done["log starts risen"] = self._retention.taken
+        done["deletions of records asked for"] = self._trimmer.trimmed if self._trimmer is not None else 0
+        return +done
 
     # ---- judging
 
     async def _judge_at_rest(self) -> None:
         present: dict[str, str | None] = {}
-        last = Reader("last", self._clients, self._cluster.bootstrap_servers, self._partitions, self._history)
+        last = self._reader("last")
 
         async def list_topics(runtime: Runtime) -> None:
             async with Admin(runtime, {"bootstrap.servers": self._cluster.bootstrap_servers}) as admin:
@@ -225,11 +298,12 @@ class _Run:
 
         if not await self._finishes("last", last.read_to_end, SETTLE_S):
             return
+        self._retention.look()
         self._readers.append(last)
         self._driver.put_right()
         if not await self._finishes("lister", list_topics, SETTLE_S):
             return
-        await self._until(lambda: not unwell(self._cluster), CONVERGENCE_S)
+        await self._until(lambda: not self._unwell(), CONVERGENCE_S)
         if self._churn is not None:
             self._verdict.find(Exit.WRONG_RESULT, self._churn.judge(present))
         self._beliefs.compare_images()
@@ -239,6 +313,11 @@ class _Run:
     def _judge_history(self) -> None:
         verdict = self._verdict
         verdict.find(Exit.WRONG_RESULT, self._beliefs.violations)
+        verdict.find(Exit.WRONG_RESULT, self._retention.violations[:FINDINGS_SHOWN])
+        verdict.find(Exit.WRONG_RESULT, self._bounds.violations[:FINDINGS_SHOWN])
+        verdict.highest = self._bounds.highest
+        if self._trimmer is not None:
+            verdict.find(Exit.WRONG_RESULT, self._trimmer.troubles)
         verdict.find(Exit.WRONG_RESULT, (str(each) for each in check(self._history)[:20]))
         for reader in self._readers:
             verdict.find(Exit.WRONG_RESULT, reader.troubles[:10])
@@ -252,15 +331,35 @@ class _Run:
             verdict.problems += member.problems
         verdict.generations = self._ledger.generations
         if not STORE_KINDS & set(self._plan.kinds):
-            for node in self._cluster.nodes.values():
+            for node in self._cluster.known.values():
                 reasons = (f"{node.name} ended by itself: {reason}" for reason in node.ended_by_itself)
                 verdict.find(Exit.CRASH, reasons)
         sends = self._history.sends
         verdict.sends = len(sends)
         verdict.acknowledged = sum(send.outcome is Outcome.OK for send in sends)
         verdict.faults = self._driver.played
+        verdict.workloads = self._workloads()
 
 
-def _alive(clients: Sequence[Writer | TopicChurn | Mover | Reader | GroupMember]) -> list[str]:
+def _partitions_of(topic: TopicPlan) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, index) for index in range(topic.partitions)]
+
+
+def _policies(plan: Plan) -> dict[str, Policy]:
+    """By partition, of the topics that delete."""
+    check_interval_ms = int(plan.settings.get("log.retention.check.interval.ms", "300000"))
+    return {
+        str(partition): Policy(
+            retention_ms=topic.retention_ms,
+            retention_bytes=topic.retention_bytes,
+            check_interval_ms=check_interval_ms,
+        )
+        for topic in plan.topics
+        if topic.is_deleted
+        for partition in _partitions_of(topic)
+    }
+
+
+def _alive(clients: Sequence[Writer | TopicChurn | Mover | Trimmer | Reader | GroupMember]) -> list[str]:
     """The names of those that still run."""
     return [client.name for client in clients if client.process is not None and client.process.alive]

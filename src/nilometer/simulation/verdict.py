@@ -32,6 +32,10 @@ class Verdict:
     sends: int = 0
     acknowledged: int = 0
     read: int = 0
+    workloads: Counter[str] = field(default_factory=Counter[str])
+    """What clients and operators did, by name and how often."""
+    highest: dict[str, int] = field(default_factory=dict[str, int])
+    """What is to stay small, and the most that was seen of it."""
     generations: int = 0
     """Of the consumer group, if there was one."""
     story: dict[str, list[str]] = field(default_factory=dict[str, list[str]])

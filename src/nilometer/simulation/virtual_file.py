@@ -21,6 +21,7 @@ class VirtualFile:
         self._path = path
         self._node: FileNode | None = node
         self._writable = writable
+        disk.opened(process)
 
     @property
     def path(self) -> str:
@@ -60,6 +61,8 @@ class VirtualFile:
         self._checked("sync").sync()
 
     def close(self) -> None:
+        if self._node is not None:
+            self._disk.closed(self._process)
         self._node = None
 
     def _to_write(self, verb: str, size: int, partly: bytes) -> FileNode:

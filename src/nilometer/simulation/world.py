@@ -67,6 +67,10 @@ class Process:
             self._tasks = [task for task in self._tasks if not task.done()]
             self._sweep_at = 2 * len(self._tasks) + TASKS_BEFORE_SWEEP
 
+    @property
+    def unfinished_tasks(self) -> int:
+        return sum(not task.done() for task in self._tasks)
+
     def view_of(self, disk: HostDisk) -> VirtualDisk:
         """This process's view of a disk that is not its machine's: a store that all machines reach."""
         return VirtualDisk(disk, self, EPOCH_MS)

@@ -13,12 +13,16 @@ from nilometer.simulation.workload.members import GroupMember
 
 
 def unwell(cluster: Cluster) -> list[str]:
-    """All serve, know the same metadata, and every partition is led, in sync, and the same everywhere."""
+    """All members serve, nobody else is registered, they know the same metadata, and every partition is led,
+    in sync, and the same everywhere."""
     nodes = list(cluster.nodes.values())
     down = [f"not converged: {node.name} does not serve" for node in nodes if not node.is_serving]
     if down:
         return down
     images = [node.image for node in nodes if node.image is not None]
+    members = [broker.id for broker in images[0].brokers()]
+    if sorted(members) != sorted(cluster.nodes):
+        return [f"not converged: brokers {members} are registered, of {sorted(cluster.nodes)}"]
     if len({image.number for image in images}) != 1:
         return [f"not converged: metadata known up to {[image.number for image in images]}"]
     found = (_partition_unwell(cluster, key, state) for key, state in images[0].partitions())

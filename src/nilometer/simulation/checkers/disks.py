@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import crc32c
 
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.simulation.cluster import Cluster
+from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.file_tree import FileNode, FolderNode
 from nilometer.simulation.host_disk import HostDisk
 
@@ -42,6 +42,8 @@ class StoredReplica:
     batches: tuple[StoredBatch, ...]
     epochs: tuple[tuple[int, int], ...]
     """The epoch chain: (epoch, start offset), rising."""
+    log_start: int = 0
+    """Below, the chain need not say anything, though batches may lie there still."""
 
     @property
     def start(self) -> int:
@@ -52,7 +54,7 @@ class StoredReplica:
         return self.batches[-1].last_offset + 1 if self.batches else 0
 
 
-def read_replica(disk: HostDisk, folder: str, broker_id: int) -> StoredReplica | None:
+def read_replica(disk: HostDisk, folder: str, broker_id: int, log_start: int = 0) -> StoredReplica | None:
     """The replica in ``folder``; None where there is none."""
     found = disk.find(folder)
     if not isinstance(found, FolderNode):
@@ -65,7 +67,7 @@ def read_replica(disk: HostDisk, folder: str, broker_id: int) -> StoredReplica |
     checkpoint = found.entries.get("leader-epoch-checkpoint")
     text = bytes(checkpoint.data).decode() if isinstance(checkpoint, FileNode) else "0\n0\n"
     epochs = [tuple(map(int, line.split())) for line in text.splitlines()[2:] if line]
-    return StoredReplica(broker_id, tuple(batches), tuple((each[0], each[1]) for each in epochs))
+    return StoredReplica(broker_id, tuple(batches), tuple((each[0], each[1]) for each in epochs), log_start)
 
 
 def batches_with_positions(data: bytes) -> Iterator[tuple[int, StoredBatch]]:
@@ -113,7 +115,7 @@ def _inside(name: str, replica: StoredReplica) -> Iterator[str]:
         if batch.epoch < epoch:
             yield f"epochs: {who}: epoch {batch.epoch} at {batch.base_offset} behind epoch {epoch}"
         said = _epoch_at(replica.epochs, batch.base_offset)
-        if said != batch.epoch:
+        if said != batch.epoch and batch.base_offset >= replica.log_start:
             yield (
                 f"epoch chain: {who}: says {said} of {batch.base_offset}, whose batch says {batch.epoch} "
                 f"(chain {replica.epochs})"
@@ -127,6 +129,10 @@ def _epoch_at(epochs: tuple[tuple[int, int], ...], offset: int) -> int:
         if start <= offset:
             found = epoch
     return found
+
+
+def _log_start(node: BrokerNode, name: str) -> int:
+    return next((each.log.log_start_offset for each in node.partitions if str(each) == name), 0)
 
 
 def _say(batch: StoredBatch | None) -> str:
@@ -143,7 +149,10 @@ def compare_cluster(cluster: Cluster, partitions: Iterable[TopicPartition]) -> l
         name = f"{partition.topic}-{partition.partition}"
         state = image.partition(*partition)
         assigned = [cluster.nodes[broker_id] for broker_id in (state.replicas if state else ())]
-        replicas = [read_replica(node.host.disk, f"{node.folder}/{name}", node.id) for node in assigned]
+        replicas = [
+            read_replica(node.host.disk, f"{node.folder}/{name}", node.id, _log_start(node, name))
+            for node in assigned
+        ]
         there = [replica for replica in replicas if replica is not None]
         if len(there) != len(replicas) or not there:
             wrong.append(f"{name} is missing on a broker")

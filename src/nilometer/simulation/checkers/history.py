@@ -41,6 +41,8 @@ class Send:
     transaction: str | None = None
     may_repeat: bool = False
     """Its producer sends again without numbering: it may be in the log twice, and behind later ones."""
+    at_ms: int = 0
+    """When it was handed over, by the producer's clock, where that is of interest."""
 
     def acknowledged(self, offset: int) -> None:
         self.outcome, self.offset = Outcome.OK, offset
@@ -112,6 +114,8 @@ class History:
     """Recorded in the order of invocation; appending is safe from several threads."""
 
     operations: list[Operation] = field(default_factory=list)
+    log_starts: dict[Partition, int] = field(default_factory=dict[Partition, int])
+    """Where records were deleted as they may be: below these offsets nobody needs to find anything."""
     _lock: Lock = field(default_factory=Lock)
 
     def _record(self, make: Callable[[int], T]) -> T:
@@ -128,12 +132,24 @@ class History:
         transaction: str | None = None,
         *,
         may_repeat: bool = False,
+        at_ms: int = 0,
     ) -> Send:
         return self._record(
             lambda number: Send(
-                number, producer, partition, value, transaction=transaction, may_repeat=may_repeat
+                number,
+                producer,
+                partition,
+                value,
+                transaction=transaction,
+                may_repeat=may_repeat,
+                at_ms=at_ms,
             )
         )
+
+    def may_be_gone(self, send: Send) -> bool:
+        """Whether nobody needs to find it any more: its place, if known, lies below the log's start."""
+        start = self.log_starts.get(send.partition, 0)
+        return start > 0 and (send.offset is None or send.offset < start)
 
     def poll(self, consumer: str, records: Iterable[Seen], transaction: str | None = None) -> None:
         seen = tuple(records)
@@ -239,7 +255,7 @@ def _aborted_reads(history: History, known: _Knowledge) -> Iterator[Anomaly]:
 
 def _lost_writes(history: History, known: _Knowledge) -> Iterator[Anomaly]:
     for send in history.sends:
-        if send.outcome is not Outcome.OK or send.offset is None:
+        if send.outcome is not Outcome.OK or send.offset is None or history.may_be_gone(send):
             continue
         read_to = known.last_read.get(send.partition, -1)
         if read_to > send.offset and (send.partition, send.value) not in known.read:
@@ -277,21 +293,24 @@ def _misread_order(history: History, known: _Knowledge) -> Iterator[Anomaly]:
                     last = position.get((operation.consumer, seen.partition))
                     if last is not None:
                         step = rank[seen.partition, seen.offset] - rank[seen.partition, last]
-                        yield from _judge_step(operation, seen, last, step, offsets)
+                        start = history.log_starts.get(seen.partition, 0)
+                        yield from _judge_step(operation, seen, last, step, offsets, start)
                     position[operation.consumer, seen.partition] = seen.offset
             case _:
                 pass
 
 
 def _judge_step(
-    poll: Poll, seen: Seen, last: int, step: int, offsets: dict[Partition, list[int]]
+    poll: Poll, seen: Seen, last: int, step: int, offsets: dict[Partition, list[int]], start: int
 ) -> Iterator[Anomaly]:
     if step <= 0:
         yield Anomaly("nonmonotonic-poll", seen.partition, f"{poll}: {last}, then {seen.offset}")
     elif step > 1:
-        jumped = [offset for offset in offsets[seen.partition] if last < offset < seen.offset]
+        first = max(last + 1, start)
+        jumped = [offset for offset in offsets[seen.partition] if first <= offset < seen.offset]
         story = f"{poll}: {last}, then {seen.offset}, over {jumped[:5]}{'…' if len(jumped) > 5 else ''}"
-        yield Anomaly("poll-skip", seen.partition, story)
+        if jumped:
+            yield Anomaly("poll-skip", seen.partition, story)
 
 
 def _unseen(history: History) -> Iterator[Anomaly]:
@@ -304,7 +323,8 @@ def _unseen(history: History) -> Iterator[Anomaly]:
             for seen in poll.records
         }
         for send in history.sends:
-            if send.outcome is Outcome.OK and (send.partition, send.value) not in read:
+            is_there = send.outcome is Outcome.OK and not history.may_be_gone(send)
+            if is_there and (send.partition, send.value) not in read:
                 yield Anomaly("unseen", send.partition, f"{send}; {consumer} read to the end without it")
 
 

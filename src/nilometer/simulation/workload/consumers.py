@@ -1,7 +1,8 @@
 """Programs that read: one that follows the end, one that starts anew at random, one that reads it all.
 
 A position that is not in the log, or a log that was cut behind a reader, is never right as long as nothing
-is deleted and no unclean leader is elected: it is noted as trouble, not read over.
+is deleted and no unclean leader is elected: it is noted as trouble, not read over. Where records are deleted,
+a reader goes on at the log's start; whether that may lie where it does is for the judges.
 """
 
 from __future__ import annotations
@@ -51,8 +52,10 @@ class Reader:
         history: History,
         *,
         polls_of_a_life: int | None = None,
+        deleted: bool = False,
     ) -> None:
-        """``polls_of_a_life``: start anew from the beginning after about so many polls; None: never."""
+        """``polls_of_a_life``: start anew from the beginning after about so many polls; None: never.
+        ``deleted``: records are deleted."""
         self.name = name
         self.troubles: list[str] = []
         self.problems: Counter[str] = Counter()
@@ -63,6 +66,7 @@ class Reader:
         self._partitions = list(partitions)
         self._history = history
         self._polls_of_a_life = polls_of_a_life
+        self._deleted = deleted
         self._stopping = False
         self._latest: dict[TopicPartition, int] = {}
         self.positions: dict[TopicPartition, int] = dict.fromkeys(self._partitions, 0)
@@ -80,9 +84,17 @@ class Reader:
         async with self._consumer(runtime) as consumer:
             self._begin(consumer)
             ends = await consumer.end_offsets(self._partitions)
-            while any(self.positions[partition] < end for partition, end in ends.items()):
+            while await self._behind(consumer, ends):
                 self._note(await consumer.poll(timeout_ms=POLL_MS), consumer)
         self._history.read_to_end(self.name)
+
+    async def _behind(self, consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:
+        for partition, end in ends.items():
+            if self.positions[partition] < end and not (
+                self._deleted and await consumer.position(partition) >= end
+            ):
+                return True
+        return False
 
     async def _main(self, runtime: Runtime) -> None:
         fresh = True
@@ -102,7 +114,7 @@ class Reader:
             {
                 "bootstrap.servers": self._bootstrap_servers,
                 "client.id": self.name,
-                "auto.offset.reset": "none",
+                "auto.offset.reset": "earliest" if self._deleted else "none",
                 "request.timeout.ms": 10_000,
                 "default.api.timeout.ms": 30_000,
                 "metadata.max.age.ms": 30_000,

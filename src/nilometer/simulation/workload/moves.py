@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from nilometer.client.admin.admin import Admin
 from nilometer.client.network.cluster_metadata import TopicPartition
@@ -24,7 +24,7 @@ class Mover:
         host: Host,
         bootstrap_servers: str,
         partitions: Sequence[TopicPartition],
-        broker_ids: Sequence[int],
+        broker_ids: Callable[[], Sequence[int]],
     ) -> None:
         self.name = "mover"
         self.problems: Counter[str] = Counter()
@@ -33,7 +33,7 @@ class Mover:
         self._host = host
         self._bootstrap_servers = bootstrap_servers
         self._partitions = list(partitions)
-        self._broker_ids = list(broker_ids)
+        self._broker_ids = broker_ids
         self._stopping = False
 
     def start(self) -> Process:
@@ -60,7 +60,7 @@ class Mover:
 
     async def _move(self, runtime: Runtime, admin: Admin) -> None:
         partition = runtime.entropy.choice(self._partitions)
-        left, replicas = list(self._broker_ids), list[int]()
+        left, replicas = list(self._broker_ids()), list[int]()
         while left and len(replicas) < REPLICAS:
             replicas.append(left.pop(runtime.entropy.below(len(left))))
 

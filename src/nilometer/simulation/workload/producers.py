@@ -63,6 +63,15 @@ class Writer:
         self._stopping = False
         self.process: Process | None = None
 
+    @property
+    def lives(self) -> int:
+        """How many producers it has been."""
+        return self._lives
+
+    @property
+    def sent(self) -> int:
+        return self._sent
+
     def start(self) -> Process:
         self._stopping = False
         self.process = self._host.start(self.name, self._main)
@@ -117,7 +126,11 @@ class Writer:
         value = f"{self.name}-{self._sent}"
         padded = value.encode() + b" " * runtime.entropy.below(2 * plan.value_bytes)
         noted = self._history.send(
-            producer_name, f"{plan.topic}-{partition}", value, may_repeat=plan.may_repeat
+            producer_name,
+            f"{plan.topic}-{partition}",
+            value,
+            may_repeat=plan.may_repeat,
+            at_ms=runtime.clock.wall_ms(),
         )
         try:
             delivery = await producer.send(plan.topic, padded, partition=partition)

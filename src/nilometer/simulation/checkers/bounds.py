@@ -1,0 +1,172 @@
+"""What must stay small, or come back to nothing: every broker's queues, sessions, tasks, descriptors, caches.
+
+Looked at again and again, and with stricter bounds once the cluster is at rest: nobody sends any more, and
+all is replicated. A leak breaks one of them sooner or later:
+
+| always | at rest |
+|---|---|
+| fetch sessions: the configured slots | |
+| frames and answers that wait on one connection: the connection's own limits | none that waits, but fetches |
+| connections that a broker holds: those that the network has open to it | |
+| unfinished tasks: a few for the broker, each connection, each partition, one for each file to be removed | |
+| produce requests that wait: not more than their connections may have under way | none, nor tickets |
+| readers that a partition tells of news: one each of the sessions and waiting fetches | |
+| open files: those that there are | |
+| producers that a log remembers: those that ever wrote | |
+| entries of the metadata log: about one snapshot's worth | |
+
+The numbers are counted in the broker's own parts; what they are held against comes from the world.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nilometer.broker.broker import Broker
+from nilometer.broker.connection import BYTES_QUEUED_MAX, FRAMES_QUEUED_MAX, Connection
+from nilometer.broker.control.metadata_log import ENTRIES_BETWEEN_SNAPSHOTS
+from nilometer.broker.replicas.partition import Partition
+from nilometer.replication import LeaderRole
+from nilometer.simulation.cluster import COORDINATION, BrokerNode, Cluster
+from nilometer.simulation.file_tree import FileNode, FolderNode
+
+VIOLATIONS_MAX = 20
+READ_AT_ONCE = 256 * 1024
+"""What one read may add to a queue that was not full before."""
+SMALLEST_FRAME = 14
+TASKS_OF_A_BROKER = 40
+TASKS_OF_A_CONNECTION = 4
+TASKS_OF_A_PARTITION = 2
+WAITS_OF_A_CONNECTION = 5 * FRAMES_QUEUED_MAX
+CLOSING = 2
+"""Connections whose end the broker learns of in the next turn of its loop."""
+FILES_BESIDE_THOSE_ON_DISK = 8
+DELETED = "delete"
+"""In the names of what is to be removed."""
+PRODUCERS_OF_A_LIFE = 4
+"""A producer that was fenced, or lost its place, comes back with another id."""
+
+
+class Bounds:
+    """``violations`` only grows; ``highest`` is the most that was seen of each kind."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.violations: list[str] = []
+        self.highest: dict[str, int] = {}
+
+    def look(self, producers: int) -> None:
+        """``producers``: how many there ever were."""
+        self._look(producers, at_rest=False)
+
+    def look_at_rest(self, producers: int) -> None:
+        self._look(producers, at_rest=True)
+
+    def waiting_at_rest(self) -> list[str]:
+        """What is to come to nothing, and has not yet."""
+        return [
+            f"not at rest: {self._say(node, kind, found, limit)}"
+            for node, broker in self._serving()
+            for kind, found, limit in _at_rest(broker)
+            if found > limit
+        ]
+
+    def _look(self, producers: int, *, at_rest: bool) -> None:
+        self._hold("the store", "entries of the metadata log", self._entries(), 2 * ENTRIES_BETWEEN_SNAPSHOTS)
+        for node, broker in self._serving():
+            for kind, found, limit in self._always(node, broker, producers):
+                self._hold(node.name, kind, found, limit)
+            for kind, found, limit in _at_rest(broker) if at_rest else ():
+                self._hold(node.name, f"{kind}, at rest", found, limit)
+
+    def _serving(self) -> Iterator[tuple[BrokerNode, Broker]]:
+        for node in self._cluster.nodes.values():
+            if node.is_serving and node.broker is not None:
+                yield node, node.broker
+
+    def _hold(self, who: str, kind: str, found: int, limit: int) -> None:
+        self.highest[kind] = max(found, self.highest.get(kind, 0))
+        if found > limit and len(self.violations) < VIOLATIONS_MAX:
+            self.violations.append(f"bounds: {who} has {found} {kind}; there may be {limit}")
+
+    @staticmethod
+    def _say(node: BrokerNode, kind: str, found: int, limit: int) -> str:
+        return f"{node.name} has {found} {kind}; there may be {limit}"
+
+    def _always(self, node: BrokerNode, broker: Broker, producers: int) -> Iterator[tuple[str, int, int]]:
+        services, connections = broker.services, _connections(broker)
+        partitions = list(services.replicas)
+        sessions, slots = len(services.fetch_sessions), services.fetch_sessions._slots
+        yield "fetch sessions", sessions, slots
+        yield "connections", len(connections), self._open_connections(node) + CLOSING
+        tasks_max = _tasks_max(len(connections), len(partitions)) + _files(node, DELETED)
+        yield "unfinished tasks", self._tasks(node), tasks_max
+        yield "open files", self._open_files(node), _files(node) + FILES_BESIDE_THOSE_ON_DISK
+        yield from _of_connections(connections)
+        waits = sum(len(partition._produce_waits) + len(partition._flush_waits) for partition in partitions)
+        yield "produce requests that wait", waits, WAITS_OF_A_CONNECTION * max(len(connections), 1)
+        for partition in partitions:
+            yield "readers to be told", len(partition.fetch_waiters), sessions + len(connections)
+            known = len(partition.log.producers.producers)
+            yield "producers of one log", known, PRODUCERS_OF_A_LIFE * max(producers, 1)
+
+    def _open_connections(self, node: BrokerNode) -> int:
+        return sum(each.is_open_to(node.process) for each in self._cluster.world.network.connections)
+
+    def _tasks(self, node: BrokerNode) -> int:
+        return node.process.unfinished_tasks if node.process is not None else 0
+
+    def _open_files(self, node: BrokerNode) -> int:
+        return node.host.disk.open_files.get(node.process, 0) if node.process is not None else 0
+
+    def _entries(self) -> int:
+        folder = self._cluster.store_disk.find(f"{COORDINATION}/entries")
+        if not isinstance(folder, FolderNode):
+            return 0
+        return sum(
+            len(each.entries) if isinstance(each, FolderNode) else 1 for each in folder.entries.values()
+        )
+
+
+def _connections(broker: Broker) -> list[Connection]:
+    return list(broker._dispatcher.connections) if broker._dispatcher is not None else []
+
+
+def _tasks_max(connections: int, partitions: int) -> int:
+    return TASKS_OF_A_BROKER + TASKS_OF_A_CONNECTION * connections + TASKS_OF_A_PARTITION * partitions
+
+
+def _of_connections(connections: list[Connection]) -> Iterator[tuple[str, int, int]]:
+    for connection in connections:
+        most = FRAMES_QUEUED_MAX + READ_AT_ONCE // SMALLEST_FRAME
+        yield "frames queued of one connection", len(connection._queue), most
+        yield "bytes queued of one connection", connection._queued_bytes, BYTES_QUEUED_MAX + READ_AT_ONCE
+        yield "answers owed to one connection", len(connection._waiting), FRAMES_QUEUED_MAX + 1
+
+
+def _at_rest(broker: Broker) -> Iterator[tuple[str, int, int]]:
+    """Of each kind what is left, and what may be: nothing, but for the long polls of followers."""
+    partitions = list(broker.services.replicas)
+    yield "produce requests that wait", sum(len(each._produce_waits) for each in partitions), 0
+    yield "writes that wait for a flush", sum(len(each._flush_waits) for each in partitions), 0
+    yield "tickets that wait for a high watermark", sum(_tickets(each) for each in partitions), 0
+    for connection in _connections(broker):
+        yield "answers owed to one connection", len(connection._waiting), 1
+
+
+def _tickets(partition: Partition) -> int:
+    role = partition.replica.role
+    return len(role._tickets) if isinstance(role, LeaderRole) else 0
+
+
+def _files(node: BrokerNode, named: str = "") -> int:
+    folder = node.host.disk.find(node.folder)
+    return _count(folder, named) if isinstance(folder, FolderNode) else 0
+
+
+def _count(folder: FolderNode, named: str) -> int:
+    """The files below with ``named`` in their names, or in their folder's."""
+    return sum(
+        named in name if isinstance(each, FileNode) else _count(each, "" if named in name else named)
+        for name, each in folder.entries.items()
+    )

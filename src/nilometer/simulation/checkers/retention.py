@@ -1,0 +1,167 @@
+"""What retention took, held against what it may take; and at rest, against what it must have taken.
+
+Looks again and again at where each replica's log starts. A start that nobody had before must be explained:
+
+- somebody asked for it: DeleteRecords up to there, or further;
+- *by time*: every acknowledged record below it is older than ``retention.ms`` by the fastest clock there is;
+- *by size*: what lies above it, on the disk that has most of it, is at least ``retention.bytes``.
+
+It must also lie at or below what was committed; that is :mod:`beliefs`' to see. Explained, it becomes the
+*floor* of its partition: below the floor nobody needs to find anything any more.
+
+Pure of the product's code: sizes and ages are read from the histories and off the disks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from nilometer.replication import FollowerRole, LeaderRole
+from nilometer.simulation.checkers.disks import LOG_SUFFIX, StoredBatch, batches_with_positions
+from nilometer.simulation.checkers.history import History, Outcome, Partition, Send
+from nilometer.simulation.cluster import BrokerNode, Cluster
+from nilometer.simulation.file_tree import FileNode, FolderNode
+
+SLACK_BYTES = 4_000
+"""What a replica may be short of, that lost the end of its log since its retention counted: two batches."""
+SLACK_MS = 3_000
+"""A retention round may be late by so much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    retention_ms: int = -1
+    retention_bytes: int = -1
+    check_interval_ms: int = 5_000
+
+
+@dataclass(slots=True)
+class _Known:
+    policy: Policy
+    floor: int = 0
+    asked: int = 0
+    """The highest offset that DeleteRecords was asked for."""
+    sends: list[Send] = field(default_factory=list[Send])
+
+
+class Retention:
+    """``violations`` only grows; the floors are the history's ``log_starts``."""
+
+    def __init__(self, cluster: Cluster, history: History, policies: Mapping[Partition, Policy]) -> None:
+        self._cluster = cluster
+        self._history = history
+        self._known = {partition: _Known(policy) for partition, policy in policies.items()}
+        self._seen_sends = 0
+        self._wall_ms = 0
+        self.violations: list[str] = []
+        self.taken = 0
+        """How often a log start rose."""
+
+    def asked(self, partition: Partition, offset: int) -> None:
+        """DeleteRecords will be asked for."""
+        known = self._known[partition]
+        known.asked = max(known.asked, offset)
+
+    def look(self) -> None:
+        self._take_sends()
+        fastest = max(node.host.clock.wall_ms() for node in self._cluster.known.values())
+        wall_ms, self._wall_ms = max(fastest, self._wall_ms), fastest
+        for node in self._cluster.nodes.values():
+            for partition in node.partitions:
+                name = str(partition)
+                known = self._known.get(name)
+                if known is not None and partition.log.log_start_offset > known.floor:
+                    self._judge(name, known, partition.log.log_start_offset, node, wall_ms)
+
+    def _take_sends(self) -> None:
+        for operation in self._history.operations[self._seen_sends :]:
+            if isinstance(operation, Send) and (known := self._known.get(operation.partition)):
+                known.sends.append(operation)
+        self._seen_sends = len(self._history.operations)
+
+    def _judge(self, name: Partition, known: _Known, start: int, node: BrokerNode, wall_ms: int) -> None:
+        is_due = self._is_old(known, start, wall_ms) or self._is_much(name, known, start)
+        if start > known.asked and not is_due:
+            self.violations.append(
+                f"retention: {name} begins at {start} on {node.name}: its records from {known.floor} on were "
+                f"neither deleted by anybody nor due ({known.policy})"
+            )
+        self.taken += 1
+        known.floor = self._history.log_starts[name] = start
+        known.sends = [send for send in known.sends if send.offset is None or send.offset >= start]
+
+    @staticmethod
+    def _is_old(known: _Known, start: int, wall_ms: int) -> bool:
+        limit = known.policy.retention_ms
+        taken = (send for send in known.sends if send.outcome is Outcome.OK and send.offset is not None)
+        youngest = max((send.at_ms for send in taken if (send.offset or 0) < start), default=0)
+        return limit >= 0 and wall_ms - youngest > limit
+
+    def _is_much(self, name: Partition, known: _Known, start: int) -> bool:
+        limit = known.policy.retention_bytes
+        kept = max(
+            sum(len(batch.data) for batch in batches if batch.last_offset >= start)
+            for batches in (_stored(node, name) for node in self._cluster.known.values())
+        )
+        return limit >= 0 and kept + SLACK_BYTES >= limit
+
+    # ---- at rest
+
+    def unwell(self) -> list[str]:
+        """Followers begin nowhere below their leader, and nothing is kept that is long due."""
+        return [
+            problem
+            for name, known in self._known.items()
+            for problem in self._partition_unwell(name, known.policy)
+        ]
+
+    def _partition_unwell(self, name: Partition, policy: Policy) -> Sequence[str]:
+        starts: dict[int, int] = {}
+        leader: BrokerNode | None = None
+        for node in self._cluster.nodes.values():
+            for partition in node.partitions:
+                if str(partition) == name and isinstance(partition.replica.role, LeaderRole | FollowerRole):
+                    starts[node.id] = partition.log.log_start_offset
+                    leader = node if isinstance(partition.replica.role, LeaderRole) else leader
+        if leader is None:
+            return ()  # said elsewhere
+        behind = {broker: start for broker, start in starts.items() if start < starts[leader.id]}
+        if behind:
+            return (f"not converged: {name} begins at {starts[leader.id]} on its leader, but at {behind}",)
+        due = _first_due(leader, name, policy)
+        return () if due is None else (f"not converged: retention left {due} of {name} on {leader.name}",)
+
+
+def _first_due(node: BrokerNode, name: Partition, policy: Policy) -> str | None:
+    """The first segment behind which others follow, if it is long due by the broker's own clock."""
+    segments = _segments(node, name)
+    if len(segments) < 2:
+        return None
+    first, data = segments[0]
+    youngest = max((_largest_timestamp(batch) for _, batch in batches_with_positions(data)), default=0)
+    limit_ms = policy.retention_ms + policy.check_interval_ms + SLACK_MS
+    if policy.retention_ms >= 0 and youngest and node.host.clock.wall_ms() - youngest > limit_ms:
+        return f"{first}, whose youngest record is of {youngest},"
+    size = sum(len(each) for _, each in segments)
+    if policy.retention_bytes >= 0 and size - len(data) >= policy.retention_bytes:
+        return f"{first} and {size - len(data)} bytes behind it"
+    return None
+
+
+def _largest_timestamp(batch: StoredBatch) -> int:
+    return int.from_bytes(batch.data[35:43], "big", signed=True)
+
+
+def _segments(node: BrokerNode, name: Partition) -> list[tuple[str, bytes]]:
+    folder = node.host.disk.find(f"{node.folder}/{name}")
+    entries = sorted(folder.entries.items()) if isinstance(folder, FolderNode) else []
+    return [
+        (file, bytes(found.data))
+        for file, found in entries
+        if file.endswith(LOG_SUFFIX) and isinstance(found, FileNode)
+    ]
+
+
+def _stored(node: BrokerNode, name: Partition) -> list[StoredBatch]:
+    return [batch for _, data in _segments(node, name) for _, batch in batches_with_positions(data)]

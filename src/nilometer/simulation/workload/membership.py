@@ -1,0 +1,219 @@
+"""Who looks after the cluster's membership: a new broker joins and gets its share of partitions, and another
+one is emptied, stopped in order, and unregistered, while everything else goes on, and goes wrong.
+
+What a person at the machines does (starting a broker, stopping it, looking whether it is empty) is done by
+the world; what is asked of the cluster is asked through a client, as a program of its own each time.
+
+Invariant: a broker is taken out for good only after the metadata has it fenced and without any replica, in
+this order of the log: from then on nobody places anything on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from nilometer.client.admin.admin import Admin
+from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.client.replicas.partition_operations import alter_reassignments
+from nilometer.cluster.identifiers import BrokerId
+from nilometer.cluster.image import ClusterImage
+from nilometer.runtime import Runtime
+from nilometer.simulation.cluster import BrokerNode, Cluster
+from nilometer.simulation.world import Host
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+LOOK_S = 0.5
+ASK_AGAIN_S = 3.0
+ADMIN_LIMIT_S = 30.0
+SHARE = 0.6
+"""How likely a partition gets a replica on the broker that joined."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembershipPlan:
+    joins_at_s: float
+    leaves_at_s: float | None
+    """When one is taken out; None: never. Not before the newcomer serves."""
+    newcomer_leaves: bool = False
+    """Whether it is the one that joined; else it is drawn from those that were there."""
+
+
+class Membership:
+    """One newcomer, and perhaps one that goes."""
+
+    def __init__(self, cluster: Cluster, clients: Host, plan: MembershipPlan) -> None:
+        self._cluster = cluster
+        self._clients = clients
+        self._plan = plan
+        self._chance = random.Random(f"{cluster.world.seed}/membership")
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = False
+        self.problems: Counter[str] = Counter()
+        self.joined: int | None = None
+        self.left: int | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._play())
+
+    def stop(self) -> None:
+        """Begin nothing more; what was begun is brought to its end."""
+        self._stopping = True
+
+    @property
+    def is_busy(self) -> bool:
+        """Raises what ended it, if that was no proper end."""
+        if self._task is not None and self._task.done():
+            self._task.result()
+        return self._task is not None and not self._task.done()
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    # ---- what is done
+
+    async def _play(self) -> None:
+        if not await self._sleep_until(self._plan.joins_at_s):
+            return
+        newcomer = await self._cluster.add(max(self._cluster.known) + 1)
+        self.joined = newcomer.id
+        while not newcomer.is_serving:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_S)
+        await self._give_share(newcomer)
+        if self._plan.leaves_at_s is None or not await self._sleep_until(self._plan.leaves_at_s):
+            return
+        staying = [node for node in self._cluster.nodes.values() if node is not newcomer]
+        leaver = newcomer if self._plan.newcomer_leaves else self._chance.choice(staying)
+        await self._take_out(leaver)
+        self.left = leaver.id
+
+    async def _sleep_until(self, at_s: float) -> bool:
+        """Whether there is time for it still."""
+        while self._cluster.world.loop.time() < at_s and not self._stopping:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_S)
+        return not self._stopping
+
+    async def _give_share(self, newcomer: BrokerNode) -> None:
+        image = self._cluster.newest_image
+        targets: dict[TopicPartition, Sequence[int]] = {}
+        for name, state in _partitions(image, None) if image is not None else ():
+            if self._chance.random() < SHARE and newcomer.id not in state:
+                kept = self._chance.sample(state, len(state) - 1)
+                targets[name] = [newcomer.id, *kept] if self._chance.random() < 0.5 else [*kept, newcomer.id]
+        await self._reassign(targets)
+
+    async def _take_out(self, leaver: BrokerNode) -> None:
+        leaver.leaving = True
+        self._note(f"{leaver.name} is to go")
+        while True:
+            await self._empty(leaver)
+            leaver.retired = True
+            while leaver.is_running:
+                leaver.stop()
+                await asyncio.sleep(LOOK_S)
+            await self._until(lambda: self._is_fenced(leaver))
+            if not self._replicas_on(leaver):
+                break
+            leaver.retired = False  # something was placed on it at the last moment
+            leaver.start()
+            await self._until(lambda: leaver.is_serving)
+        await self._unregister(leaver)
+        self._cluster.remove(leaver)
+        self._note(f"{leaver.name} is gone for good")
+
+    async def _empty(self, leaver: BrokerNode) -> None:
+        asked_at_s = -ASK_AGAIN_S
+        while self._cluster.newest_image is None or self._replicas_on(leaver):
+            now_s = self._cluster.world.loop.time()
+            if now_s - asked_at_s >= ASK_AGAIN_S:
+                await self._reassign(self._moves_away_from(leaver))
+                asked_at_s = now_s
+            await asyncio.sleep(LOOK_S)
+
+    def _moves_away_from(self, leaver: BrokerNode) -> dict[TopicPartition, Sequence[int]]:
+        image = self._cluster.newest_image
+        targets: dict[TopicPartition, Sequence[int]] = {}
+        for name, replicas in _partitions(image, leaver.id) if image is not None else ():
+            others = [broker for broker in self._cluster.open_to_replicas if broker not in replicas]
+            instead = self._chance.choice(others) if others else None
+            moved = [instead if broker == leaver.id else broker for broker in replicas]
+            targets[name] = [broker for broker in moved if broker is not None]
+        return targets
+
+    async def _unregister(self, leaver: BrokerNode) -> None:
+        async def ask(admin: Admin) -> None:
+            response = await admin.client.send_to_controller(
+                ApiKey.UNREGISTER_BROKER, lambda api: api.request(broker_id=leaver.id)
+            )
+            if response.error_code not in (ErrorCode.none, ErrorCode.broker_id_not_registered):
+                raise KafkaError(response.error_code, response.error_message or "")
+
+        while (image := self._cluster.newest_image) is None or image.broker(BrokerId(leaver.id)) is not None:
+            await self._ask(ask)
+            await asyncio.sleep(LOOK_S)
+
+    # ---- the cluster, asked and looked at
+
+    async def _reassign(self, targets: Mapping[TopicPartition, Sequence[int]]) -> None:
+        async def ask(admin: Admin) -> None:
+            outcomes = await alter_reassignments(admin, targets)
+            for problem in outcomes.values():
+                if problem is not None:
+                    self.problems[problem.code.name] += 1
+
+        if targets:
+            await self._ask(ask)
+
+    async def _ask(self, work: Callable[[Admin], object]) -> None:
+        settings = {
+            "bootstrap.servers": self._cluster.bootstrap_servers,
+            "client.id": "operator",
+            "request.timeout.ms": 5_000,
+            "default.api.timeout.ms": 10_000,
+        }
+
+        async def main(runtime: Runtime) -> None:
+            try:
+                async with asyncio.timeout(ADMIN_LIMIT_S), Admin(runtime, settings) as admin:
+                    await work(admin)  # type: ignore[misc]
+            except (KafkaError, TimeoutError) as problem:
+                self.problems[problem.code.name if isinstance(problem, KafkaError) else "timeout"] += 1
+
+        process = self._clients.start("operator", main)
+        error = await process.exited
+        if error is not None:
+            raise error
+
+    def _is_fenced(self, node: BrokerNode) -> bool:
+        image = self._cluster.newest_image
+        if image is None:
+            return False
+        known = image.broker(BrokerId(node.id))
+        return known is None or known.fenced
+
+    def _replicas_on(self, node: BrokerNode) -> bool:
+        image = self._cluster.newest_image
+        return image is not None and bool(image.partitions_on(BrokerId(node.id)))
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_S)
+
+    def _note(self, what: str) -> None:
+        self._cluster.world.trace.note("operator", what)
+
+
+def _partitions(image: ClusterImage, on: int | None) -> list[tuple[TopicPartition, list[int]]]:
+    """The partitions (those on one broker), each with the replicas it has or is to end with."""
+    found: list[tuple[TopicPartition, list[int]]] = []
+    for key, state in image.partitions() if on is None else image.partitions_on(BrokerId(on)):
+        topic = image.topic_by_id(key.topic_id)
+        if topic is not None:
+            replicas = [int(broker) for broker in state.replicas if broker not in state.removing]
+            found.append((TopicPartition(topic.name, key.partition), replicas))
+    return found
