@@ -11,7 +11,7 @@ import posixpath
 import msgspec
 
 from nilometer.coordination.local import layout
-from nilometer.coordination.local.entries import Aside, unavailable
+from nilometer.coordination.local.aside import Aside, unavailable
 from nilometer.coordination.local.layout import StoreDescription
 from nilometer.coordination.store import StoreDamaged, StoreRefused
 from nilometer.runtime import Disk

@@ -22,7 +22,7 @@ import posixpath
 import msgspec
 
 from nilometer.coordination.local import layout
-from nilometer.coordination.local.entries import Aside, unavailable
+from nilometer.coordination.local.aside import Aside, unavailable
 from nilometer.coordination.local.layout import SessionFiles, SessionRecord
 from nilometer.coordination.local.liveness import LOOKS_PER_TIMEOUT, LivenessWatch
 from nilometer.coordination.store import (

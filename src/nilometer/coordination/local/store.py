@@ -22,7 +22,8 @@ from collections.abc import Callable
 
 from nilometer.coordination.identity import new_id
 from nilometer.coordination.local import layout
-from nilometer.coordination.local.entries import Aside, EntryFolders, unavailable
+from nilometer.coordination.local.aside import Aside, unavailable
+from nilometer.coordination.local.entries import EntryFolders
 from nilometer.coordination.local.guard import FolderGuard
 from nilometer.coordination.local.layout import StoreDescription
 from nilometer.coordination.local.liveness import DOUBT_FRACTION, HEARTBEATS_PER_TIMEOUT, LOOKS_PER_TIMEOUT

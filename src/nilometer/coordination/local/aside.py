@@ -1,0 +1,56 @@
+"""Files written where nobody looks for them, before they are put in place under their own names."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import posixpath
+
+from nilometer.coordination.store import StoreUnavailable
+from nilometer.runtime import Disk
+
+logger = logging.getLogger(__name__)
+
+
+class Aside:
+    """Files being written, each under a name of its own, before they are linked into place."""
+
+    def __init__(self, disk: Disk, folder: str, token: str) -> None:
+        self._disk = disk
+        self._prefix = posixpath.join(folder, token)
+        self._count = 0
+
+    def new_path(self) -> str:
+        self._count += 1
+        return f"{self._prefix}.{self._count}"
+
+    def write(self, path: str, content: bytes, *, sync: bool = True) -> None:
+        """May stall. On failure nothing is left behind."""
+        file = self._disk.open(path, create=True)
+        try:
+            try:
+                file.append([content])
+                if sync:
+                    file.sync()
+            finally:
+                file.close()
+        except OSError:
+            self.discard(path)
+            raise
+
+    def discard(self, path: str) -> None:
+        try:
+            self._disk.remove(path)
+        except FileNotFoundError:
+            pass  # swept by another process; that is its right
+        except OSError as error:
+            logger.warning("Could not remove %s: %s. It is swept at a later start.", path, error)
+
+
+def unavailable(doing: str, error: OSError) -> StoreUnavailable:
+    """What an OSError means to the user, where nothing was changed."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreUnavailable(
+            f"the disk is full: {doing} failed ({error}); free some space, nothing was changed"
+        )
+    return StoreUnavailable(f"{doing} failed: {error}; nothing was changed")

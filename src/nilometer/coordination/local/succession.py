@@ -1,0 +1,128 @@
+"""Which entries folder is in force, and how the next one takes its place.
+
+A snapshot begins a new folder: prepared elsewhere with the snapshot and links to the entries not covered
+by it, then the old folder is *sealed* (:mod:`~nilometer.coordination.local.entries`). Whoever finds the seal
+puts the new folder in force (one rename, done by the first to come); then the old one is renamed away as a
+whole, so that no path leads to a free old number ever again.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+from dataclasses import dataclass
+
+from nilometer.coordination.local import layout
+from nilometer.coordination.local.aside import unavailable
+from nilometer.coordination.store import StoreDamaged
+from nilometer.runtime import Disk
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class EntriesFolder:
+    """An entries folder in force. Invariant: all numbers in [base, durable) are entries, durably named."""
+
+    base: int
+    name: str
+    path: str
+    durable: int
+    watched: int
+    """The next number whose name is looked for."""
+
+    def entry_path(self, number: int) -> str:
+        return f"{self.path}/{layout.entry_name(number)}"
+
+
+class Succession:
+    def __init__(self, disk: Disk, root: str, token: str) -> None:
+        self.path = posixpath.join(root, layout.ENTRIES)
+        self.preparing = posixpath.join(root, layout.PREPARING)
+        self.current: EntriesFolder | None = None
+        self._retired = posixpath.join(root, layout.RETIRED)
+        self._disk = disk
+        self._token = token
+
+    async def open(self, first_folder: str) -> None:
+        """Put the store's first folder in force, if it never was; then clean up after the dead."""
+        names = await self._disk.offload(lambda: self._disk.list_directory(self.path))
+        if layout.newest_folder(names) is None:
+            await self.follow(first_folder)
+        await self.resolve()
+        await self._disk.offload(self.retire_old)
+
+    @property
+    def watched_path(self) -> str:
+        return self.path if self.current is None else self.current.path
+
+    async def in_force(self) -> EntriesFolder:
+        """As far as is known here."""
+        return self.current or await self.resolve()
+
+    async def follow(self, seal: str) -> None:
+        """Put the folder that a seal names in force, unless somebody did, and go on there.
+
+        What counts after a power cut is the new folder's name, which is synced before anybody goes on there:
+        with it, the seal is not needed any more; without it, nothing happened yet.
+        """
+        source = posixpath.join(self.preparing, seal)
+        target = posixpath.join(self.path, seal)
+
+        def in_force() -> None:
+            try:
+                self._disk.rename(source, target)
+            except FileNotFoundError:
+                pass  # somebody did
+
+        await self._disk.offload(in_force)
+        await self.resolve()
+
+    async def resolve(self) -> EntriesFolder:
+        """The newest folder in force, durably so."""
+
+        def newest() -> layout.FolderName | None:
+            found = layout.newest_folder(self._disk.list_directory(self.path))
+            if found is not None and (self.current is None or self.current.name != found.text):
+                self._disk.sync_directory(self.path)
+            return found
+
+        try:
+            found = await self._disk.offload(newest)
+        except OSError as error:
+            raise unavailable(f"reading {self.path}", error) from error
+        if found is None:
+            raise StoreDamaged(f"{self.path} holds no entries folder; restore the store's folder from a copy")
+        if self.current is None or self.current.name != found.text:
+            path = posixpath.join(self.path, found.text)
+            self.current = EntriesFolder(found.base, found.text, path, found.base, found.base)
+        return self.current
+
+    def retire_old(self) -> None:
+        """Clean up behind the folder in force. May stall."""
+        newest = layout.newest_folder(self._disk.list_directory(self.path))
+        if newest is None:
+            return
+        for name in self._disk.list_directory(self.path):
+            folder = layout.parse_folder_name(name)
+            if folder is not None and folder.base < newest.base:
+                source = posixpath.join(self.path, name)
+                try:
+                    self._disk.rename(source, posixpath.join(self._retired, f"{name}.{self._token}"))
+                except FileNotFoundError:
+                    pass  # another process retires it
+        for name in self._disk.list_directory(self._retired):
+            self.discard_tree(posixpath.join(self._retired, name))
+        for name in self._disk.list_directory(self.preparing):
+            folder = layout.parse_folder_name(name)
+            if folder is not None and folder.base <= newest.base:  # can never be sealed any more
+                self.discard_tree(posixpath.join(self.preparing, name))
+
+    def discard_tree(self, path: str) -> None:
+        """May stall."""
+        try:
+            self._disk.remove_tree(path)
+        except FileNotFoundError:
+            pass  # another process removes it too
+        except OSError as error:
+            logger.warning("Could not remove %s: %s. It is removed at a later start.", path, error)
