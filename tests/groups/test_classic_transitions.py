@@ -12,8 +12,8 @@ from itertools import product
 import pytest
 from group_world import DELAY_MS, REBALANCE_MS, SESSION_MS, GroupWorld, protocols
 
-from nilometer.groups.classic_group import BrokenGroup, ClassicGroup
-from nilometer.groups.classic_state import VALID_PREVIOUS, ClassicGroupState
+from nilometer.groups.classic.group import BrokenGroup, ClassicGroup
+from nilometer.groups.classic.state import VALID_PREVIOUS, ClassicGroupState
 from nilometer.groups.config import GroupConfig
 from nilometer.groups.requests import DeleteGroups, DeleteGroupsReply
 from nilometer.wire.errors import ErrorCode

@@ -6,7 +6,7 @@ import pytest
 from consumer_world import ClassicConsumer, Consumer, ConsumerWorld, no_wait_config
 from group_world import REBALANCE_MS, SESSION_MS, protocols
 
-from nilometer.groups.classic_group import ClassicGroup
+from nilometer.groups.classic.group import ClassicGroup
 from nilometer.groups.config import ConsumerGroupMigrationPolicy
 from nilometer.groups.group import GroupType
 from nilometer.groups.requests import JoinGroupProtocol, JoinGroupReply, SyncGroupReply

@@ -10,8 +10,8 @@ Invariant: one call writes a bounded number of tombstones; what is left follows 
 from __future__ import annotations
 
 from nilometer.cluster.identifiers import TopicId, topic_id_of
-from nilometer.groups.classic_group import ClassicGroup
-from nilometer.groups.classic_groups import ClassicGroups
+from nilometer.groups.classic.group import ClassicGroup
+from nilometer.groups.classic.groups import ClassicGroups
 from nilometer.groups.group import Group, RetentionStart
 from nilometer.groups.offsets import Offsets
 from nilometer.groups.offsets_table import tombstone

@@ -8,7 +8,7 @@ not its.
 
 from __future__ import annotations
 
-from nilometer.groups.classic_group import ClassicGroup
+from nilometer.groups.classic.group import ClassicGroup
 from nilometer.groups.effects import Token
 from nilometer.groups.group import Group
 from nilometer.groups.offsets_table import OffsetsTable, tombstone

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import assert_never
 
 from nilometer.cluster.image import ClusterImage
-from nilometer.groups.classic_group import ClassicGroup
-from nilometer.groups.classic_groups import ClassicGroups
+from nilometer.groups.classic.group import ClassicGroup
+from nilometer.groups.classic.groups import ClassicGroups
 from nilometer.groups.config import GroupConfig
 from nilometer.groups.consumer.coordinator import ConsumerGroups
 from nilometer.groups.effects import Effects, Token

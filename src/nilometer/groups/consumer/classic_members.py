@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
-from nilometer.groups.classic_groups import ClassicGroups
+from nilometer.groups.classic.groups import ClassicGroups
+from nilometer.groups.classic.rebalance_causes import RebalanceCause
 from nilometer.groups.config import ConsumerGroupMigrationPolicy
 from nilometer.groups.consumer.assignment import Assignment
 from nilometer.groups.consumer.context import Context
@@ -37,7 +38,6 @@ from nilometer.groups.consumer.migration import (
     plan_downgrade,
 )
 from nilometer.groups.consumer.rebalance import refresh
-from nilometer.groups.rebalance_causes import RebalanceCause
 from nilometer.groups.requests import (
     NO_MEMBER_ID,
     Heartbeat,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nilometer.groups.classic_group import ClassicGroup
-from nilometer.groups.classic_groups import ClassicGroups
+from nilometer.groups.classic.group import ClassicGroup
+from nilometer.groups.classic.groups import ClassicGroups
 from nilometer.groups.consumer.classic_members import ClassicMembers
 from nilometer.groups.consumer.context import Context
 from nilometer.groups.consumer.departures import leave, remove

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from nilometer.groups.classic_groups import ClassicGroups
+from nilometer.groups.classic.groups import ClassicGroups
+from nilometer.groups.classic.rebalance_causes import RebalanceCause
 from nilometer.groups.consumer.context import Context
 from nilometer.groups.consumer.draft import Draft
 from nilometer.groups.consumer.group import ConsumerGroup
@@ -13,7 +14,6 @@ from nilometer.groups.consumer.heartbeat import assign_if_due, check_instance, u
 from nilometer.groups.consumer.member import LEAVE_GROUP_STATIC_MEMBER_EPOCH, NOTHING_OWNED, Member
 from nilometer.groups.consumer.migration import downgrade, plan_downgrade
 from nilometer.groups.consumer.rebalance import refresh
-from nilometer.groups.rebalance_causes import RebalanceCause
 from nilometer.groups.requests import ConsumerGroupHeartbeat, ConsumerGroupHeartbeatReply
 from nilometer.groups.timers import TimerKind
 from nilometer.groups.turn import Turn

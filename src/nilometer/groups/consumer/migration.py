@@ -12,16 +12,16 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from uuid import UUID
 
-from nilometer.groups.classic_group import ClassicGroup
-from nilometer.groups.classic_groups import ClassicGroups
-from nilometer.groups.classic_member import ClassicMember
+from nilometer.groups.classic.group import ClassicGroup
+from nilometer.groups.classic.groups import ClassicGroups
+from nilometer.groups.classic.member import ClassicMember
+from nilometer.groups.classic.rebalance_causes import RebalanceCause
 from nilometer.groups.consumer.assignment import Assignment
 from nilometer.groups.consumer.context import Context
 from nilometer.groups.consumer.draft import Draft
 from nilometer.groups.consumer.group import ConsumerGroup
 from nilometer.groups.consumer.member import Member, newly_owned
 from nilometer.groups.consumer.topics import Topics
-from nilometer.groups.rebalance_causes import RebalanceCause
 from nilometer.groups.records import ClassicMemberMetadata, ClassicProtocol
 from nilometer.groups.requests import JoinGroupProtocol
 from nilometer.groups.turn import Turn

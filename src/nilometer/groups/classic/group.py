@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from nilometer.groups.classic_member import ClassicMember
-from nilometer.groups.classic_state import VALID_PREVIOUS, ClassicGroupState
+from nilometer.groups.classic.member import ClassicMember
+from nilometer.groups.classic.rebalance_causes import RebalanceCause, last_rebalance
+from nilometer.groups.classic.state import VALID_PREVIOUS, ClassicGroupState
 from nilometer.groups.group import SINCE_COMMIT, GroupType, RetentionStart
-from nilometer.groups.rebalance_causes import RebalanceCause, last_rebalance
 from nilometer.groups.records import CoordinatorRecord, GroupMetadataKey, GroupMetadataValue
 from nilometer.groups.requests import (
     DescribedGroup,

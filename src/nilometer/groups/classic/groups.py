@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nilometer.groups.classic_group import ClassicGroup
-from nilometer.groups.classic_join import ClassicJoin
-from nilometer.groups.classic_leave import ClassicLeave
-from nilometer.groups.classic_member import ClassicMember
-from nilometer.groups.classic_rebalance import ClassicRebalance
-from nilometer.groups.classic_state import ClassicGroupState
+from nilometer.groups.classic.group import ClassicGroup
+from nilometer.groups.classic.join import ClassicJoin
+from nilometer.groups.classic.leave import ClassicLeave
+from nilometer.groups.classic.member import ClassicMember
+from nilometer.groups.classic.rebalance import ClassicRebalance
+from nilometer.groups.classic.rebalance_causes import RebalanceCause
+from nilometer.groups.classic.state import ClassicGroupState
 from nilometer.groups.effects import Token
 from nilometer.groups.group import Group
-from nilometer.groups.rebalance_causes import RebalanceCause
 from nilometer.groups.records import GroupMetadataKey, GroupMetadataValue
 from nilometer.groups.requests import (
     NO_MEMBER_ID,

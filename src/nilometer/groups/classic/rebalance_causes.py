@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nilometer.groups.classic_member import ClassicMember
+from nilometer.groups.classic.member import ClassicMember
 from nilometer.groups.requests import LastRebalance
 
 

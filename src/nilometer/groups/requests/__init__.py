@@ -1,0 +1,153 @@
+"""Requests to a group coordinator and their replies, free of versions.
+
+Kafka's field names in snake case. What a version could not say has its default here; where a version changes
+the *meaning*, the request carries a flag named after that meaning. Batched requests are cut by coordinator
+before they come here: one OffsetFetch is one group, a ListGroups is asked of every shard.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from nilometer.groups.requests.administration import (
+    DeletedGroup,
+    DeleteGroups,
+    DeleteGroupsReply,
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroups,
+    DescribeGroupsReply,
+    LastRebalance,
+    ListedGroup,
+    ListGroups,
+    ListGroupsReply,
+)
+from nilometer.groups.requests.classic import (
+    NO_GENERATION,
+    NO_MEMBER_ID,
+    Heartbeat,
+    HeartbeatReply,
+    JoinGroup,
+    JoinGroupMember,
+    JoinGroupProtocol,
+    JoinGroupReply,
+    LeaveGroup,
+    LeaveGroupMember,
+    LeaveGroupMemberReply,
+    LeaveGroupReply,
+    SyncGroup,
+    SyncGroupAssignment,
+    SyncGroupReply,
+)
+from nilometer.groups.requests.consumer import (
+    ConsumerGroupDescribe,
+    ConsumerGroupDescribeReply,
+    ConsumerGroupHeartbeat,
+    ConsumerGroupHeartbeatReply,
+    DescribedConsumerGroup,
+    DescribedConsumerGroupMember,
+    DescribedTopicPartitions,
+    TopicPartitions,
+)
+from nilometer.groups.requests.offsets import (
+    OffsetCommit,
+    OffsetCommitPartition,
+    OffsetCommitPartitionReply,
+    OffsetCommitReply,
+    OffsetCommitTopic,
+    OffsetCommitTopicReply,
+    OffsetDelete,
+    OffsetDeletePartitionReply,
+    OffsetDeleteReply,
+    OffsetDeleteTopic,
+    OffsetDeleteTopicReply,
+    OffsetFetch,
+    OffsetFetchPartitionReply,
+    OffsetFetchReply,
+    OffsetFetchTopic,
+    OffsetFetchTopicReply,
+)
+
+__all__ = [
+    "NO_GENERATION",
+    "NO_MEMBER_ID",
+    "ConsumerGroupDescribe",
+    "ConsumerGroupDescribeReply",
+    "ConsumerGroupHeartbeat",
+    "ConsumerGroupHeartbeatReply",
+    "DeleteGroups",
+    "DeleteGroupsReply",
+    "DeletedGroup",
+    "DescribeGroups",
+    "DescribeGroupsReply",
+    "DescribedConsumerGroup",
+    "DescribedConsumerGroupMember",
+    "DescribedGroup",
+    "DescribedGroupMember",
+    "DescribedTopicPartitions",
+    "GroupRequest",
+    "Heartbeat",
+    "HeartbeatReply",
+    "JoinGroup",
+    "JoinGroupMember",
+    "JoinGroupProtocol",
+    "JoinGroupReply",
+    "LastRebalance",
+    "LeaveGroup",
+    "LeaveGroupMember",
+    "LeaveGroupMemberReply",
+    "LeaveGroupReply",
+    "ListGroups",
+    "ListGroupsReply",
+    "ListedGroup",
+    "OffsetCommit",
+    "OffsetCommitPartition",
+    "OffsetCommitPartitionReply",
+    "OffsetCommitReply",
+    "OffsetCommitTopic",
+    "OffsetCommitTopicReply",
+    "OffsetDelete",
+    "OffsetDeletePartitionReply",
+    "OffsetDeleteReply",
+    "OffsetDeleteTopic",
+    "OffsetDeleteTopicReply",
+    "OffsetFetch",
+    "OffsetFetchPartitionReply",
+    "OffsetFetchReply",
+    "OffsetFetchTopic",
+    "OffsetFetchTopicReply",
+    "Reply",
+    "SyncGroup",
+    "SyncGroupAssignment",
+    "SyncGroupReply",
+    "TopicPartitions",
+]
+
+GroupRequest: TypeAlias = (
+    JoinGroup
+    | SyncGroup
+    | Heartbeat
+    | LeaveGroup
+    | OffsetCommit
+    | OffsetFetch
+    | OffsetDelete
+    | ListGroups
+    | DescribeGroups
+    | DeleteGroups
+    | ConsumerGroupHeartbeat
+    | ConsumerGroupDescribe
+)
+Reply: TypeAlias = (
+    JoinGroupReply
+    | SyncGroupReply
+    | HeartbeatReply
+    | LeaveGroupReply
+    | OffsetCommitReply
+    | OffsetFetchReply
+    | OffsetDeleteReply
+    | ListGroupsReply
+    | DescribeGroupsReply
+    | DeleteGroupsReply
+    | ConsumerGroupHeartbeatReply
+    | ConsumerGroupDescribeReply
+)

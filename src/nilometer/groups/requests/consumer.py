@@ -1,0 +1,91 @@
+"""Requests of and about members of a consumer group (KIP-848): one heartbeat says everything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from nilometer.wire.errors import ErrorCode
+
+
+# ── ConsumerGroupHeartbeat (KIP-848) ────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class TopicPartitions:
+    topic_id: UUID
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupHeartbeat:
+    group_id: str
+    member_id: str
+    member_epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    subscribed_topic_names: tuple[str, ...] | None = None
+    """None: as before. So for the other fields that may be None."""
+    subscribed_topic_regex: str | None = None
+    server_assignor: str | None = None
+    topic_partitions: tuple[TopicPartitions, ...] | None = None
+    """What the member owns."""
+    client_id: str = ""
+    client_host: str = ""
+    requires_member_id: bool = True
+    """Version 1 and later: the member makes up its own id."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupHeartbeatReply:
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    member_id: str | None = None
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: tuple[TopicPartitions, ...] | None = None
+
+
+# ── ConsumerGroupDescribe (KIP-848) ─────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupDescribe:
+    group_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedTopicPartitions:
+    topic_id: UUID
+    topic_name: str
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedConsumerGroupMember:
+    member_id: str
+    instance_id: str | None
+    rack_id: str | None
+    member_epoch: int
+    client_id: str
+    client_host: str
+    subscribed_topic_names: tuple[str, ...]
+    subscribed_topic_regex: str | None
+    assignment: tuple[DescribedTopicPartitions, ...]
+    target_assignment: tuple[DescribedTopicPartitions, ...]
+    member_type: int
+    """-1 unknown, 0 a member of the classic protocol, 1 of the consumer protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedConsumerGroup:
+    group_id: str
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    group_state: str = ""
+    group_epoch: int = 0
+    assignment_epoch: int = 0
+    assignor_name: str = ""
+    members: tuple[DescribedConsumerGroupMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupDescribeReply:
+    groups: tuple[DescribedConsumerGroup, ...]

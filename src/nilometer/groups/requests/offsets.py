@@ -1,0 +1,132 @@
+"""Requests about committed offsets, whatever protocol their group speaks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from nilometer.groups.requests.classic import NO_GENERATION, NO_MEMBER_ID
+from nilometer.wire.errors import ErrorCode
+
+
+# ── OffsetCommit ────────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class OffsetCommitPartition:
+    partition_index: int
+    committed_offset: int
+    committed_leader_epoch: int = -1
+    committed_metadata: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommitTopic:
+    name: str
+    partitions: tuple[OffsetCommitPartition, ...]
+    topic_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommit:
+    group_id: str
+    topics: tuple[OffsetCommitTopic, ...]
+    """Of topics that exist: names and ids were looked up before."""
+    generation_id_or_member_epoch: int = NO_GENERATION
+    member_id: str = NO_MEMBER_ID
+    group_instance_id: str | None = None
+    retention_time_ms: int = -1
+    """Versions 2 to 4 may ask for a time of their own."""
+    knows_member_epochs: bool = True
+    """Version 9 and later: understands GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH (KIP-848)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommitPartitionReply:
+    partition_index: int
+    error_code: ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommitTopicReply:
+    name: str
+    partitions: tuple[OffsetCommitPartitionReply, ...]
+    topic_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommitReply:
+    topics: tuple[OffsetCommitTopicReply, ...]
+    """The same topics and partitions in the same order; an error of the whole request stands at each."""
+
+
+# ── OffsetFetch ─────────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class OffsetFetchTopic:
+    name: str
+    partition_indexes: tuple[int, ...]
+    topic_id: UUID | None = None
+    """In the versions that ask by id: offsets of an earlier topic of the same name are not this topic's."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFetch:
+    group_id: str
+    topics: tuple[OffsetFetchTopic, ...] | None = None
+    """None: whatever the group has committed."""
+    member_id: str | None = None
+    member_epoch: int = -1
+    require_stable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFetchPartitionReply:
+    partition_index: int
+    committed_offset: int = -1
+    committed_leader_epoch: int = -1
+    metadata: str = ""
+    error_code: ErrorCode = ErrorCode.none
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFetchTopicReply:
+    name: str
+    partitions: tuple[OffsetFetchPartitionReply, ...]
+    topic_id: UUID | None = None
+    """As it was asked; for "whatever is committed", the id the commit came with, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFetchReply:
+    group_id: str
+    error_code: ErrorCode = ErrorCode.none
+    topics: tuple[OffsetFetchTopicReply, ...] = ()
+
+
+# ── OffsetDelete ────────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class OffsetDeleteTopic:
+    name: str
+    partition_indexes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetDelete:
+    group_id: str
+    topics: tuple[OffsetDeleteTopic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetDeletePartitionReply:
+    partition_index: int
+    error_code: ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetDeleteTopicReply:
+    name: str
+    partitions: tuple[OffsetDeletePartitionReply, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetDeleteReply:
+    error_code: ErrorCode
+    topics: tuple[OffsetDeleteTopicReply, ...] = ()
