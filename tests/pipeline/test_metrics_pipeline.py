@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter, defaultdict
-from datetime import datetime, timedelta
+from collections import Counter
 
 import pytest
 
 from nilometer.pipeline.samples import sample_records
-from nilometer.pipeline.shipped import metrics
+from support.expected_rollups import expected_rollups
 from support.pipeline_runs import assert_reported, forget_last_commit, read_values, run_pipeline, send_values
 
 pytestmark = pytest.mark.spark
@@ -20,32 +19,6 @@ BROKEN = [
     b'{"at": "2024-05-01T12:00:00Z", "service": "web"}',
     b'{"at": "soon", "service": "web", "metric": "latency_ms", "value": 1}',
 ]
-
-
-def expected(values):
-    by_window = defaultdict(list)
-    newest = None
-    for value in values:
-        said = json.loads(value)
-        at = datetime.fromisoformat(said["at"])
-        newest = at if newest is None else max(newest, at)
-        by_window[at.replace(second=0, microsecond=0), said["service"], said["metric"]].append(said["value"])
-    until = newest - metrics.LATENESS
-    rollups = {
-        key: (len(said), sum(said) / len(said), min(said), max(said), sum(said))
-        for key, said in by_window.items()
-        if key[0] + timedelta(minutes=1) <= until
-    }
-    alerts = set()
-    for (minute, service, metric), (_, mean, _, greatest, total) in rollups.items():
-        for rule, broken in (
-            ("slow", metric == "latency_ms" and mean > 250),
-            ("stalled", metric == "latency_ms" and greatest > 2000),
-            ("failing", metric == "errors" and total > 10),
-        ):
-            if broken:
-                alerts.add(f"{service}/{rule}/{minute:%Y-%m-%dT%H:%M:%S}Z")
-    return rollups, alerts
 
 
 def assert_rollups(spark, output, wanted):
@@ -71,7 +44,7 @@ def test_rollups_and_alerts_equal_those_made_in_plain_python(spark, topics, tmp_
     topic, alerts = send_values(topics, [*BROKEN, *values]), topics.create(2)
     limited = {"maxOffsetsPerTrigger": "8000"}
     run_pipeline(spark, topics, "metrics", topic, tmp_path, to_topic=alerts, options=limited)
-    rollups, wanted = expected(values)
+    rollups, wanted = expected_rollups(values)
     assert_rollups(spark, tmp_path, rollups)
     sent = [json.loads(value) for value in read_values(spark, topics, alerts)]
     assert Counter(one["id"] for one in sent) == Counter(wanted)

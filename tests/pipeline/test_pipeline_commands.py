@@ -15,7 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 import nilometer
-from nilometer.cli.pipelines.pipeline_commands import pipeline, topics_of
+from nilometer.cli.pipelines.pipeline_commands import pipeline
+from nilometer.cli.pipelines.pipeline_topics import named_topics
 from nilometer.cli.pipelines.spark_commands import spark as spark_group
 from nilometer.pipeline import java
 from nilometer.pipeline.catalogue import SHIPPED
@@ -135,9 +136,9 @@ def test_the_connector_comes_from_maven_by_the_installed_version_or_from_a_folde
 
 def test_inputs_are_named_where_there_are_several():
     join, logs = SHIPPED["join"], SHIPPED["logs"]
-    assert topics_of(join, ()) == ("orders", "payments")
-    assert topics_of(join, ("payments=p",)) == ("orders", "p")
-    assert topics_of(logs, ("mine",)) == ("mine",)
+    assert list(named_topics(join, ()).values()) == ["orders", "payments"]
+    assert list(named_topics(join, ("payments=p",)).values()) == ["orders", "p"]
+    assert named_topics(logs, ("mine",)) == {"logs": "mine"}
     for shipped, given, says in ((join, "mine", "INPUT=TOPIC"), (join, "refunds=r", "orders, payments")):
         result = run("run", shipped.name, "--table", "t.csv", "--topic", given)
         assert result.exit_code == 2

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from nilometer.cli.cluster_options import parse_pairs
+from nilometer.cli.pipelines.pipeline_declare_command import declare
 from nilometer.cli.pipelines.pipeline_feed_commands import capture, deliver, demo, sample
 from nilometer.cli.pipelines.pipeline_state_commands import (
     home_option,
@@ -22,8 +23,9 @@ from nilometer.cli.pipelines.pipeline_state_commands import (
     status,
     stop,
 )
+from nilometer.cli.pipelines.pipeline_topics import named_topics
 from nilometer.cli.signals import exit_on_sigterm, stop_on_signals
-from nilometer.pipeline.catalogue import SHIPPED, Shipped
+from nilometer.pipeline.catalogue import SHIPPED
 from nilometer.pipeline.errors import PipelineProblem
 from nilometer.pipeline.run_record import FAILED, FINISHED, STOPPED, RunFolder
 
@@ -40,7 +42,7 @@ def pipeline() -> None:
     """Run the shipped pipelines on Spark: topics into tables."""
 
 
-for command in (status, stop, report_command, sample, demo, capture, deliver):
+for command in (status, stop, report_command, sample, demo, capture, deliver, declare):
     pipeline.add_command(command)
 
 
@@ -158,7 +160,7 @@ def run(
     shipped = SHIPPED[name]
     output = output or str(Path(home, name))
     job = runner.Job(
-        topic=",".join(topics_of(shipped, topics)),
+        topic=",".join(named_topics(shipped, topics).values()),
         output=output,
         bootstrap_servers=bootstrap_server,
         connector=connector,
@@ -217,19 +219,6 @@ def run(
         raise click.ClickException(f"{problem_text} (more in {log_file})") from problem
     finally:
         folder.end(record, state, problem_text)
-
-
-def topics_of(shipped: Shipped, given: tuple[str, ...]) -> tuple[str, ...]:
-    """The topics to read, in the order of the pipeline's inputs."""
-    chosen = dict(zip(shipped.inputs, shipped.inputs, strict=True))
-    for item in given:
-        name, separator, topic = item.rpartition("=")
-        if separator and name not in chosen:
-            raise click.UsageError(f"--topic: {shipped.name} reads {', '.join(chosen)}, and no {name}")
-        if not separator and len(chosen) > 1:
-            raise click.UsageError(f"--topic: {shipped.name} reads several; say INPUT=TOPIC, not {item!r}")
-        chosen[name or shipped.inputs[0]] = topic
-    return tuple(chosen.values())
 
 
 def _needed(pipeline_name: str, option: str, given: str | None, what: str | None) -> str | None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from nilometer.cli.signals import exit_on_sigterm
+from nilometer.pipeline.declared.project import SPEC_NAME
 from nilometer.pipeline.errors import PipelineProblem
 from nilometer.pipeline.shipping import shipping_settings, write_archive
 
@@ -81,3 +83,28 @@ def submit_command(master: str, arguments: tuple[str, ...], *, kafka_connector: 
     if kafka_connector:
         command += ["--packages", connector_coordinate()]
     return [*command, *arguments]
+
+
+@spark.command()
+@click.option(
+    "--spec",
+    default=SPEC_NAME,
+    show_default=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The pipeline's specification.",
+)
+@click.option("--full-refresh-all", is_flag=True, help="Begin anew: forget tables and checkpoints.")
+@click.argument("command", type=click.Choice(["run", "dry-run"]))
+def pipelines(spec: Path, full_refresh_all: bool, command: str) -> None:
+    """Run a project of Spark Declarative Pipelines on this machine: up to the records that there are.
+
+    Spark's settings are read from conf/spark-defaults.conf beside the specification; conf/log4j2.properties
+    says where its messages go. `dry-run` only checks what the project declares.
+    """
+    from nilometer.pipeline.declared.running import run_project
+
+    exit_on_sigterm()
+    try:
+        run_project(spec, command, *(["--full-refresh-all"] if full_refresh_all else []))
+    except PipelineProblem as problem:
+        raise click.ClickException(str(problem)) from None

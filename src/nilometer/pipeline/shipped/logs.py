@@ -83,13 +83,15 @@ def parse(records: DataFrame) -> DataFrame:
     """The columns of ``lines``, from records as either connector gives them."""
     text = F.make_valid_utf8(F.coalesce(F.col("value").cast("string"), F.lit("")))
     line, ingested = F.regexp_replace(text, r"\r\z", "").alias("line"), F.col("timestamp").alias("ingested")
-    lines = records.select("topic", "partition", "offset", ingested, line)
+    place = ("topic", "partition", "offset", "ingested")
+    lines = records.select(*place[:3], ingested, line)
     # Three steps, one after another, so that each pattern and each time is worked out once per line.
     fitted = lines.withColumn("parts", _parts(F.col("line")))
     kind, time, label, name, message = (F.get("parts", F.lit(number)) for number in range(1, 6))
     blank = F.when(F.trim("line") == "", "blank").otherwise("unparsed")
     timed = fitted.select(
-        *lines.columns,
+        *place,
+        "line",
         F.coalesce(kind, blank).alias("kind"),
         _time(kind, time).alias("event_time"),
         _label(kind, label, message).alias("label"),
@@ -104,7 +106,7 @@ def parse(records: DataFrame) -> DataFrame:
         return F.when(fits, F.coalesce(F.col(part), F.lit(""))).otherwise("").alias(part)
 
     return timed.select(
-        *("topic", "partition", "offset", "ingested"),
+        *place,
         F.when(fits, usual).otherwise("unparsed").alias("format"),
         F.when(fits, F.col("event_time")).alias("event_time"),
         if_it_fits("label"),

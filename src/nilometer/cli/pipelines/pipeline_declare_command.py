@@ -1,0 +1,46 @@
+"""``nilometer pipeline declare``: a shipped pipeline as a project of Spark Declarative Pipelines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from nilometer.cli.cluster_options import bootstrap_option
+from nilometer.cli.pipelines.pipeline_topics import named_topics
+from nilometer.pipeline.catalogue import SHIPPED
+from nilometer.pipeline.declared.project import DECLARED, write_project
+from nilometer.pipeline.errors import PipelineProblem
+
+
+@click.command()
+@click.argument("name", type=click.Choice(DECLARED))
+@click.argument("folder", required=False, type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC|INPUT=TOPIC",
+    help="The topic to read, if it is not named as `pipeline list` says.",
+)
+@click.option("--to", "to_topic", metavar="TOPIC", help="The topic to write to, likewise.")
+@bootstrap_option
+def declare(
+    name: str, folder: Path | None, topics: tuple[str, ...], to_topic: str | None, bootstrap: str
+) -> None:
+    """Write a pipeline as a project of Spark Declarative Pipelines.
+
+    FOLDER is the pipeline's name if none is given. The project is yours: change what it declares.
+    """
+    shipped = SHIPPED[name]
+    chosen = named_topics(shipped, topics)
+    if shipped.writes is not None:
+        chosen[shipped.writes] = to_topic or shipped.writes
+    elif to_topic is not None:
+        raise click.UsageError(f"--to: {name} has no use for it")
+    try:
+        spec = write_project(name, folder or Path(name), bootstrap, chosen)
+    except PipelineProblem as problem:
+        raise click.ClickException(str(problem)) from None
+    click.echo(f"The pipeline is in {spec.parent}. Now run it:")
+    click.echo(f"  nilometer spark pipelines run --spec {spec}")

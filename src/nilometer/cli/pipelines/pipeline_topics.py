@@ -1,0 +1,20 @@
+"""Which topics stand for those that a shipped pipeline reads, as ``--topic`` says."""
+
+from __future__ import annotations
+
+import click
+
+from nilometer.pipeline.catalogue import Shipped
+
+
+def named_topics(shipped: Shipped, given: tuple[str, ...]) -> dict[str, str]:
+    """The topics to read, by the names that the pipeline has for them and in its order."""
+    chosen = dict(zip(shipped.inputs, shipped.inputs, strict=True))
+    for item in given:
+        name, separator, topic = item.rpartition("=")
+        if separator and name not in chosen:
+            raise click.UsageError(f"--topic: {shipped.name} reads {', '.join(chosen)}, and no {name}")
+        if not separator and len(chosen) > 1:
+            raise click.UsageError(f"--topic: {shipped.name} reads several; say INPUT=TOPIC, not {item!r}")
+        chosen[name or shipped.inputs[0]] = topic
+    return chosen

@@ -1,0 +1,38 @@
+"""activity, declared: access logs in a topic -> a table of visits -> sessions, and page views.
+
+    nilometer pipeline declare activity
+    nilometer spark pipelines run --spec activity/spark-pipeline.yml
+
+What is computed is that of the shipped job, ``nilometer.pipeline.shipped.activity``; here Spark is told only
+which tables there are and what flows into them, and sees to order, checkpoints and retries itself.
+"""
+
+from pyspark import pipelines as dp
+from pyspark.sql import DataFrame, SparkSession
+
+from nilometer.pipeline.shipped.activity import parse, sessions_of, summary_of, views_of
+
+spark = SparkSession.active()
+RECORDS = {
+    "kafka.bootstrap.servers": str(spark.conf.get("spark.nilometer.bootstrap.servers")),
+    "subscribe": str(spark.conf.get("spark.nilometer.topic.access")),
+    "startingOffsets": "earliest",
+}
+
+
+@dp.table
+def visits() -> DataFrame:
+    """One row per session with its requests, once the watermark is certain that it is over."""
+    return sessions_of(parse(spark.readStream.format("nilometer").options(**RECORDS).load()))
+
+
+@dp.materialized_view
+def sessions() -> DataFrame:
+    """How long they were, where they began and ended, how many steps of the funnel they took."""
+    return summary_of(spark.read.table("visits"))
+
+
+@dp.materialized_view
+def page_views() -> DataFrame:
+    """Views per path and minute."""
+    return views_of(spark.read.table("visits"))

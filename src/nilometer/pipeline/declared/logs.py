@@ -1,0 +1,32 @@
+"""logs, declared: log lines in a topic -> a table of what each says -> counts of them.
+
+    nilometer pipeline declare logs
+    nilometer spark pipelines run --spec logs/spark-pipeline.yml
+
+What is computed is that of the shipped job, ``nilometer.pipeline.shipped.logs``; here Spark is told only
+which tables there are and what flows into them, and sees to order, checkpoints and retries itself.
+"""
+
+from pyspark import pipelines as dp
+from pyspark.sql import DataFrame, SparkSession
+
+from nilometer.pipeline.shipped.logs import count, parse
+
+spark = SparkSession.active()
+RECORDS = {
+    "kafka.bootstrap.servers": str(spark.conf.get("spark.nilometer.bootstrap.servers")),
+    "subscribe": str(spark.conf.get("spark.nilometer.topic.logs")),
+    "startingOffsets": "earliest",
+}
+
+
+@dp.table
+def lines() -> DataFrame:
+    """One row per record."""
+    return parse(spark.readStream.format("nilometer").options(**RECORDS).load())
+
+
+@dp.materialized_view
+def counts() -> DataFrame:
+    """Lines per format and minute, per format and status or level, per format and path or program."""
+    return count(spark.read.table("lines"))

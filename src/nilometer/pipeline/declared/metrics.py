@@ -1,0 +1,51 @@
+"""metrics, declared: measurements in a topic -> a table of rollups -> alerts in a topic, and totals.
+
+    nilometer pipeline declare metrics
+    nilometer spark pipelines run --spec metrics/spark-pipeline.yml
+
+What is computed is that of the shipped job, ``nilometer.pipeline.shipped.metrics``; here Spark is told only
+which tables there are and what flows into them, and sees to order, checkpoints and retries itself.
+"""
+
+from pyspark import pipelines as dp
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from nilometer.pipeline.shipped.metrics import alerts_of, parse, rollups_of
+
+spark = SparkSession.active()
+SERVERS = {"kafka.bootstrap.servers": str(spark.conf.get("spark.nilometer.bootstrap.servers"))}
+MEASUREMENTS = {
+    "subscribe": str(spark.conf.get("spark.nilometer.topic.measurements")),
+    "startingOffsets": "earliest",
+}
+ALERTS = {"topic": str(spark.conf.get("spark.nilometer.topic.alerts"))}
+
+
+@dp.table
+def rollups() -> DataFrame:
+    """One row per minute, service and metric, once the watermark has passed the minute's end."""
+    return rollups_of(parse(spark.readStream.format("nilometer").options(**SERVERS, **MEASUREMENTS).load()))
+
+
+dp.create_sink("alerts_topic", "nilometer", {**SERVERS, **ALERTS})
+
+
+@dp.append_flow(target="alerts_topic")
+def alerts() -> DataFrame:
+    """At least once; each alert has an id."""
+    return alerts_of(spark.readStream.table("rollups"))
+
+
+@dp.materialized_view
+def services() -> DataFrame:
+    """All minutes of a service and metric together."""
+    return (
+        spark.read.table("rollups")
+        .groupBy("service", "metric")
+        .agg(
+            F.sum("count").alias("count"),
+            (F.sum("sum") / F.sum("count")).alias("mean"),
+            F.max("greatest").alias("greatest"),
+        )
+    )

@@ -1,0 +1,92 @@
+"""One run of a project of Spark Declarative Pipelines, in this process and on this machine.
+
+Spark's own program, spark-pipelines, starts a Java process that starts Python that starts another Java
+process. This is the Python in the middle, told by environment variables what the first would tell it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from nilometer.pipeline.declared.project import CONF, SERVERS_KEY, TOPIC_KEYS
+from nilometer.pipeline.errors import PipelineProblem, readable
+from nilometer.pipeline.java import require_java
+from nilometer.pipeline.runner import Job, check_source
+from nilometer.pipeline.spark_session import quick_python, work_folder
+
+MASTER = "local[*]"
+
+
+def run_project(spec: Path, command: str, *arguments: str) -> None:
+    """What ``spark-pipelines COMMAND --spec SPEC ARGUMENTS`` does. Raises PipelineProblem."""
+    require_java()
+    job = job_of(spec)
+    if job is not None:
+        check_source(job)
+    try:
+        from pyspark.errors import PySparkException
+        from pyspark.pipelines import cli
+    except ImportError as problem:
+        raise PipelineProblem(
+            f"Spark Declarative Pipelines need more packages ({problem}): pip install 'nilometer[spark]'"
+        ) from problem
+    folder = spec.absolute().parent
+    with _environment(folder), contextlib.chdir(folder), _arguments(command, "--spec", spec.name, *arguments):
+        try:
+            cli.main()
+        except PySparkException as problem:
+            log = folder / "spark.log"
+            more = f" (more in {log})" if log.exists() else ""
+            words = readable(problem) or str(problem).strip().partition("\n")[0]
+            raise PipelineProblem(words + more) from problem
+
+
+def job_of(spec: Path) -> Job | None:
+    """Brokers and topics that a specification names as ours do; None if it names none.
+
+    For what is not there is better said before Spark is started. Raises PipelineProblem.
+    """
+    import yaml
+
+    try:
+        said = yaml.safe_load(spec.read_text(encoding="utf-8"))
+        configuration: Mapping[str, str] = dict(said.get("configuration") or {})
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError) as problem:
+        raise PipelineProblem(f"{spec} is no specification of a pipeline: {problem}") from problem
+    topics = [str(topic) for key, topic in sorted(configuration.items()) if str(key).startswith(TOPIC_KEYS)]
+    if SERVERS_KEY not in configuration or not topics:
+        return None
+    return Job(",".join(topics), str(spec.parent), str(configuration[SERVERS_KEY]))
+
+
+@contextlib.contextmanager
+def _environment(folder: Path) -> Iterator[None]:
+    """Session, workers and settings, unless the user's environment has them."""
+    wanted = {
+        "SPARK_REMOTE": MASTER,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": quick_python(Path(work_folder())),
+    }
+    if (folder / CONF).is_dir():
+        wanted["SPARK_CONF_DIR"] = str(folder / CONF)
+    before = dict(os.environ)
+    os.environ.update({key: value for key, value in wanted.items() if key not in before})
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextlib.contextmanager
+def _arguments(*arguments: str) -> Iterator[None]:
+    before = sys.argv
+    sys.argv = ["spark-pipelines", *arguments]
+    try:
+        yield
+    finally:
+        sys.argv = before
