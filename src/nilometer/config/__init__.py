@@ -1,5 +1,6 @@
 """Typed configuration in Kafka's own keys: definitions, parsing, refusal by name."""
 
 from nilometer.config.definition import ConfigDefinition, ConfigKey, ConfigKind, ConfigProblem
+from nilometer.config.settings import Settings
 
-__all__ = ["ConfigDefinition", "ConfigKey", "ConfigKind", "ConfigProblem"]
+__all__ = ["ConfigDefinition", "ConfigKey", "ConfigKind", "ConfigProblem", "Settings"]

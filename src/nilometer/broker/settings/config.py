@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from nilometer.broker.settings.config_keys import IGNORED_KEYS, OWN_KEYS
 from nilometer.broker.settings.group_settings import group_config
-from nilometer.config import ConfigDefinition, ConfigKey, ConfigProblem
+from nilometer.config import ConfigDefinition, ConfigKey, ConfigProblem, Settings
 from nilometer.config.definition import ConfigValue
 from nilometer.storage.log_config import TOPIC_CONFIG, topic_defaults
 
@@ -54,7 +54,7 @@ _TOPIC_DEFAULTS = _topic_default_keys()
 BROKER_CONFIG_DEFINITION = ConfigDefinition.of("broker", [*OWN_KEYS, *_TOPIC_DEFAULTS])
 
 
-class BrokerConfig:
+class BrokerConfig(Settings):
     """The settings of one broker. ``texts`` are those given; all others have their defaults.
 
     Raises ConfigProblem on an unknown key, a bad value, or settings that contradict each other.
@@ -63,7 +63,7 @@ class BrokerConfig:
     def __init__(self, texts: Mapping[str, str]) -> None:
         self.ignored = tuple(sorted(name for name in texts if name in IGNORED_KEYS))
         self.texts = {name: text for name, text in texts.items() if name not in IGNORED_KEYS}
-        self._given = BROKER_CONFIG_DEFINITION.parse(self.texts)
+        super().__init__(BROKER_CONFIG_DEFINITION, self.texts)
         self.node_id = self._node_id()
         self.listeners = self._endpoints("listeners")
         self.advertised_listeners = self._endpoints("advertised.listeners") or self.listeners
@@ -75,39 +75,6 @@ class BrokerConfig:
         self.session_timeout_ms = self.integer("zookeeper.session.timeout.ms")
         self.coordination = self._coordination()
         self.groups = group_config(self)
-
-    def value(self, name: str) -> ConfigValue | None:
-        """The value in force for a known key."""
-        given = self._given.get(name)
-        return given if given is not None else BROKER_CONFIG_DEFINITION.key(name).default
-
-    def integer(self, name: str) -> int:
-        value = self.value(name)
-        assert isinstance(value, int), name
-        return value
-
-    def string(self, name: str) -> str:
-        value = self.value(name)
-        assert isinstance(value, str), name
-        return value
-
-    def optional_string(self, name: str) -> str | None:
-        value = self.value(name)
-        assert value is None or isinstance(value, str), name
-        return value
-
-    def strings(self, name: str) -> tuple[str, ...]:
-        value = self.value(name)
-        assert isinstance(value, tuple), name
-        return value
-
-    def boolean(self, name: str) -> bool:
-        value = self.value(name)
-        assert isinstance(value, bool), name
-        return value
-
-    def is_given(self, name: str) -> bool:
-        return name in self._given
 
     def topic_defaults(self, *dynamic: Mapping[str, str]) -> dict[str, ConfigValue]:
         """What is said of topics that do not say it themselves, by topic key: by this broker's file, then by

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from nilometer.broker.settings.group_config_keys import ASSIGNORS
-from nilometer.config import ConfigProblem
+from nilometer.config import ConfigProblem, Settings
 from nilometer.groups.config import ConsumerGroupMigrationPolicy, GroupConfig
-
-if TYPE_CHECKING:
-    from nilometer.broker.settings.config import BrokerConfig
 
 MINUTE_MS = 60_000
 
 
-def group_config(config: BrokerConfig) -> GroupConfig:
+def group_config(config: Settings) -> GroupConfig:
     """Raises ConfigProblem where settings contradict each other."""
     integer = config.integer
     assignors = tuple(dict.fromkeys(ASSIGNORS[name] for name in config.strings("group.consumer.assignors")))
