@@ -128,4 +128,14 @@ def test_deliverers_are_a_group_and_go_on_where_the_last_one_committed(receiver,
     assert "20 delivered, 0 repeats dropped" in deliver()
     send(["m3", "m20", "m21"])
     assert "2 delivered, 1 repeats dropped" in deliver()
+    assert "0 delivered, 0 repeats dropped" in deliver()
     assert Counter(key for key, _ in receiver.taken) == Counter(f"m{n}" for n in range(22))
+
+
+def test_a_topic_that_is_not_there_is_said_and_not_waited_for(topics, tmp_path):
+    where = ("--bootstrap-server", topics.bootstrap, "--home", str(tmp_path))
+    result = CliRunner().invoke(
+        pipeline, ["deliver", "--topic", "nowhere", "--webhook", "http://127.0.0.1:1/", *where]
+    )
+    assert result.exit_code == 1
+    assert "topic nowhere does not exist" in result.output

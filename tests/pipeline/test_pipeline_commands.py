@@ -74,8 +74,17 @@ def test_a_wrong_option_of_the_source_is_named(topics, tmp_path):
     given = ("--topic", "t", "--output", str(tmp_path), "--bootstrap-server", topics.bootstrap)
     result = run("run", "logs", *given, "--option", "startOffsets=earliest")
     assert result.exit_code == 1
-    assert "option startOffsets" in result.output
+    assert "option startOffsets = 'earliest': there is no such option (did you mean startingOffsets?)" in (
+        result.output
+    )
     assert run("run", "logs", *given, "--option", "nonsense").exit_code == 2
+
+
+def test_a_table_that_is_not_there_is_named(tmp_path):
+    missing = tmp_path / "customers.csv"
+    result = run("run", "join", "--table", str(missing), "--home", str(tmp_path))
+    assert result.exit_code == 1
+    assert f"--table: there is no file {missing}" in result.output
 
 
 def test_missing_java_is_said_with_how_to_get_it(topics, tmp_path, monkeypatch):

@@ -20,7 +20,7 @@ import http.client
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -128,16 +128,14 @@ class Deliverer:
         self._notes = notes
         self._on_problem = on_problem
 
-    async def run(self, messages: Messages, *, until_idle: bool = False) -> Totals:
-        """Deliver until cancelled, or until a poll finds nothing more."""
-        has_had_some = False
+    async def run(self, messages: Messages, *, until: Callable[[], Awaitable[bool]] | None = None) -> Totals:
+        """Deliver until cancelled, or until a poll finds nothing more and ``until`` says that this is all."""
         while True:
             records = await messages.poll(POLL_RECORDS, POLL_MS)
             if not records:
-                if until_idle and has_had_some:
+                if until is not None and await until():
                     return self.totals
                 continue
-            has_had_some = True
             await self.deliver(records)
             await messages.commit(
                 {TopicPartition(one.topic, one.partition): one.offset + 1 for one in records}

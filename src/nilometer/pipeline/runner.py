@@ -132,6 +132,12 @@ def check_output(output: str) -> None:
         )
 
 
+def check_table(table: str | None) -> None:
+    """That a table that lies on this machine is there. Raises PipelineProblem."""
+    if table is not None and "://" not in table and not Path(table).exists():
+        raise PipelineProblem(f"--table: there is no file {table}")
+
+
 def read_topics(spark: SparkSession, pipeline: PipelineModule, job: Job) -> list[DataFrame]:
     usual: dict[str, str] = getattr(pipeline, "SOURCE_OPTIONS", {})
     return [

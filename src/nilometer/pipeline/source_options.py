@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from nilometer.client.consumer.consumer_keys import CONSUMER_CONFIG_DEFINITION
@@ -206,7 +207,9 @@ def _split(given: Mapping[str, str]) -> tuple[dict[str, str], tuple[tuple[str, s
             own[_CANONICAL[name]] = value
         else:
             allowed = ", ".join([*ALLOWED, "kafka.bootstrap.servers, kafka.*"])
-            raise OptionError(key, value, f"there is no such option; allowed are {allowed}")
+            close = get_close_matches(name, _CANONICAL, 1)
+            meant = f" (did you mean {_CANONICAL[close[0]]}?)" if close else ""
+            raise OptionError(key, value, f"there is no such option{meant}; allowed are {allowed}")
     for name, setting in (
         ("groupIdPrefix", "client.id"),
         ("kafkaConsumer.pollTimeoutMs", "default.api.timeout.ms"),

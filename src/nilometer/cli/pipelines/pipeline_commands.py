@@ -22,6 +22,7 @@ from nilometer.cli.pipelines.pipeline_state_commands import (
     report_command,
     status,
     stop,
+    table_console,
 )
 from nilometer.cli.pipelines.pipeline_topics import named_topics
 from nilometer.cli.signals import exit_on_sigterm, stop_on_signals
@@ -69,11 +70,11 @@ def list_pipelines(as_json: bool) -> None:
     for one in SHIPPED.values():
         topics = ", ".join(one.inputs) + (f" → {one.writes}" if one.writes else "")
         table.add_row(one.name, one.summary, topics, one.module.replace(".", "/") + ".py")
-    Console().print(table)
+    table_console().print(table)
 
 
 @pipeline.command()
-@click.argument("name", type=click.Choice(sorted(SHIPPED)))
+@click.argument("name", metavar="NAME", type=click.Choice(sorted(SHIPPED)))
 @click.option(
     "--topic",
     "topics",
@@ -177,11 +178,13 @@ def run(
     try:
         require_java()
         runner.check_output(output)
+        runner.check_table(table)
         runner.check_source(job)
         record = folder.begin(list(job.topics), output)
     except PipelineProblem as problem:
         raise click.ClickException(str(problem)) from None
     state, problem_text = FAILED, None
+    wanted_stop: list[int] = []
     exit_on_sigterm()
     try:
         with console.status("Starting Spark ..."):
@@ -215,6 +218,12 @@ def run(
         state = STOPPED
         raise
     except Exception as problem:
+        if wanted_stop:
+            # What ends a whole group of processes ends Spark's as well, in the middle of a batch.
+            state = STOPPED
+            raise click.ClickException(
+                "Spark was ended by the same signal, in a batch: that comes again with the next run"
+            ) from problem
         problem_text = f"{type(problem).__name__}: {str(problem).strip().partition(chr(10))[0]}"
         raise click.ClickException(f"{problem_text} (more in {log_file})") from problem
     finally:

@@ -14,7 +14,7 @@ from nilometer.pipeline.errors import PipelineProblem
 
 
 @click.command()
-@click.argument("name", type=click.Choice(DECLARED))
+@click.argument("name", metavar="NAME", type=click.Choice(DECLARED))
 @click.argument("folder", required=False, type=click.Path(file_okay=False, path_type=Path))
 @click.option(
     "--topic",

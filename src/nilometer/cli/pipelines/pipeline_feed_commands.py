@@ -25,6 +25,7 @@ from nilometer.pipeline.cluster_writer import ClusterWriter, Outgoing
 from nilometer.pipeline.delivery import Deliverer, DeliveryNotes, Webhook
 from nilometer.pipeline.errors import PipelineProblem
 from nilometer.pipeline.postgres_capture import Capture, Event
+from nilometer.pipeline.runner import Job, check_source
 from nilometer.pipeline.samples import SAMPLES, SampleRecord, sample_records
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -34,7 +35,7 @@ PORTS = range(15_000, 32_000)
 
 
 @click.command()
-@click.argument("name", type=click.Choice(sorted(SAMPLES)))
+@click.argument("name", metavar="NAME", type=click.Choice(sorted(SAMPLES)))
 @click.option("--records", type=click.IntRange(1), help="How many.  [default: by pipeline]")
 @click.option("--partitions", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--seed", type=int, default=7, show_default=True, help="Another seed, another input.")
@@ -173,7 +174,7 @@ def _events(topic: str, events: Iterable[Event]) -> Iterator[Outgoing]:
 @click.option("--webhook", "url", required=True, help="Where each message is posted to.")
 @click.option("--group", default="nilometer-deliver", show_default=True, help="The consumer group.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header of each request.")
-@click.option("--until-idle", is_flag=True, help="Stop when all that came has been delivered.")
+@click.option("--until-idle", is_flag=True, help="Stop when all that is there has been delivered.")
 @home_option
 @bootstrap_option
 def deliver(
@@ -191,6 +192,7 @@ def deliver(
     """
     try:
         webhook = Webhook(url, parse_pairs(headers, "--header"))
+        check_source(Job(topic, output="", bootstrap_servers=bootstrap))
     except PipelineProblem as problem:
         raise click.ClickException(str(problem)) from None
     notes = DeliveryNotes(Path(home, "deliver", f"{group}.sqlite"))
@@ -215,11 +217,17 @@ async def _deliver(deliverer: Deliverer, topic: str, group: str, bootstrap: str,
     }
     async with Consumer(Runtime.system(), settings) as consumer:
         await consumer.subscribe([topic])
-        await deliverer.run(consumer, until_idle=until_idle)
+
+        async def is_at_end() -> bool:
+            """Of this member's partitions, once it has been given any."""
+            ends = await consumer.end_offsets(consumer.assignment())
+            return bool(ends) and all([await consumer.position(one) >= end for one, end in ends.items()])
+
+        await deliverer.run(consumer, until=is_at_end if until_idle else None)
 
 
 @click.command()
-@click.argument("name", type=click.Choice(sorted(SAMPLES)))
+@click.argument("name", metavar="NAME", type=click.Choice(sorted(SAMPLES)))
 @click.option("--records", type=click.IntRange(1), help="How many.  [default: by pipeline]")
 @click.option(
     "--folder",

@@ -32,6 +32,15 @@ home_option = click.option(
 )
 
 
+PIPED_WIDTH = 160
+
+
+def table_console() -> Console:
+    """As wide as the terminal; where there is none, wide enough for a table to be read by another program."""
+    console = Console()
+    return console if console.is_terminal else Console(width=PIPED_WIDTH)
+
+
 @click.command()
 @click.argument("name", required=False)
 @home_option
@@ -53,7 +62,7 @@ def status(name: str | None, home: str, as_json: bool) -> None:
     table.add_column("watermark")
     for record in found:
         table.add_row(record.name, _state(record), ", ".join(record.topics), *_progress(record.progress))
-    Console().print(table)
+    table_console().print(table)
     for record in found:
         if record.problem:
             click.echo(f"{record.name}: {record.problem}")
@@ -91,7 +100,7 @@ def stop(name: str, home: str) -> None:
 
 
 @click.command("report")
-@click.argument("name", type=click.Choice(sorted(SHIPPED)))
+@click.argument("name", metavar="NAME", type=click.Choice(sorted(SHIPPED)))
 @home_option
 @click.option("--output", metavar="DIR", help="Where its tables are.  [default: as its last run said]")
 @click.option(
