@@ -303,7 +303,8 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed:
             return
         self._send_replies()
-        self._take_up()
+        if self._queue or self._read_paused:
+            self._take_up()
 
     def _send_replies(self) -> None:
         while self._waiting and self._waiting[0].done() and not self._write_paused and not self.closed:
@@ -343,19 +344,18 @@ class Connection(asyncio.BufferedProtocol):
             transport.writelines(outgoing)  # type: ignore[arg-type]
 
     def _balance_reading(self) -> None:
-        transport = self._transport
-        if transport is None or self.closed or transport.is_closing():
-            return
         full = (
             self._write_paused
             or len(self._queue) >= FRAMES_QUEUED_MAX
             or self._queued_bytes >= BYTES_QUEUED_MAX
         )
-        if full and not self._read_paused:
-            self._read_paused = True
+        transport = self._transport
+        if full == self._read_paused or transport is None or self.closed or transport.is_closing():
+            return
+        self._read_paused = full
+        if full:
             transport.pause_reading()
-        elif not full and self._read_paused:
-            self._read_paused = False
+        else:
             transport.resume_reading()
 
     def close(self, reason: str | None = None) -> None:

@@ -19,7 +19,6 @@ from nilometer.broker.api.spec import ApiSpec, Request, spawn
 from nilometer.broker.connection import Reply
 from nilometer.broker.fetching.fetch_reader import FetchReader, ReaderIdentity
 from nilometer.broker.fetching.fetch_session import (
-    FINAL_EPOCH,
     FetchPartition,
     FetchRound,
     PartitionKey,
@@ -29,21 +28,23 @@ from nilometer.broker.fetching.session_watch import watch_of
 from nilometer.broker.replicas.delayed_fetch import DelayedFetch, FetchWatchable
 from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.services import Services
-from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import KafkaError
+from nilometer.wire.fetch_body import FetchBody, ForgottenTopic, WantedTopic, decode_fetch_body
 
 READ_COMMITTED = 1
+NEWS_WAIT_MS = 5
+"""A follower that waits hears of a new high watermark after this time, or with the next record."""
 
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    body = request.body
+    body: FetchBody = request.body
     try:
         session_round = services.fetch_sessions.begin(
-            request.field("session_id", 0),
-            request.field("session_epoch", FINAL_EPOCH),
+            body.session_id,
+            body.session_epoch,
             _partitions(body.topics),
-            _forgotten(request.field("forgotten_topics_data", ())),
+            _forgotten(body.forgotten),
             by_topic_id=request.version >= 13,
             now_ms=services.runtime.clock.monotonic_ms(),
         )
@@ -52,40 +53,30 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
     return _Fetch(services, request, session_round).begin()
 
 
-def _topic_key(topic: messages.Message) -> TopicKey:
-    return TopicKey(getattr(topic, "topic_id", None), getattr(topic, "topic", None))
-
-
-def _partitions(topics: Sequence[messages.Message]) -> list[FetchPartition]:
+def _partitions(topics: Sequence[WantedTopic]) -> list[FetchPartition]:
     return [
         FetchPartition(
             key,
             part.partition,
             part.fetch_offset,
             part.partition_max_bytes,
-            getattr(part, "current_leader_epoch", -1),
-            getattr(part, "last_fetched_epoch", -1),
-            getattr(part, "log_start_offset", -1),
+            part.current_leader_epoch,
+            part.last_fetched_epoch,
+            part.log_start_offset,
         )
-        for topic in topics
-        for key in (_topic_key(topic),)
-        for part in topic.partitions
+        for topic, partitions in topics
+        for key in (TopicKey.of(topic),)
+        for part in partitions
     ]
 
 
-def _forgotten(topics: Sequence[messages.Message]) -> list[PartitionKey]:
-    return [PartitionKey(_topic_key(topic), index) for topic in topics for index in topic.partitions]
-
-
-def _identity(request: Request) -> ReaderIdentity:
-    state = request.field("replica_state")
-    replica_id = request.field("replica_id", -1) if state is None else state.replica_id
-    return ReaderIdentity(
-        replica_id=replica_id,
-        replica_epoch=-1 if state is None else state.replica_epoch,
-        read_committed=request.field("isolation_level", 0) == READ_COMMITTED,
-        rack=request.field("rack_id", ""),
-    )
+def _forgotten(topics: Sequence[ForgottenTopic]) -> list[PartitionKey]:
+    return [
+        PartitionKey(key, index)
+        for topic, partitions in topics
+        for key in (TopicKey.of(topic),)
+        for index in partitions
+    ]
 
 
 class _Found:
@@ -117,15 +108,18 @@ class _Fetch:
         self._services = services
         self._request = request
         self._round = session_round
-        self._max_wait_ms = messages.milliseconds(request.body.max_wait)
-        self._min_bytes: int = request.body.min_bytes
-        identity = _identity(request)
+        body: FetchBody = request.body
+        self._max_wait_ms = body.max_wait_ms
+        self._min_bytes = body.min_bytes
+        identity = ReaderIdentity(
+            body.replica_id, body.replica_epoch, body.isolation_level == READ_COMMITTED, body.rack_id
+        )
         self._found = _Found(session_round, for_replica=identity.is_replica)
         self._reader = FetchReader(
             services.replicas,
             identity,
             session_round.to_read,
-            max_bytes=min(request.field("max_bytes", 0x7FFF_FFFF), services.config.fetch_max_bytes),
+            max_bytes=min(body.max_bytes, services.config.fetch_max_bytes),
             on_found=self._found,
             quota=services.replication_quotas.leader,
         )
@@ -135,9 +129,15 @@ class _Fetch:
         self._reader.read()
         if self._reader.has_cold:
             return spawn(self._services, self._read_cold())
-        if self._is_enough or self._max_wait_ms <= 0 or self._round.is_empty:
+        wait_ms = self._news_wait_ms if self._reader.has_news else self._max_wait_ms
+        if self._is_enough or min(wait_ms, self._max_wait_ms) <= 0 or self._round.is_empty:
             return self._answer()
         return self._wait()
+
+    @property
+    def _news_wait_ms(self) -> int:
+        """None where consumers read from followers: they wait for that very news (KIP-392)."""
+        return 0 if self._services.replicas.serves_from_followers else NEWS_WAIT_MS
 
     @property
     def _is_enough(self) -> bool:
@@ -156,6 +156,8 @@ class _Fetch:
             self._max_wait_ms,
             self._try_answer,
             for_replica=self._reader.identity.is_replica,
+            news_wait_ms=self._news_wait_ms,
+            has_news=self._reader.has_news,
         )
         future.add_done_callback(lambda done: delayed.cancel() if done.cancelled() else None)
         self._request.connection.on_pressed = delayed.complete
@@ -192,4 +194,4 @@ def _pass_on(done: asyncio.Future[Reply], target: asyncio.Future[Reply]) -> None
         target.set_result(done.result())
 
 
-API = ApiSpec(key=ApiKey.FETCH, versions=(4, 18), handle=handle)
+API = ApiSpec(key=ApiKey.FETCH, versions=(4, 18), handle=handle, decode=decode_fetch_body)

@@ -20,8 +20,6 @@ from nilometer.storage import CorruptRecordFound, LogSlice
 from nilometer.wire.compression import Bytes
 from nilometer.wire.errors import ErrorCode, KafkaError
 
-_NO_TOPIC_ID = UUID(int=0)
-
 
 @dataclass(frozen=True, slots=True)
 class ReaderIdentity:
@@ -73,26 +71,22 @@ class FetchOutcome:
     throttled: bool = False
     """Its bytes count against the leader's replication quota."""
     has_news: bool = False
-    """For a follower: its leader's high watermark is above the one it knows."""
-
-    @property
-    def topic(self) -> str | UUID:
-        """As the reader named it."""
-        key = self.asked.topic
-        return key.name if key.name is not None else key.id or _NO_TOPIC_ID
+    """For a follower: its leader's high watermark is above the one it knows. To be told soon."""
 
     def fail(self, error: ErrorCode) -> None:
         self.error = error
         self.records, self.size, self.cold = b"", 0, None
 
     @property
+    def topic(self) -> str | UUID:
+        """As the reader named it."""
+        return self.asked.topic.as_named
+
+    @property
     def is_urgent(self) -> bool:
         """Whether the reader must hear of it at once."""
         return (
-            self.error is not ErrorCode.none
-            or self.has_news
-            or self.diverging is not None
-            or self.preferred_read_replica >= 0
+            self.error is not ErrorCode.none or self.diverging is not None or self.preferred_read_replica >= 0
         )
 
 
@@ -119,19 +113,16 @@ class FetchReader:
         """Partitions for which this fetch has counted as its follower's acknowledgement."""
         self.outcomes: list[FetchOutcome] = []
         self.bytes_read = 0
-
-    @property
-    def is_urgent(self) -> bool:
-        return any(outcome.is_urgent for outcome in self.outcomes)
-
-    @property
-    def has_cold(self) -> bool:
-        return any(outcome.cold is not None for outcome in self.outcomes)
+        self.is_urgent = False
+        """The reader must hear of something at once; ``has_news``: soon."""
+        self.has_news = False
+        self.has_cold = False
 
     def read(self) -> None:
         """Read all partitions as they are now, from memory; the rest is left cold."""
         self.outcomes = []
         self.bytes_read = 0
+        self.is_urgent = self.has_news = self.has_cold = False
         for asked in self._to_read():
             outcome = FetchOutcome(asked)
             try:
@@ -141,6 +132,9 @@ class FetchReader:
             except KafkaError as problem:
                 self._fail(outcome, problem)
             self.outcomes.append(outcome)
+            self.is_urgent = self.is_urgent or outcome.is_urgent
+            self.has_news = self.has_news or outcome.has_news
+            self.has_cold = self.has_cold or outcome.cold is not None
 
     def _fail(self, outcome: FetchOutcome, problem: KafkaError) -> None:
         if isinstance(problem, CorruptRecordFound):
@@ -148,9 +142,10 @@ class FetchReader:
         outcome.fail(problem.code)
 
     def _find(self, asked: FetchPartition) -> Partition:
-        if asked.topic.name is not None:
-            return self._replicas.partition(asked.topic.name, asked.partition)
-        return self._replicas.partition_by_id(asked.topic.id, asked.partition)
+        topic = asked.topic.as_named
+        if isinstance(topic, str):
+            return self._replicas.partition(topic, asked.partition)
+        return self._replicas.partition_by_id(topic, asked.partition)
 
     def read_cold(self) -> list[tuple[FetchOutcome, LogSlice | KafkaError]]:
         """What was left cold, read from the device. May stall: run it aside, then ``settle`` the result."""
@@ -181,9 +176,12 @@ class FetchReader:
         if end is None or outcome.diverging is not None or outcome.preferred_read_replica >= 0:
             return
         asked, log = outcome.asked, partition.log
-        if self.identity.is_replica and self._is_held_back(partition):
-            outcome.has_more = asked.fetch_offset < end
-            return
+        if self.identity.is_replica:
+            if asked.fetch_offset == end:
+                return  # it has everything: so it is with nearly every fetch, when it comes in
+            if self._is_held_back(partition):
+                outcome.has_more = asked.fetch_offset < end
+                return
         room = max(0, min(asked.max_bytes, self._max_bytes - self.bytes_read))
         min_one = self.bytes_read == 0
         if room <= 0 and not min_one:

@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from nilometer.runtime import Entropy
+from nilometer.wire.body_reader import uuid_of
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 FINAL_EPOCH = -1
@@ -30,10 +31,21 @@ KEEP_MS = 120_000
 
 
 class TopicKey(NamedTuple):
-    """How the reader named the topic: by id (Fetch 13 and later) or by name."""
+    """How the reader named the topic: by id (Fetch 13 and later) or by name.
 
-    id: UUID | None
+    The id as bytes, whose hash is made once: sessions look their partitions up all the time.
+    """
+
+    id: bytes | None
     name: str | None
+
+    @classmethod
+    def of(cls, topic: str | UUID) -> TopicKey:
+        return cls(None, topic) if isinstance(topic, str) else cls(topic.bytes, None)
+
+    @property
+    def as_named(self) -> str | UUID:
+        return self.name or "" if self.id is None else uuid_of(self.id)
 
 
 class PartitionKey(NamedTuple):
@@ -52,10 +64,10 @@ class FetchPartition:
     current_leader_epoch: int = -1
     last_fetched_epoch: int = -1
     log_start_offset: int = -1
+    key: PartitionKey = field(init=False)
 
-    @property
-    def key(self) -> PartitionKey:
-        return PartitionKey(self.topic, self.partition)
+    def __post_init__(self) -> None:
+        self.key = PartitionKey(self.topic, self.partition)
 
 
 @dataclass(slots=True)

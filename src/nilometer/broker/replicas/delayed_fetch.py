@@ -4,6 +4,9 @@ A waiting fetch is told of every change to its partitions and adds up the bytes 
 answered when ``min_bytes`` may have been reached (the partitions are then read to make sure), when anything
 about a partition changed that the reader must hear of (leadership, truncation, deletion), or when
 ``max_wait_ms`` is over.
+
+A follower must hear of a new high watermark too, but soon rather than at once: where records flow, the next
+one takes it along. Answered at once, every record would cost each follower two fetches (KAFKA-9731).
 """
 
 from __future__ import annotations
@@ -23,6 +26,10 @@ class FetchWaiter(Protocol):
         """``byte_count`` more bytes can be read (0: something else is news)."""
         ...
 
+    def on_news(self, source: FetchWatchable) -> None:
+        """The high watermark is above the one that the reader, a replica, was told."""
+        ...
+
     def complete(self, source: FetchWatchable) -> None:
         """What was known of the partition is no longer true: look again at once."""
         ...
@@ -36,7 +43,16 @@ class FetchWatchable(Protocol):
 
 
 class DelayedFetch:
-    __slots__ = ("_answer", "_bytes_missing", "_done", "_partitions", "_timer", "for_replica")
+    __slots__ = (
+        "_answer",
+        "_bytes_missing",
+        "_done",
+        "_has_news",
+        "_news_wait_ms",
+        "_partitions",
+        "_timer",
+        "for_replica",
+    )
 
     def __init__(
         self,
@@ -46,18 +62,23 @@ class DelayedFetch:
         answer: Callable[[bool], bool],
         *,
         for_replica: bool,
+        news_wait_ms: int = 0,
+        has_news: bool = False,
     ) -> None:
         """``answer(final)`` reads again and sends the answer unless it has too little; returns
-        whether it did.
+        whether it did. With news it is sent after ``news_wait_ms`` at the latest.
         """
         self._partitions = partitions
         self._bytes_missing = bytes_missing
         self._answer: Callable[[bool], bool] | None = answer
         self._done = False
+        self._has_news = has_news
+        self._news_wait_ms = news_wait_ms
         self.for_replica = for_replica
         for partition in partitions:
             partition.fetch_waiters[self] = None
-        self._timer = asyncio.get_running_loop().call_later(max_wait_ms / 1000, self.complete)
+        wait_ms = min(max_wait_ms, news_wait_ms) if has_news else max_wait_ms
+        self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self.complete)
 
     def on_readable(self, source: FetchWatchable, byte_count: int) -> None:
         """``byte_count`` more bytes can be read from one of the partitions."""
@@ -68,6 +89,17 @@ class DelayedFetch:
             self._leave()
         else:
             self._bytes_missing = 1  # an overestimate: look again at the next change
+
+    def on_news(self, source: FetchWatchable) -> None:
+        """Something that the reader is to hear soon."""
+        if self._has_news or self._done:
+            return
+        self._has_news = True
+        if self._news_wait_ms <= 0:
+            self.complete()
+            return
+        self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(self._news_wait_ms / 1000, self.complete)
 
     def complete(self, source: FetchWatchable | None = None) -> None:
         """Answer now, with whatever there is."""

@@ -268,7 +268,7 @@ class Partition:
         self._host.flushed(self)
 
     # ── following ───────────────────────────────────────────────────────────────────────────────
-    def on_fetch_answer(self, fetch: FollowerFetch, answer: FetchAnswer, records: bytes) -> bool:
+    def on_fetch_answer(self, fetch: FollowerFetch, answer: FetchAnswer, records: Bytes) -> bool:
         """Do what the leader's answer asks for; returns whether to rest before the next fetch.
 
         Raises KafkaError where ``records`` cannot be taken: they are damaged, or the disk fails.
@@ -279,14 +279,14 @@ class Partition:
                 self._append_as_follower(records)
             elif isinstance(effect, AdvanceHighWatermark):
                 self.log.on_high_watermark(effect.offset)
-                self._tell_consumers(len(records))
+                self._tell_high_watermark(len(records))
             elif isinstance(effect, BackOff):
                 backs_off = True
             elif not self._carry_out((effect,)):
                 return True
         return backs_off
 
-    def _append_as_follower(self, records: bytes) -> None:
+    def _append_as_follower(self, records: Bytes) -> None:
         try:
             info = self.log.append_as_follower(records, wall_ms=self._host.clock.wall_ms())
         except LogFenced as reason:
@@ -466,12 +466,15 @@ class Partition:
         self.log.on_high_watermark(self.replica.high_watermark)
         # An estimate: the records up to the log's end are taken as readable; a waiter reads to make sure.
         readable, self._bytes_above_high_watermark = self._bytes_above_high_watermark, 0
-        self._tell_consumers(readable)
+        self._tell_high_watermark(readable)
 
-    def _tell_consumers(self, readable: int) -> None:
-        """The high watermark has risen: news for consumers, and for followers that know an older one."""
+    def _tell_high_watermark(self, readable: int) -> None:
+        """It has risen: records for consumers, and news for followers that know an older one."""
         for waiter in list(self.fetch_waiters):
-            waiter.on_readable(self, max(readable, 1) if not waiter.for_replica else 1)
+            if waiter.for_replica:
+                waiter.on_news(self)
+            else:
+                waiter.on_readable(self, max(readable, 1))
 
     def _answer_all_fetches(self) -> None:
         for waiter in list(self.fetch_waiters):

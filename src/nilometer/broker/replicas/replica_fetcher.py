@@ -27,16 +27,24 @@ from nilometer.client.network.connection import Connection
 from nilometer.cluster.identifiers import uuid_from_text
 from nilometer.replication import IN_AGREEMENT, EpochEnd, FetchAnswer, FollowerFetch, FollowerRole
 from nilometer.runtime import Runtime
+from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
-from nilometer.wire.messages import Api, Message
+from nilometer.wire.follower_fetch import (
+    VERSION_MAX,
+    VERSION_MIN,
+    FetchedFromLeader,
+    LeaderAnswer,
+    decode_leader_answer,
+    encode_follower_fetch,
+    encode_wanted,
+)
+from nilometer.wire.messages import Api
 from nilometer.wire.record_batch import batches
 
 logger = logging.getLogger("nilometer.broker")
 
 BACKOFF_MIN_MS = 20
-MIN_VERSION = 15
-"""Fetch with the follower's broker epoch (KIP-903)."""
 
 Locate = Callable[[], tuple[str, int] | None]
 _Key = tuple[UUID, int]
@@ -44,6 +52,7 @@ _Key = tuple[UUID, int]
 
 @dataclass(slots=True)
 class _Followed:
+    key: _Key
     partition: Partition
     sent: FollowerFetch | None = None
     """The fetch that the leader's session knows: what the next answer is an answer to."""
@@ -78,12 +87,23 @@ class ReplicaFetcher:
         self._dropped: dict[_Key, None] = {}
         self._changed = asyncio.Event()
         self._connection: Connection | None = None
+        self._codec: Api = messages.api(ApiKey.FETCH, VERSION_MAX)
+        """Of the version that the leader speaks too: one with the follower's broker epoch (KIP-903)."""
         self._session_id = 0
         self._session_epoch = 0
         self._session_broker_epoch = -1
         """The life of this broker in which the session began."""
         self._is_waiting = False
         self._failures = 0
+        self._wait_max_ms = config.integer("replica.fetch.wait.max.ms")
+        self._backoff_max_ms = config.integer("replica.fetch.backoff.ms")
+        self._timeout_ms = self._wait_max_ms + config.replica_lag_time_max_ms
+        self._partition_bytes_max = config.integer("replica.fetch.max.bytes")
+        self._limits = (
+            self._wait_max_ms,
+            config.integer("replica.fetch.min.bytes"),
+            config.integer("replica.fetch.response.max.bytes"),
+        )
 
     def __len__(self) -> int:
         return len(self._followed)
@@ -91,7 +111,7 @@ class ReplicaFetcher:
     def follow(self, partition: Partition) -> None:
         """Fetch for ``partition`` from now on; its role may have changed."""
         key = _key(partition)
-        self._followed[key] = _Followed(partition)
+        self._followed[key] = _Followed(key, partition)
         self._due[key] = None
         self.wake()
 
@@ -153,7 +173,7 @@ class ReplicaFetcher:
             return
 
     def _backoff_ms(self, failures: int) -> int:
-        return min(self._config.integer("replica.fetch.backoff.ms"), BACKOFF_MIN_MS << min(failures, 8))
+        return min(self._backoff_max_ms, BACKOFF_MIN_MS << min(failures, 8))
 
     async def _fetch_once(self) -> None:
         connection = await self._connect()
@@ -162,19 +182,16 @@ class ReplicaFetcher:
         if not self._in_session:
             await self._rest(wake_in_ms)
             return
-        if wake_in_ms < self._config.integer("replica.fetch.wait.max.ms"):
+        if wake_in_ms < self._wait_max_ms:
             asyncio.get_running_loop().call_later(wake_in_ms / 1000, self.wake)
-        request = self._request(connection.api(ApiKey.FETCH), asked)
         self._is_waiting = True
         try:
-            response = await connection.send(request, timeout_ms=self._timeout_ms)
+            answer = await connection.send_body(
+                self._codec, self._request(asked), decode_leader_answer, timeout_ms=self._timeout_ms
+            )
         finally:
             self._is_waiting = False
-        self._take(response)
-
-    @property
-    def _timeout_ms(self) -> int:
-        return self._config.integer("replica.fetch.wait.max.ms") + self._config.replica_lag_time_max_ms
+        self._take(answer)
 
     async def _connect(self) -> Connection:
         if self._connection is not None and not self._connection.closed:
@@ -184,9 +201,11 @@ class ReplicaFetcher:
             raise KafkaError(ErrorCode.broker_not_available, f"broker {self._leader_id} is not registered")
         self._reset_session()
         connection = await Connection.open(self._runtime, *endpoint, client_id=self._client_id)
-        if connection.api(ApiKey.FETCH).version < MIN_VERSION:
+        codec = connection.api(ApiKey.FETCH, VERSION_MAX)
+        if codec.version < VERSION_MIN:
             connection.close()
             raise KafkaError(ErrorCode.unsupported_version, f"broker {self._leader_id} is too old")
+        self._codec = codec
         self._connection = connection
         return connection
 
@@ -215,7 +234,7 @@ class ReplicaFetcher:
         """
         now_ms = self._runtime.clock.monotonic_ms()
         asked: list[_Followed] = []
-        wake_in_ms = self._config.integer("replica.fetch.backoff.ms")
+        wake_in_ms = self._backoff_max_ms
         for key in list(self._due):
             followed = self._followed.get(key)
             role = followed.partition.replica.role if followed is not None else None
@@ -262,75 +281,61 @@ class ReplicaFetcher:
         if (followed := self._followed.get(key)) is not None:
             followed.sent = None
 
-    def _request(self, api: Api, asked: Iterable[_Followed]) -> Message:
-        config = self._config
-        topics: dict[UUID, list[Message]] = {}
+    def _request(self, asked: Iterable[_Followed]) -> bytes:
+        wanted: dict[UUID, list[bytes]] = {}
         for followed in asked:
             fetch = followed.sent
             assert fetch is not None
-            topic_id, index = _key(followed.partition)
-            self._dropped.pop((topic_id, index), None)
-            topics.setdefault(topic_id, []).append(
-                api.make_request(
-                    "FetchPartition",
-                    partition=index,
-                    current_leader_epoch=fetch.leader_epoch,
-                    fetch_offset=fetch.fetch_offset,
-                    last_fetched_epoch=fetch.last_fetched_epoch,
-                    log_start_offset=fetch.log_start_offset,
-                    partition_max_bytes=config.integer("replica.fetch.max.bytes"),
+            topic_id, index = followed.key
+            self._dropped.pop(followed.key, None)
+            wanted.setdefault(topic_id, []).append(
+                encode_wanted(
+                    index,
+                    fetch.leader_epoch,
+                    fetch.fetch_offset,
+                    fetch.last_fetched_epoch,
+                    fetch.log_start_offset,
+                    self._partition_bytes_max,
                 )
             )
         dropped: dict[UUID, list[int]] = {}
         for topic_id, index in self._dropped:
             dropped.setdefault(topic_id, []).append(index)
         self._dropped.clear()
-        return api.request(
-            replica_state=api.make_request(
-                "ReplicaState", replica_id=config.node_id, replica_epoch=self._broker_epoch()
-            ),
-            max_wait_ms=config.integer("replica.fetch.wait.max.ms"),
-            min_bytes=config.integer("replica.fetch.min.bytes"),
-            max_bytes=config.integer("replica.fetch.response.max.bytes"),
-            isolation_level=0,
-            session_id=self._session_id,
-            session_epoch=self._session_epoch,
-            topics=tuple(
-                api.make_request("FetchTopic", topic_id=topic_id, partitions=tuple(partitions))
-                for topic_id, partitions in topics.items()
-            ),
-            forgotten_topics_data=tuple(
-                api.make_request("ForgottenTopic", topic_id=topic_id, partitions=tuple(indexes))
-                for topic_id, indexes in dropped.items()
-            ),
+        return encode_follower_fetch(
+            self._config.node_id,
+            self._session_broker_epoch,
+            self._limits,
+            (self._session_id, self._session_epoch),
+            wanted,
+            dropped,
         )
 
     def _broker_epoch(self) -> int:
         return next(iter(self._followed.values())).partition.replica.broker_epoch if self._followed else -1
 
     # ── taking the answer ───────────────────────────────────────────────────────────────────────
-    def _take(self, response: Message) -> None:
-        if response.error_code is not ErrorCode.none:
-            raise KafkaError(response.error_code, f"broker {self._leader_id} refused the fetch")
-        self._session_id = response.session_id
+    def _take(self, answer: LeaderAnswer) -> None:
+        if answer.error is not ErrorCode.none:
+            raise KafkaError(answer.error, f"broker {self._leader_id} refused the fetch")
+        self._session_id = answer.session_id
         self._session_epoch = (self._session_epoch + 1) & 0x7FFF_FFFF or 1
         if not self._session_id:
             self._session_epoch = 0
-        for topic in response.responses:
-            for part in topic.partitions:
-                followed = self._followed.get((topic.topic_id, part.partition_index))
-                if followed is not None and followed.sent is not None:
-                    self._take_partition(followed, followed.sent, part)
+        for fetched in answer.partitions:
+            followed = self._followed.get((fetched.topic_id, fetched.partition))
+            if followed is not None and followed.sent is not None:
+                self._take_partition(followed, followed.sent, fetched)
         if not self._session_id:
             self._reset_session()  # without a session every request names everything
 
-    def _take_partition(self, followed: _Followed, fetch: FollowerFetch, part: Message) -> None:
-        self._due[_key(followed.partition)] = None
-        records: bytes = part.records or b""
+    def _take_partition(self, followed: _Followed, fetch: FollowerFetch, fetched: FetchedFromLeader) -> None:
+        self._due[followed.key] = None
+        records = fetched.records
         if records and self._quota.throttles(followed.partition.topic, followed.partition.key.partition):
             self._quota.record(len(records))
         try:
-            answer = _answer_of(part, records)
+            answer = _answer_of(fetched)
             backoff = followed.partition.on_fetch_answer(fetch, answer, records)
         except KafkaError as problem:
             logger.warning(
@@ -361,17 +366,17 @@ def _is_same(before: FollowerFetch, after: FollowerFetch) -> bool:
     )
 
 
-def _answer_of(part: Message, records: bytes) -> FetchAnswer:
+def _answer_of(fetched: FetchedFromLeader) -> FetchAnswer:
     base_offset = end_offset = -1
-    for _, header in batches(records):
+    for _, header in batches(fetched.records):
         base_offset = header.base_offset if base_offset < 0 else base_offset
         end_offset = header.next_offset
-    diverging = part.diverging_epoch
+    diverging = fetched.diverging
     return FetchAnswer(
-        error=part.error_code,
-        diverging=IN_AGREEMENT if diverging.epoch < 0 else EpochEnd(diverging.epoch, diverging.end_offset),
+        error=fetched.error,
+        diverging=IN_AGREEMENT if diverging[0] < 0 else EpochEnd(*diverging),
         base_offset=base_offset,
         end_offset=end_offset,
-        high_watermark=part.high_watermark,
-        log_start_offset=part.log_start_offset,
+        high_watermark=fetched.high_watermark,
+        log_start_offset=fetched.log_start_offset,
     )

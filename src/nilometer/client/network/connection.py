@@ -18,7 +18,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import cast
+from typing import Any, TypeVar, cast
 
 from nilometer.client.network.response_frames import ResponseFrames
 from nilometer.runtime import Runtime
@@ -31,11 +31,18 @@ from nilometer.wire.messages import (
     decode_correlation_id,
     decode_response,
     encode_request,
+    request_header,
     supported_versions,
 )
 
 MakeRequest = Callable[[Api], Message]
 """Makes the request in whatever version the broker and this client both speak."""
+
+T = TypeVar("T")
+
+ReadResponse = Callable[[memoryview, int], T]
+"""Reads a frame from behind its correlation id on, whose bytes are gone afterwards. Raises
+MalformedResponse."""
 
 Versions = Mapping[int, tuple[int, int]]
 
@@ -44,6 +51,7 @@ REQUEST_TIMEOUT_MS = 30_000
 CONNECTION_SETUP_TIMEOUT_MS = 10_000
 WRITE_BUFFER_BYTES = 1024 * 1024
 """More than this waiting in the transport, and :meth:`Connection.wait_writable` waits."""
+CORRELATION_ID_BYTES = 4
 SOFTWARE_NAME = "nilometer"
 _UNSUPPORTED_VERSION = ErrorCode.unsupported_version.to_bytes(2, "big")
 
@@ -63,15 +71,22 @@ class RequestTimedOut(KafkaError):
 
 
 class _InFlight:
-    __slots__ = ("api_key", "future", "timer", "version")
+    __slots__ = ("api_key", "future", "read", "timer", "version")
 
     def __init__(
-        self, api_key: int, version: int, future: asyncio.Future[Message], timer: asyncio.TimerHandle | None
+        self,
+        api_key: int,
+        version: int,
+        future: asyncio.Future[Any],
+        timer: asyncio.TimerHandle | None,
+        read: ReadResponse[Any] | None,
     ) -> None:
         self.api_key = api_key
         self.version = version
         self.future = future
         self.timer = timer
+        self.read = read
+        """In place of the schema's reader."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -170,14 +185,19 @@ class Connection(asyncio.BufferedProtocol):
         transport, correlation_id = self._begin()
         frame = encode_request(correlation_id, self._client_id, request)
         future: asyncio.Future[Message] = self._loop.create_future()
-        timeout = (self._request_timeout_ms if timeout_ms is None else timeout_ms) / 1000
-        self._in_flight[correlation_id] = _InFlight(
-            request.__api_key__,
-            request.__version__,
-            future,
-            self._loop.call_later(timeout, self._on_timeout, correlation_id),
-        )
+        self._expect(correlation_id, request.__api_key__, request.__version__, future, timeout_ms, None)
         transport.write(frame)
+        return future
+
+    def send_body(
+        self, codec: Api, body: bytes, read: ReadResponse[T], *, timeout_ms: int | None = None
+    ) -> asyncio.Future[T]:
+        """As :meth:`send`, for a request that was written by hand, and whose response is read so."""
+        transport, correlation_id = self._begin()
+        header = request_header(codec, correlation_id, self._client_id)
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._expect(correlation_id, codec.key, codec.version, future, timeout_ms, read)
+        transport.write(b"".join(((len(header) + len(body)).to_bytes(4, "big"), header, body)))
         return future
 
     def send_without_response(self, request: Message) -> None:
@@ -198,6 +218,19 @@ class Connection(asyncio.BufferedProtocol):
         self._fail(ConnectionLost(f"{self.host}:{self.port}: {reason}"))
         if transport is not None:
             transport.close()
+
+    def _expect(
+        self,
+        correlation_id: int,
+        api_key: int,
+        version: int,
+        future: asyncio.Future[Any],
+        timeout_ms: int | None,
+        read: ReadResponse[Any] | None,
+    ) -> None:
+        timeout_s = (self._request_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        timer = self._loop.call_later(timeout_s, self._on_timeout, correlation_id)
+        self._in_flight[correlation_id] = _InFlight(api_key, version, future, timer, read)
 
     def _begin(self) -> tuple[asyncio.Transport, int]:
         if self._lost is not None:
@@ -281,7 +314,10 @@ class Connection(asyncio.BufferedProtocol):
         if waiting.api_key == ApiKey.API_VERSIONS and frame[4:6] == _UNSUPPORTED_VERSION:
             version = 0  # what a broker answers in that does not know the version asked for (KIP-511)
         try:
-            _, response = decode_response(waiting.api_key, version, frame)
+            if waiting.read is not None:
+                response = waiting.read(received.toreadonly(), CORRELATION_ID_BYTES)
+            else:
+                _, response = decode_response(waiting.api_key, version, frame)
         except MalformedResponse as problem:
             _reject(waiting.future, problem)
             raise

@@ -1,0 +1,151 @@
+"""What a follower writes and reads by hand is what the general writer and reader have."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from nilometer.wire import messages
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode, MalformedResponse
+from nilometer.wire.fetch_response import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchedPartition,
+    FetchedTopic,
+    encode_fetch_response,
+)
+from nilometer.wire.follower_fetch import (
+    VERSION_MAX,
+    VERSION_MIN,
+    LeaderAnswer,
+    decode_leader_answer,
+    encode_follower_fetch,
+    encode_wanted,
+)
+from nilometer.wire.primitives import LeaderIdAndEpoch, NodeEndpoint
+
+VERSIONS = range(VERSION_MIN, VERSION_MAX + 1)
+FIRST, SECOND = UUID(int=7), UUID(int=1 << 100)
+AFTER_CORRELATION_ID = 4
+ENDPOINTS = (NodeEndpoint(2, "localhost", 9092),)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_request_is_what_the_general_writer_makes(version: int) -> None:
+    codec = messages.api(ApiKey.FETCH, version)
+
+    def partition(index: int) -> Any:
+        return codec.make_request(
+            "FetchPartition",
+            partition=index,
+            current_leader_epoch=5,
+            fetch_offset=1 << 40,
+            last_fetched_epoch=-1,
+            log_start_offset=3,
+            partition_max_bytes=1 << 20,
+        )
+
+    expected = codec.request(
+        replica_state=codec.make_request("ReplicaState", replica_id=300, replica_epoch=1 << 33),
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=1 << 24,
+        isolation_level=0,
+        session_id=77,
+        session_epoch=3,
+        topics=(
+            codec.make_request("FetchTopic", topic_id=FIRST, partitions=(partition(0), partition(200))),
+            codec.make_request("FetchTopic", topic_id=SECOND, partitions=(partition(1),)),
+        ),
+        forgotten_topics_data=(codec.make_request("ForgottenTopic", topic_id=SECOND, partitions=(4, 5)),),
+    )
+    wanted = {
+        FIRST: [encode_wanted(index, 5, 1 << 40, -1, 3, 1 << 20) for index in (0, 200)],
+        SECOND: [encode_wanted(1, 5, 1 << 40, -1, 3, 1 << 20)],
+    }
+    body = encode_follower_fetch(300, 1 << 33, (500, 1, 1 << 24), (77, 3), wanted, {SECOND: [4, 5]})
+    assert body == codec.write_request(expected)
+
+
+def answer_of(version: int) -> bytes:
+    topics = [
+        FetchedTopic(
+            FIRST,
+            [
+                FetchedPartition(0, 0, 10, 9, 1, (b"a" * 5000,)),
+                FetchedPartition(1, 0, 11, 9, 1, (), (AbortedTransaction(5, 6), AbortedTransaction(7, 8))),
+                FetchedPartition(2, 0, 12, 9, 1, diverging_epoch=EpochEndOffset(3, 44)),
+            ],
+        ),
+        FetchedTopic(SECOND, [FetchedPartition(0, 6, current_leader=LeaderIdAndEpoch(2, 9))]),
+    ]
+    return b"".join(encode_fetch_response(version, -5, 11, 0, 77, topics, ENDPOINTS))[4:]
+
+
+def decoded(frame: bytes) -> LeaderAnswer:
+    return decode_leader_answer(memoryview(frame), AFTER_CORRELATION_ID)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_answer_is_read_as_the_general_reader_reads_it(version: int) -> None:
+    frame = answer_of(version)
+    _, general = messages.decode_response(ApiKey.FETCH, version, frame)
+    answer = decoded(frame)
+    assert (answer.error, answer.session_id) == (general.error_code, general.session_id)
+    assert [(*found[:5], found.records, found.diverging) for found in answer.partitions] == [
+        (
+            topic.topic_id,
+            part.partition_index,
+            part.error_code,
+            part.high_watermark,
+            part.log_start_offset,
+            part.records or b"",
+            (part.diverging_epoch.epoch, part.diverging_epoch.end_offset),
+        )
+        for topic in general.responses
+        for part in topic.partitions
+    ]
+    assert answer.partitions[2].diverging == (3, 44)
+    assert answer.partitions[3].error is ErrorCode.not_leader_or_follower
+
+
+def test_an_error_for_the_whole_fetch() -> None:
+    frame = b"".join(encode_fetch_response(17, 1, 0, ErrorCode.fetch_session_id_not_found, 0, ()))[4:]
+    assert decoded(frame) == LeaderAnswer(ErrorCode.fetch_session_id_not_found, 0, [])
+
+
+def test_records_outlive_the_frame() -> None:
+    frame = bytearray(answer_of(17))
+    answer = decode_leader_answer(memoryview(frame), AFTER_CORRELATION_ID)
+    frame[:] = bytes(len(frame))
+    assert answer.partitions[0].records == b"a" * 5000
+
+
+def test_an_answer_cut_short_anywhere_is_refused() -> None:
+    frame = answer_of(17)
+    for end in [*range(AFTER_CORRELATION_ID, 100), *range(len(frame) - 200, len(frame))]:
+        with pytest.raises(MalformedResponse):
+            decoded(frame[:end])
+
+
+def test_mutated_answers_are_read_or_refused() -> None:
+    chance = random.Random(17)
+    frame = b"".join(
+        encode_fetch_response(
+            17, 1, 0, 0, 77, [FetchedTopic(FIRST, [FetchedPartition(0, 0, 10, 9, 1, (b"a" * 70,))])]
+        )
+    )[4:]
+    refused = 0
+    for _ in range(2000):
+        mutated = bytearray(frame)
+        for _ in range(chance.randint(1, 4)):
+            mutated[chance.randrange(AFTER_CORRELATION_ID, len(frame))] = chance.choice([0, 255, 127, 128, 1])
+        try:
+            decoded(bytes(mutated))
+        except MalformedResponse:
+            refused += 1
+    assert refused > 100
