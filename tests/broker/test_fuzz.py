@@ -43,9 +43,11 @@ RSS_GROWTH_BYTES_MAX = 96 * 1024 * 1024
 SETTINGS = {
     "log.segment.bytes": "1048576",
     "log.segment.delete.delay.ms": "3600000",
+    "log.retention.ms": "-1",
     "group.initial.rebalance.delay.ms": "0",
 }
-"""What deleted topics held can be looked at in the end, and a frame that joins a group holds up nothing."""
+"""What deleted topics held can be looked at in the end, records of long ago stay however long this takes, and
+a frame that joins a group holds up nothing."""
 KEPT, FUZZED = "kept", ("fuzzed-a", "fuzzed-b")
 RECORDS_KEPT = 50
 CREATE_VERSION, PRODUCE_VERSION, FETCH_VERSION, METADATA_VERSION = 7, 9, 12, 12
