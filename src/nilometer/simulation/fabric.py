@@ -127,7 +127,7 @@ class Fabric:
     def delay(self, source: str, target: str, size: int = 0) -> float:
         """Seconds that a packet sent now takes."""
         low, high = self.latency_ms
-        delay = self.chance.uniform(low, high)
+        delay = low + (high - low) * self.chance.random()
         if source == target:
             delay /= 10
         elif self.hiccup and self.chance.random() < self.hiccup:

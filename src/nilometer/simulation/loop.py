@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
-from asyncio import base_events, events
+from asyncio import base_events
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
@@ -39,12 +39,51 @@ class ProcessGone(BaseException):
     """Raised inside a crashed process at whatever it touches. Not an Exception: no handler is to catch it."""
 
 
+class Callback:
+    """What asyncio calls a handle, without what only real loops need."""
+
+    __slots__ = ("_loop", "args", "called_off", "context", "function", "in_heap", "time")
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        function: Callable[..., object],
+        args: tuple[Any, ...],
+        context: contextvars.Context,
+        time: float = 0.0,
+    ) -> None:
+        self._loop = loop
+        self.function = function
+        self.args = args
+        self.context = context
+        self.time = time
+        self.called_off = False
+        self.in_heap = False
+
+    def cancel(self) -> None:
+        if not self.called_off:
+            self.called_off = True
+            self.function, self.args = _nothing, ()
+            if self.in_heap:
+                self._loop.on_called_off()
+
+    def cancelled(self) -> bool:
+        return self.called_off
+
+    def when(self) -> float:
+        return self.time
+
+
+def _nothing() -> None:
+    """What is left of a callback that was called off."""
+
+
 class Owner(Protocol):
     """What the loop needs to know of a process."""
 
     alive: bool
     paused: bool
-    held: list[events.Handle]
+    held: list[Callback]
     context: contextvars.Context
     """Made by :func:`context_of`."""
 
@@ -69,8 +108,8 @@ class _NoSelector:
 
 
 class VirtualLoop(base_events.BaseEventLoop):
-    _ready: deque[events.Handle]
-    _scheduled: list[tuple[float, int, events.TimerHandle]]
+    _ready: deque[Callback]
+    _scheduled: list[tuple[float, int, Callback]]
     """By time, then in the order they were set."""
     _stopping: bool
 
@@ -93,60 +132,68 @@ class VirtualLoop(base_events.BaseEventLoop):
 
     def _run_once(self) -> None:
         """What the base class runs for ever: the callbacks that are ready, after moving time if none is."""
-        ready = self._ready
-        self._take_due()
+        ready, scheduled = self._ready, self._scheduled
+        if scheduled and scheduled[0][0] <= self._now:
+            self._take_due()
         if not ready and not self._stopping:
+            self._move_time()
+        self._callbacks += len(ready)
+        if self._now >= self._count_until or self._callbacks > CALLBACKS_PER_S_MAX:
+            self._count(len(ready))
+        for _ in range(len(ready)):
+            callback = ready.popleft()
+            if callback.called_off:
+                continue
+            process: Owner | None = callback.context.get(CURRENT)
+            if process is None or (process.alive and not process.paused):
+                try:
+                    callback.context.run(callback.function, *callback.args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    self.call_exception_handler(
+                        {"message": f"Exception in callback {callback.function}", "exception": error}
+                    )
+            elif process.alive:
+                process.held.append(callback)
+
+    def _move_time(self) -> None:
+        while not self._ready:
             if not self._scheduled:
                 raise Deadlock("nothing is ready, and no timer is set")
             self.steps += 1
-            self._now = self._scheduled[0][0]
+            self._now = max(self._now, self._scheduled[0][0])
             self._take_due()
-        self._count(len(ready))
-        for _ in range(len(ready)):
-            handle: Any = ready.popleft()
-            if handle._cancelled:
-                continue
-            process: Owner | None = handle._context.get(CURRENT)
-            if process is None or (process.alive and not process.paused):
-                handle._run()
-            elif process.alive:
-                process.held.append(handle)
 
     def _count(self, callbacks: int) -> None:
-        self._callbacks += callbacks
         if self._now >= self._count_until:
             self._callbacks, self._count_until = callbacks, self._now + 1.0
-        elif self._callbacks > CALLBACKS_PER_S_MAX:
+        else:
             self._callbacks = 0
             raise Livelock(f"more than {CALLBACKS_PER_S_MAX} callbacks in the second up to {self._now:.3f} s")
 
     def _take_due(self) -> None:
         """Timers whose time has come are ready; those that were called off are dropped on the way."""
-        scheduled, now = self._scheduled, self._now
-        while scheduled:
-            when, _, timer = scheduled[0]
-            cancelled: bool = timer._cancelled  # type: ignore[attr-defined]
-            if when > now and not cancelled:
-                return
-            heapq.heappop(scheduled)
-            if cancelled:
+        scheduled, now, ready = self._scheduled, self._now, self._ready
+        while scheduled and scheduled[0][0] <= now:
+            timer = heapq.heappop(scheduled)[2]
+            timer.in_heap = False
+            if timer.called_off:
                 self._cancelled -= 1
             else:
-                timer._scheduled = False  # type: ignore[attr-defined]
-                self._ready.append(timer)
+                ready.append(timer)
 
-    def _timer_handle_cancelled(self, handle: Any) -> None:
-        if not handle._scheduled:
-            return
+    def on_called_off(self) -> None:
+        """One of the timers in the heap was."""
         self._cancelled += 1
         if self._cancelled > max(CANCELLED_TIMERS_KEPT, len(self._scheduled) // 2):
-            self._scheduled = [timer for timer in self._scheduled if not timer[2].cancelled()]
+            self._scheduled = [timer for timer in self._scheduled if not timer[2].called_off]
             heapq.heapify(self._scheduled)
             self._cancelled = 0
 
-    def release(self, handles: list[events.Handle]) -> None:
+    def release(self, callbacks: list[Callback]) -> None:
         """Callbacks of a process that was paused: next in line, in their order."""
-        self._ready.extend(handle for handle in handles if not handle.cancelled())
+        self._ready.extend(callback for callback in callbacks if not callback.called_off)
 
     def in_process(
         self, delay: float, process: Owner | None, callback: Callable[..., object], *args: Any
@@ -154,28 +201,39 @@ class VirtualLoop(base_events.BaseEventLoop):
         """Call back after ``delay`` seconds as ``process``, whoever asks for it (None: as the world)."""
         context = self._world if process is None else process.context
         if delay <= 0:
-            self._ready.append(events.Handle(callback, args, self, context))
+            self._ready.append(Callback(self, callback, args, context))
         else:
-            self.call_at(self._now + delay, callback, *args, context=context)
+            self._set(self._now + delay, callback, args, context)
 
     def create_future(self) -> asyncio.Future[Any]:
         """As always, but it knows whose it is: what a dead process never looked at is nobody's concern."""
-        future: asyncio.Future[Any] = super().create_future()
+        future: asyncio.Future[Any] = asyncio.Future(loop=self)
         future.owner = CURRENT.get()  # type: ignore[attr-defined]
         return future
 
-    # ---- what the base class calls
+    # ---- what asyncio calls
 
-    def _call_soon(self, callback: Any, args: Any, context: Any) -> events.Handle:
-        handle = events.Handle(callback, args, self, context)
-        self._ready.append(handle)
-        return handle
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:
+        made = Callback(self, callback, args, contextvars.copy_context() if context is None else context)
+        self._ready.append(made)
+        return made
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> events.TimerHandle:
-        timer = events.TimerHandle(when, callback, args, self, context)
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Any:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:
+        return self._set(when, callback, args, contextvars.copy_context() if context is None else context)
+
+    def _set(
+        self, when: float, function: Callable[..., object], args: Any, context: contextvars.Context
+    ) -> Callback:
+        timer = Callback(self, function, args, context, when)
         self._timers += 1
         heapq.heappush(self._scheduled, (when, self._timers, timer))
-        timer._scheduled = True  # type: ignore[attr-defined]
+        timer.in_heap = True
         return timer
 
     def _process_events(self, event_list: Any) -> None:

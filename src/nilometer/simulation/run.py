@@ -23,7 +23,8 @@ from nilometer.simulation.checkers.beliefs import Beliefs
 from nilometer.simulation.checkers.bounds import Bounds
 from nilometer.simulation.checkers.convergence import group_unwell, unwell
 from nilometer.simulation.checkers.groups import GroupLedger
-from nilometer.simulation.checkers.history import History, Outcome, check
+from nilometer.simulation.checkers.history import Outcome, check
+from nilometer.simulation.checkers.long_history import LongHistory
 from nilometer.simulation.checkers.retention import Policy, Retention
 from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.faults import FaultDriver
@@ -48,6 +49,7 @@ SETTLE_S = 180.0
 LOOK_S = 0.25
 LOOKS_BETWEEN_BOUNDS = 4
 FINDINGS_SHOWN = 10
+LAST_READER = "last"
 STORE_KINDS = frozenset({Kind.DISK_ERROR, Kind.DISK_FULL, Kind.STORE, Kind.STORE_STALL, Kind.STORE_UNSURE})
 
 
@@ -93,7 +95,7 @@ class _Run:
         self._clients = world.host("clients")
         self._beliefs = Beliefs(self._cluster)
         self._bounds = Bounds(self._cluster)
-        self._history = History()
+        self._history = LongHistory(kept_whole=frozenset({LAST_READER}))
         self._partitions = [partition for topic in plan.topics for partition in _partitions_of(topic)]
         servers = self._cluster.bootstrap_servers
         self._writers = [
@@ -288,7 +290,7 @@ class _Run:
 
     async def _judge_at_rest(self) -> None:
         present: dict[str, str | None] = {}
-        last = self._reader("last")
+        last = self._reader(LAST_READER)
 
         async def list_topics(runtime: Runtime) -> None:
             async with Admin(runtime, {"bootstrap.servers": self._cluster.bootstrap_servers}) as admin:

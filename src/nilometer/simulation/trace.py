@@ -24,8 +24,7 @@ class Trace:
     def note(self, who: str, what: str) -> None:
         """``who`` did or suffered ``what``, now. Nothing in a line may hang on addresses or hash order."""
         line = f"{self._now():.6f} {who} {what}"
-        self._hash.update(line.encode())
-        self._hash.update(b"\n")
+        self._hash.update(f"{line}\n".encode())
         self.lines.append(line)
         self.count += 1
         if self._sink is not None:

@@ -178,7 +178,16 @@ class VirtualTransport(asyncio.Transport):
             self._deliver_soon()
         else:
             self._in.append(data)
+            self._deliver_now()
+
+    def _deliver_now(self) -> None:
+        """Called by the world: at once, if the process can take it."""
+        process = self.process
+        if not self._begun or self._delivering or not process.alive or process.paused:
             self._deliver_soon()
+        else:
+            self._delivering = True
+            process.context.run(self._deliver)
 
     def _deliver_soon(self) -> None:
         if self._begun and not self._delivering and not self.closed and (self._in or self._fin_received):

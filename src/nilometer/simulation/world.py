@@ -13,7 +13,6 @@ import asyncio
 import contextvars
 import logging
 import random
-from asyncio import events
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -23,7 +22,7 @@ from nilometer.simulation.clock import EPOCH_MS, HostClock
 from nilometer.simulation.disk import VirtualDisk
 from nilometer.simulation.fabric import Fabric
 from nilometer.simulation.host_disk import HostDisk
-from nilometer.simulation.loop import CURRENT, ProcessGone, VirtualLoop, context_of
+from nilometer.simulation.loop import CURRENT, Callback, ProcessGone, VirtualLoop, context_of
 from nilometer.simulation.network import VirtualNetwork
 from nilometer.simulation.trace import Trace
 
@@ -45,7 +44,7 @@ class Process:
         self.pid = pid
         self.alive = True
         self.paused = False
-        self.held: list[events.Handle] = []
+        self.held: list[Callback] = []
         self.context = context_of(self)
         self.exited: asyncio.Future[BaseException | None] = world.loop.create_future()
         """Done when the process is no more: with what its main raised, or None."""
