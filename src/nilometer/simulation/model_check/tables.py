@@ -1,0 +1,310 @@
+"""What becomes of each part of a state: from number to number, each answer computed once and remembered.
+
+What the *real code* makes of one event in one process depends on nothing but the two; likewise for every
+other part. That is what makes millions of states cheap. Which steps there are is told in :mod:`world`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
+from typing import Any, NamedTuple, TypeVar, TypeVarTuple
+
+from nilometer.replication import AlterPartition, FollowerFetch, Registration
+from nilometer.simulation.model_check.controller import Controller
+from nilometer.simulation.model_check.parts import Bounds, History, Luck, Mail, Metadata, Table, View
+from nilometer.simulation.model_check.process import (
+    LATE,
+    Acknowledged,
+    AlterReply,
+    FetchReply,
+    Message,
+    Process,
+)
+from nilometer.simulation.model_check.snapshots import clone, fingerprint
+
+State = tuple[int, ...]
+
+FETCHES, REPLIES, REQUESTS, ALTER_REPLIES = range(4)
+
+A = TypeVarTuple("A")
+R = TypeVar("R")
+
+
+class _Reaction(NamedTuple):
+    """What came of one event in one process."""
+
+    process: int
+    sent: tuple[tuple[int, int, int], ...]
+    """(whose mail, kind, message)"""
+    acknowledged: tuple[int, ...]
+
+
+def remembered(work: Callable[[Any, *A], R]) -> Callable[[Any, *A], R]:
+    """A method whose answer depends on its arguments alone."""
+    name = work.__name__
+
+    @wraps(work)
+    def answer(tables: Any, *arguments: *A) -> R:
+        answers = tables.answers[name]
+        known = answers.get(arguments)
+        if known is None:
+            known = answers[arguments] = work(tables, *arguments)
+        return known
+
+    return answer
+
+
+class Tables:
+    def __init__(self, bounds: Bounds, controller: Controller[Any]) -> None:
+        self.views: list[View] = []
+        self.processes: Table[Process] = Table()
+        self.images: Table[Any] = Table()
+        self.registered: list[tuple[Registration, dict[int, int]]] = []
+        """For each image, what a broker learns from it: the registration, and who may be in sync."""
+        self.messages: Table[Message] = Table()
+        self.mails: Table[Mail] = Table()
+        self.metadata: Table[Metadata] = Table()
+        self.histories: Table[History] = Table()
+        self.lucks: Table[Luck] = Table()
+        self.answers: defaultdict[str, dict[tuple[Any, ...], Any]] = defaultdict(dict)
+        self._reactions: dict[tuple[int, str, Any], _Reaction] = {}
+        self._bounds = bounds
+        self._controller = controller
+        self._brokers = range(bounds.brokers)
+
+    # ── one process ─────────────────────────────────────────────────────────────────────────────
+    def number_of(self, process: Process) -> int:
+        process.normalise()
+        number = self.processes.number_of(process, fingerprint(process))
+        if number == len(self.views):
+            self.views.append(View.of(process))
+        return number
+
+    def happens(self, parts: list[int], broker: int, event: str, detail: Any) -> bool:
+        """An event in one process, with all that follows at once. Tells whether it has sent a fetch."""
+        reaction = self._reaction_to(parts[broker], event, detail)
+        before, parts[broker] = parts[broker], reaction.process
+        asked = False
+        for owner, kind, message in reaction.sent:
+            self.put(parts, owner, kind, message)
+            asked = asked or kind == FETCHES
+        if reaction.process != before or reaction.acknowledged:
+            parts[-2] = self.witnessed(parts[-2], reaction.process, reaction.acknowledged)
+        return asked
+
+    def _reaction_to(self, process: int, event: str, detail: Any) -> _Reaction:
+        key = (process, event, detail)
+        reaction = self._reactions.get(key)
+        if reaction is None:
+            reaction = self._reactions[key] = self._reaction(*key)
+        return reaction
+
+    def _reaction(self, number: int, event: str, detail: Any) -> _Reaction:
+        process: Process = clone(self.processes.values[number])
+        match event:
+            case "learn":
+                process.learn(*self.registered[detail])
+            case "produce":
+                process.produce(detail)
+            case "ask":
+                process.ask()
+            case "serve":
+                process.serve(self.messages.values[detail])
+            case "take":
+                process.take(self.messages.values[detail])
+            case "take-alter":
+                process.take_alter_reply(self.messages.values[detail])
+            case "lag":
+                process.find_lagging(detail)
+            case "crash":
+                process.crash()
+            case "restart":
+                kept, forgets, image = detail
+                process.restart(process.broker_epoch + 1, kept, forgets)
+                process.learn(*self.registered[image])
+            case _:
+                raise ValueError(event)
+        outputs, process.outbox = process.outbox, []
+        sent = tuple(
+            self._addressed(process.broker, it) for it in outputs if not isinstance(it, Acknowledged)
+        )
+        acknowledged = tuple(it.value for it in outputs if isinstance(it, Acknowledged))
+        return _Reaction(self.number_of(process), sent, acknowledged)
+
+    def _addressed(self, sender: int, message: Message) -> tuple[int, int, int]:
+        number = self.messages.number_of(message, message)
+        match message:
+            case FollowerFetch():
+                return sender, FETCHES, number
+            case FetchReply(fetch):
+                return fetch.replica, REPLIES, number
+            case AlterPartition():
+                return sender, REQUESTS, number
+            case AlterReply(request):
+                return request.leader, ALTER_REPLIES, number
+
+    def addressee(self, number: int) -> int:
+        fetch = self.messages.values[number]
+        assert isinstance(fetch, FollowerFetch)
+        return fetch.leader
+
+    # ── what a controller makes of its images ────────────────────────────────────────────────────
+    @remembered
+    def stale_append(self, image: int, decided: int) -> int:
+        before, other = self.images.values[image], self.images.values[decided]
+        return self.image(self._controller.on_stale_append(before, other))
+
+    def image(self, image: Any) -> int:
+        number = self.images.number_of(image, image)
+        if number == len(self.registered):
+            self.registered.append((self._controller.registration(image), self._controller.eligible(image)))
+        return number
+
+    @remembered
+    def wanted(self, image: int, broker: int) -> int:
+        return self.image(self._controller.on_leader_wanted(self.images.values[image], broker))
+
+    @remembered
+    def gone(self, image: int, broker: int) -> int:
+        return self.image(self._controller.on_broker_gone(self.images.values[image], broker))
+
+    @remembered
+    def joined(self, image: int, broker: int, broker_epoch: int, lost_nothing: bool) -> int:
+        before = self.images.values[image]
+        return self.image(self._controller.on_broker_registered(before, broker, broker_epoch, lost_nothing))
+
+    @remembered
+    def altered(self, image: int, number: int) -> tuple[int, int]:
+        request = self.messages.values[number]
+        assert isinstance(request, AlterPartition)
+        after, answer = self._controller.on_alter_partition(self.images.values[image], request)
+        reply = AlterReply(request, answer)
+        return self.image(after), self.messages.number_of(reply, reply)
+
+    # ── the other parts ─────────────────────────────────────────────────────────────────────────
+    def put(self, parts: list[int], owner: int, kind: int, message: int) -> None:
+        at = self._bounds.brokers + owner
+        parts[at] = self.replaced(parts[at], kind, message)
+
+    @remembered
+    def replaced(self, mail: int, kind: int, message: int) -> int:
+        """The newest of its kind takes the place of the one before; a new fetch also that of the reply to it.
+
+        What is late already is beside the point and stays.
+        """
+        kinds = list(self.mails.values[mail])
+        kinds[kind] = (*self._late_ones(kinds[kind]), message)
+        if kind == FETCHES:
+            kinds[REPLIES] = self._late_ones(kinds[REPLIES])
+        return self._mail(*kinds)
+
+    def _late_ones(self, messages: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(number for number in messages if _is_late(self.messages.values[number]))
+
+    @remembered
+    def removed(self, mail: int, kind: int, index: int) -> int:
+        kinds = list(self.mails.values[mail])
+        kinds[kind] = kinds[kind][:index] + kinds[kind][index + 1 :]
+        return self._mail(*kinds)
+
+    @remembered
+    def late_beside(self, old: int, new: int) -> int:
+        """The mail ``new``, with the fetches and replies of ``old`` on their way still, but late."""
+        before, after = self.mails.values[old], self.mails.values[new]
+        fetches = tuple(self._late(number) for number in before.fetches)
+        replies = tuple(self._late(number) for number in before.replies)
+        return self._mail(
+            (*fetches, *after.fetches[-1:]),
+            (*replies, *(number for number in after.replies if number not in before.replies)),
+            after.requests,
+            after.alter_replies,
+        )
+
+    def _late(self, number: int) -> int:
+        match self.messages.values[number]:
+            case FollowerFetch() as fetch:
+                message: Message = replace(fetch, number=LATE)
+            case FetchReply(fetch) as reply:
+                message = replace(reply, fetch=replace(fetch, number=LATE))
+            case other:
+                message = other
+        return self.messages.number_of(message, message)
+
+    def _mail(self, *kinds: tuple[int, ...]) -> int:
+        mail = Mail(*kinds)
+        return self.mails.number_of(mail, mail)
+
+    @remembered
+    def learned(self, metadata: int, broker: int, index: int) -> int:
+        after = self.metadata.values[metadata].with_learned(broker, index)
+        return self.metadata.number_of(after, after)
+
+    @remembered
+    def written(self, metadata: int, image: int, asleep: tuple[int, ...]) -> int:
+        """One more image. Who is down learns nothing and need not be waited for."""
+        before = self.metadata.values[metadata]
+        after = before._replace(images=(*before.images, image))
+        for broker in asleep:
+            after = after.with_learned(broker, len(after.images) - 1)
+        return self.metadata.number_of(after, after)
+
+    @remembered
+    def witnessed(self, history: int, process: int, acknowledged: tuple[int, ...]) -> int:
+        view, before = self.views[process], self.histories.values[history]
+        exposed = before.exposed
+        if view.serves and view.high_watermark > len(exposed):
+            exposed = exposed + view.values[len(exposed) : view.high_watermark]
+        after = History(exposed, before.acknowledged.union(acknowledged))
+        return self.histories.number_of(after, after)
+
+    @remembered
+    def after_mishap(self, luck: int) -> int:
+        before = self.lucks.values[luck]
+        after = before._replace(mishaps=before.mishaps + 1)
+        return self.lucks.number_of(after, after)
+
+    # ── late mail ───────────────────────────────────────────────────────────────────────────────
+    def tidied(self, parts: list[int]) -> State:
+        """The state; without the messages that are too late, if this world drops them."""
+        if not self._bounds.keeps_late_mail:
+            processes = tuple(parts[: self._bounds.brokers])
+            for broker in self._brokers:
+                at = self._bounds.brokers + broker
+                parts[at] = self.timely(parts[at], broker, processes)
+        return tuple(parts)
+
+    @remembered
+    def timely(self, mail: int, broker: int, processes: tuple[int, ...]) -> int:
+        fetches, replies, requests, alter_replies = self.mails.values[mail]
+        me = processes[broker]
+        return self._mail(
+            tuple(it for it in fetches if not self._is_refused(it, processes)),
+            tuple(it for it in replies if not self._is_ignored(me, "take", it)),
+            requests,
+            tuple(it for it in alter_replies if not self._is_ignored(me, "take-alter", it)),
+        )
+
+    def _is_ignored(self, process: int, event: str, message: int) -> bool:
+        """Late by its number or epoch, and the real code does nothing on its arrival."""
+        if not self.processes.values[process].is_past(self.messages.values[message]):
+            return False
+        return self._reaction_to(process, event, message) == _Reaction(process, (), ())
+
+    def _is_refused(self, message: int, processes: tuple[int, ...]) -> bool:
+        """Of an older epoch than its addressee leads in, and the real code refuses it unmoved."""
+        leader = processes[self.addressee(message)]
+        if not self.processes.values[leader].is_past(self.messages.values[message]):
+            return False
+        reaction = self._reaction_to(leader, "serve", message)
+        return reaction.process == leader and not reaction.sent
+
+
+def _is_late(message: Message) -> bool:
+    match message:
+        case FollowerFetch(number=number) | FetchReply(FollowerFetch(number=number)):
+            return number == LATE
+        case _:
+            return False
