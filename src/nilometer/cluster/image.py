@@ -22,6 +22,7 @@ from typing import assert_never
 from uuid import UUID
 
 from nilometer.cluster.broker import Broker, BrokerRecord, broker_after
+from nilometer.cluster.config_table import ConfigTable
 from nilometer.cluster.delta import ConfigResource, ImageDelta
 from nilometer.cluster.entries import Entry, Office
 from nilometer.cluster.identifiers import (
@@ -53,11 +54,10 @@ from nilometer.cluster.records import (
     TopicDeleted,
 )
 from nilometer.cluster.replica_index import ReplicaIndex
-from nilometer.cluster.snapshot import ConfigSnapshot, ImageSnapshot, TopicSnapshot
+from nilometer.cluster.snapshot import ImageSnapshot, TopicSnapshot
 from nilometer.cluster.topic import Topic, TopicTable
 
 NO_OFFICE = Office(NO_LEADER, Incarnation(""), ControllerEpoch(0))
-_EMPTY: Mapping[str, str] = {}
 
 
 class ClusterImage:
@@ -76,7 +76,7 @@ class ClusterImage:
         """How often the last known leader had to do, since the cluster began."""
         self._brokers: dict[BrokerId, Broker] = {}
         self._topics = TopicTable()
-        self._configs: dict[ConfigResource, dict[str, str]] = {}
+        self._configs = ConfigTable()
         self._index = ReplicaIndex()
 
     # -- lookups ---------------------------------------------------------------------------------------
@@ -157,22 +157,14 @@ class ClusterImage:
 
     def config(self, resource_type: ConfigResourceType, name: str) -> Mapping[str, str]:
         """What was set for the resource itself; nothing inherited."""
-        return self._configs.get(ConfigResource(resource_type, name), _EMPTY)
+        return self._configs.of(ConfigResource(resource_type, name))
 
     def config_resources(self) -> list[ConfigResource]:
-        return sorted(self._configs, key=lambda resource: (resource.type.value, resource.name))
+        return self._configs.resources()
 
     def topic_setting(self, topic: str, key: str) -> str | None:
         """The value in force for a topic: its own, else the one for all brokers, else the controller's."""
-        for resource in (
-            ConfigResource(ConfigResourceType.TOPIC, topic),
-            ConfigResource(ConfigResourceType.BROKER, ""),
-            ConfigResource(ConfigResourceType.CLUSTER, ""),
-        ):
-            value = self._configs.get(resource, _EMPTY).get(key)
-            if value is not None:
-                return value
-        return None
+        return self._configs.topic_setting(topic, key)
 
     def min_insync_replicas(self, topic: str) -> int:
         """min.insync.replicas as every broker must understand it; bounded by the replicas elsewhere."""
@@ -256,7 +248,7 @@ class ClusterImage:
     def _delete_topic(self, record: TopicDeleted, delta: ImageDelta) -> None:
         topic = self._topic_of(record.topic_id, record)
         self._topics.remove(topic)
-        self._configs.pop(ConfigResource(ConfigResourceType.TOPIC, topic.name), None)
+        self._configs.forget_topic(topic.name)
         for index, state in enumerate(topic.partitions):
             key = TopicIdPartition(topic.id, index)
             self._index.update(key, state, None)
@@ -295,14 +287,7 @@ class ClusterImage:
         delta.note_partition(key, before, after)
 
     def _change_config(self, record: ConfigChanged, delta: ImageDelta) -> None:
-        resource = ConfigResource(record.resource_type, record.resource_name)
-        values = self._configs.setdefault(resource, {})
-        if record.value is None:
-            values.pop(record.key, None)
-            if not values:
-                del self._configs[resource]
-        else:
-            values[record.key] = record.value
+        resource = self._configs.change(record)
         delta.configs.setdefault(resource, {})[record.key] = record.value
 
     def _topic_of(self, topic_id: TopicId, record: Record) -> Topic:
@@ -333,10 +318,7 @@ class ClusterImage:
             topics=tuple(
                 TopicSnapshot(topic.name, topic.id, tuple(topic.partitions)) for topic in self.topics()
             ),
-            configs=tuple(
-                ConfigSnapshot(resource.type, resource.name, dict(sorted(self._configs[resource].items())))
-                for resource in self.config_resources()
-            ),
+            configs=self._configs.snapshot(),
         )
 
     @classmethod
@@ -357,8 +339,7 @@ class ClusterImage:
             for index, state in enumerate(topic.partitions):
                 state.check()
                 image._index.update(TopicIdPartition(topic.id, index), None, state)
-        for config in snapshot.configs:
-            image._configs[ConfigResource(config.resource_type, config.resource_name)] = dict(config.values)
+        image._configs.restore(snapshot.configs)
         return image
 
     def __eq__(self, other: object) -> bool:
