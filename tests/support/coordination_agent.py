@@ -17,7 +17,14 @@ import sys
 from typing import Any
 
 import nilometer.coordination.zookeeper  # noqa: F401  # loaded before the fork
-from nilometer.coordination import CoordinationError, CoordinationStore, EntriesRetired, Session, make_store
+from nilometer.coordination import (
+    CoordinationError,
+    CoordinationStore,
+    EntriesRetired,
+    OutcomeUnknown,
+    Session,
+    make_store,
+)
 from nilometer.runtime import Runtime
 from nilometer.runtime.system_disk import SystemDisk
 
@@ -114,9 +121,20 @@ class Agent:
             except EntriesRetired as retired:
                 number = retired.snapshot_number
                 continue
-            if await self.store.append(number, f"{data}-{len(won)}".encode()):
+            if await self._win(number, f"{data}-{len(won)}".encode()):
                 won.append(number)
         return won
+
+    async def _win(self, number: int, data: bytes) -> bool:
+        """A store in doubt is asked again. What a snapshot covers by then was put in place before."""
+        try:
+            return await self.store.append(number, data)
+        except OutcomeUnknown:
+            try:
+                found = await self.store.read(number, 1)
+            except EntriesRetired:
+                return True
+            return bool(found) and found[0].data == data
 
     async def read(self, first: int, limit: int) -> list[tuple[int, str]]:
         found: list[tuple[int, str]] = []
