@@ -15,13 +15,11 @@ from nilometer.coordination.identity import new_id
 from nilometer.coordination.signal import ChangeSignal
 from nilometer.coordination.store import (
     ENTRY_SIZE_MAX,
-    BrokerIdInUse,
     EntriesRetired,
     Entry,
     EntryTooLarge,
     OutcomeUnknown,
     SessionInfo,
-    SessionLost,
     SessionName,
     Snapshot,
     StoreDamaged,
@@ -29,7 +27,6 @@ from nilometer.coordination.store import (
     StoreUnavailable,
 )
 from nilometer.coordination.zookeeper.kazoo_bridge import (
-    RECONNECT_S,
     BadVersion,
     CheckExists,
     Create,
@@ -38,7 +35,6 @@ from nilometer.coordination.zookeeper.kazoo_bridge import (
     Node,
     NodeExists,
     NoNode,
-    SessionEnded,
     SetVersion,
     Step,
 )
@@ -51,6 +47,7 @@ from nilometer.coordination.zookeeper.layout import (
     broker_path,
     entry_path,
 )
+from nilometer.coordination.zookeeper.registration import SILENCE, Registration
 from nilometer.coordination.zookeeper.session import ZooKeeperSession
 from nilometer.coordination.zookeeper.snapshots import Snapshots, delete_if_there
 from nilometer.coordination.zookeeper.watches import Watches
@@ -58,11 +55,8 @@ from nilometer.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
-LEASE_FRACTION = 0.6
 READ_AT_ONCE = 100
 OPEN_PATIENCE_S_MIN = 3.0
-VANISH_PATIENCE = 1.5
-"""A dead broker's node stays for up to 1.2 T (measured): wait a little longer before calling an id taken."""
 
 
 class ZooKeeperStore:
@@ -83,9 +77,9 @@ class ZooKeeperStore:
         self._cluster_id = cluster_id
         self._bridge = KazooBridge(hosts, session_timeout_ms, self._on_connected, self._on_connection_lost)
         self._signal = ChangeSignal()
-        self._session: ZooKeeperSession | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._watches = Watches(self._bridge, session_timeout_ms / 10 / 1000, self._signal.notify)
+        self._registration = Registration(runtime, self._bridge, session_timeout_ms, self._signal.notify)
         self._snapshots = Snapshots(self._bridge, self._get, runtime.entropy)
         self._opened = False
         self._created_zxid = 0
@@ -117,16 +111,17 @@ class ZooKeeperStore:
         if not self._opened:
             return
         self._opened = False
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._registration.tasks]
+        for task in tasks:
             task.cancel()
-        for task in self._tasks:
+        for task in tasks:
             try:
                 await task
             except asyncio.CancelledError:
                 pass
         self._tasks.clear()
-        if self._session is not None:
-            self._session.lose("the store was closed")
+        self._registration.tasks.clear()
+        self._registration.end("the store was closed")
         self._signal.close()
         await self._bridge.stop()  # ends the session at the servers, and with it the ephemeral nodes
 
@@ -182,7 +177,7 @@ class ZooKeeperStore:
         except BadVersion:
             return False
         except NoNode:
-            raise self._lost("its node is gone") from None
+            raise self._registration.lost("its node is gone") from None
         except NodeExists as error:
             raise StoreDamaged(
                 f"entry {expected_next} exists, though /next says it does not: {error}"
@@ -248,58 +243,19 @@ class ZooKeeperStore:
         self._check_open()
         if len(payload) > ENTRY_SIZE_MAX:
             raise EntryTooLarge(f"the session payload of broker {broker_id}", len(payload))
-        if self._session is not None and not self._session.lost:
-            raise ValueError(f"this store already has session {self._session.name}: one broker per process")
+        session = self._registration.session
+        if session is not None and not session.lost:
+            raise ValueError(f"this store already has session {session.name}: one broker per process")
         try:
             await self._check_is_the_one_opened()
-            created_zxid, asked_ms = await self._put_broker(broker_id, payload)
+            return await self._registration.register(broker_id, payload)
         except Disconnected as error:
             raise OutcomeUnknown(f"whether broker {broker_id} is registered is not known: {error}") from error
-        name = SessionName(broker_id, created_zxid)
-        lease_ms = int(self._timeout_ms * LEASE_FRACTION)
-        session = self._session = ZooKeeperSession(name, self._runtime, lease_ms, self._signal.notify)
-        session.confirm(asked_ms)
-        self._tasks = [task for task in self._tasks if not task.done()]
-        self._tasks.append(asyncio.get_running_loop().create_task(self._lease_loop(session)))
-        return session
 
     async def _check_is_the_one_opened(self) -> None:
         """Who registers anew goes on where it was, not in a store made in the place of its own."""
         if (await self._get("/store")).created_zxid != self._created_zxid:
             raise StoreRefused(f"the coordination store at {self._hosts} was replaced by another one")
-
-    async def _put_broker(self, broker_id: int, payload: bytes) -> tuple[int, int]:
-        """The creation zxid of the node, and when the question was asked that it answers."""
-        path = broker_path(broker_id)
-        clock = self._runtime.clock
-        give_up_ms = clock.monotonic_ms() + int(self._timeout_ms * VANISH_PATIENCE)
-        content = msgspec.json.encode(BrokerNode(payload))
-        while True:
-            asked_ms = clock.monotonic_ms()
-            try:
-                await self._bridge.create(path, content, ephemeral=True)
-            except NodeExists:
-                pass
-            except SessionEnded:  # and with it whatever it created: once more, in the next one
-                if clock.monotonic_ms() >= give_up_ms:
-                    raise
-                await asyncio.sleep(RECONNECT_S)
-                continue
-            vanished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            node = await self._bridge.exists(
-                path, lambda v=vanished: None if v.done() else v.set_result(None)
-            )
-            if node is not None and node.owner == self._bridge.session_id:
-                return node.created_zxid, asked_ms  # ours, perhaps by a request whose answer was lost
-            left_s = (give_up_ms - clock.monotonic_ms()) / 1000
-            if left_s <= 0:
-                raise BrokerIdInUse(broker_id, "a live session in ZooKeeper")
-            if node is not None:
-                try:
-                    async with asyncio.timeout(left_s):
-                        await vanished
-                except TimeoutError:
-                    continue
 
     async def sessions(self) -> list[SessionInfo]:
         self._check_open()
@@ -358,30 +314,7 @@ class ZooKeeperStore:
         self._watches.set_all()
 
     def _on_connection_lost(self) -> None:
-        if self._session is not None:
-            self._session.lose("ZooKeeper ended it: no sign of life for longer than the session timeout")
-
-    # ---- the lease
-
-    async def _lease_loop(self, session: ZooKeeperSession) -> None:
-        while not session.lost:
-            await self._renew(session)
-            await asyncio.sleep(self._timeout_ms / 5 / 1000)
-
-    async def _renew(self, session: ZooKeeperSession) -> None:
-        asked_ms = self._runtime.clock.monotonic_ms()
-        try:
-            created = await self._bridge.created_zxid(broker_path(session.name.broker_id))
-        except SessionEnded:
-            session.lose("ZooKeeper ended it: no sign of life for longer than the session timeout")
-            return
-        except Disconnected as error:
-            logger.warning("Session %s could not be confirmed: %s", session.name, error)
-            return
-        if created != session.name.incarnation:
-            session.lose("ZooKeeper ended it: its node is gone")
-        else:
-            session.confirm(asked_ms)
+        self._registration.end(SILENCE)
 
     # ---- checks
 
@@ -391,11 +324,6 @@ class ZooKeeperStore:
         except NoNode:
             raise StoreDamaged(f"{path} is missing at {self._hosts}: the store was deleted") from None
 
-    def _lost(self, reason: str) -> SessionLost:
-        assert self._session is not None
-        self._session.lose(f"ZooKeeper ended it: {reason}")
-        return SessionLost(f"session {self._session.name} is over; register anew")
-
     def _unavailable(self, error: Disconnected) -> StoreUnavailable:
         return StoreUnavailable(f"ZooKeeper at {self._hosts} does not answer: {error}")
 
@@ -404,17 +332,6 @@ class ZooKeeperStore:
             raise StoreUnavailable("the coordination store is not open")
 
     async def _check_live(self) -> ZooKeeperSession | None:
-        """Before every write. In doubt the servers are asked; a tool's store has no session and may write."""
+        """Before every write."""
         self._check_open()
-        session = self._session
-        if session is None:
-            return None
-        give_up_ms = self._runtime.clock.monotonic_ms() + self._timeout_ms
-        while not (session.lost or session.is_live()) and self._runtime.clock.monotonic_ms() < give_up_ms:
-            await self._renew(session)
-            await asyncio.sleep(0 if session.is_live() else RECONNECT_S)
-        if session.lost:
-            raise SessionLost(f"session {session.name} is over; register anew")
-        if not session.is_live():
-            raise StoreUnavailable(f"session {session.name} could not be confirmed; nothing was changed")
-        return session
+        return await self._registration.check_live()
