@@ -20,7 +20,7 @@ from .clusters import CLUSTERS
 from .group_rows import GROUP_ROWS
 from .rows import BROKER_ROWS, WARM_UP, Row
 from .spark import RECORDS, SPARK_ROWS, SPARK_WARM_UP, SparkOnNilometer
-from .systems import SYSTEMS, System, remove
+from .systems import SYSTEMS, System, compile_nilometer, remove
 
 ROWS = (*BROKER_ROWS, *CLUSTER_ROWS[:1], *GROUP_ROWS, *CLUSTER_ROWS[1:], *SPARK_ROWS)
 """In the order of a round: its first row starts a cluster, which ends up with thousands of partitions."""
@@ -117,6 +117,7 @@ def main(
         return
     ensure_java()
     load.compile_load()
+    compile_nilometer()
     rows = _chosen(keys)
     systems = list(names or SYSTEMS)
     if all(row.in_spark for row in rows):

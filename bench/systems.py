@@ -5,6 +5,7 @@ Several that form a cluster are in `clusters.py`.
 
 from __future__ import annotations
 
+import compileall
 import importlib.metadata
 import os
 import shutil
@@ -14,6 +15,8 @@ from typing import Protocol
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.apache_kafka import JVM_AS_SHIPPED, ApacheKafka, kafka_version
 from tests.support.nilometer_broker import NilometerBroker
+
+import nilometer
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _RETENTION = {"retention.ms": "-1"}
@@ -86,6 +89,14 @@ class Kafka:
 
     def pids(self) -> list[int]:
         return [self._kafka.pid]
+
+
+def compile_nilometer() -> None:
+    """As installing it does: where Python may keep no bytecode, a checkout is compiled at every start."""
+    package = nilometer.__file__
+    assert package is not None
+    if not compileall.compile_dir(Path(package).parent, quiet=1):
+        raise RuntimeError("Nilometer's sources cannot be compiled")
 
 
 SYSTEMS: dict[str, type[Nilometer] | type[Kafka]] = {"nilometer": Nilometer, "kafka": Kafka}
