@@ -24,7 +24,7 @@ from nilometer.cli.demo.cluster import brokers, drop_old_topics, ingest_through_
 from nilometer.cli.demo.demo_run import DATA_DIR, Demo, DemoFailed
 from nilometer.cli.demo.input_files import log_files, stable
 from nilometer.cli.demo.spark_job import SparkStart, run_pipeline
-from nilometer.cli.pipelines.pipeline_commands import print_tables
+from nilometer.cli.pipelines.pipeline_results import print_tables
 from nilometer.pipeline.errors import PipelineProblem
 from nilometer.pipeline.java import ensure_java
 

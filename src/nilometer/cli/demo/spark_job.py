@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nilometer.cli.demo.demo_run import Demo, DemoFailed
-from nilometer.cli.pipelines.pipeline_commands import print_position, progress_line, tables_of
+from nilometer.cli.pipelines.pipeline_results import print_position, progress_line, tables_of
 from nilometer.pipeline import runner
 from nilometer.pipeline.catalogue import SHIPPED
 

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from nilometer.cli.cluster.local_cluster import LaunchFailed, LocalCluster
 from nilometer.cli.cluster_options import bootstrap_option, parse_pairs, run_async
+from nilometer.cli.pipelines.pipeline_run_command import run
 from nilometer.cli.pipelines.pipeline_state_commands import home_option
 from nilometer.cli.signals import exit_on_sigterm
 from nilometer.client.admin.admin import Admin
@@ -247,8 +248,6 @@ def demo(
 
     Begins anew each time: what a demo before has left in the folder is removed.
     """
-    from nilometer.cli.pipelines.pipeline_commands import run
-
     exit_on_sigterm()  # the broker is stopped however this ends
     folder = folder or Path(".nilometer", "pipeline-demo", name)
     cluster = LocalCluster(folder / "cluster")

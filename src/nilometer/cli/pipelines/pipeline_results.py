@@ -1,0 +1,59 @@
+"""What a pipeline has come to, for people: its progress, its tables, how far it has read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from nilometer.pipeline.runner import Progress
+
+
+def progress_line(progress: Progress) -> str:
+    offsets = ", ".join(
+        f"{topic} {sum(partitions.values())}" for topic, partitions in sorted(progress.end_offsets.items())
+    )
+    rates = f"in {progress.input_rows_per_second:,.0f}/s, processed {progress.rows_per_second:,.0f}/s"
+    line = f"batch {progress.batch_id}: {progress.rows:,} records, {rates}, lag {progress.lag:,}"
+    line += f", read up to {offsets}"
+    if progress.event_time_watermark is not None:
+        line += f", event-time watermark {progress.event_time_watermark:%Y-%m-%d %H:%M}"
+    return line
+
+
+def tables_of(results: dict[str, DataFrame]) -> dict[str, list[dict[str, object]]]:
+    """The rows of each result, as Python values."""
+    return {title: [row.asDict() for row in frame.collect()] for title, frame in results.items()}
+
+
+def print_tables(console: Console, tables: dict[str, list[dict[str, object]]]) -> None:
+    for title, rows in tables.items():
+        table = Table(title=title, title_justify="left")
+        for column in rows[0] if rows else ():
+            table.add_column(column, justify="right" if column == "lines" else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*[f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()])
+        console.print(table)
+
+
+def print_position(console: Console, last: Progress) -> None:
+    """How far the job has come, in offsets and in event time: two things that are easily mixed up."""
+    for topic, partitions in sorted(last.end_offsets.items()):
+        offsets = ", ".join(
+            f"{number}: {offset:,}" for number, offset in sorted(partitions.items(), key=_number)
+        )
+        console.print(f"Read {topic} up to offsets {offsets}", highlight=False)
+    if last.event_time_watermark is not None:
+        console.print(
+            f"Event-time watermark {last.event_time_watermark:%Y-%m-%d %H:%M:%S}: "
+            "minutes before it are taken to be complete",
+            highlight=False,
+        )
+
+
+def _number(item: tuple[str, int]) -> int:
+    return int(item[0])
