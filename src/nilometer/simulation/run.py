@@ -170,8 +170,9 @@ class _Run:
         self._verdict.find(Exit.NO_CONVERGENCE, stuck)
         await self._until(lambda: not self._unwell(), CONVERGENCE_S)
         self._verdict.find(Exit.NO_CONVERGENCE, self._unwell())
-        await self._until(lambda: not self._bounds.waiting_at_rest(), CONVERGENCE_S)
-        self._bounds.look_at_rest(self._producers())
+        if not self._verdict.findings:
+            await self._until(lambda: not self._bounds.waiting_at_rest(), CONVERGENCE_S)
+            self._bounds.look_at_rest(self._producers())
         await self._until(lambda: not self._group_unwell(), CONVERGENCE_S)
         self._verdict.find(Exit.NO_CONVERGENCE, self._group_unwell())
         for reader in (*self._readers, *self._members):

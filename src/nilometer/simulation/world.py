@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Main = Callable[[Runtime], Coroutine[Any, Any, None]]
 
-TASKS_BEFORE_SWEEP = 64
+TASKS_BEFORE_SWEEP = 16
 
 
 class Process:
