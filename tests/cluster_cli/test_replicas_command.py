@@ -42,20 +42,25 @@ def rows_of(document: dict[str, Any]) -> dict[int, dict[str, Any]]:
     return {row["broker_id"]: row for row in document["replicas"]}
 
 
-def test_every_replica_is_described_by_its_broker(cluster: NilometerCluster, nilometer: Nilometer) -> None:
-    cluster.create_topic("described", assignments={0: (1, 2, 3)})
-    produce(cluster, "described")
-    cluster.wait_settled()
+def wait_high_watermark(nilometer: Nilometer, topic: str, offset: int) -> None:
+    """Until the followers have learnt it: that takes a fetch more than the records did."""
     eventually(
         lambda: (
             {
                 row["high_watermark"]
-                for row in nilometer("replicas", "--topic", "described", "--json").document["replicas"]
+                for row in nilometer("replicas", "--topic", topic, "--json").document["replicas"]
             }
-            == {RECORDS}
+            == {offset}
         ),
-        "followers have learnt the high watermark",
+        f"every replica of {topic} knows the high watermark {offset}",
     )
+
+
+def test_every_replica_is_described_by_its_broker(cluster: NilometerCluster, nilometer: Nilometer) -> None:
+    cluster.create_topic("described", assignments={0: (1, 2, 3)})
+    produce(cluster, "described")
+    cluster.wait_settled()
+    wait_high_watermark(nilometer, "described", RECORDS)
     answer = nilometer("replicas", "--topic", "described", "--json")
     assert answer.code == 0
     assert answer.document["complete"]
@@ -118,6 +123,7 @@ def test_killed_broker_is_shown_and_rejoins_even_when_idle(
     """KIP-903, and EDGE 23: under min.insync.replicas the reason is told."""
     cluster.create_topic("mourned", assignments={0: (1, 2, 3)}, configs={"min.insync.replicas": "3"})
     produce(cluster, "mourned", 5)
+    wait_high_watermark(nilometer, "mourned", 5)
     cluster.kill(1)
     leader = cluster.wait_leader("mourned", other_than=1)
     produce(cluster, "mourned", 3, acks="1")
