@@ -42,8 +42,8 @@ from nilometer.runtime import Runtime
 from nilometer.runtime.clock import SystemClock
 from nilometer.runtime.entropy import SeededEntropy
 from nilometer.storage import LogConfig, LogManager, ManagerOptions, TopicPartition
+from nilometer.storage.directories.log_manager import NoLogDirectory
 from nilometer.storage.log_config import TOPIC_CONFIG
-from nilometer.storage.log_manager import NoLogDirectory
 from nilometer.wire.records import BatchBuilder
 from support.memory_disk import MemoryDisk
 

@@ -10,7 +10,7 @@ import pytest
 
 from nilometer.runtime.system_disk import SystemDisk
 from nilometer.storage import AppendOrigin, Log, LogConfig, OpenOptions, SegmentFiles, TopicPartition
-from nilometer.storage.transaction_marker import ControlType, EndTxnMarker, build_marker
+from nilometer.storage.producers.transaction_marker import ControlType, EndTxnMarker, build_marker
 from nilometer.wire.compression import Codec
 from nilometer.wire.records import BatchBuilder
 from support.apache_kafka import ApacheKafka, run_tool

@@ -15,7 +15,7 @@ from nilometer.replication.effects import AdvanceLogStart, ReleaseProduce
 from nilometer.simulation.plan import Kind
 from nilometer.simulation.workload.membership import MembershipPlan
 from nilometer.storage import retention
-from nilometer.storage.file_pool import FilePool
+from nilometer.storage.segments.file_pool import FilePool
 from planted_faults.planting import Patch, PlantedFault
 
 ONE_COMES = MembershipPlan(joins_at_s=4.0, leaves_at_s=None)

@@ -16,9 +16,9 @@ from nilometer.storage import (
     NoLogDirectory,
     TopicPartition,
     checkpoints,
-    clean_shutdown,
     dump,
 )
+from nilometer.storage.directories import clean_shutdown
 from nilometer.storage.log_reader import LogFolderReader
 from nilometer.storage.names import FolderKind, delete_folder_name, parse_folder_name
 from support.memory_disk import MemoryDisk

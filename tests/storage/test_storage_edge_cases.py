@@ -21,7 +21,7 @@ from nilometer.storage import (
     TopicPartition,
     UnexpectedAppendOffset,
 )
-from nilometer.storage.transaction_marker import ControlType, EndTxnMarker, build_marker
+from nilometer.storage.producers.transaction_marker import ControlType, EndTxnMarker, build_marker
 from nilometer.wire.errors import ErrorCode, KafkaError
 from support.memory_disk import MemoryDisk
 

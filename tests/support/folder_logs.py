@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from nilometer.storage.transaction_marker import ControlType, EndTxnMarker, build_marker
+from nilometer.storage.producers.transaction_marker import ControlType, EndTxnMarker, build_marker
 from nilometer.wire.compression import Codec
 from nilometer.wire.records import BatchBuilder
 

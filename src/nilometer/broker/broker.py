@@ -45,7 +45,12 @@ from nilometer.cluster.records import Endpoint as ClusterEndpoint
 from nilometer.coordination import CoordinationError, CoordinationStore, make_store
 from nilometer.runtime import Listener, LockHeld, Runtime
 from nilometer.storage import CorruptCheckpoint, DamageKind, LogConfig
-from nilometer.storage.log_manager import LoadingProgress, LogManager, ManagerOptions, NoLogDirectory
+from nilometer.storage.directories.log_manager import (
+    LoadingProgress,
+    LogManager,
+    ManagerOptions,
+    NoLogDirectory,
+)
 from nilometer.storage.names import TopicPartition
 from nilometer.wire.errors import KafkaError
 

@@ -16,13 +16,13 @@ Start at :class:`Log` (one partition's log) and :class:`LogManager` (the log dir
 Errors that a client is told of are ``KafkaError``s and carry their code. A log that failed to write once
 raises ``LogFenced`` from then on; damage at rest raises ``CorruptRecordFound`` with file and position.
 
-Layers inside, each importing only what stands before it: file formats (``offset_index``, ``time_index``,
-``transaction_index``, ``producer_snapshot``, ``checkpoints``) → ``segment``, ``segments`` →
-``leader_epoch_cache``, ``producer_state`` → ``local_log`` (the state) → verbs (``appending``, ``reading``,
-``time_search``, ``truncation``, ``retention``, ``flushing``, ``recovery``) → ``log`` → ``log_manager``.
+Layers inside, each importing only what stands before it: ``segments`` (files and indexes) → ``producers`` →
+``leader_epoch_cache``, ``local_log`` (the state) → verbs (``appending``, ``reading``, ``time_search``,
+``truncation``, ``retention``, ``flushing``, ``recovery``) → ``log`` → ``directories``.
 """
 
 from nilometer.storage.appending import AppendInfo
+from nilometer.storage.directories.log_manager import LogManager, ManagerOptions, NoLogDirectory
 from nilometer.storage.errors import (
     CorruptCheckpoint,
     CorruptRecordFound,
@@ -34,16 +34,15 @@ from nilometer.storage.flushing import FlushPlan
 from nilometer.storage.leader_epoch_cache import LeaderEpochCache
 from nilometer.storage.log import Log
 from nilometer.storage.log_config import LogConfig, topic_defaults
-from nilometer.storage.log_manager import LogManager, ManagerOptions, NoLogDirectory
 from nilometer.storage.names import TopicPartition
-from nilometer.storage.producer_updates import AppendOrigin
+from nilometer.storage.producers.producer_updates import AppendOrigin
 from nilometer.storage.reading import LogSlice
 from nilometer.storage.recovery import OpenOptions
-from nilometer.storage.segment_files import SegmentFiles
+from nilometer.storage.segments.segment_files import SegmentFiles
+from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.storage.tail_damage import Damage, DamageKind
 from nilometer.storage.time_search import TimestampOffset
 from nilometer.storage.topic_config import TOPIC_CONFIG
-from nilometer.storage.transaction_index import AbortedTxn
 from nilometer.storage.truncation import Truncation
 
 __all__ = [

@@ -15,11 +15,11 @@ from typing_extensions import Buffer
 
 from nilometer.storage.errors import LogFenced, UnexpectedAppendOffset
 from nilometer.storage.local_log import LocalLog
-from nilometer.storage.producer_entry import BatchMetadata
-from nilometer.storage.producer_updates import AppendOrigin, ProducerUpdates
+from nilometer.storage.producers.producer_entry import BatchMetadata
+from nilometer.storage.producers.producer_updates import AppendOrigin, ProducerUpdates
+from nilometer.storage.producers.transaction_marker import read_marker
 from nilometer.storage.record_validation import JudgedBatch, judge_batches
-from nilometer.storage.segment import BatchMark, LogSegment
-from nilometer.storage.transaction_marker import read_marker
+from nilometer.storage.segments.segment import BatchMark, LogSegment
 from nilometer.wire.compression import Bytes
 from nilometer.wire.record_batch import (
     HEADER_BYTES,

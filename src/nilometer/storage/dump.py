@@ -11,14 +11,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nilometer.runtime import Disk
-from nilometer.storage import checkpoints, names, producer_snapshot, transaction_index
-from nilometer.storage.batch_scan import scan
+from nilometer.storage import checkpoints, names
 from nilometer.storage.errors import CorruptCheckpoint
-from nilometer.storage.offset_index import CorruptIndex, OffsetIndex
-from nilometer.storage.producer_snapshot import CorruptSnapshot, SnapshotEntry
-from nilometer.storage.time_index import TimeIndex
-from nilometer.storage.transaction_index import AbortedTxn
-from nilometer.storage.transaction_marker import EndTxnMarker, read_marker
+from nilometer.storage.producers import producer_snapshot
+from nilometer.storage.producers.producer_snapshot import CorruptSnapshot, SnapshotEntry
+from nilometer.storage.producers.transaction_marker import EndTxnMarker, read_marker
+from nilometer.storage.segments import transaction_index
+from nilometer.storage.segments.batch_scan import scan
+from nilometer.storage.segments.offset_index import CorruptIndex, OffsetIndex
+from nilometer.storage.segments.time_index import TimeIndex
+from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.record_batch import BatchHeader, check_batch, read_header
 from nilometer.wire.records import Record, decode_records

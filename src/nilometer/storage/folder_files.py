@@ -11,10 +11,10 @@ import posixpath
 
 from nilometer.runtime import Disk
 from nilometer.storage import names
-from nilometer.storage.batch_scan import scan
 from nilometer.storage.log_config import LogConfig
-from nilometer.storage.segment import LogSegment
-from nilometer.storage.segment_files import SegmentFiles
+from nilometer.storage.segments.batch_scan import scan
+from nilometer.storage.segments.segment import LogSegment
+from nilometer.storage.segments.segment_files import SegmentFiles
 from nilometer.wire.errors import KafkaError
 
 

@@ -20,10 +20,10 @@ from nilometer.storage.errors import LogFenced
 from nilometer.storage.leader_epoch_cache import LeaderEpochCache
 from nilometer.storage.log_config import LogConfig
 from nilometer.storage.names import TopicPartition
-from nilometer.storage.producer_state import ProducerStateManager
-from nilometer.storage.segment import LogSegment
-from nilometer.storage.segment_files import SegmentFiles
-from nilometer.storage.segments import LogSegments
+from nilometer.storage.producers.producer_state import ProducerStateManager
+from nilometer.storage.segments.segment import LogSegment
+from nilometer.storage.segments.segment_files import SegmentFiles
+from nilometer.storage.segments.segments import LogSegments
 
 
 class LocalLog:

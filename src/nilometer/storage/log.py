@@ -20,13 +20,13 @@ from nilometer.storage.flushing import FlushPlan
 from nilometer.storage.local_log import LocalLog
 from nilometer.storage.log_config import LogConfig
 from nilometer.storage.names import TopicPartition
-from nilometer.storage.producer_updates import AppendOrigin
+from nilometer.storage.producers.producer_updates import AppendOrigin
 from nilometer.storage.reading import LogSlice
 from nilometer.storage.recovery import LogLoader, OpenOptions
-from nilometer.storage.segment_files import SegmentFiles
+from nilometer.storage.segments.segment_files import SegmentFiles
+from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.storage.tail_damage import Damage
 from nilometer.storage.time_search import TimestampOffset
-from nilometer.storage.transaction_index import AbortedTxn
 from nilometer.storage.truncation import Truncation
 from nilometer.wire.compression import Bytes
 

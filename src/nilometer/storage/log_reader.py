@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from nilometer.runtime import Disk, File
 from nilometer.storage import names
-from nilometer.storage.batch_scan import CHUNK_BYTES, scan
 from nilometer.storage.errors import CorruptCheckpoint, CorruptRecordFound
 from nilometer.storage.leader_epoch_cache import LeaderEpochCache
-from nilometer.storage.offset_index import CorruptIndex, OffsetIndex
+from nilometer.storage.segments.batch_scan import CHUNK_BYTES, scan
+from nilometer.storage.segments.offset_index import CorruptIndex, OffsetIndex
 from nilometer.wire.compression import Bytes
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.record_batch import BatchHeader, check_batch

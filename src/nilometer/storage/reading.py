@@ -18,11 +18,11 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from nilometer.storage.errors import CorruptRecordFound, OffsetOutOfRange
-from nilometer.storage.index_cache import SegmentIndexes
 from nilometer.storage.local_log import LocalLog
-from nilometer.storage.offset_index import CorruptIndex
-from nilometer.storage.segment import LogSegment
-from nilometer.storage.transaction_index import AbortedTxn, collect
+from nilometer.storage.segments.index_cache import SegmentIndexes
+from nilometer.storage.segments.offset_index import CorruptIndex
+from nilometer.storage.segments.segment import LogSegment
+from nilometer.storage.segments.transaction_index import AbortedTxn, collect
 from nilometer.wire.compression import Bytes
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.record_batch import HEADER_BYTES, BatchHeader, check_batch, read_header, skip_good_batches

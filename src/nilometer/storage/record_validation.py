@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from nilometer.storage.log_config import LogConfig
-from nilometer.storage.producer_updates import AppendOrigin
+from nilometer.storage.producers.producer_updates import AppendOrigin
 from nilometer.wire.compression import Bytes, Codec
 from nilometer.wire.errors import CorruptBatch, ErrorCode, InvalidRecord, KafkaError
 from nilometer.wire.record_batch import (

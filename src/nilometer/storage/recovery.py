@@ -19,17 +19,17 @@ from dataclasses import dataclass, field
 
 from nilometer.runtime import Entropy
 from nilometer.storage import checkpoints, names
-from nilometer.storage.batch_scan import scan
 from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.storage.folder_files import complete_interrupted_swaps, find_segments
 from nilometer.storage.leader_epoch_cache import UNDEFINED_EPOCH, LeaderEpochCache
 from nilometer.storage.log_config import LogConfig
 from nilometer.storage.names import TopicPartition
-from nilometer.storage.offset_index import CorruptIndex
-from nilometer.storage.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerStateManager
-from nilometer.storage.segment import BatchMark, LogSegment
-from nilometer.storage.segment_files import SegmentFiles
-from nilometer.storage.segments import LogSegments
+from nilometer.storage.producers.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerStateManager
+from nilometer.storage.segments.batch_scan import scan
+from nilometer.storage.segments.offset_index import CorruptIndex
+from nilometer.storage.segments.segment import BatchMark, LogSegment
+from nilometer.storage.segments.segment_files import SegmentFiles
+from nilometer.storage.segments.segments import LogSegments
 from nilometer.storage.tail_damage import Damage, DamageKind, set_aside
 from nilometer.wire.errors import CorruptBatch, KafkaError
 from nilometer.wire.record_batch import check_batch

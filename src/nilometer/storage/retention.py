@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nilometer.storage.local_log import LocalLog
-from nilometer.storage.segment import LogSegment
+from nilometer.storage.segments.segment import LogSegment
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from nilometer.runtime import File
 from nilometer.storage import names
-from nilometer.storage.segment import LogSegment
-from nilometer.storage.segment_files import SegmentFiles
+from nilometer.storage.segments.segment import LogSegment
+from nilometer.storage.segments.segment_files import SegmentFiles
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.record_batch import HEADER_BYTES, MAGIC, check_batch, read_header
 

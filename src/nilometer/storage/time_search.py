@@ -9,11 +9,11 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from nilometer.storage.batch_scan import ScannedBatch, scan
 from nilometer.storage.errors import CorruptRecordFound
 from nilometer.storage.local_log import LocalLog
 from nilometer.storage.reading import find_indexes
-from nilometer.storage.segment import LogSegment
+from nilometer.storage.segments.batch_scan import ScannedBatch, scan
+from nilometer.storage.segments.segment import LogSegment
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.record_batch import check_batch
 from nilometer.wire.records import Record, decode_records

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from nilometer.storage.batch_scan import scan
 from nilometer.storage.errors import LogFenced
 from nilometer.storage.local_log import LocalLog
-from nilometer.storage.segment import LogSegment
+from nilometer.storage.segments.batch_scan import scan
+from nilometer.storage.segments.segment import LogSegment
 from nilometer.wire.errors import KafkaError
 
 

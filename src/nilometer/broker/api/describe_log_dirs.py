@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
-from nilometer.storage.log_manager import DirectoryDescription
+from nilometer.storage.directories.log_manager import DirectoryDescription
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message

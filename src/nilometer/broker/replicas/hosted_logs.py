@@ -24,8 +24,8 @@ from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigResourceType
 from nilometer.runtime import Runtime
 from nilometer.storage import Log, LogConfig, TopicPartition
-from nilometer.storage.log_manager import LogManager, NoLogDirectory
-from nilometer.storage.new_folder import NewFolder
+from nilometer.storage.directories.log_manager import LogManager, NoLogDirectory
+from nilometer.storage.directories.new_folder import NewFolder
 
 logger = logging.getLogger("nilometer.broker")
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from nilometer.broker.tasks import Tasks
 from nilometer.runtime import Runtime
 from nilometer.storage import TopicPartition
-from nilometer.storage.log_manager import LogManager
+from nilometer.storage.directories.log_manager import LogManager
 
 logger = logging.getLogger("nilometer.broker")
 

@@ -13,7 +13,7 @@ from nilometer.broker.replicas.replica_fetchers import ReplicaFetchers
 from nilometer.replication import AlterPartition
 from nilometer.runtime import Runtime
 from nilometer.storage import LogFenced, Truncation
-from nilometer.storage.log_manager import LogManager
+from nilometer.storage.directories.log_manager import LogManager
 
 logger = logging.getLogger("nilometer.broker")
 

@@ -41,8 +41,8 @@ from nilometer.cluster.topic import Topic
 from nilometer.replication import EligibleBrokers, LeaderRole, Replica
 from nilometer.runtime import Runtime
 from nilometer.storage import CorruptRecordFound, TopicPartition
+from nilometer.storage.directories.log_manager import LogManager, NoLogDirectory
 from nilometer.storage.log_config import LONG_MAX
-from nilometer.storage.log_manager import LogManager, NoLogDirectory
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger("nilometer.broker")

@@ -14,12 +14,14 @@ from typing import Any
 from nilometer.cli.records.record_format import as_text_or_base64
 from nilometer.runtime import Disk
 from nilometer.runtime.system_disk import SystemDisk
-from nilometer.storage import checkpoints, names, producer_snapshot, transaction_index
-from nilometer.storage.batch_scan import ScannedBatch, scan
+from nilometer.storage import checkpoints, names
 from nilometer.storage.errors import CorruptCheckpoint
-from nilometer.storage.offset_index import CorruptIndex, OffsetIndex
-from nilometer.storage.producer_snapshot import CorruptSnapshot
-from nilometer.storage.time_index import TimeIndex
+from nilometer.storage.producers import producer_snapshot
+from nilometer.storage.producers.producer_snapshot import CorruptSnapshot
+from nilometer.storage.segments import transaction_index
+from nilometer.storage.segments.batch_scan import ScannedBatch, scan
+from nilometer.storage.segments.offset_index import CorruptIndex, OffsetIndex
+from nilometer.storage.segments.time_index import TimeIndex
 from nilometer.wire.control_records import control_type
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.record_batch import check_batch

@@ -13,9 +13,9 @@ import struct
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from nilometer.storage import transaction_index
-from nilometer.storage.offset_index import ENTRY_SIZE, CorruptIndex
-from nilometer.storage.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
+from nilometer.storage.segments import transaction_index
+from nilometer.storage.segments.offset_index import ENTRY_SIZE, CorruptIndex
+from nilometer.storage.segments.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 
 Problem = tuple[int | None, int | None, str]
 """Byte in the index file, offset, what is wrong."""

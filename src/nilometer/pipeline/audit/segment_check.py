@@ -22,9 +22,10 @@ from nilometer.pipeline.audit.index_checks import (
 )
 from nilometer.pipeline.batch_table import CONTROL, BatchTable, walk
 from nilometer.pipeline.log_folders.stored_files import open_place
-from nilometer.storage import names, producer_snapshot
-from nilometer.storage.producer_snapshot import CorruptSnapshot
-from nilometer.storage.transaction_marker import ControlType, read_marker
+from nilometer.storage import names
+from nilometer.storage.producers import producer_snapshot
+from nilometer.storage.producers.producer_snapshot import CorruptSnapshot
+from nilometer.storage.producers.transaction_marker import ControlType, read_marker
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.record_batch import read_header
 

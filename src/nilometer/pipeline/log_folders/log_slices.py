@@ -20,9 +20,9 @@ from nilometer.pipeline.log_folders.stored_files import open_place
 from nilometer.pipeline.log_folders.transactions import Aborted
 from nilometer.runtime import Disk
 from nilometer.storage import names
-from nilometer.storage.offset_index import CorruptIndex
-from nilometer.storage.time_index import ENTRY_SIZE as TIME_ENTRY_BYTES
-from nilometer.storage.time_index import TimeIndex
+from nilometer.storage.segments.offset_index import CorruptIndex
+from nilometer.storage.segments.time_index import ENTRY_SIZE as TIME_ENTRY_BYTES
+from nilometer.storage.segments.time_index import TimeIndex
 
 
 @dataclass(frozen=True, slots=True)

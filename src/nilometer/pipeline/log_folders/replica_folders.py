@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from nilometer.pipeline.errors import SourceProblem
 from nilometer.pipeline.log_folders.stored_files import join, open_place
 from nilometer.runtime import Disk
-from nilometer.storage import checkpoints, meta_properties, names
+from nilometer.storage import checkpoints, names
+from nilometer.storage.directories import meta_properties
+from nilometer.storage.directories.log_directory import METADATA_TOPIC
 from nilometer.storage.errors import CorruptCheckpoint
-from nilometer.storage.log_directory import METADATA_TOPIC
 from nilometer.storage.names import FolderKind, TopicPartition
 
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"

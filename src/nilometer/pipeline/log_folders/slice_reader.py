@@ -21,7 +21,7 @@ from nilometer.pipeline.errors import DataLoss, SourceProblem
 from nilometer.pipeline.log_folders.replica_folders import segment_bases
 from nilometer.pipeline.log_folders.stored_files import open_place
 from nilometer.storage import names
-from nilometer.storage.offset_index import CorruptIndex, OffsetIndex
+from nilometer.storage.segments.offset_index import CorruptIndex, OffsetIndex
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.record_batch import HEADER_BYTES, read_header
 

@@ -19,10 +19,12 @@ from nilometer.pipeline.batch_table import CONTROL, TRANSACTIONAL, BatchTable
 from nilometer.pipeline.errors import SourceProblem
 from nilometer.pipeline.log_folders.slice_reader import SliceReader
 from nilometer.pipeline.log_folders.stored_files import open_place
-from nilometer.storage import names, producer_snapshot, transaction_index
-from nilometer.storage.offset_index import CorruptIndex
-from nilometer.storage.producer_snapshot import CorruptSnapshot
-from nilometer.storage.transaction_marker import ControlType, read_marker
+from nilometer.storage import names
+from nilometer.storage.producers import producer_snapshot
+from nilometer.storage.producers.producer_snapshot import CorruptSnapshot
+from nilometer.storage.producers.transaction_marker import ControlType, read_marker
+from nilometer.storage.segments import transaction_index
+from nilometer.storage.segments.offset_index import CorruptIndex
 from nilometer.wire.record_batch import read_header
 
 if TYPE_CHECKING:

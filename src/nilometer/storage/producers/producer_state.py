@@ -14,11 +14,12 @@ import posixpath
 from collections.abc import Iterable, Iterator
 
 from nilometer.runtime import Disk
-from nilometer.storage import names, producer_snapshot
-from nilometer.storage.producer_entry import NO_OFFSET, ProducerStateEntry
-from nilometer.storage.producer_updates import AppendOrigin, CompletedTxn, ProducerUpdates
-from nilometer.storage.transaction_index import AbortedTxn
-from nilometer.storage.transaction_marker import read_marker
+from nilometer.storage import names
+from nilometer.storage.producers import producer_snapshot
+from nilometer.storage.producers.producer_entry import NO_OFFSET, ProducerStateEntry
+from nilometer.storage.producers.producer_updates import AppendOrigin, CompletedTxn, ProducerUpdates
+from nilometer.storage.producers.transaction_marker import read_marker
+from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.wire.compression import Bytes
 from nilometer.wire.record_batch import BatchHeader
 

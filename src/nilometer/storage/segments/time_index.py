@@ -14,7 +14,7 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 
-from nilometer.storage.offset_index import CorruptIndex
+from nilometer.storage.segments.offset_index import CorruptIndex
 
 ENTRY_SIZE = 12
 NO_TIMESTAMP = -1

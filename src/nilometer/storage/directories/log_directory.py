@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nilometer.runtime import Disk, DiskLock, Entropy
-from nilometer.storage import checkpoints, clean_shutdown, meta_properties, names
+from nilometer.storage import checkpoints, names
+from nilometer.storage.directories import clean_shutdown, meta_properties
+from nilometer.storage.directories.meta_properties import MetaProperties
 from nilometer.storage.errors import CorruptCheckpoint
-from nilometer.storage.meta_properties import MetaProperties
 from nilometer.storage.names import FolderKind, PartitionFolder, TopicPartition
 
 METADATA_TOPIC = "__cluster_metadata"

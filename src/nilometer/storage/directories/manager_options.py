@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nilometer.runtime import Entropy
-from nilometer.storage.file_pool import OPEN_FILES_MAX
 from nilometer.storage.log_config import LogConfig
 from nilometer.storage.names import TopicPartition
-from nilometer.storage.producer_state import PRODUCER_ID_EXPIRATION_MS
+from nilometer.storage.producers.producer_state import PRODUCER_ID_EXPIRATION_MS
+from nilometer.storage.segments.file_pool import OPEN_FILES_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

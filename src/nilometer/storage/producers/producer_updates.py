@@ -12,13 +12,13 @@ import enum
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from nilometer.storage.producer_entry import (
+from nilometer.storage.producers.producer_entry import (
     NO_OFFSET,
     SEQUENCE_MAX,
     BatchMetadata,
     ProducerStateEntry,
 )
-from nilometer.storage.transaction_marker import ControlType, EndTxnMarker
+from nilometer.storage.producers.transaction_marker import ControlType, EndTxnMarker
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.record_batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, BatchHeader
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import NamedTuple
 
-from nilometer.storage.offset_index import OffsetIndex
-from nilometer.storage.time_index import TimeIndex
+from nilometer.storage.segments.offset_index import OffsetIndex
+from nilometer.storage.segments.time_index import TimeIndex
 
 ENTRIES_MAX = 4_000_000
 """About 80 MB at 20 bytes for an offset and a time entry; a full 1 GB segment has 262,144 of them."""

@@ -15,15 +15,19 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 
 from nilometer.runtime import Disk, LockHeld
+from nilometer.storage.directories.log_directory import CheckpointPlan, LogDirectory
+from nilometer.storage.directories.manager_options import (
+    DirectoryDescription,
+    LoadingProgress,
+    ManagerOptions,
+)
+from nilometer.storage.directories.new_folder import NewFolder
 from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.storage.log import Log
 from nilometer.storage.log_config import LogConfig
-from nilometer.storage.log_directory import CheckpointPlan, LogDirectory
-from nilometer.storage.manager_options import DirectoryDescription, LoadingProgress, ManagerOptions
 from nilometer.storage.names import FolderKind, TopicPartition
-from nilometer.storage.new_folder import NewFolder
 from nilometer.storage.recovery import OpenOptions, Progress
-from nilometer.storage.segment_files import SegmentFiles
+from nilometer.storage.segments.segment_files import SegmentFiles
 from nilometer.storage.tail_damage import Damage
 from nilometer.storage.truncation import Truncation
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from nilometer.storage.producer_snapshot import SnapshotEntry
+from nilometer.storage.producers.producer_snapshot import SnapshotEntry
 from nilometer.wire.record_batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, BatchHeader
 
 BATCHES_MAX = 5

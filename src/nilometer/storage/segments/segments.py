@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
-from nilometer.storage.segment import LogSegment
+from nilometer.storage.segments.segment import LogSegment
 
 
 def _base_offset(segment: LogSegment) -> int:

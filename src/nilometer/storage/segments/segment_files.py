@@ -10,12 +10,13 @@ import posixpath
 from typing import NamedTuple
 
 from nilometer.runtime import Disk
-from nilometer.storage import names, offset_index, time_index, transaction_index
-from nilometer.storage.file_pool import FilePool
-from nilometer.storage.index_cache import IndexCache, SegmentIndexes
-from nilometer.storage.offset_index import CorruptIndex, OffsetIndex
-from nilometer.storage.time_index import TimeIndex
-from nilometer.storage.transaction_index import AbortedTxn
+from nilometer.storage import names
+from nilometer.storage.segments import offset_index, time_index, transaction_index
+from nilometer.storage.segments.file_pool import FilePool
+from nilometer.storage.segments.index_cache import IndexCache, SegmentIndexes
+from nilometer.storage.segments.offset_index import CorruptIndex, OffsetIndex
+from nilometer.storage.segments.time_index import TimeIndex
+from nilometer.storage.segments.transaction_index import AbortedTxn
 
 _INDEX_FILES = (
     (names.INDEX_SUFFIX, offset_index.ENTRY_SIZE),

@@ -18,13 +18,14 @@ from typing import NamedTuple
 from typing_extensions import Buffer
 
 from nilometer.runtime import File
-from nilometer.storage import names, offset_index, time_index, transaction_index
-from nilometer.storage.batch_scan import scan
-from nilometer.storage.index_cache import SegmentIndexes
-from nilometer.storage.offset_index import CorruptIndex, OffsetIndex
-from nilometer.storage.segment_files import IndexFiles, SegmentFiles
-from nilometer.storage.time_index import NO_TIMESTAMP, TimeIndex
-from nilometer.storage.transaction_index import AbortedTxn
+from nilometer.storage import names
+from nilometer.storage.segments import offset_index, time_index, transaction_index
+from nilometer.storage.segments.batch_scan import scan
+from nilometer.storage.segments.index_cache import SegmentIndexes
+from nilometer.storage.segments.offset_index import CorruptIndex, OffsetIndex
+from nilometer.storage.segments.segment_files import IndexFiles, SegmentFiles
+from nilometer.storage.segments.time_index import NO_TIMESTAMP, TimeIndex
+from nilometer.storage.segments.transaction_index import AbortedTxn
 
 UNWRITTEN_ENTRIES_MAX = 512
 

@@ -1,0 +1,1 @@
+"""Log directories: which logs lie in them, whose they are, how they were left, and how they fail."""

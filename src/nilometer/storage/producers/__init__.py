@@ -1,0 +1,1 @@
+"""What a log knows of its producers: their last sequence numbers, their open transactions."""
