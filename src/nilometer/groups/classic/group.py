@@ -1,7 +1,7 @@
 """A group of the classic protocol: its members, its generation, its state.
 
-Changed by the phases of a rebalance and by the requests of members (``classic_join``, ``classic_rebalance``,
-``classic_groups``); sets no timers, writes no records, answers nobody.
+Changed by the phases of a rebalance and by the requests of members (``join``, ``rebalance``,
+``groups``); sets no timers, writes no records, answers nobody.
 
 Invariants:
 - ``static_members`` maps exactly the instance ids of members to their member ids;
