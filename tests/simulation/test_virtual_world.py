@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from nilometer.runtime import Runtime
+from nilometer.simulation import loop
 from nilometer.simulation.loop import Deadlock, Livelock
 from nilometer.simulation.world import World
 
@@ -36,6 +37,20 @@ def test_a_world_that_turns_without_time_moving_is_an_error_not_a_hang() -> None
 
     with pytest.raises(Livelock):
         World(1).run(story)
+
+
+def test_a_world_that_is_busy_for_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "BUSY_CALLBACKS_PER_S", 50)
+
+    async def story(world: World, busy_s: int) -> None:
+        for _ in range(100):
+            await asyncio.sleep(1)
+        while world.loop.time() < 100 + busy_s:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    World(1).run(lambda world: story(world, loop.BUSY_S_MAX - 1))
+    with pytest.raises(Livelock):
+        World(1).run(lambda world: story(world, loop.BUSY_S_MAX + 5))
 
 
 def test_a_story_that_takes_too_long_is_cut() -> None:

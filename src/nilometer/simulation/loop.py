@@ -25,6 +25,9 @@ CANCELLED_TIMERS_KEPT = 256
 
 CALLBACKS_PER_S_MAX = 100_000
 """In one second of the world's time; a busy cluster of five needs a few thousand."""
+BUSY_CALLBACKS_PER_S = 10_000
+BUSY_S_MAX = 20
+"""So many seconds on end may have more than that."""
 
 
 class Livelock(Exception):
@@ -122,6 +125,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._cancelled = 0
         self._callbacks = 0
         self._count_until = 1.0
+        self._busy_s = 0
         self.steps = 0
         """How often the clock moved."""
         self.set_task_factory(_adopting_factory)  # type: ignore[arg-type]
@@ -167,7 +171,11 @@ class VirtualLoop(base_events.BaseEventLoop):
 
     def _count(self, callbacks: int) -> None:
         if self._now >= self._count_until:
+            self._busy_s = self._busy_s + 1 if self._callbacks > BUSY_CALLBACKS_PER_S else 0
             self._callbacks, self._count_until = callbacks, self._now + 1.0
+            if self._busy_s > BUSY_S_MAX:
+                self._busy_s = 0
+                raise Livelock(f"busy, and nothing else, for {BUSY_S_MAX} seconds up to {self._now:.3f} s")
         else:
             self._callbacks = 0
             raise Livelock(f"more than {CALLBACKS_PER_S_MAX} callbacks in the second up to {self._now:.3f} s")
