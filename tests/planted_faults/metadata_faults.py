@@ -74,7 +74,7 @@ FAULTS = (
         what="every tenth signal of the store is lost",
         plant=lose_a_signal,
         kinds=(Kind.CRASH,),
-        seeds=5,
+        seeds=20,
     ),
     PlantedFault(
         name="overwrite-entries",

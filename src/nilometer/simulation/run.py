@@ -47,7 +47,8 @@ a session (6 s), a follower's lag (10 s), a fetch that hangs on a dead connectio
 SETTLE_S = 180.0
 """How long clients may take to finish after that: their deliveries time out after 40 s."""
 LOOK_S = 0.25
-LOOKS_BETWEEN_BOUNDS = 4
+LOOKS_BETWEEN_BOUNDS = 20
+"""Every five seconds: a leak only grows."""
 FINDINGS_SHOWN = 10
 LAST_READER = "last"
 STORE_KINDS = frozenset({Kind.DISK_ERROR, Kind.DISK_FULL, Kind.STORE, Kind.STORE_STALL, Kind.STORE_UNSURE})

@@ -64,6 +64,8 @@ class Retention:
         known.asked = max(known.asked, offset)
 
     def look(self) -> None:
+        if not self._known:
+            return
         self._take_sends()
         fastest = max(node.host.clock.wall_ms() for node in self._cluster.known.values())
         wall_ms, self._wall_ms = max(fastest, self._wall_ms), fastest
