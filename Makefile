@@ -16,6 +16,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "Setting up $(VENV) (once; about a minute) ..."
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[spark,test]'
+	@$(BIN)/python -m compileall -q src  # installing does that for others' code, and every broker starts from it
 	@rm -f $(VENV)/.stamp-*; touch $@
 
 demo: setup  ## the main job on real log lines, with its numbers checked; INPUT=path names a file or folder
