@@ -34,13 +34,15 @@ VIOLATIONS_MAX = 20
 READ_AT_ONCE = 256 * 1024
 """What one read may add to a queue that was not full before."""
 SMALLEST_FRAME = 14
-TASKS_OF_A_BROKER = 40
+TASKS_OF_A_BROKER = 80
 TASKS_OF_A_CONNECTION = 4
 TASKS_OF_A_PARTITION = 2
 WAITS_OF_A_CONNECTION = 5 * FRAMES_QUEUED_MAX
-CLOSING = 2
+OWED_AT_REST = 3
+"""A reader's long poll, or the commits that it sends on."""
+CLOSING = 6
 """Connections whose end the broker learns of in the next turn of its loop."""
-FILES_BESIDE_THOSE_ON_DISK = 8
+FILES_BESIDE_THOSE_ON_DISK = 16
 DELETED = "delete"
 """In the names of what is to be removed."""
 PRODUCERS_OF_A_LIFE = 4
@@ -151,7 +153,7 @@ def _at_rest(broker: Broker) -> Iterator[tuple[str, int, int]]:
     yield "writes that wait for a flush", sum(len(each._flush_waits) for each in partitions), 0
     yield "tickets that wait for a high watermark", sum(_tickets(each) for each in partitions), 0
     for connection in _connections(broker):
-        yield "answers owed to one connection", len(connection._waiting), 1
+        yield "answers owed to one connection", len(connection._waiting), OWED_AT_REST
 
 
 def _tickets(partition: Partition) -> int:
