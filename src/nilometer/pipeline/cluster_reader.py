@@ -101,6 +101,10 @@ class ClusterReader:
         """The offset for each partition's timestamp, or EARLIEST or LATEST."""
         return self._run(self._offsets(wanted), "offsets") if wanted else {}
 
+    def are_known(self, topics: Mapping[str, TopicMetadata]) -> bool:
+        """Whether no other topic has taken a name of theirs, by the last metadata: asks no broker."""
+        return self._run(self._are_known(topics), "metadata")
+
     def fetch(self, wanted: OffsetRange, *, fail_on_data_loss: bool) -> Iterator[Fetched]:
         """The record sets of a range, in order. The next one is being fetched while the last is in use."""
         fetcher = _RangeFetcher(self._settings, wanted, fail_on_data_loss)
@@ -159,6 +163,10 @@ class ClusterReader:
                 if problem.code is not ErrorCode.unknown_topic_or_partition:
                     raise
         return found
+
+    async def _are_known(self, topics: Mapping[str, TopicMetadata]) -> bool:
+        known = (await self._started()).metadata.topics
+        return all(known.get(name, topic).topic_id == topic.topic_id for name, topic in topics.items())
 
     async def _offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         client = await self._started()

@@ -28,10 +28,14 @@ NOT_FOUND = -1
 
 def find_latest(options: SourceOptions, known: Position | None = None) -> Position:
     """The ends of all partitions that are read."""
-    topics = _described(options, known)
-    parts = _parts(options, topics)
-    ends = ClusterReader.shared(options.consumer).offsets(dict.fromkeys(parts, LATEST))
-    return Position(ends, _topic_ids(topics))
+    reader = ClusterReader.shared(options.consumer)
+    while True:
+        topics = _described(options, known)
+        parts = _parts(options, topics)
+        ends = reader.offsets(dict.fromkeys(parts, LATEST))
+        if reader.are_known(topics):
+            return Position(ends, _topic_ids(topics))
+        # One was deleted and created again meanwhile: these may be the ends of another topic than it was.
 
 
 def find_start(options: SourceOptions) -> Position:
