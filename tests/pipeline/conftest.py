@@ -28,7 +28,8 @@ def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
     if other:
         yield Topics(other)
         return
-    with NilometerBroker(tmp_path_factory.mktemp("pipeline") / "data") as running:
+    overrides = {"group.initial.rebalance.delay.ms": "0"}
+    with NilometerBroker(tmp_path_factory.mktemp("pipeline") / "data", overrides) as running:
         yield Topics(running.bootstrap)
 
 

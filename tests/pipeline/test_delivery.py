@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from nilometer.cli.pipelines.pipeline_commands import pipeline
 from nilometer.client.consumer.fetched_records import ConsumerRecord
-from nilometer.pipeline import delivery
+from nilometer.pipeline import cluster_reader, delivery
 from nilometer.pipeline.delivery import Deliverer, DeliveryNotes, Webhook
 from nilometer.pipeline.errors import PipelineProblem
 from support.filled_topics import Sent
@@ -132,7 +132,8 @@ def test_deliverers_are_a_group_and_go_on_where_the_last_one_committed(receiver,
     assert Counter(key for key, _ in receiver.taken) == Counter(f"m{n}" for n in range(22))
 
 
-def test_a_topic_that_is_not_there_is_said_and_not_waited_for(topics, tmp_path):
+def test_a_topic_that_is_not_there_is_said_and_not_waited_for(topics, tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster_reader, "TOPIC_WAIT_MS", 100)
     where = ("--bootstrap-server", topics.bootstrap, "--home", str(tmp_path))
     result = CliRunner().invoke(
         pipeline, ["deliver", "--topic", "nowhere", "--webhook", "http://127.0.0.1:1/", *where]

@@ -11,6 +11,7 @@ import pytest
 from nilometer.pipeline.errors import readable
 from support.apache_kafka import ApacheKafka
 from support.audit_checks import findings_in
+from support.checkpoints import wait_for_checkpoint
 from support.eventually import eventually
 from support.filled_topics import Sent, Topics
 from support.nilometer_broker import NilometerBroker
@@ -22,16 +23,6 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 QUICK = {"replica.high.watermark.checkpoint.interval.ms": "100"}
 COUNT = 600
-
-
-def checkpointed(data_dir, topic) -> dict[int, int]:
-    path = data_dir / "replication-offset-checkpoint"
-    lines = [line.split() for line in path.read_text().splitlines()[2:]] if path.exists() else []
-    return {int(partition): int(offset) for name, partition, offset in lines if name == topic}
-
-
-def wait_for_checkpoint(data_dir, topic, ends):
-    eventually(lambda: checkpointed(data_dir, topic) == ends, f"a checkpoint of {topic} at {ends}")
 
 
 @pytest.fixture(scope="module")
@@ -211,10 +202,12 @@ def test_transactions_that_apache_kafka_wrote(spark, kafka):
         assert producer.flush(30) == 0
         topics.send(name, [Sent(0, None, b"plain %d" % number)])
         (producer.commit_transaction if outcome == "c" else producer.abort_transaction)(30)
-    wait_for_checkpoint(kafka.data_dir, name, {0: topics.end(name, 0)})
+    # A marker of each transaction too: a coordinator writes it behind its answer, when it comes to that.
+    wait_for_checkpoint(kafka.data_dir, name, {0: len(outcomes) * (10 + 1 + 1)})
     for level in ("read_committed", "read_uncommitted"):
         given = {"kafka.isolation.level": level}
         theirs = rows(through_brokers(spark, kafka, name, "kafka", **given), *KAFKA_COLUMNS)
+        assert rows(through_brokers(spark, kafka, name, "nilometer", **given), *KAFKA_COLUMNS) == theirs
         assert rows(from_folders(spark, kafka.data_dir, name, **given), *KAFKA_COLUMNS) == theirs
         aborted = [row for row in theirs if bytes(row.value).startswith(b"a ")]
         assert len(aborted) == (0 if level == "read_committed" else 10 * outcomes.count("a"))
@@ -246,13 +239,17 @@ def test_a_topic_that_apache_kafka_compacted(spark, kafka):
     wait_for_checkpoint(kafka.data_dir, name, {0: end})
     bounds = {"endingOffsets": json.dumps({name: {"0": end}})}
     theirs = rows(through_brokers(spark, kafka, name, "kafka", **bounds), *KAFKA_COLUMNS)
-    ours = rows(from_folders(spark, kafka.data_dir, name, bytesPerPartition="64", **bounds), *KAFKA_COLUMNS)
     newest = {bytes(row.key): row.offset for row in theirs}
-    assert {bytes(row.key): row.offset for row in ours} == newest
-    assert [row for row in ours if newest[bytes(row.key)] == row.offset] == [
-        row for row in theirs if newest[bytes(row.key)] == row.offset
-    ]
-    assert len(ours) < 60
+    for frame in (
+        from_folders(spark, kafka.data_dir, name, bytesPerPartition="64", **bounds),
+        through_brokers(spark, kafka, name, "nilometer", **bounds),
+    ):
+        ours = rows(frame, *KAFKA_COLUMNS)
+        assert {bytes(row.key): row.offset for row in ours} == newest
+        assert [row for row in ours if newest[bytes(row.key)] == row.offset] == [
+            row for row in theirs if newest[bytes(row.key)] == row.offset
+        ]
+        assert len(ours) < 60
 
 
 @pytest.mark.java
@@ -260,8 +257,9 @@ def test_an_audit_finds_nothing_in_what_apache_kafka_wrote_and_writes(kafka):
     """Behind the tests above: transactions, a compacted log, and segments that roll meanwhile."""
     topics = Topics(kafka.bootstrap)
     name = topics.create(2, config={"segment.ms": "100", "index.interval.bytes": "100"})
-    for number in range(8):
+    for number in range(6):
         records = [Sent(n % 2, b"k", b"v" * n, 1_700_000_000_000 + 60 * n + 500 * number) for n in range(30)]
         topics.send(name, records, CODECS[number % 5])
-        assert findings_in(kafka.data_dir) == []
+        if number % 2:
+            assert findings_in(kafka.data_dir) == []
     assert len(list((kafka.data_dir / f"{name}-0").glob("*.log"))) > 4

@@ -58,8 +58,17 @@ def broker(tmp_path):
         yield running
 
 
-def confs(cluster):
-    return [word for key, value in cluster.settings.items() for word in ("--conf", f"{key}={value}")]
+ALL_AT_WORK = {
+    "spark.cores.max": "2",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "600s",
+}
+"""No task before both workers' executors are there: else the quicker one may do all."""
+
+
+def confs(cluster, **more):
+    settings = {**cluster.settings, **more}
+    return [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
 
 
 def nilometer(folder, *arguments):
@@ -79,7 +88,7 @@ def test_a_pipeline_on_a_cluster_gives_what_plain_python_counts(cluster, broker,
         tmp_path,
         *("pipeline", "run", "logs", "--available-now", "--master", cluster.master),
         *given,
-        *confs(cluster),
+        *confs(cluster, **ALL_AT_WORK),
     )
     assert_same(counted(spark, tmp_path / "pipelines" / "logs"), expected(lines))
     assert [has_archive(cluster, number) for number in (0, 1)] == [True, True]
