@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 import nilometer
-from nilometer.cli.pipelines.pipeline_commands import pipeline
+from nilometer.cli.pipelines.pipeline_commands import pipeline, print_tables
 from nilometer.cli.pipelines.pipeline_topics import named_topics
 from nilometer.cli.pipelines.spark_commands import spark as spark_group
-from nilometer.pipeline import java
+from nilometer.pipeline import cluster_reader, java
 from nilometer.pipeline.catalogue import SHIPPED
 from nilometer.pipeline.errors import DataLoss, OptionError, PipelineProblem, readable
 from nilometer.pipeline.run_record import RunFolder
@@ -62,7 +63,8 @@ def test_a_broker_that_does_not_answer_is_named(tmp_path):
     assert "nilometer up" in result.output
 
 
-def test_a_topic_that_is_not_there_is_named_with_what_to_do(topics, tmp_path):
+def test_a_topic_that_is_not_there_is_named_with_what_to_do(topics, tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster_reader, "TOPIC_WAIT_MS", 100)
     given = ("--topic", "nowhere", "--output", str(tmp_path), "--bootstrap-server", topics.bootstrap)
     result = run("run", "logs", *given)
     assert result.exit_code == 1
@@ -255,3 +257,10 @@ def test_submit_gives_executors_the_package_and_leaves_the_jobs_arguments_alone(
     local = CliRunner().invoke(spark_group, ["submit", "--print", "--kafka-connector", "job.py"]).output
     assert "spark.files" not in local
     assert f"--packages {connector_coordinate()} job.py" in local
+
+
+def test_a_result_without_rows_is_shown_as_such(capsys):
+    print_tables(Console(width=80), {"Alerts": [], "Services": [{"service": "web", "lines": 1_200}]})
+    said = capsys.readouterr().out
+    assert "Alerts\nnone yet" in said
+    assert "1,200" in said
