@@ -16,7 +16,8 @@ from click.testing import CliRunner
 from rich.console import Console
 
 import nilometer
-from nilometer.cli.pipelines.pipeline_commands import pipeline, print_tables
+from nilometer.cli.pipelines.pipeline_commands import pipeline
+from nilometer.cli.pipelines.pipeline_results import print_tables
 from nilometer.cli.pipelines.pipeline_topics import named_topics
 from nilometer.cli.pipelines.spark_commands import spark as spark_group
 from nilometer.pipeline import cluster_reader, java

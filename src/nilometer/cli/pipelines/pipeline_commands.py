@@ -1,4 +1,4 @@
-"""``nilometer pipeline``: the shipped Spark pipelines; here ``list`` and ``run``.
+"""``nilometer pipeline``: the shipped Spark pipelines; here, which there are.
 
 Nothing of Spark is imported before a pipeline runs.
 """
@@ -6,36 +6,20 @@ Nothing of Spark is imported before a pipeline runs.
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 from rich.table import Table
 
-from nilometer.cli.cluster_options import parse_pairs
 from nilometer.cli.pipelines.pipeline_declare_command import declare
 from nilometer.cli.pipelines.pipeline_feed_commands import capture, deliver, demo, sample
+from nilometer.cli.pipelines.pipeline_run_command import run
 from nilometer.cli.pipelines.pipeline_state_commands import (
-    home_option,
-    render_report,
     report_command,
     status,
     stop,
     table_console,
 )
-from nilometer.cli.pipelines.pipeline_topics import named_topics
-from nilometer.cli.signals import exit_on_sigterm, stop_on_signals
 from nilometer.pipeline.catalogue import SHIPPED
-from nilometer.pipeline.errors import PipelineProblem
-from nilometer.pipeline.run_record import FAILED, FINISHED, STOPPED, RunFolder
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from nilometer.pipeline.runner import Progress
-
-TOP_MAX = 1_000
 
 
 @click.group()
@@ -43,7 +27,7 @@ def pipeline() -> None:
     """Run the shipped pipelines on Spark: topics into tables."""
 
 
-for command in (status, stop, report_command, sample, demo, capture, deliver, declare):
+for command in (status, stop, report_command, sample, demo, capture, deliver, declare, run):
     pipeline.add_command(command)
 
 
@@ -71,242 +55,3 @@ def list_pipelines(as_json: bool) -> None:
         topics = ", ".join(one.inputs) + (f" → {one.writes}" if one.writes else "")
         table.add_row(one.name, one.summary, topics, one.module.replace(".", "/") + ".py")
     table_console().print(table)
-
-
-@pipeline.command()
-@click.argument("name", metavar="NAME", type=click.Choice(sorted(SHIPPED)))
-@click.option(
-    "--topic",
-    "topics",
-    multiple=True,
-    metavar="TOPIC|INPUT=TOPIC",
-    help="The topic to read, if it is not named as `pipeline list` says.",
-)
-@click.option("--to", "to_topic", metavar="TOPIC", help="The topic to write to, likewise.")
-@click.option("--table", metavar="FILE", help="The CSV file that the pipeline joins with.")
-@home_option
-@click.option("--output", metavar="DIR", help="Where tables and checkpoint go.  [default: HOME/NAME]")
-@click.option(
-    "--bootstrap-server",
-    envvar="NILOMETER_BOOTSTRAP_SERVER",
-    default="127.0.0.1:9092",
-    show_default=True,
-    metavar="HOST:PORT[,...]",
-    help="The brokers to ask first.",
-)
-@click.option("--available-now", is_flag=True, help="Read all there is, then stop.")
-@click.option(
-    "--every", "seconds", type=click.IntRange(1), default=5, show_default=True, help="Seconds per batch."
-)
-@click.option(
-    "--connector",
-    type=click.Choice(["nilometer", "kafka"]),
-    default="nilometer",
-    show_default=True,
-    help="Nilometer's own source, or Spark's Kafka connector.",
-)
-@click.option(
-    "--connector-jars",
-    envvar="NILOMETER_CONNECTOR_JARS",
-    type=click.Path(exists=True, file_okay=False),
-    help="A folder with the jars of Spark's connector; without it Spark fetches them through Maven.",
-)
-@click.option("--master", default="local[*]", show_default=True, help="The Spark master.")
-@click.option("--timezone", default="UTC", show_default=True, help="Of times that state none.")
-@click.option(
-    "--option", "options", multiple=True, metavar="KEY=VALUE", help="A further option of the source."
-)
-@click.option("--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark.")
-@click.option(
-    "--spark-log", type=click.Path(dir_okay=False, path_type=Path), help="Where Spark's messages go."
-)
-@click.option("--json", "as_json", is_flag=True, help="The results, for programs.")
-@click.option(
-    "--top", type=click.IntRange(1, TOP_MAX), default=10, show_default=True, help="Rows of top lists."
-)
-@click.option(
-    "--report",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write tables and plots to this HTML page.",
-)
-def run(
-    name: str,
-    topics: tuple[str, ...],
-    to_topic: str | None,
-    table: str | None,
-    home: str,
-    output: str | None,
-    bootstrap_server: str,
-    available_now: bool,
-    seconds: int,
-    connector: str,
-    connector_jars: str | None,
-    master: str,
-    timezone: str,
-    options: tuple[str, ...],
-    settings: tuple[str, ...],
-    spark_log: Path | None,
-    as_json: bool,
-    top: int,
-    report: Path | None,
-) -> None:
-    """Run a pipeline, until Ctrl-C or `pipeline stop` or, with --available-now, until all is read.
-
-    It goes on where its last run ended: the checkpoint lies beside the tables.
-    """
-    from nilometer.pipeline import runner
-    from nilometer.pipeline.java import require_java
-    from nilometer.pipeline.spark_session import build_session, connector_settings
-
-    shipped = SHIPPED[name]
-    output = output or str(Path(home, name))
-    job = runner.Job(
-        topic=",".join(named_topics(shipped, topics).values()),
-        output=output,
-        bootstrap_servers=bootstrap_server,
-        connector=connector,
-        available_now=available_now,
-        seconds=seconds,
-        options=parse_pairs(options, "--option"),
-        to_topic=_needed(name, "--to", to_topic or shipped.writes, shipped.writes),
-        table=_needed(name, "--table", table, shipped.table),
-    )
-    spark_settings = parse_pairs(settings, "--conf")
-    log_file = spark_log or _default_log(output)
-    console = Console(stderr=True)
-    folder = RunFolder(home, name)
-    try:
-        require_java()
-        runner.check_output(output)
-        runner.check_table(table)
-        runner.check_source(job)
-        record = folder.begin(list(job.topics), output)
-    except PipelineProblem as problem:
-        raise click.ClickException(str(problem)) from None
-    state, problem_text = FAILED, None
-    wanted_stop: list[int] = []
-    exit_on_sigterm()
-    try:
-        with console.status("Starting Spark ..."):
-            if connector == "kafka":
-                spark_settings = {**connector_settings(connector_jars), **spark_settings}
-            spark = build_session(
-                name, master=master, timezone=timezone, settings=spark_settings, log_file=log_file
-            )
-        wanted_stop = stop_on_signals()
-        module = shipped.load()
-        with console.status(f"Running {name} on {job.topic} ...") as status:
-
-            def on_progress(progress: Progress) -> None:
-                folder.on_progress(record, progress.to_json())
-                status.update(progress_line(progress))
-
-            last = runner.run(spark, module, job, on_progress=on_progress, stopped=lambda: bool(wanted_stop))
-        state = STOPPED if wanted_stop else FINISHED
-        if last is None and not Path(output, "checkpoint", "commits", "0").exists():
-            _say_nothing_came(job.topic, as_json=as_json)
-        else:
-            _show(module.results(spark, output, top), last, as_json=as_json)
-            if report is not None:
-                render_report(spark, module, shipped, folder, output, report)
-                console.print(f"Report: {report}", highlight=False)
-        spark.stop()
-    except PipelineProblem as problem:
-        problem_text = str(problem)
-        raise click.ClickException(problem_text) from None
-    except (KeyboardInterrupt, SystemExit):
-        state = STOPPED
-        raise
-    except Exception as problem:
-        if wanted_stop:
-            # What ends a whole group of processes ends Spark's as well, in the middle of a batch.
-            state = STOPPED
-            raise click.ClickException(
-                "Spark was ended by the same signal, in a batch: that comes again with the next run"
-            ) from problem
-        problem_text = f"{type(problem).__name__}: {str(problem).strip().partition(chr(10))[0]}"
-        raise click.ClickException(f"{problem_text} (more in {log_file})") from problem
-    finally:
-        folder.end(record, state, problem_text)
-
-
-def _needed(pipeline_name: str, option: str, given: str | None, what: str | None) -> str | None:
-    if given is not None and what is None:
-        raise click.UsageError(f"{option}: {pipeline_name} has no use for it")
-    if given is None and what is not None:
-        raise click.UsageError(f"{option} is needed: {pipeline_name} takes a CSV file with columns {what}")
-    return given
-
-
-def _say_nothing_came(topic: str, *, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps({"results": {}, "event_time_watermark": None, "offsets": {}}))
-    else:
-        click.echo(f"Nothing has come in {topic} yet")
-
-
-def progress_line(progress: Progress) -> str:
-    offsets = ", ".join(
-        f"{topic} {sum(partitions.values())}" for topic, partitions in sorted(progress.end_offsets.items())
-    )
-    rates = f"in {progress.input_rows_per_second:,.0f}/s, processed {progress.rows_per_second:,.0f}/s"
-    line = f"batch {progress.batch_id}: {progress.rows:,} records, {rates}, lag {progress.lag:,}"
-    line += f", read up to {offsets}"
-    if progress.event_time_watermark is not None:
-        line += f", event-time watermark {progress.event_time_watermark:%Y-%m-%d %H:%M}"
-    return line
-
-
-def tables_of(results: dict[str, DataFrame]) -> dict[str, list[dict[str, object]]]:
-    """The rows of each result, as Python values."""
-    return {title: [row.asDict() for row in frame.collect()] for title, frame in results.items()}
-
-
-def print_tables(console: Console, tables: dict[str, list[dict[str, object]]]) -> None:
-    for title, rows in tables.items():
-        if not rows:
-            console.print(f"{title}\nnone yet\n", highlight=False)
-            continue
-        table = Table(title=title, title_justify="left")
-        for column in rows[0]:
-            table.add_column(column, justify="right" if column == "lines" else "left", overflow="fold")
-        for row in rows:
-            table.add_row(*[f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()])
-        console.print(table)
-
-
-def print_position(console: Console, last: Progress) -> None:
-    """How far the job has come, in offsets and in event time: two things that are easily mixed up."""
-    for topic, partitions in sorted(last.end_offsets.items()):
-        offsets = ", ".join(
-            f"{number}: {offset:,}" for number, offset in sorted(partitions.items(), key=_number)
-        )
-        console.print(f"Read {topic} up to offsets {offsets}", highlight=False)
-    if last.event_time_watermark is not None:
-        console.print(
-            f"Event-time watermark {last.event_time_watermark:%Y-%m-%d %H:%M:%S}: "
-            "minutes before it are taken to be complete",
-            highlight=False,
-        )
-
-
-def _number(item: tuple[str, int]) -> int:
-    return int(item[0])
-
-
-def _show(results: dict[str, DataFrame], last: Progress | None, *, as_json: bool) -> None:
-    tables = tables_of(results)
-    if as_json:
-        watermark = last.event_time_watermark if last else None
-        offsets = last.end_offsets if last else {}
-        listing = {"results": tables, "event_time_watermark": watermark, "offsets": offsets}
-        click.echo(json.dumps(listing, default=str))
-        return
-    console = table_console()
-    print_tables(console, tables)
-    if last is not None:
-        print_position(console, last)
-
-
-def _default_log(output: str) -> Path:
-    return Path("spark.log") if "://" in output else Path(output) / "spark.log"

@@ -32,8 +32,11 @@ def tables_of(results: dict[str, DataFrame]) -> dict[str, list[dict[str, object]
 
 def print_tables(console: Console, tables: dict[str, list[dict[str, object]]]) -> None:
     for title, rows in tables.items():
+        if not rows:
+            console.print(f"{title}\nnone yet\n", highlight=False)
+            continue
         table = Table(title=title, title_justify="left")
-        for column in rows[0] if rows else ():
+        for column in rows[0]:
             table.add_column(column, justify="right" if column == "lines" else "left", overflow="fold")
         for row in rows:
             table.add_row(*[f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()])
