@@ -18,6 +18,4 @@ FAULTS: tuple[PlantedFault, ...] = (
     *client_faults.FAULTS,
     *upkeep_faults.FAULTS,
 )
-HARD_TO_FIND: tuple[PlantedFault, ...] = metadata_faults.HARD_TO_FIND
-"""Those that no seed is known to find: what they take away is one defence of several."""
-BY_NAME = {fault.name: fault for fault in (*FAULTS, *HARD_TO_FIND)}
+BY_NAME = {fault.name: fault for fault in FAULTS}

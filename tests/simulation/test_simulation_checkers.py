@@ -108,6 +108,36 @@ def test_the_fold_of_the_log_leaves_out_deposed_controllers() -> None:
     }
 
 
+def test_whoever_enters_an_isr_serves() -> None:
+    office = (1, "1", 1)
+
+    def entry(kind: str, **fields: object) -> bytes:
+        return _entry(office, {"type": kind, **fields})
+
+    def changed(isr: list[int]) -> bytes:
+        return entry("PartitionChanged", topic_id="i", partition=0, isr=isr)
+
+    began = [
+        _entry(office, {"type": "TakeOffice"}, {"type": "TopicCreated", "topic_id": "i", "name": "t"}),
+        *(entry("BrokerRegistered", broker_id=broker_id) for broker_id in (1, 2)),
+        entry("PartitionCreated", topic_id="i", partition=0, replicas=[1, 2]),
+        changed([1]),
+    ]
+    for end, back, is_eligible in (
+        ("BrokerFenced", (), False),
+        ("BrokerInControlledShutdown", (), False),
+        ("BrokerUnregistered", (), False),
+        ("BrokerFenced", (entry("BrokerRegistered", broker_id=2),), True),
+    ):
+        entries = [*began, entry(end, broker_id=2), *back, changed([1, 2])]
+        disk = _disk({f"/store/entries/0.x/{number:020d}": data for number, data in enumerate(entries)})
+        folded = metadata.fold(disk, "/store")
+        assert folded is not None
+        assert [problem.partition(":")[0] for problem in folded.problems] == ["ineligible"] * (
+            not is_eligible
+        )
+
+
 def test_topics_and_settings_that_were_acknowledged_must_be_there() -> None:
     churn = TopicChurn(World(1).host("clients"), "nobody:1")
     churn.topics = {

@@ -1,5 +1,6 @@
 """The metadata log as it stands on the store's disk, folded by a few lines of its own, against what the
-brokers hold: leaders, ISRs, epochs, replicas, and which topics there are."""
+brokers hold: leaders, ISRs, epochs, replicas, and which topics there are. Nobody enters an ISR who is not
+registered, is fenced, or is on its way out (KIP-841)."""
 
 from __future__ import annotations
 
@@ -26,6 +27,8 @@ class Folded:
     partitions: dict[tuple[str, int], dict[str, Any]] = field(
         default_factory=dict[tuple[str, int], dict[str, Any]]
     )
+    serving: set[int] = field(default_factory=set[int])
+    """The brokers that may enter an ISR."""
     problems: list[str] = field(default_factory=list[str])
 
 
@@ -65,6 +68,10 @@ def _apply(folded: Folded, entry: dict[str, Any]) -> None:
 
 def _apply_record(folded: Folded, record: dict[str, Any]) -> None:
     match record["type"]:
+        case "BrokerRegistered":
+            folded.serving.add(record["broker_id"])
+        case "BrokerFenced" | "BrokerInControlledShutdown" | "BrokerUnregistered":
+            folded.serving.discard(record["broker_id"])
         case "TopicCreated":
             folded.topics[record["topic_id"]] = record["name"]
         case "TopicDeleted":
@@ -82,7 +89,13 @@ def _apply_record(folded: Folded, record: dict[str, Any]) -> None:
                 "partition_epoch": record.get("partition_epoch", 0),
             }
         case "PartitionChanged":
-            state = folded.partitions[record["topic_id"], record["partition"]]
+            key = record["topic_id"], record["partition"]
+            state = folded.partitions[key]
+            for entering in sorted({*(record.get("isr") or ())} - {*state["isr"]} - folded.serving):
+                folded.problems.append(
+                    f"ineligible: broker {entering} enters the ISR of {folded.topics[key[0]]}-{key[1]} "
+                    f"with entry {folded.number} of the metadata log, and does not serve"
+                )
             state.update({name: record[name] for name in FIELDS if record.get(name) is not None})
         case _:
             pass
@@ -90,7 +103,7 @@ def _apply_record(folded: Folded, record: dict[str, Any]) -> None:
 
 def compare(folded: Folded, image: ClusterImage, who: str) -> list[str]:
     """Where ``image``, which has folded everything, says something else."""
-    wrong = list(folded.problems)
+    wrong: list[str] = []
     names = sorted(folded.topics.values())
     held = sorted(topic.name for topic in image.topics())
     if names != held:
@@ -112,7 +125,7 @@ def compare_cluster(cluster: Cluster) -> list[str]:
     folded = fold(cluster.store_disk, COORDINATION)
     if folded is None:
         return []
-    return [
+    return folded.problems + [
         problem
         for node in cluster.nodes.values()
         if node.image is not None
