@@ -69,6 +69,9 @@ _SETTINGS = {
     "spark.python.unix.domain.socket.enabled": "true",
     # Dates by the calendar: 31/Feb is no date, rather than an error that asks for a decision.
     "spark.sql.legacy.timeParserPolicy": "CORRECTED",
+    # Checkpoints on this machine without checksum files, which double what each batch has to create and to
+    # rename: a micro-batch of one record takes a quarter less. Renaming is as atomic as before.
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
     # A hundred past batches in the progress are for dashboards.
     "spark.sql.streaming.numRecentProgressUpdates": "10",
 }
