@@ -104,7 +104,7 @@ FAULTS = (
         name="keep-the-fenced-in-sync",
         what="the controller lets fenced brokers and past lives into the ISR (KIP-841, KIP-903)",
         plant=keep_the_fenced_in_sync,
-        kinds=(Kind.CRASH, Kind.POWER, Kind.SESSION),
+        kinds=(Kind.PAUSE, Kind.SESSION),
         seeds=20,
     ),
     PlantedFault(

@@ -114,8 +114,8 @@ def test_whoever_enters_an_isr_serves() -> None:
     def entry(kind: str, **fields: object) -> bytes:
         return _entry(office, {"type": kind, **fields})
 
-    def changed(isr: list[int]) -> bytes:
-        return entry("PartitionChanged", topic_id="i", partition=0, isr=isr)
+    def changed(isr: list[int], leader: int = 1) -> bytes:
+        return entry("PartitionChanged", topic_id="i", partition=0, isr=isr, leader=leader)
 
     began = [
         _entry(office, {"type": "TakeOffice"}, {"type": "TopicCreated", "topic_id": "i", "name": "t"}),
@@ -124,6 +124,7 @@ def test_whoever_enters_an_isr_serves() -> None:
         changed([1]),
     ]
     for end, back, is_eligible in (
+        ("BrokerFenced", (changed([], -1), changed([1, 2], -1)), True),
         ("BrokerFenced", (), False),
         ("BrokerInControlledShutdown", (), False),
         ("BrokerUnregistered", (), False),

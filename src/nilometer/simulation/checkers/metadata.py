@@ -1,6 +1,6 @@
 """The metadata log as it stands on the store's disk, folded by a few lines of its own, against what the
-brokers hold: leaders, ISRs, epochs, replicas, and which topics there are. Nobody enters an ISR who is not
-registered, is fenced, or is on its way out (KIP-841)."""
+brokers hold: leaders, ISRs, epochs, replicas, and which topics there are. Nobody enters a leader's ISR who is
+not registered, is fenced, or is on its way out (KIP-841); without a leader it is who may come to lead."""
 
 from __future__ import annotations
 
@@ -91,12 +91,13 @@ def _apply_record(folded: Folded, record: dict[str, Any]) -> None:
         case "PartitionChanged":
             key = record["topic_id"], record["partition"]
             state = folded.partitions[key]
-            for entering in sorted({*(record.get("isr") or ())} - {*state["isr"]} - folded.serving):
+            before = {*state["isr"]}
+            state.update({name: record[name] for name in FIELDS if record.get(name) is not None})
+            for entering in sorted({*state["isr"]} - before - folded.serving) if state["leader"] >= 0 else ():
                 folded.problems.append(
                     f"ineligible: broker {entering} enters the ISR of {folded.topics[key[0]]}-{key[1]} "
                     f"with entry {folded.number} of the metadata log, and does not serve"
                 )
-            state.update({name: record[name] for name in FIELDS if record.get(name) is not None})
         case _:
             pass
 
