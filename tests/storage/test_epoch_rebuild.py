@@ -60,3 +60,18 @@ def test_a_second_cut_at_any_step_leaves_no_half_chain(seed: int) -> None:
         disk.work_again()
         log = _open(disk).logs[KEY]
         assert log.epochs.entries == entries, f"struck at step {step}"
+
+
+def test_a_chain_cut_further_than_the_log_start_that_came_back_is_filled_in() -> None:
+    """The chain is cut when the log start moves; the log start is written down later, and may be an older one
+    after a power cut. (`nilometer simulate --seed 4270 --minutes 5` came upon it.)"""
+    disk, entries = _flushed_log(1)
+    disk.crash_machine()
+    log = _open(disk).logs[KEY]
+    assert log.advance_log_start_offset(7, high_watermark=15)
+    assert log.epochs.entries == ((2, 7), (3, 9), (4, 12))
+    log.epochs.write(sync=True)
+    disk.crash_machine()
+    log = _open(disk).logs[KEY]
+    assert log.log_start_offset == 0, "nothing else remembers"
+    assert log.epochs.entries == entries

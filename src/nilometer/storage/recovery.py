@@ -107,23 +107,37 @@ class LogLoader:
     # -- what is always done
 
     def _load_epochs(self, segments: LogSegments) -> LeaderEpochCache:
-        """The epoch checkpoint, or, where that is torn or gone, what the batches say."""
+        """The epoch checkpoint, or, where that is torn or gone, what the batches say.
+
+        They also say what it leaves out at the front: it is cut as soon as the log start moves, and the log
+        start, which is written down later, may be an older one after a crash.
+        """
         path = posixpath.join(self._folder, names.LEADER_EPOCH_CHECKPOINT)
         try:
             epochs = LeaderEpochCache.load(self._files.disk, path)
         except (CorruptCheckpoint, ValueError):
             epochs = LeaderEpochCache(self._files.disk, path)
-        if not epochs.entries and segments.size:
-            epochs = LeaderEpochCache(self._files.disk, path, self._epochs_of_batches(segments))
-            epochs.write(sync=True)  # as a whole: half of it, left by another crash, would be believed
+        if not segments.size:
+            return epochs
+        known = epochs.entries
+        end_offset = known[0][1] if known else None
+        if end_offset is None or end_offset > max(self._options.log_start_offset, segments.first.base_offset):
+            missing = self._epochs_of_batches(segments, end_offset)
+            if missing:
+                rest = [entry for entry in known if entry[0] > missing[-1][0]]
+                epochs = LeaderEpochCache(self._files.disk, path, [*missing, *rest])
+                epochs.write(sync=True)  # as a whole: half of it, left by another crash, would be believed
         return epochs
 
     @staticmethod
-    def _epochs_of_batches(segments: LogSegments) -> list[tuple[int, int]]:
+    def _epochs_of_batches(segments: LogSegments, end_offset: int | None) -> list[tuple[int, int]]:
+        """Of the batches below ``end_offset``; None: of all."""
         found: list[tuple[int, int]] = []
         for segment in segments:
             try:
                 for batch in scan(segment.open_log(), 0, segment.size):
+                    if end_offset is not None and batch.header.base_offset >= end_offset:
+                        return found
                     epoch = batch.header.partition_leader_epoch
                     if epoch > (found[-1][0] if found else UNDEFINED_EPOCH):
                         found.append((epoch, batch.header.base_offset))
