@@ -131,6 +131,32 @@ def test_a_seek_or_rebalance_is_no_skip_and_no_way_back() -> None:
     assert check(history) == []
 
 
+def _back_from_the_end(history: History) -> None:
+    history.poll("s", [Seen(P, 4, "in-doubt"), Seen(P, 5, "b2")])
+    history.poll("s", [Seen(P, 2, "a2")])
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_way_back_from_what_was_deleted_is_none(when: str) -> None:
+    """Its position is out of range where it asks, and in range where it is told to begin."""
+    history = _clean()
+    if when == "before":
+        history.log_starts_at(P, 7)
+    _back_from_the_end(history)
+    if when == "after":
+        history.log_starts_at(P, 7)
+    assert check(history) == []
+
+
+def test_a_way_back_is_one_where_other_records_were_deleted() -> None:
+    history = _clean()
+    history.log_starts_at(P, 3)
+    _back_from_the_end(history)
+    history.log_starts_at(P, 6)
+    history.log_starts_at(P, 7)
+    assert {anomaly.kind for anomaly in check(history)} == {"nonmonotonic-poll"}
+
+
 def test_the_verdict_names_the_operations() -> None:
     history = _clean()
     _unseen(history)
@@ -153,6 +179,7 @@ def test_a_history_is_kept_one_operation_a_line(tmp_path: Path) -> None:
         "offset": 0,
         "transaction": None,
         "may_repeat": False,
+        "at_ms": 0,
     }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 import json
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -105,7 +106,16 @@ class Anomaly:
         return f"{self.kind} in {self.partition}: {self.story}"
 
 
-Operation = Send | Poll | Moved | ReadToEnd
+@dataclass(frozen=True, slots=True)
+class LogStart:
+    """Records below ``offset`` were seen to be deleted, as they may be."""
+
+    number: int
+    partition: Partition
+    offset: int
+
+
+Operation = Send | Poll | Moved | ReadToEnd | LogStart
 T = TypeVar("T", bound=Operation)
 
 
@@ -157,6 +167,10 @@ class History:
 
     def moved(self, consumer: str, partition: Partition | None = None) -> None:
         self._record(lambda number: Moved(number, consumer, partition))
+
+    def log_starts_at(self, partition: Partition, offset: int) -> None:
+        self.log_starts[partition] = offset
+        self._record(lambda number: LogStart(number, partition, offset))
 
     def read_to_end(self, consumer: str) -> None:
         self._record(lambda number: ReadToEnd(number, consumer))
@@ -282,6 +296,10 @@ def _misread_order(history: History, known: _Knowledge) -> Iterator[Anomaly]:
         (partition, offset): index for partition in offsets for index, offset in enumerate(offsets[partition])
     }
     position: dict[tuple[str, Partition], int] = {}
+    rises: dict[Partition, list[LogStart]] = defaultdict(list)
+    for each in history.operations:
+        if isinstance(each, LogStart):
+            rises[each.partition].append(each)
     for operation in history.operations:
         match operation:
             case Moved(consumer=consumer, partition=None):
@@ -291,13 +309,20 @@ def _misread_order(history: History, known: _Knowledge) -> Iterator[Anomaly]:
             case Poll():
                 for seen in operation.records:
                     last = position.get((operation.consumer, seen.partition))
-                    if last is not None:
+                    if last is not None and not _was_out_of_range(rises[seen.partition], operation, last + 1):
                         step = rank[seen.partition, seen.offset] - rank[seen.partition, last]
                         start = history.log_starts.get(seen.partition, 0)
                         yield from _judge_step(operation, seen, last, step, offsets, start)
                     position[operation.consumer, seen.partition] = seen.offset
             case _:
                 pass
+
+
+def _was_out_of_range(rises: list[LogStart], poll: Poll, position: int) -> bool:
+    """Whether the records at the consumer's position had been deleted, as was seen by then or a moment later.
+    Then it begins anew where its next leader's log does: further back, if that one has yet to delete them."""
+    following = bisect_right(rises, poll.number, key=lambda rise: rise.number)
+    return any(rise.offset > position for rise in rises[max(following - 1, 0) : following + 1])
 
 
 def _judge_step(

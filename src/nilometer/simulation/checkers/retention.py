@@ -90,7 +90,8 @@ class Retention:
                 f"neither deleted by anybody nor due ({known.policy})"
             )
         self.taken += 1
-        known.floor = self._history.log_starts[name] = start
+        known.floor = start
+        self._history.log_starts_at(name, start)
         known.sends = [send for send in known.sends if send.offset is None or send.offset >= start]
 
     @staticmethod
