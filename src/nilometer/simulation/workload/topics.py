@@ -2,7 +2,8 @@
 
 At the end (:meth:`TopicChurn.judge`) each topic whose creation was acknowledged, and whose deletion was
 never asked for, must be there; one whose deletion was acknowledged must not; and a setting is the last
-acknowledged value, or one of those asked for since whose outcome nobody knows.
+acknowledged value, or one of those asked for since whose outcome nobody knows. A creation that took long may
+have been asked for twice, and the first request may arrive behind the deletion: then nobody knows either.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from nilometer.wire.errors import KafkaError
 TOPICS_MAX = 6
 KEY = "max.message.bytes"
 FIRST_VALUE = 100_000
+SLOW_S = 1.0
+"""A creation that takes longer may have been tried again."""
 
 
 class Fate(enum.Enum):
@@ -35,6 +38,8 @@ class KnownTopic:
     fate: Fate = Fate.UNKNOWN
     values: set[str] = field(default_factory=set[str])
     """What its setting may be; empty: not looked at."""
+    may_come_back: bool = False
+    """Whether a request to create it may still be on its way."""
 
 
 class TopicChurn:
@@ -102,6 +107,7 @@ class TopicChurn:
         self._numbers += 1
         name = f"churn{self._numbers}"
         topic = self.topics[name] = KnownTopic()
+        began_s = asyncio.get_running_loop().time()
         await admin.create_topic(
             NewTopic(
                 name, 1 + runtime.entropy.below(3), 1 + runtime.entropy.below(3), {KEY: str(FIRST_VALUE)}
@@ -109,6 +115,7 @@ class TopicChurn:
         )
         topic.fate = Fate.IS
         topic.values = {str(FIRST_VALUE)}
+        topic.may_come_back = asyncio.get_running_loop().time() - began_s > SLOW_S
 
     async def _delete(self, admin: Admin, name: str) -> None:
         topic = self.topics[name]
@@ -116,7 +123,8 @@ class TopicChurn:
         problem = (await admin.delete_topics([name]))[name]
         if problem is not None:
             raise problem
-        topic.fate = Fate.IS_NOT
+        if not topic.may_come_back:
+            topic.fate = Fate.IS_NOT
 
     async def _alter(self, admin: Admin, name: str) -> None:
         topic = self.topics[name]
