@@ -71,6 +71,16 @@ class BodyReader:
             self.varint()
             self.take(self.varint())
 
+    def tagged_field(self, wanted: int) -> memoryview | None:
+        """The value of one tagged field; all others are for somebody else."""
+        found: memoryview | None = None
+        for _ in range(self.varint()):
+            tag, length = self.varint(), self.varint()
+            value = self.take(length)
+            if tag == wanted:
+                found = value
+        return found
+
     def take(self, length: int) -> memoryview:
         end = self.position + length
         if length < 0 or end > self.end:

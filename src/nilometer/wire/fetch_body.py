@@ -153,12 +153,8 @@ def _forgotten_topic(reader: BodyReader, version: int) -> ForgottenTopic:
 
 
 def _replica_state(reader: BodyReader) -> tuple[int, int]:
-    """Out of the request's tagged fields; all others are for somebody else."""
-    replica = _NOBODY
-    for _ in range(reader.varint()):
-        tag, length = reader.varint(), reader.varint()
-        value = reader.take(length)
-        if tag == _REPLICA_STATE_TAG:
-            replica_id, replica_epoch = _REPLICA_STATE.unpack_from(value)
-            replica = replica_id, replica_epoch
-    return replica
+    value = reader.tagged_field(_REPLICA_STATE_TAG)
+    if value is None:
+        return _NOBODY
+    replica_id, replica_epoch = _REPLICA_STATE.unpack_from(value)
+    return replica_id, replica_epoch

@@ -122,12 +122,8 @@ def _partition(reader: BodyReader, topic_id: UUID) -> FetchedFromLeader:
 
 
 def _diverging(reader: BodyReader) -> tuple[int, int]:
-    """Out of the partition's tagged fields; the others are for consumers."""
-    found = _IN_AGREEMENT
-    for _ in range(reader.varint()):
-        tag, length = reader.varint(), reader.varint()
-        value = reader.take(length)
-        if tag == _DIVERGING_TAG:
-            epoch, end_offset = _DIVERGING(value)
-            found = epoch, end_offset
-    return found
+    value = reader.tagged_field(_DIVERGING_TAG)
+    if value is None:
+        return _IN_AGREEMENT
+    epoch, end_offset = _DIVERGING(value)
+    return epoch, end_offset

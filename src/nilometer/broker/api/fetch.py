@@ -136,7 +136,7 @@ class _Fetch:
 
     @property
     def _news_wait_ms(self) -> int:
-        """None where consumers read from followers: they wait for that very news (KIP-392)."""
+        """0 (at once) where consumers read from followers: they wait for that very news (KIP-392)."""
         return 0 if self._services.replicas.serves_from_followers else NEWS_WAIT_MS
 
     @property
