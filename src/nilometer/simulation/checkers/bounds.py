@@ -67,7 +67,7 @@ class Bounds:
     def waiting_at_rest(self) -> list[str]:
         """What is to come to nothing, and has not yet."""
         return [
-            f"not at rest: {self._say(node, kind, found, limit)}"
+            f"not at rest: {_say(node.name, kind, found, limit)}"
             for node, broker in self._serving()
             for kind, found, limit in _at_rest(broker)
             if found > limit
@@ -89,11 +89,7 @@ class Bounds:
     def _hold(self, who: str, kind: str, found: int, limit: int) -> None:
         self.highest[kind] = max(found, self.highest.get(kind, 0))
         if found > limit and len(self.violations) < VIOLATIONS_MAX:
-            self.violations.append(f"bounds: {who} has {found} {kind}; there may be {limit}")
-
-    @staticmethod
-    def _say(node: BrokerNode, kind: str, found: int, limit: int) -> str:
-        return f"{node.name} has {found} {kind}; there may be {limit}"
+            self.violations.append(f"bounds: {_say(who, kind, found, limit)}")
 
     def _always(self, node: BrokerNode, broker: Broker, producers: int) -> Iterator[tuple[str, int, int]]:
         services, connections = broker.services, _connections(broker)
@@ -128,6 +124,10 @@ class Bounds:
         return sum(
             len(each.entries) if isinstance(each, FolderNode) else 1 for each in folder.entries.values()
         )
+
+
+def _say(who: str, kind: str, found: int, limit: int) -> str:
+    return f"{who} has {found} {kind}; there may be {limit}"
 
 
 def _connections(broker: Broker) -> list[Connection]:

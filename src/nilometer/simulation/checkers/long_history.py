@@ -41,7 +41,8 @@ class LongHistory(History):
         news: list[Seen] = []
         for seen in records:
             values = self._values.setdefault(seen.partition, {})
-            if values.setdefault(seen.offset, seen.value) is seen.value:
+            if seen.offset not in values:
+                values[seen.offset] = seen.value
                 if news and not _follows(seen, news[-1]):
                     self._keep(FIRST_SEEN.format(consumer), news, transaction)
                     news = []

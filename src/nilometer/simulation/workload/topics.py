@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nilometer.client.admin.admin import Admin
 from nilometer.client.admin.descriptions import ConfigChange, NewTopic, ResourceType
 from nilometer.runtime import Runtime
-from nilometer.simulation.world import Host, Process
+from nilometer.simulation.workload.admin_program import AdminProgram
+from nilometer.simulation.world import Host
 from nilometer.wire.errors import KafkaError
 
 TOPICS_MAX = 6
@@ -42,24 +42,16 @@ class KnownTopic:
     """Whether a request to create it may still be on its way."""
 
 
-class TopicChurn:
+class TopicChurn(AdminProgram):
+    """It keeps its connections from step to step, until something goes wrong."""
+
+    gap_s = (0.5, 6.0)
+
     def __init__(self, host: Host, bootstrap_servers: str) -> None:
-        self.name = "churn"
-        self.problems: Counter[str] = Counter()
+        super().__init__("churn", host, bootstrap_servers)
         self.topics: dict[str, KnownTopic] = {}
         self.done = 0
-        self.process: Process | None = None
-        self._host = host
-        self._bootstrap_servers = bootstrap_servers
-        self._stopping = False
         self._numbers = 0
-
-    def start(self) -> Process:
-        self.process = self._host.start(self.name, self._main)
-        return self.process
-
-    def stop(self) -> None:
-        self._stopping = True
 
     def judge(self, present: Mapping[str, str | None]) -> list[str]:
         """``present``: the topics there are, each with the value of the setting (None: not known)."""
@@ -77,16 +69,10 @@ class TopicChurn:
 
     async def _main(self, runtime: Runtime) -> None:
         while not self._stopping:
-            settings = {
-                "bootstrap.servers": self._bootstrap_servers,
-                "client.id": self.name,
-                "request.timeout.ms": 10_000,
-                "default.api.timeout.ms": 20_000,
-            }
             try:
-                async with Admin(runtime, settings) as admin:
+                async with Admin(runtime, self._settings) as admin:
                     while not self._stopping:
-                        await asyncio.sleep(runtime.entropy.uniform(0.5, 6.0))
+                        await asyncio.sleep(runtime.entropy.uniform(*self.gap_s))
                         await self._step(runtime, admin)
                         self.done += 1
             except KafkaError as problem:

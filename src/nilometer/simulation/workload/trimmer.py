@@ -5,8 +5,6 @@ Now and then it asks for more than was ever written, which nobody may agree to.
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
 from collections.abc import Sequence
 
 from nilometer.client.admin.admin import Admin
@@ -14,54 +12,29 @@ from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.offsets.special_timestamps import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.retention import Retention
-from nilometer.simulation.world import Host, Process
+from nilometer.simulation.workload.admin_program import AdminProgram
+from nilometer.simulation.world import Host
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Api, Message
 
-GAP_S = (4.0, 30.0)
 NEVER_WRITTEN = 1_000_000
 TOO_FAR_OF = 8
 
 
-class Trimmer:
+class Trimmer(AdminProgram):
+    gap_s = (4.0, 30.0)
+
     def __init__(
         self, host: Host, bootstrap_servers: str, partitions: Sequence[TopicPartition], retention: Retention
     ) -> None:
-        self.name = "trimmer"
-        self.problems: Counter[str] = Counter()
+        super().__init__("trimmer", host, bootstrap_servers)
         self.troubles: list[str] = []
         self.trimmed = 0
-        self.process: Process | None = None
-        self._host = host
-        self._bootstrap_servers = bootstrap_servers
         self._partitions = list(partitions)
         self._retention = retention
-        self._stopping = False
 
-    def start(self) -> Process:
-        self.process = self._host.start(self.name, self._main)
-        return self.process
-
-    def stop(self) -> None:
-        self._stopping = True
-
-    async def _main(self, runtime: Runtime) -> None:
-        settings = {
-            "bootstrap.servers": self._bootstrap_servers,
-            "client.id": self.name,
-            "request.timeout.ms": 10_000,
-            "default.api.timeout.ms": 20_000,
-        }
-        while not self._stopping:
-            await asyncio.sleep(runtime.entropy.uniform(*GAP_S))
-            try:
-                async with Admin(runtime, settings) as admin:
-                    await self._trim(runtime, admin)
-            except KafkaError as problem:
-                self.problems[problem.code.name] += 1
-
-    async def _trim(self, runtime: Runtime, admin: Admin) -> None:
+    async def _step(self, runtime: Runtime, admin: Admin) -> None:
         partition = runtime.entropy.choice(self._partitions)
         first = (await admin.list_offsets({partition: EARLIEST_TIMESTAMP}))[partition].offset
         last = (await admin.list_offsets({partition: LATEST_TIMESTAMP}))[partition].offset

@@ -1,0 +1,53 @@
+"""A program that asks the cluster for something through an Admin, now and then, as a process of its own.
+
+A refusal is counted and not judged: what must hold in spite of it is for the checkers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import Counter
+
+from nilometer.client.admin.admin import Admin
+from nilometer.runtime import Runtime
+from nilometer.simulation.world import Host, Process
+from nilometer.wire.errors import KafkaError
+
+
+class AdminProgram(ABC):
+    gap_s: tuple[float, float]
+    """How long it rests before it asks again: drawn between these."""
+
+    def __init__(self, name: str, host: Host, bootstrap_servers: str) -> None:
+        self.name = name
+        self.problems: Counter[str] = Counter()
+        self.process: Process | None = None
+        self._host = host
+        self._settings = {
+            "bootstrap.servers": bootstrap_servers,
+            "client.id": name,
+            "request.timeout.ms": 10_000,
+            "default.api.timeout.ms": 20_000,
+        }
+        self._stopping = False
+
+    def start(self) -> Process:
+        self.process = self._host.start(self.name, self._main)
+        return self.process
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    async def _main(self, runtime: Runtime) -> None:
+        while not self._stopping:
+            await asyncio.sleep(runtime.entropy.uniform(*self.gap_s))
+            try:
+                async with Admin(runtime, self._settings) as admin:
+                    await self._step(runtime, admin)
+            except KafkaError as problem:
+                self.problems[problem.code.name] += 1
+
+    @abstractmethod
+    async def _step(self, runtime: Runtime, admin: Admin) -> None:
+        """Ask once. Raises KafkaError."""
