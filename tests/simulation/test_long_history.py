@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from nilometer.simulation.checkers.history import History, Seen, check
+from nilometer.simulation.checkers.history import History, Seen
+from nilometer.simulation.checkers.history_judge import check
 from nilometer.simulation.checkers.long_history import LongHistory
 
 PARTITIONS = ("t-0", "t-1")

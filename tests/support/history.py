@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from nilometer.simulation.checkers.history import (
-    Anomaly,
     History,
     Moved,
     Outcome,
@@ -11,7 +10,7 @@ from nilometer.simulation.checkers.history import (
     ReadToEnd,
     Seen,
     Send,
-    check,
 )
+from nilometer.simulation.checkers.history_judge import Anomaly, check
 
 __all__ = ["Anomaly", "History", "Moved", "Outcome", "Poll", "ReadToEnd", "Seen", "Send", "check"]

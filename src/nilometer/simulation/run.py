@@ -23,7 +23,8 @@ from nilometer.simulation.checkers.beliefs import Beliefs
 from nilometer.simulation.checkers.bounds import Bounds
 from nilometer.simulation.checkers.convergence import group_unwell, unwell
 from nilometer.simulation.checkers.groups import GroupLedger
-from nilometer.simulation.checkers.history import Outcome, check
+from nilometer.simulation.checkers.history import Outcome
+from nilometer.simulation.checkers.history_judge import check
 from nilometer.simulation.checkers.long_history import LongHistory
 from nilometer.simulation.checkers.retention import Policy, Retention
 from nilometer.simulation.cluster import Cluster

@@ -1,0 +1,246 @@
+"""The judge of a history: every anomaly, named with the operations that show it. Pure.
+
+Positions need not be contiguous, since markers take offsets: what lies between two positions is only what the
+history itself knows to be there.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from nilometer.simulation.checkers.history import (
+    History,
+    LogStart,
+    Moved,
+    Outcome,
+    Partition,
+    Poll,
+    ReadToEnd,
+    Seen,
+    Send,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    kind: str
+    partition: Partition
+    story: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} in {self.partition}: {self.story}"
+
+
+def check(history: History) -> list[Anomaly]:
+    """Every anomaly there is, in the order of the rules."""
+    knowledge = _Knowledge.of(history)
+    return [
+        *_inconsistent_offsets(knowledge),
+        *_duplicates(history, knowledge),
+        *_aborted_reads(history, knowledge),
+        *_lost_writes(history, knowledge),
+        *_nonmonotonic_sends(history),
+        *_misread_order(history, knowledge),
+        *_unseen(history),
+        *_transaction_cycles(history),
+    ]
+
+
+def _lists() -> defaultdict[Any, list[str]]:
+    return defaultdict(list)
+
+
+@dataclass(slots=True)
+class _Knowledge:
+    """What acknowledgements and polls together say about each partition, with the witnesses."""
+
+    at: dict[tuple[Partition, int], dict[str, list[str]]]
+    places: dict[tuple[Partition, str], dict[int, list[str]]]
+    read: dict[tuple[Partition, str], list[str]]
+    last_read: dict[Partition, int]
+
+    @classmethod
+    def of(cls, history: History) -> _Knowledge:
+        known = cls(
+            defaultdict(lambda: defaultdict(list)),
+            defaultdict(lambda: defaultdict(list)),
+            defaultdict(list),
+            {},
+        )
+        for send in history.sends:
+            if send.offset is not None:
+                known._learn(send.partition, send.offset, send.value, str(send))
+        for poll in history.polls:
+            for seen in poll.records:
+                known._learn(seen.partition, seen.offset, seen.value, str(poll))
+                known.read[seen.partition, seen.value].append(str(poll))
+                known.last_read[seen.partition] = max(seen.offset, known.last_read.get(seen.partition, -1))
+        return known
+
+    def _learn(self, partition: Partition, offset: int, value: str, witness: str) -> None:
+        self.at[partition, offset][value].append(witness)
+        self.places[partition, value][offset].append(witness)
+
+
+def _inconsistent_offsets(known: _Knowledge) -> Iterator[Anomaly]:
+    for (partition, offset), values in sorted(known.at.items()):
+        if len(values) > 1:
+            story = "; ".join(f"{value} ({witnesses[0]})" for value, witnesses in sorted(values.items()))
+            yield Anomaly("inconsistent-offsets", partition, f"offset {offset} holds {story}")
+
+
+def _duplicates(history: History, known: _Knowledge) -> Iterator[Anomaly]:
+    excused = {(send.partition, send.value) for send in history.sends if send.may_repeat}
+    for (partition, value), places in sorted(known.places.items()):
+        if len(places) > 1 and (partition, value) not in excused:
+            story = "; ".join(f"{offset} ({witnesses[0]})" for offset, witnesses in sorted(places.items()))
+            yield Anomaly("duplicate", partition, f"{value} is at {story}")
+
+
+def _aborted_reads(history: History, known: _Knowledge) -> Iterator[Anomaly]:
+    for send in history.sends:
+        witnesses = known.read.get((send.partition, send.value))
+        if send.outcome is Outcome.FAILED and witnesses:
+            yield Anomaly("aborted-read", send.partition, f"{send}; yet {witnesses[0]} with it")
+
+
+def _lost_writes(history: History, known: _Knowledge) -> Iterator[Anomaly]:
+    for send in history.sends:
+        if send.outcome is not Outcome.OK or send.offset is None or history.may_be_gone(send):
+            continue
+        read_to = known.last_read.get(send.partition, -1)
+        if read_to > send.offset and (send.partition, send.value) not in known.read:
+            yield Anomaly("lost-write", send.partition, f"{send}; offset {read_to} was read, it never was")
+
+
+def _nonmonotonic_sends(history: History) -> Iterator[Anomaly]:
+    acknowledged: dict[tuple[str, Partition], list[Send]] = defaultdict(list)
+    for send in history.sends:
+        if send.outcome is Outcome.OK and send.offset is not None and not send.may_repeat:
+            acknowledged[send.producer, send.partition].append(send)
+    for (_, partition), sends in sorted(acknowledged.items()):
+        for earlier, later in pairwise(sends):
+            if (later.offset or 0) <= (earlier.offset or 0):
+                yield Anomaly("nonmonotonic-send", partition, f"{earlier}; then {later}")
+
+
+def _misread_order(history: History, known: _Knowledge) -> Iterator[Anomaly]:
+    """poll-skip and nonmonotonic-poll, between polls and inside one."""
+    offsets: dict[Partition, list[int]] = defaultdict(list)
+    for partition, offset in sorted(known.at):
+        offsets[partition].append(offset)
+    rank = {
+        (partition, offset): index for partition in offsets for index, offset in enumerate(offsets[partition])
+    }
+    position: dict[tuple[str, Partition], int] = {}
+    rises: dict[Partition, list[LogStart]] = defaultdict(list)
+    for each in history.operations:
+        if isinstance(each, LogStart):
+            rises[each.partition].append(each)
+    for operation in history.operations:
+        match operation:
+            case Moved(consumer=consumer, partition=None):
+                position = {key: last for key, last in position.items() if key[0] != consumer}
+            case Moved(consumer=consumer, partition=str(partition)):
+                position.pop((consumer, partition), None)
+            case Poll():
+                for seen in operation.records:
+                    last = position.get((operation.consumer, seen.partition))
+                    if last is not None and not _was_out_of_range(rises[seen.partition], operation, last + 1):
+                        step = rank[seen.partition, seen.offset] - rank[seen.partition, last]
+                        start = history.log_starts.get(seen.partition, 0)
+                        yield from _judge_step(operation, seen, last, step, offsets, start)
+                    position[operation.consumer, seen.partition] = seen.offset
+            case _:
+                pass
+
+
+def _was_out_of_range(rises: list[LogStart], poll: Poll, position: int) -> bool:
+    """Whether the records at the consumer's position had been deleted, as was seen by then or a moment later.
+    Then it begins anew where its next leader's log does: further back, if that one has yet to delete them."""
+    following = bisect_right(rises, poll.number, key=lambda rise: rise.number)
+    return any(rise.offset > position for rise in rises[max(following - 1, 0) : following + 1])
+
+
+def _judge_step(
+    poll: Poll, seen: Seen, last: int, step: int, offsets: dict[Partition, list[int]], start: int
+) -> Iterator[Anomaly]:
+    if step <= 0:
+        yield Anomaly("nonmonotonic-poll", seen.partition, f"{poll}: {last}, then {seen.offset}")
+    elif step > 1:
+        first = max(last + 1, start)
+        jumped = [offset for offset in offsets[seen.partition] if first <= offset < seen.offset]
+        story = f"{poll}: {last}, then {seen.offset}, over {jumped[:5]}{'…' if len(jumped) > 5 else ''}"
+        if jumped:
+            yield Anomaly("poll-skip", seen.partition, story)
+
+
+def _unseen(history: History) -> Iterator[Anomaly]:
+    finishers = sorted({each.consumer for each in history.operations if isinstance(each, ReadToEnd)})
+    for consumer in finishers:
+        read = {
+            (seen.partition, seen.value)
+            for poll in history.polls
+            if poll.consumer == consumer
+            for seen in poll.records
+        }
+        for send in history.sends:
+            is_there = send.outcome is Outcome.OK and not history.may_be_gone(send)
+            if is_there and (send.partition, send.value) not in read:
+                yield Anomaly("unseen", send.partition, f"{send}; {consumer} read to the end without it")
+
+
+def _transaction_cycles(history: History) -> Iterator[Anomaly]:
+    """G0 (a cycle of write-write order alone) and G1c (of write-write and write-read order)."""
+    writes: dict[Partition, list[tuple[int, str, str]]] = defaultdict(list)
+    writer: dict[tuple[Partition, str], str] = {}
+    for send in history.sends:
+        if send.transaction is not None and send.outcome is Outcome.OK and send.offset is not None:
+            writes[send.partition].append((send.offset, send.transaction, send.value))
+            writer[send.partition, send.value] = send.transaction
+    write_write: dict[str, set[str]] = defaultdict(set)
+    for each in writes.values():
+        for (_, before, _), (_, after, _) in pairwise(sorted(each)):
+            if before != after:
+                write_write[before].add(after)
+    both = defaultdict(set, {before: set(after) for before, after in write_write.items()})
+    for poll in history.polls:
+        for seen in poll.records:
+            wrote = writer.get((seen.partition, seen.value))
+            if poll.transaction is not None and wrote is not None and wrote != poll.transaction:
+                both[wrote].add(poll.transaction)
+    g0 = _cycle(write_write)
+    if g0:
+        yield Anomaly("G0", "transactions", " → ".join(g0))
+    g1c = _cycle(both)
+    if g1c and not g0:
+        yield Anomaly("G1c", "transactions", " → ".join(g1c))
+
+
+def _cycle(edges: dict[str, set[str]]) -> list[str]:
+    """One cycle, or nothing; depth first, without recursion."""
+    done: set[str] = set()
+    for root in sorted(edges):
+        path: list[str] = []
+        pending: list[tuple[str, Iterator[str]]] = [(root, iter(sorted(edges.get(root, ()))))]
+        if root in done:
+            continue
+        path.append(root)
+        while pending:
+            node, following = pending[-1]
+            successor = next(following, None)
+            if successor is None:
+                done.add(node)
+                path.pop()
+                pending.pop()
+            elif successor in path:
+                return [*path[path.index(successor) :], successor]
+            elif successor not in done:
+                path.append(successor)
+                pending.append((successor, iter(sorted(edges.get(successor, ())))))
+    return []
