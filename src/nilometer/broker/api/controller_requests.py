@@ -3,12 +3,18 @@
 Whichever broker a client asks, the controller decides. While nobody is in office, or the one who was has just
 gone, the request waits and tries again. This broker has folded what was decided before it answers, so that a
 client that asks it next finds its own change.
+
+A request with a ``timeout_ms`` is answered within it: REQUEST_TIMED_OUT where the change is not applied by
+then. What has not begun to be decided at that time never will be; what has begun goes on, and its outcome is
+not known to the client.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable
+from datetime import timedelta
 from typing import TypeVar
 
 from nilometer.broker.api.spec import Request, spawn
@@ -27,6 +33,9 @@ Respond = Callable[[Services, Request, R], Reply]
 Refuse = Callable[[Services, Request, ErrorCode, str], Reply]
 
 PATIENCE_MS = 15_000
+"""How long a request without a time-out of its own waits for a controller."""
+TIMEOUT_MS_MAX = 60_000
+"""No request waits for longer, whatever it asks for."""
 RETRY_S = 0.05
 
 
@@ -45,17 +54,25 @@ def on_controller(
     mistaken, and believing it would stop a broker that is well.
     """
 
+    clock = services.runtime.clock
+    timeout_ms = _timeout_ms(request)
+    deadline_ms = clock.monotonic_ms() + (PATIENCE_MS if timeout_ms is None else timeout_ms)
+
+    def decide_in_time(image: ClusterImage) -> Decision[R]:
+        if timeout_ms is not None and clock.monotonic_ms() >= deadline_ms:
+            raise KafkaError(ErrorCode.request_timed_out, f"not decided within {timeout_ms} ms")
+        return decide(image)
+
     async def answer() -> Reply:
         if brokers_only and not _is_forwarded(request):
             why = "Only brokers may ask this."
             return refuse(services, request, ErrorCode.cluster_authorization_failed, why)
-        clock = services.runtime.clock
-        deadline_ms = clock.monotonic_ms() + PATIENCE_MS
         while True:
             try:
                 if services.controller.is_in_office or _is_forwarded(request):
-                    return respond(services, request, await services.controller.decide(decide))
-                return await _send_on(services, request)
+                    return respond(services, request, await services.controller.decide(decide_in_time))
+                left_ms = None if timeout_ms is None else deadline_ms - clock.monotonic_ms()
+                return await _send_on(services, request, left_ms)
             except CoordinationError as problem:
                 failure = ErrorCode.request_timed_out, str(problem)
             except KafkaError as problem:
@@ -67,15 +84,34 @@ def on_controller(
                 return refuse(services, request, *failure)
             await asyncio.sleep(RETRY_S)
 
-    return spawn(services, answer())
+    async def answer_in_time(within_ms: int) -> Reply:
+        answering = spawn(services, answer())
+        try:
+            async with asyncio.timeout(within_ms / 1000):
+                return await asyncio.shield(answering)
+        except TimeoutError:
+            why = f"The change was not applied within {within_ms} ms."
+            return refuse(services, request, ErrorCode.request_timed_out, why)
+
+    return spawn(services, answer() if timeout_ms is None else answer_in_time(timeout_ms))
+
+
+def _timeout_ms(request: Request) -> int | None:
+    """What the request allows for its change; None where its API has no such field."""
+    timeout: timedelta | None = request.field("timeout")
+    return None if timeout is None else min(max(messages.milliseconds(timeout), 0), TIMEOUT_MS_MAX)
 
 
 def _is_forwarded(request: Request) -> bool:
     return (request.header.client_id or "").startswith(FORWARDED_PREFIX)
 
 
-async def _send_on(services: Services, request: Request) -> Reply:
-    response = await services.controller_channel.send(request.body)
+async def _send_on(services: Services, request: Request, left_ms: int | None) -> Reply:
+    """``left_ms``: what is left of the request's own time-out, if it has one."""
+    body = request.body
+    if left_ms is not None:
+        body = dataclasses.replace(body, timeout=timedelta(milliseconds=max(left_ms, 0)))
+    response = await services.controller_channel.send(body, timeout_ms=left_ms)
     await services.metadata.catch_up()
     header = request.header
     return (messages.encode_response(header.correlation_id, header.api_key, header.api_version, response),)

@@ -28,10 +28,13 @@ class ControllerChannel:
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
 
-    async def send(self, request: Message) -> Message:
-        """A request whose type fixes its version. Raises KafkaError; what came of it is then not known."""
+    async def send(self, request: Message, *, timeout_ms: int | None = None) -> Message:
+        """A request whose type fixes its version. Raises KafkaError; what came of it is then not known.
+
+        ``timeout_ms``: how long the response is waited for, if that is longer than usual.
+        """
         connection = await self._connect()
-        return await connection.send(request)
+        return await connection.send(request, timeout_ms=max(timeout_ms or 0, REQUEST_TIMEOUT_MS))
 
     async def call(self, api_key: int, make: Callable[[Api], Message]) -> Message:
         """A request in the newest version that both brokers speak. Raises KafkaError."""
