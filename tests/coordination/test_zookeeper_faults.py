@@ -94,6 +94,27 @@ def test_a_server_that_hangs_puts_the_owner_in_doubt_before_its_session_ends(zyg
         Cluster(zygote, "zookeeper", f"zookeeper://{ensemble.hosts}/hang", 1500).run(story)
 
 
+def test_a_follower_that_is_cut_off_from_its_leader_renews_no_lease(zygote: Zygote) -> None:
+    """It answers reads all the while; the others end the session meanwhile, and let another broker lead."""
+
+    async def story(cluster: Cluster) -> None:
+        member = await cluster.start(1)
+        assert await member.call("is_live") is True
+        for server in ensemble.servers:
+            if server is not follower:
+                server.signal(signal.SIGSTOP)
+        async with asyncio.timeout(15):
+            while await member.call("is_live"):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        assert await asyncio.to_thread(lambda: follower.mode) == "follower", "it serves on"
+        assert (await member.refusal("append", 0, "x")).kind == "StoreUnavailable"
+
+    with running_ensemble(3, sync_limit=150) as ensemble:
+        follower = ensemble.followers()[0]
+        setting = f"zookeeper://{follower.host}:{follower.port}/lease"
+        Cluster(zygote, "zookeeper", setting, 1500).run(story)
+
+
 def test_no_server_at_all_is_said_clearly(zygote: Zygote) -> None:
     async def story(cluster: Cluster) -> None:
         member = await cluster.start(opened=False)

@@ -16,7 +16,7 @@ import socket
 import sys
 from typing import Any
 
-import nilometer.coordination.zookeeper  # noqa: F401  # loaded before the fork
+import nilometer.coordination.zookeeper.kazoo_bridge  # noqa: F401  # loaded before the fork
 from nilometer.coordination import (
     CoordinationError,
     CoordinationStore,

@@ -39,7 +39,9 @@ class ZooKeeperServer:
         port: int,
         members: dict[int, tuple[int, int]],
         host: str = "127.0.0.1",
+        sync_limit: int = 10,
     ) -> None:
+        """``sync_limit``: after so many ticks of 200 ms without its leader a follower stops to serve."""
         self._folder = folder
         self.host = host
         self.port = port
@@ -50,7 +52,7 @@ class ZooKeeperServer:
             "tickTime=200",
             "minSessionTimeout=400",
             "initLimit=25",
-            "syncLimit=10",
+            f"syncLimit={sync_limit}",
             f"dataDir={folder}/data",
             f"clientPort={self.port}",
             f"clientPortAddress={host}",
@@ -109,11 +111,11 @@ class ZooKeeperServer:
 
 
 class ZooKeeperEnsemble:
-    def __init__(self, folder: Path, size: int, host: str = "127.0.0.1") -> None:
+    def __init__(self, folder: Path, size: int, host: str = "127.0.0.1", sync_limit: int = 10) -> None:
         ports = free_ports(3 * size)
         members = {i + 1: (ports[size + 2 * i], ports[size + 2 * i + 1]) for i in range(size)}
         self.servers = [
-            ZooKeeperServer(folder / str(number), number, ports[number - 1], members, host)
+            ZooKeeperServer(folder / str(number), number, ports[number - 1], members, host, sync_limit)
             for number in members
         ]
 
@@ -127,6 +129,9 @@ class ZooKeeperEnsemble:
         for server in self.servers:
             server.wait_ready()
 
+    def followers(self) -> list[ZooKeeperServer]:
+        return [server for server in self.servers if server.mode == "follower"]
+
     def leader(self) -> ZooKeeperServer:
         return next(server for server in self.servers if server.mode in ("leader", "standalone"))
 
@@ -136,9 +141,9 @@ class ZooKeeperEnsemble:
 
 
 @contextlib.contextmanager
-def running_ensemble(size: int = 1) -> Iterator[ZooKeeperEnsemble]:
+def running_ensemble(size: int = 1, sync_limit: int = 10) -> Iterator[ZooKeeperEnsemble]:
     with tempfile.TemporaryDirectory(prefix="nilometer-zookeeper-") as folder:
-        ensemble = ZooKeeperEnsemble(Path(folder), size)
+        ensemble = ZooKeeperEnsemble(Path(folder), size, sync_limit=sync_limit)
         try:
             ensemble.start()
             yield ensemble

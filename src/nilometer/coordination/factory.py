@@ -12,6 +12,8 @@ from typing import Protocol
 from nilometer.coordination.local import LocalStore
 from nilometer.coordination.local.reader import LocalReader
 from nilometer.coordination.store import CoordinationStore, Entry, Snapshot, StoreRefused
+from nilometer.coordination.zookeeper import ZooKeeperStore
+from nilometer.coordination.zookeeper.ensemble import Connect
 from nilometer.runtime import Runtime
 
 
@@ -29,9 +31,13 @@ def make_store(
         folder = rest or local_folder
         return LocalStore(runtime, folder, session_timeout_ms=session_timeout_ms, cluster_id=cluster_id)
     if scheme == "zookeeper" and rest.startswith("//") and len(rest) > 2:
-        from nilometer.coordination.zookeeper import ZooKeeperStore  # kazoo is loaded where it is used only
-
-        return ZooKeeperStore(runtime, rest[2:], session_timeout_ms=session_timeout_ms, cluster_id=cluster_id)
+        return ZooKeeperStore(
+            runtime,
+            rest[2:],
+            _connect(rest[2:]),
+            session_timeout_ms=session_timeout_ms,
+            cluster_id=cluster_id,
+        )
     raise _not_understood(setting)
 
 
@@ -51,12 +57,16 @@ async def open_reader(setting: str, runtime: Runtime) -> StoreReader:
     if scheme == "local" and rest:
         return LocalReader(runtime.disk, rest)
     if scheme == "zookeeper" and rest.startswith("//") and len(rest) > 2:
-        from nilometer.coordination.zookeeper import ZooKeeperStore
-
-        store = ZooKeeperStore(runtime, rest[2:], create=False)
+        store = ZooKeeperStore(runtime, rest[2:], _connect(rest[2:]), create=False)
         await store.open()
         return store
     raise _not_understood(setting)
+
+
+def _connect(hosts: str) -> Connect:
+    from nilometer.coordination.zookeeper.kazoo_bridge import KazooBridge  # loaded where it is used only
+
+    return lambda timeout_ms, on_connected, on_lost: KazooBridge(hosts, timeout_ms, on_connected, on_lost)
 
 
 def _not_understood(setting: str) -> StoreRefused:

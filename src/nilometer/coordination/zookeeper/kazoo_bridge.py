@@ -21,71 +21,29 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 from kazoo import exceptions as kazoo_exceptions
 from kazoo.client import KazooClient, KazooState
+from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.serialization import Connect
+
+from nilometer.coordination.zookeeper.ensemble import (
+    RECONNECT_S,
+    BadVersion,
+    CheckExists,
+    Create,
+    Delete,
+    Disconnected,
+    Node,
+    NodeExists,
+    NoNode,
+    SessionEnded,
+    SetVersion,
+    Step,
+)
 
 logger = logging.getLogger(__name__)
-
-RECONNECT_S = 0.05
-"""About what kazoo takes to begin a new session after the old one ended."""
-
-
-class NodeExists(Exception):
-    pass
-
-
-class NoNode(Exception):
-    pass
-
-
-class BadVersion(Exception):
-    pass
-
-
-class Disconnected(Exception):
-    """No server answered in time, or the session ended. A write may have happened."""
-
-
-class SessionEnded(Disconnected):
-    """The servers ended the session. What was under way may have happened before."""
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    data: bytes
-    version: int
-    created_zxid: int
-    owner: int
-
-
-@dataclass(frozen=True, slots=True)
-class Create:
-    path: str
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class SetVersion:
-    """Write nothing to a node that has exactly this version, which makes it one more."""
-
-    path: str
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class CheckExists:
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class Delete:
-    path: str
-
-
-Step = Create | SetVersion | CheckExists | Delete
 
 
 def _translated(error: BaseException) -> Exception:
@@ -102,7 +60,27 @@ def _translated(error: BaseException) -> Exception:
             return Disconnected(f"{type(error).__name__} {error}".strip())
 
 
+class _Connection(ConnectionHandler):
+    """kazoo's connection, which also notes what kazoo keeps to itself."""
+
+    server = ""
+    session_timeout_ms = 0
+    """What the server granted; 0 before the first connection."""
+
+    def _connect(self, host: str, hostip: str, port: int) -> Any:
+        self._trying = f"{host}:{port}"
+        return super()._connect(host, hostip, port)
+
+    def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
+        outcome: Any = super()._invoke(timeout, request, xid)
+        if isinstance(request, Connect) and outcome[0].time_out > 0:
+            self.server, self.session_timeout_ms = self._trying, outcome[0].time_out
+        return outcome
+
+
 class KazooBridge:
+    """An ``Ensemble`` of real servers. ``ensemble.py`` has the rules of its calls."""
+
     def __init__(
         self,
         hosts: str,
@@ -110,21 +88,33 @@ class KazooBridge:
         on_connected: Callable[[], None],
         on_lost: Callable[[], None],
     ) -> None:
-        self._timeout_s = timeout_ms / 1000
+        self._asked_timeout_ms = timeout_ms
         self._on_connected = on_connected
         self._on_lost = on_lost
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="zookeeper")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: Any = KazooClient(
             hosts=hosts,
-            timeout=self._timeout_s,
+            timeout=timeout_ms / 1000,
             connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": 0.25},
         )
+        self._connection = _Connection(
+            self._client, self._client._conn_retry.copy(), logger=self._client.logger
+        )
+        self._client._connection = self._connection
 
     @property
     def session_id(self) -> int:
         identity: tuple[int, bytes] | None = self._client.client_id
         return identity[0] if identity else 0
+
+    @property
+    def session_timeout_ms(self) -> int:
+        return self._connection.session_timeout_ms or self._asked_timeout_ms
+
+    @property
+    def server(self) -> str:
+        return self._connection.server
 
     async def start(self, patience_s: float) -> None:
         self._loop = asyncio.get_running_loop()
@@ -155,11 +145,6 @@ class KazooBridge:
         stat = await self._ask(self._client.exists_async, path, self._watcher(watch))
         return Node(b"", stat.version, stat.czxid, stat.ephemeralOwner) if stat is not None else None
 
-    async def created_zxid(self, path: str) -> int | None:
-        """Asked within the present session: raises SessionEnded rather than asking again in the next."""
-        stat = await self._call(self._client.exists_async, path)
-        return stat.czxid if stat is not None else None
-
     async def children(self, path: str, watch: Callable[[], None] | None = None) -> list[str]:
         return sorted(await self._ask(self._client.get_children_async, path, self._watcher(watch)))
 
@@ -175,17 +160,12 @@ class KazooBridge:
     async def delete(self, path: str) -> None:
         await self._call(self._client.delete_async, path)
 
-    async def sync(self, path: str) -> None:
-        """Until the server in use has seen all that was committed before."""
-        await self._call(self._client.sync_async, path)
-
     async def commit(self, steps: Sequence[Step]) -> None:
-        """All steps or none; raises what the first failing step says."""
         transaction = self._client.transaction()
         for step in steps:
             match step:
-                case Create(path, data):
-                    transaction.create(path, data)
+                case Create(path, data, ephemeral):
+                    transaction.create(path, data, ephemeral=ephemeral)
                 case SetVersion(path, version):
                     transaction.set_data(path, b"", version)
                 case CheckExists(path):
@@ -199,15 +179,16 @@ class KazooBridge:
 
     async def _ask(self, start: Callable[..., Any], *arguments: Any) -> Any:
         """A read may be repeated: one that falls into the end of a session is asked again in the next."""
+        patience_s = self.session_timeout_ms / 1000
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(patience_s):
                 while True:
                     try:
                         return await self._call(start, *arguments)
                     except SessionEnded:
                         await asyncio.sleep(RECONNECT_S)
         except TimeoutError as error:
-            raise Disconnected(f"no new session within {self._timeout_s:g} s") from error
+            raise Disconnected(f"no new session within {patience_s:g} s") from error
 
     async def _call(self, start: Callable[..., Any], *arguments: Any) -> Any:
         loop = asyncio.get_running_loop()
@@ -229,11 +210,12 @@ class KazooBridge:
             start(*arguments).rawlink(on_thread)
         except kazoo_exceptions.KazooException as error:
             raise _translated(error) from error
+        patience_s = self.session_timeout_ms / 1000
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(patience_s):
                 return await future
         except TimeoutError as error:
-            raise Disconnected(f"no answer within {self._timeout_s:g} s") from error
+            raise Disconnected(f"no answer within {patience_s:g} s") from error
 
     # ---- from kazoo's threads to the loop
 

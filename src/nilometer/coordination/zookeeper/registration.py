@@ -13,11 +13,13 @@ from collections.abc import Callable
 import msgspec
 
 from nilometer.coordination.store import BrokerIdInUse, SessionLost, SessionName, StoreUnavailable
-from nilometer.coordination.zookeeper.kazoo_bridge import (
+from nilometer.coordination.zookeeper.ensemble import (
     RECONNECT_S,
+    CheckExists,
     Disconnected,
-    KazooBridge,
+    Ensemble,
     NodeExists,
+    NoNode,
     SessionEnded,
 )
 from nilometer.coordination.zookeeper.layout import BrokerNode, broker_path
@@ -36,7 +38,7 @@ class Registration:
     """One after the other, for a process may register anew."""
 
     def __init__(
-        self, runtime: Runtime, bridge: KazooBridge, timeout_ms: int, notify: Callable[[], None]
+        self, runtime: Runtime, bridge: Ensemble, timeout_ms: int, notify: Callable[[], None]
     ) -> None:
         self.session: ZooKeeperSession | None = None
         self.tasks: list[asyncio.Task[None]] = []
@@ -123,16 +125,21 @@ class Registration:
             await asyncio.sleep(self._timeout_ms / 5 / 1000)
 
     async def _renew(self, session: ZooKeeperSession) -> None:
+        """A read would prove nothing: a server that is cut off from the others answers it all the same."""
+        path = broker_path(session.name.broker_id)
         asked_ms = self._runtime.clock.monotonic_ms()
         try:
-            created = await self._bridge.created_zxid(broker_path(session.name.broker_id))
+            await self._bridge.commit([CheckExists(path)])
+            node = await self._bridge.exists(path)
+        except NoNode:
+            node = None
         except SessionEnded:
             session.lose(SILENCE)
             return
         except Disconnected as error:
             logger.warning("Session %s could not be confirmed: %s", session.name, error)
             return
-        if created != session.name.incarnation:
+        if node is None or node.created_zxid != session.name.incarnation:
             session.lose("ZooKeeper ended it: its node is gone")
         else:
             session.confirm(asked_ms)

@@ -1,8 +1,8 @@
 """One broker's session, as long as its lease holds.
 
 Is it live? Not what the connection's state says (a stopped client, and one whose server is dead, are never
-told), but a *lease*: every T/5 a round trip asks for the session's own node, and its answer holds for 0.6 T
-from the moment it was asked. The server counts T from then or later, so the owner stops first.
+told), but a *lease*: every T/5 a write that changes nothing goes through the quorum, and its answer holds for
+0.6 T from the moment it was asked. The servers count T from then or later, so the owner stops first.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import msgspec
 
 from nilometer.coordination.identity import new_id
 from nilometer.coordination.store import ENTRY_SIZE_MAX, Snapshot
-from nilometer.coordination.zookeeper.kazoo_bridge import BadVersion, Delete, KazooBridge, Node, NoNode
+from nilometer.coordination.zookeeper.ensemble import BadVersion, CheckExists, Delete, Ensemble, Node, NoNode
 from nilometer.coordination.zookeeper.layout import SnapshotNode, chunk_path, entry_path
 from nilometer.runtime import Entropy
 
@@ -20,7 +20,7 @@ SWEEP_AT_ONCE = 200
 
 
 class Snapshots:
-    def __init__(self, bridge: KazooBridge, get: Callable[[str], Awaitable[Node]], entropy: Entropy) -> None:
+    def __init__(self, bridge: Ensemble, get: Callable[[str], Awaitable[Node]], entropy: Entropy) -> None:
         """``get`` finds a node that must be there, or raises StoreDamaged."""
         self._bridge = bridge
         self._get = get
@@ -29,7 +29,7 @@ class Snapshots:
     async def read(self) -> Snapshot | None:
         """Raises Disconnected, StoreDamaged."""
         while True:
-            await self._bridge.sync("/snapshot")
+            await self._bridge.commit([CheckExists("/snapshot")])  # what was decided is seen behind it
             node = await self.newest()
             if node.number == 0:
                 return None
@@ -42,7 +42,7 @@ class Snapshots:
 
     async def write(self, number: int, data: bytes) -> bool:
         """Whether it is the newest now. Raises Disconnected, StoreDamaged; ValueError above all entries."""
-        await self._bridge.sync("/snapshot")
+        await self._bridge.commit([CheckExists("/snapshot")])  # what was decided is seen behind it
         old = await self._get("/snapshot")
         old_node = msgspec.json.decode(old.data, type=SnapshotNode)
         if number > (await self._get("/next")).version:
@@ -95,7 +95,7 @@ class Snapshots:
         return msgspec.json.decode((await self._get("/snapshot")).data, type=SnapshotNode)
 
 
-async def delete_if_there(bridge: KazooBridge, path: str) -> None:
+async def delete_if_there(bridge: Ensemble, path: str) -> None:
     try:
         await bridge.delete(path)
     except NoNode:

@@ -1,4 +1,4 @@
-"""The store for several machines: an ensemble of ZooKeeper servers, through kazoo.
+"""The store for several machines: an ensemble of ZooKeeper servers.
 
 A write is refused in doubt: the session is confirmed first. What the servers did with a request whose answer
 was lost is OutcomeUnknown.
@@ -26,12 +26,12 @@ from nilometer.coordination.store import (
     StoreRefused,
     StoreUnavailable,
 )
-from nilometer.coordination.zookeeper.kazoo_bridge import (
+from nilometer.coordination.zookeeper.ensemble import (
     BadVersion,
     CheckExists,
+    Connect,
     Create,
     Disconnected,
-    KazooBridge,
     Node,
     NodeExists,
     NoNode,
@@ -64,18 +64,22 @@ class ZooKeeperStore:
         self,
         runtime: Runtime,
         hosts: str,
+        connect: Connect,
         *,
         session_timeout_ms: int = 6000,
         cluster_id: str | None = None,
         create: bool = True,
     ) -> None:
-        """Without ``create`` a store that is not there is refused, and not made."""
+        """``hosts`` is for messages: ``connect`` makes the client of them.
+
+        Without ``create`` a store that is not there is refused, and not made.
+        """
         self._runtime = runtime
         self._hosts = hosts
         self._create = create
         self._timeout_ms = session_timeout_ms
         self._cluster_id = cluster_id
-        self._bridge = KazooBridge(hosts, session_timeout_ms, self._on_connected, self._on_connection_lost)
+        self._bridge = connect(session_timeout_ms, self._on_connected, self._on_connection_lost)
         self._signal = ChangeSignal()
         self._tasks: list[asyncio.Task[None]] = []
         self._watches = Watches(self._bridge, session_timeout_ms / 10 / 1000, self._signal.notify)

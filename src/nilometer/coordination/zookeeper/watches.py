@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from nilometer.coordination.zookeeper.kazoo_bridge import Disconnected, KazooBridge
+from nilometer.coordination.zookeeper.ensemble import Disconnected, Ensemble
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ WATCHED = ("/next", "/snapshot", "/brokers/ids", "/controller")
 
 
 class Watches:
-    def __init__(self, bridge: KazooBridge, retry_s: float, on_change: Callable[[], None]) -> None:
+    def __init__(self, bridge: Ensemble, retry_s: float, on_change: Callable[[], None]) -> None:
         self._bridge = bridge
         self._retry_s = retry_s
         self._on_change = on_change
