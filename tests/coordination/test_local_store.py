@@ -109,10 +109,10 @@ class TroubledDisk(SystemDisk):
     def file_system_type(self, path: str) -> str:
         return self.mount
 
-    def open(self, path: str, *, create: bool = False, writable: bool = True):  # type: ignore[no-untyped-def]
+    def open(self, path: str, *, create: bool = False, **how: bool):  # type: ignore[no-untyped-def]
         if self.full and create:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        return super().open(path, create=create, writable=writable)
+        return super().open(path, create=create, **how)
 
 
 def run(

@@ -249,6 +249,46 @@ async def test_all_killed_at_once_come_back(cluster: Cluster) -> None:
     assert sorted(await asyncio.gather(*(member.call("claim") for member in again))) == [False, False, True]
 
 
+# ---- the secret
+
+
+@scenario
+async def test_secret_one_winner__contenders_for_the_first_and_for_the_next(cluster: Cluster) -> None:
+    members = [await cluster.start(id) for id in (1, 2, 3)]
+    assert [await member.call("secret") for member in members] == [None, None, None]
+    for number in range(3):
+        told = await asyncio.gather(
+            *(member.call("put_secret", number, f"{number} of {i}") for i, member in enumerate(members))
+        )
+        assert sorted(told) == [False, False, True]
+        for member in (*members, await cluster.start()):
+            assert await member.call("secret") == [number, f"{number} of {told.index(True)}"]
+
+
+@scenario
+async def test_secret_one_winner__a_number_that_does_not_follow_is_refused(cluster: Cluster) -> None:
+    member = await cluster.start(1)
+    assert await member.call("put_secret", 1, "gap") is False
+    assert await member.call("secret") is None
+    assert await member.call("put_secret", 0, "first") is True
+    for number in (0, 2):
+        assert await member.call("put_secret", number, "refused") is False
+    assert await member.call("secret") == [0, "first"]
+
+
+@scenario
+async def test_secret_apart__it_outlives_its_writers_and_is_no_entry(cluster: Cluster) -> None:
+    members = [await cluster.start(id) for id in (1, 2)]
+    assert await members[0].call("append", 0, "entry") is True
+    assert await members[0].call("put_secret", 0, "for members") is True
+    assert await members[0].call("write_snapshot", 1, base64.b64encode(b"state").decode()) is True
+    await asyncio.gather(*(member.kill() for member in members))
+    again = await cluster.start()
+    assert await again.call("secret") == [0, "for members"]
+    assert await again.call("put_secret", 1, "by a tool without a session") is True
+    assert await again.call("read", 1, 10) == []
+
+
 # ---- the signal
 
 

@@ -45,6 +45,25 @@ def play(request: pytest.FixtureRequest, tmp_path: Path) -> Play:
 # ---- disk
 
 
+def test_what_is_created_private_is_its_owners_alone(play: Play) -> None:
+    async def story(runtime: Runtime, folder: str) -> None:
+        disk: Disk = runtime.disk
+        disk.make_directories(f"{folder}/open/closed", private=True)
+        assert not disk.is_private(f"{folder}/open")
+        assert disk.is_private(f"{folder}/open/closed")
+        for name, private in (("own", True), ("shared", False)):
+            disk.open(f"{folder}/{name}", create=True, private=private).close()
+            assert disk.is_private(f"{folder}/{name}") is private
+            disk.open(f"{folder}/{name}", create=True, private=not private).close()
+            assert disk.is_private(f"{folder}/{name}") is private  # it was there
+        disk.link(f"{folder}/own", f"{folder}/linked")
+        assert disk.is_private(f"{folder}/linked")
+        with pytest.raises(FileNotFoundError):
+            disk.is_private(f"{folder}/none")
+
+    play(story)
+
+
 def test_files_are_appended_rewritten_and_cut(play: Play) -> None:
     async def story(runtime: Runtime, folder: str) -> None:
         disk: Disk = runtime.disk

@@ -178,6 +178,13 @@ class Agent:
         found = await self.store.controller()
         return (found.broker_id, found.incarnation) if found else None
 
+    async def secret(self) -> tuple[int, str] | None:
+        found = await self.store.read_secret()
+        return (found.number, found.data.decode()) if found else None
+
+    async def put_secret(self, number: int, data: str) -> bool:
+        return await self.store.put_secret(number, data.encode())
+
     async def wait_changed(self, seen: int) -> int:
         return await self.store.wait_changed(seen)
 

@@ -160,7 +160,7 @@ class MemoryDisk:
 
     # -- the seam
 
-    def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
+    def open(self, path: str, *, create: bool = False, writable: bool = True, private: bool = False) -> File:
         folder, name = self._parent(path)
         node = folder.entries.get(name)
         if node is None:
@@ -169,6 +169,7 @@ class MemoryDisk:
             self.operation("create", path)
             node = FileNode()
             node.modified_ms = self.now_ms
+            node.private = private
             folder.change({name: node})
         if isinstance(node, FolderNode):
             raise IsADirectoryError(errno.EISDIR, "is a directory", path)
@@ -191,17 +192,25 @@ class MemoryDisk:
     def list_directory(self, path: str) -> list[str]:
         return sorted(self._folder(path).entries)
 
-    def make_directories(self, path: str) -> None:
+    def make_directories(self, path: str, *, private: bool = False) -> None:
         folder = self.root
-        for name in _names(path):
+        names = _names(path)
+        for depth, name in enumerate(names, start=1):
             node = folder.entries.get(name)
             if node is None:
                 self.operation("mkdir", path)
                 node = FolderNode()
+                node.private = private and depth == len(names)
                 folder.change({name: node})
             if isinstance(node, FileNode):
                 raise FileExistsError(errno.EEXIST, "is a file", path)
             folder = node
+
+    def is_private(self, path: str) -> bool:
+        node = self._find(path)
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        return node.private
 
     def rename(self, source: str, target: str) -> None:
         node = self._find(source)

@@ -44,6 +44,7 @@ from nilometer.coordination.store import (
     SessionName,
     Snapshot,
     StoreDamaged,
+    StoredSecret,
     StoreRefused,
     StoreUnavailable,
 )
@@ -67,6 +68,7 @@ __all__ = [
     "StoreReader",
     "StoreRefused",
     "StoreUnavailable",
+    "StoredSecret",
     "make_store",
     "open_reader",
 ]

@@ -26,6 +26,12 @@ Sessions
     ONE_CONTROLLER   At most one session holds /controller. This is a hint about who should act, not a fence:
                      what a deposed controller appends is voided by the fold over the entries.
 
+Secret
+    SECRET_APART     The cluster's secret is kept for members alone, apart from entries and snapshots, which
+                     tools print. It is opaque here, too.
+    SECRET_ONE_WINNER  Its numbers are 0, 1, 2, …, each given to one content; of several contenders at most
+                     one is told True, and only the newest is read.
+
 Signal
     NOTHING_MISSED   ``wait_changed(seen)`` returns once anything changed after the state that ``seen`` stands
                      for. It may return without cause. Content is never pushed: whoever is woken reads.
@@ -33,7 +39,7 @@ Signal
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 ENTRY_SIZE_MAX = 900_000
@@ -100,6 +106,12 @@ class Snapshot:
 
     number: int
     data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSecret:
+    number: int
+    data: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -205,6 +217,19 @@ class CoordinationStore(Protocol):
         ...
 
     async def controller(self) -> SessionName | None: ...
+
+    # ---- the secret
+
+    async def read_secret(self) -> StoredSecret | None:
+        """The newest one. Raises StoreUnavailable, StoreDamaged."""
+        ...
+
+    async def put_secret(self, number: int, data: bytes) -> bool:
+        """Make ``data`` the secret of that number, which must follow on the newest one (0 is the first).
+
+        False where another took the number. Raises as :meth:`append` does.
+        """
+        ...
 
     # ---- signal
 

@@ -88,8 +88,11 @@ class File(Protocol):
 class Disk(Protocol):
     """A file system. Paths are absolute or relative to the process, ``/``-separated strings."""
 
-    def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
-        """Open ``path``. Raises FileNotFoundError unless ``create``; never truncates."""
+    def open(self, path: str, *, create: bool = False, writable: bool = True, private: bool = False) -> File:
+        """Open ``path``. Raises FileNotFoundError unless ``create``; never truncates.
+
+        A file that is created ``private`` may be read and written by its owner only, from its first moment.
+        """
         ...
 
     def exists(self, path: str) -> bool: ...
@@ -106,8 +109,15 @@ class Disk(Protocol):
         """The names in a folder, sorted."""
         ...
 
-    def make_directories(self, path: str) -> None:
-        """Create a folder and its parents; no error where it exists."""
+    def make_directories(self, path: str, *, private: bool = False) -> None:
+        """Create a folder and its parents; no error where it exists.
+
+        A folder that is created ``private`` (not its parents) may be entered by its owner only.
+        """
+        ...
+
+    def is_private(self, path: str) -> bool:
+        """Whether a file or folder is its owner's alone."""
         ...
 
     def rename(self, source: str, target: str) -> None:

@@ -15,6 +15,10 @@ class Entropy(Protocol):
         """A random (version 4) UUID."""
         ...
 
+    def bytes(self, count: int) -> bytes:
+        """``count`` random bytes that nobody can guess: for keys and nonces."""
+        ...
+
     def below(self, bound: int) -> int:
         """A whole number in ``[0, bound)``; ``bound`` must be positive."""
         ...
@@ -36,6 +40,9 @@ class SeededEntropy:
 
     def uuid(self) -> uuid.UUID:
         return uuid.UUID(int=self._random.getrandbits(128), version=4)
+
+    def bytes(self, count: int) -> bytes:
+        return self._random.randbytes(count)
 
     def below(self, bound: int) -> int:
         return self._random.randrange(bound)

@@ -131,9 +131,9 @@ class SystemDisk:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(OFFLOAD_THREADS_MAX, thread_name_prefix="disk")
 
-    def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
+    def open(self, path: str, *, create: bool = False, writable: bool = True, private: bool = False) -> File:
         flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return SystemFile(path, os.open(path, flags, 0o644))
+        return SystemFile(path, os.open(path, flags, 0o600 if private else 0o644))
 
     def exists(self, path: str) -> bool:
         try:
@@ -154,8 +154,11 @@ class SystemDisk:
     def list_directory(self, path: str) -> list[str]:
         return sorted(os.listdir(path))
 
-    def make_directories(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
+    def make_directories(self, path: str, *, private: bool = False) -> None:
+        os.makedirs(path, 0o700 if private else 0o777, exist_ok=True)
+
+    def is_private(self, path: str) -> bool:
+        return not os.stat(path).st_mode & 0o077
 
     def rename(self, source: str, target: str) -> None:
         os.replace(source, target)

@@ -27,13 +27,14 @@ class VirtualDisk:
         self._process = process
         self._wall_offset_ms = wall_offset_ms
 
-    def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
+    def open(self, path: str, *, create: bool = False, writable: bool = True, private: bool = False) -> File:
         self._do("open", path)
         node = self._disk.find(path)
         if node is None and create:
             folder, name = self._disk.parent(path)
             self._do("create", path)
             node = self._new_file(folder, name, path)
+            node.private = private
         if node is None:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
         if isinstance(node, FolderNode):
@@ -60,20 +61,27 @@ class VirtualDisk:
         self._do("list", path)
         return sorted(self._disk.folder(path).entries)
 
-    def make_directories(self, path: str) -> None:
+    def make_directories(self, path: str, *, private: bool = False) -> None:
         folder = self._disk.root
-        for name in path.split("/"):
-            if not name:
-                continue
+        names = [name for name in path.split("/") if name]
+        for depth, name in enumerate(names, start=1):
             node = folder.entries.get(name)
             if node is None:
                 self._do("mkdir", path)
                 node = FolderNode()
+                node.private = private and depth == len(names)
                 folder.change({name: node})
             if isinstance(node, FileNode):
                 raise FileExistsError(errno.EEXIST, "File exists", path)
             folder = node
         self._disk.signal(path)
+
+    def is_private(self, path: str) -> bool:
+        self._do("size", path)
+        node = self._disk.find(path)
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        return node.private
 
     def rename(self, source: str, target: str) -> None:
         self._do("rename", f"{source} {target}")

@@ -22,7 +22,7 @@ class FileNode:
     Invariant: undoing ``undo`` from its end, and cutting to ``durable_size``, gives the durable content.
     """
 
-    __slots__ = ("data", "durable_size", "links", "modified_ms", "undo")
+    __slots__ = ("data", "durable_size", "links", "modified_ms", "private", "undo")
 
     def __init__(self, data: bytes = b"") -> None:
         self.data = bytearray(data)
@@ -30,6 +30,7 @@ class FileNode:
         self.undo: list[tuple[int, bytes]] = []
         self.links = 0
         self.modified_ms = 0
+        self.private = False
 
     def append(self, data: bytes) -> None:
         self.data += data
@@ -68,6 +69,7 @@ class FileNode:
     def after_power_loss(self, chance: random.Random) -> FileNode:
         node = FileNode(self._survivor(chance))
         node.modified_ms = self.modified_ms
+        node.private = self.private
         return node
 
     def _survivor(self, chance: random.Random) -> bytes:
@@ -98,10 +100,11 @@ class FolderNode:
     One change may touch two names (a rename within the folder): it survives as a whole or not at all.
     """
 
-    __slots__ = ("_undo", "entries")
+    __slots__ = ("_undo", "entries", "private")
 
     def __init__(self) -> None:
         self.entries: dict[str, FileNode | FolderNode] = {}
+        self.private = False
         self._undo: list[tuple[dict[str, FileNode | FolderNode | None], Move | None]] = []
 
     def change(self, changes: dict[str, FileNode | FolderNode | None], move: Move | None = None) -> None:
@@ -134,6 +137,7 @@ class FolderNode:
         for old, _ in reversed(self._undo[self._kept_changes(chance) :]):
             _apply(names, old)
         folder = FolderNode()
+        folder.private = self.private
         for name in sorted(names):
             node = names[name]
             found = seen.get(id(node))

@@ -24,9 +24,9 @@ class Aside:
         self._count += 1
         return f"{self._prefix}.{self._count}"
 
-    def write(self, path: str, content: bytes, *, sync: bool = True) -> None:
+    def write(self, path: str, content: bytes, *, sync: bool = True, private: bool = False) -> None:
         """May stall. On failure nothing is left behind."""
-        file = self._disk.open(path, create=True)
+        file = self._disk.open(path, create=True, private=private)
         try:
             try:
                 file.append([content])

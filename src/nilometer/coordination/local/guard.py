@@ -122,6 +122,7 @@ class FolderGuard:
             )
 
     def _make_folders(self) -> None:
+        self._disk.make_directories(self._root, private=True)
         folders = (layout.ASIDE, layout.SESSIONS, layout.PREPARING, layout.RETIRED, layout.ENTRIES)
         for name in folders:
             self._disk.make_directories(posixpath.join(self._root, name))

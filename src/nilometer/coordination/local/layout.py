@@ -10,6 +10,7 @@
     sessions/<id>.lock                locked by the process that is (or was last) broker <id>; never unlinked
     sessions/<id>.<incarnation>.session|heartbeat|expired
     sessions/controller.<n>           a link to the session record of the n-th controller; empty: it resigned
+    members/secret.<number>           the cluster's secret; the newest number counts. For the owner alone
 
 Each file starts with one line, ``kind checksum length``, then its content as it was given.
 """
@@ -33,6 +34,7 @@ PREPARING = "preparing"
 RETIRED = "retired"
 ASIDE = "aside"
 SESSIONS = "sessions"
+MEMBERS = "members"
 SNAPSHOT = "snapshot"
 
 KIND_STORE = "store"
@@ -40,6 +42,7 @@ KIND_ENTRY = "entry"
 KIND_SEAL = "seal"
 KIND_SNAPSHOT = "snapshot"
 KIND_SESSION = "session"
+KIND_SECRET = "secret"
 
 
 class StoreDescription(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,8 +124,18 @@ def controller_name(claim: int) -> str:
     return f"controller.{claim:010d}"
 
 
+def secret_name(number: int) -> str:
+    return f"secret.{number:010d}"
+
+
+def secret_numbers(names: Iterable[str]) -> list[int]:
+    """Of the secrets among ``names``, ascending."""
+    return sorted(int(match[1]) for name in names if (match := _SECRET_FILE.fullmatch(name)))
+
+
 _SESSION_FILE = re.compile(r"(\d+)\.(\d+)\.(session|heartbeat|expired)")
 _CONTROLLER_FILE = re.compile(r"controller\.(\d+)")
+_SECRET_FILE = re.compile(r"secret\.(\d+)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,15 +27,18 @@ from nilometer.coordination.local.entries import EntryFolders
 from nilometer.coordination.local.guard import FolderGuard
 from nilometer.coordination.local.layout import StoreDescription
 from nilometer.coordination.local.liveness import DOUBT_FRACTION, HEARTBEATS_PER_TIMEOUT, LOOKS_PER_TIMEOUT
+from nilometer.coordination.local.secret import SecretFolder
 from nilometer.coordination.local.sessions import OwnSession, SessionFolder
 from nilometer.coordination.signal import ChangeSignal
 from nilometer.coordination.store import (
     CoordinationError,
     Entry,
+    OutcomeUnknown,
     SessionInfo,
     SessionLost,
     SessionName,
     Snapshot,
+    StoredSecret,
     StoreUnavailable,
 )
 from nilometer.runtime import Runtime
@@ -119,6 +122,7 @@ class LocalStore:
         self._description: StoreDescription | None = None
         self._entries = EntryFolders(runtime.disk, folder, self._aside, self._token)
         self._sessions = SessionFolder(runtime.disk, folder, self._aside, session_timeout_ms)
+        self._secret = SecretFolder(runtime.disk, folder, self._aside)
         self._session: LocalSession | None = None
         self._signal = ChangeSignal()
         self._tasks: list[asyncio.Task[None]] = []
@@ -139,6 +143,7 @@ class LocalStore:
             await self._entries.open(description.first_folder)
             guard.sweep_aside(self._runtime.clock.wall_ms())
             self._sessions.open()
+            await self._disk.offload(self._secret.open)
         except OSError as error:
             raise unavailable(f"opening the coordination store in {self._root}", error) from error
         self._opened = True
@@ -244,6 +249,22 @@ class LocalStore:
             return self._sessions.controller()
         except OSError as error:
             raise unavailable("reading /controller", error) from error
+
+    # ---- the secret
+
+    async def read_secret(self) -> StoredSecret | None:
+        self._check_open()
+        try:
+            return await self._disk.offload(self._secret.read)
+        except OSError as error:
+            raise unavailable("reading the cluster's secret", error) from error
+
+    async def put_secret(self, number: int, data: bytes) -> bool:
+        self._check_live()
+        try:
+            return await self._disk.offload(lambda: self._secret.put(number, data))
+        except OSError as error:
+            raise OutcomeUnknown(f"whether secret {number} was written is not known: {error}") from error
 
     # ---- signal
 

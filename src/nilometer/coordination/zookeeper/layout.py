@@ -7,6 +7,7 @@
 /snapshot                    {"number", "chunks", "folder", "swept"}: the newest one
 /snapshots/<folder>/<chunk>  its content, in pieces that a node can hold
 /brokers/ids/<id>            ephemeral: the payload; its creation zxid is the incarnation
+/secret                      the cluster's secret; its version is the secret's number
 /controller                  ephemeral: names the session that claimed it
 """
 

@@ -23,9 +23,11 @@ from nilometer.coordination.store import (
     SessionName,
     Snapshot,
     StoreDamaged,
+    StoredSecret,
     StoreRefused,
     StoreUnavailable,
 )
+from nilometer.coordination.zookeeper import secret
 from nilometer.coordination.zookeeper.ensemble import (
     BadVersion,
     CheckExists,
@@ -308,6 +310,19 @@ class ZooKeeperStore:
             raise self._unavailable(error) from error
         found = msgspec.json.decode(node.data, type=ControllerNode)
         return SessionName(found.broker_id, found.incarnation)
+
+    # ---- the secret
+
+    async def read_secret(self) -> StoredSecret | None:
+        self._check_open()
+        try:
+            return await secret.read_secret(self._bridge)
+        except Disconnected as error:
+            raise self._unavailable(error) from error
+
+    async def put_secret(self, number: int, data: bytes) -> bool:
+        await self._check_live()
+        return await secret.put_secret(self._bridge, number, data)
 
     # ---- signal
 

@@ -1,0 +1,87 @@
+"""The cluster's secret in a folder of its own, which only the owner of the store may enter.
+
+A new secret is linked to the name of its number: of several writers one wins. Once it stands, the files of
+the numbers below are emptied. They keep their names: a slow writer cannot win a number that was given.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+
+from nilometer.coordination.local import layout
+from nilometer.coordination.local.aside import Aside
+from nilometer.coordination.store import StoreDamaged, StoredSecret
+from nilometer.runtime import Disk
+
+logger = logging.getLogger(__name__)
+
+
+class SecretFolder:
+    """Every method may stall, and raises OSError where the disk fails."""
+
+    def __init__(self, disk: Disk, root: str, aside: Aside) -> None:
+        self._disk = disk
+        self._root = root
+        self._path = posixpath.join(root, layout.MEMBERS)
+        self._aside = aside
+        self._warned = False
+
+    def open(self) -> None:
+        self._disk.make_directories(self._path, private=True)
+        self._disk.sync_directory(self._root)
+
+    def read(self) -> StoredSecret | None:
+        """The newest secret; its name is durable by then. Raises StoreDamaged."""
+        numbers = layout.secret_numbers(self._disk.list_directory(self._path))
+        while numbers:
+            path = self._file(numbers[-1])
+            content = self._disk.read_file(path)
+            if content:
+                self._disk.sync_directory(self._path)
+                self._warn_unless_private(path)
+                return StoredSecret(numbers[-1], layout.unwrap(path, content)[1])
+            after = layout.secret_numbers(self._disk.list_directory(self._path))
+            if after == numbers:
+                raise StoreDamaged(f"{path} is empty; restore the store's folder from a copy")
+            numbers = after  # a newer one came while this one was read
+        return None
+
+    def put(self, number: int, data: bytes) -> bool:
+        newest = self.read()
+        if number != (0 if newest is None else newest.number + 1):
+            return False
+        aside = self._aside.new_path()
+        self._aside.write(aside, layout.wrap(layout.KIND_SECRET, data), private=True)
+        try:
+            self._disk.link(aside, self._file(number))
+        except FileExistsError:
+            return False
+        finally:
+            self._aside.discard(aside)
+        self._disk.sync_directory(self._path)
+        self._empty_below(number)
+        return True
+
+    def _empty_below(self, number: int) -> None:
+        for older in layout.secret_numbers(self._disk.list_directory(self._path)):
+            if older < number and self._disk.file_size(self._file(older)):
+                empty = self._aside.new_path()
+                self._aside.write(empty, b"", private=True)
+                self._disk.rename(empty, self._file(older))
+        self._disk.sync_directory(self._path)
+
+    def _file(self, number: int) -> str:
+        return posixpath.join(self._path, layout.secret_name(number))
+
+    def _warn_unless_private(self, path: str) -> None:
+        if self._warned or (self._disk.is_private(self._path) and self._disk.is_private(path)):
+            return
+        self._warned = True
+        logger.warning(
+            "Other users of this machine may read the cluster's secret %s, and act as a broker with it: "
+            "run chmod 700 %s && chmod 600 %s, then rotate the secret",
+            path,
+            self._path,
+            path,
+        )

@@ -1,0 +1,37 @@
+"""The cluster's secret in a node of its own, whose *version* is the secret's number."""
+
+from __future__ import annotations
+
+from nilometer.coordination.store import OutcomeUnknown, StoredSecret
+from nilometer.coordination.zookeeper.ensemble import (
+    BadVersion,
+    Disconnected,
+    Ensemble,
+    NodeExists,
+    NoNode,
+)
+
+PATH = "/secret"
+
+
+async def read_secret(bridge: Ensemble) -> StoredSecret | None:
+    """Raises Disconnected."""
+    try:
+        node = await bridge.get(PATH)
+    except NoNode:
+        return None
+    return StoredSecret(node.version, node.data)
+
+
+async def put_secret(bridge: Ensemble, number: int, data: bytes) -> bool:
+    """Raises OutcomeUnknown."""
+    try:
+        if number == 0:
+            await bridge.create(PATH, data)
+        else:
+            await bridge.set(PATH, data, number - 1)
+    except (NodeExists, NoNode, BadVersion):
+        return False
+    except Disconnected as error:
+        raise OutcomeUnknown(f"whether secret {number} was written is not known: {error}") from error
+    return True
