@@ -115,6 +115,76 @@ def test_a_follower_that_is_cut_off_from_its_leader_renews_no_lease(zygote: Zygo
         Cluster(zygote, "zookeeper", setting, 1500).run(story)
 
 
+def test_what_the_servers_grant_counts_not_what_was_asked(zygote: Zygote) -> None:
+    async def restarts(cluster: Cluster) -> None:
+        """Asked for less than the servers grant at least, a dead broker's node stays for longer."""
+        first = await cluster.start(1)
+        await first.kill()
+        again = await cluster.start(1)
+        assert await again.call("is_live") is True
+
+    async def doubts(cluster: Cluster) -> None:
+        """Asked for more than they grant at most, the session ends sooner, and the lease with it."""
+        member = await cluster.start(1)
+        server.signal(signal.SIGSTOP)
+        async with asyncio.timeout(20):
+            while await member.call("is_live"):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+    with running_ensemble(1, session_timeouts_ms=(2000, 2000)) as ensemble:
+        (server,) = ensemble.servers
+        setting = f"zookeeper://{ensemble.hosts}/granted"
+        Cluster(zygote, "zookeeper", setting, 400).run(restarts)
+        Cluster(zygote, "zookeeper", setting, 60_000).run(doubts)
+
+
+async def _expired(member: Member) -> None:
+    """Its session is over for it, not for the servers."""
+    await member.call("hear_that_the_session_expired")
+    assert "ZooKeeper ended it" in await member.call("wait_lost")
+
+
+def test_a_broker_removes_its_own_former_node(zygote: Zygote, zookeeper_server: ZooKeeperEnsemble) -> None:
+    """The session goes on for the servers, for longer than this test waits for anything."""
+
+    async def story(cluster: Cluster) -> None:
+        member, other = await cluster.start(1), await cluster.start(2)
+        ((_, former, _), _) = await other.call("sessions")
+        assert await member.call("claim") is True
+        await _expired(member)
+        assert await member.call("register", 1, "again") != former
+        assert [(one[0], one[2]) for one in await other.call("sessions")] == [
+            (1, "again"),
+            (2, "payload of 2"),
+        ]
+        assert await other.call("controller") is None, "what the former session held is gone with it"
+        assert await other.call("claim") is True
+        await _expired(member)
+        assert await member.call("register", 1, "once more")
+        assert (await other.call("controller"))[0] == 2, "what others hold is not"
+
+    setting = f"zookeeper://{zookeeper_server.hosts}/former"
+    Cluster(zygote, "zookeeper", setting, 60_000).run(story)
+
+
+def test_a_broker_never_removes_the_node_of_another_process(
+    zygote: Zygote, zookeeper_server: ZooKeeperEnsemble
+) -> None:
+    """Its own former session ends while it is away, and another process takes the id."""
+
+    async def story(cluster: Cluster) -> None:
+        member = await cluster.start(1)
+        await _expired(member)
+        other = await cluster.start(1)
+        refused = await member.refusal("register", 1, "again")
+        assert refused.kind == "BrokerIdInUse"
+        assert await other.call("is_live") is True
+        assert [(one[0], one[2]) for one in await other.call("sessions")] == [(1, "payload of 1")]
+
+    setting = f"zookeeper://{zookeeper_server.hosts}/taken"
+    Cluster(zygote, "zookeeper", setting, 1500).run(story)
+
+
 def test_no_server_at_all_is_said_clearly(zygote: Zygote) -> None:
     async def story(cluster: Cluster) -> None:
         member = await cluster.start(opened=False)

@@ -196,6 +196,13 @@ class Agent:
         assert self.session is not None
         return self.session.is_live()
 
+    async def hear_that_the_session_expired(self) -> None:
+        """As from a ZooKeeper server that is cut off from the others: for them the session goes on."""
+        from kazoo.protocol.connection import _SESSION_EXPIRED
+
+        client: Any = self.store._ensemble._client  # type: ignore[attr-defined]
+        client._call(_SESSION_EXPIRED, client.handler.async_result())
+
     async def block(self, seconds: float) -> None:
         """Hold up the event loop, as a long garbage collection or a page fault would."""
         import time

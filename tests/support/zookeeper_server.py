@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from support.ports import free_ports
 
@@ -40,8 +41,10 @@ class ZooKeeperServer:
         members: dict[int, tuple[int, int]],
         host: str = "127.0.0.1",
         sync_limit: int = 10,
+        session_timeouts_ms: tuple[int, int] = (400, 60_000),
     ) -> None:
-        """``sync_limit``: after so many ticks of 200 ms without its leader a follower stops to serve."""
+        """``sync_limit``: after so many ticks of 200 ms without its leader a follower stops to serve.
+        ``session_timeouts_ms``: the least and the most that is granted."""
         self._folder = folder
         self.host = host
         self.port = port
@@ -50,7 +53,8 @@ class ZooKeeperServer:
         (folder / "log4j.properties").write_text(LOG4J)
         lines = [
             "tickTime=200",
-            "minSessionTimeout=400",
+            f"minSessionTimeout={session_timeouts_ms[0]}",
+            f"maxSessionTimeout={session_timeouts_ms[1]}",
             "initLimit=25",
             f"syncLimit={sync_limit}",
             f"dataDir={folder}/data",
@@ -111,11 +115,12 @@ class ZooKeeperServer:
 
 
 class ZooKeeperEnsemble:
-    def __init__(self, folder: Path, size: int, host: str = "127.0.0.1", sync_limit: int = 10) -> None:
+    def __init__(self, folder: Path, size: int, host: str = "127.0.0.1", **options: Any) -> None:
+        """``options``: those of every server."""
         ports = free_ports(3 * size)
         members = {i + 1: (ports[size + 2 * i], ports[size + 2 * i + 1]) for i in range(size)}
         self.servers = [
-            ZooKeeperServer(folder / str(number), number, ports[number - 1], members, host, sync_limit)
+            ZooKeeperServer(folder / str(number), number, ports[number - 1], members, host, **options)
             for number in members
         ]
 
@@ -141,9 +146,9 @@ class ZooKeeperEnsemble:
 
 
 @contextlib.contextmanager
-def running_ensemble(size: int = 1, sync_limit: int = 10) -> Iterator[ZooKeeperEnsemble]:
+def running_ensemble(size: int = 1, **options: Any) -> Iterator[ZooKeeperEnsemble]:
     with tempfile.TemporaryDirectory(prefix="nilometer-zookeeper-") as folder:
-        ensemble = ZooKeeperEnsemble(Path(folder), size, sync_limit=sync_limit)
+        ensemble = ZooKeeperEnsemble(Path(folder), size, **options)
         try:
             ensemble.start()
             yield ensemble

@@ -6,7 +6,10 @@
 /entries/<number>            created in the same transaction that moves /next
 /snapshot                    {"number", "chunks", "folder", "swept"}: the newest one
 /snapshots/<folder>/<chunk>  its content, in pieces that a node can hold
-/brokers/ids/<id>            ephemeral: the payload; its creation zxid is the incarnation
+/brokers/ids/<id>            ephemeral: the payload and a nonce; its creation zxid is the incarnation
+/brokers/incarnations/<id>.<nonce>
+                             ephemeral, empty: made and gone in one step with /brokers/ids/<id>. Its name is
+                             never used again, so a transaction that checks it is of that incarnation only
 /secret                      the cluster's secret; its version is the secret's number
 /controller                  ephemeral: names the session that claimed it
 """
@@ -16,6 +19,7 @@ from __future__ import annotations
 import msgspec
 
 FORMAT = 1
+CONTROLLER = "/controller"
 
 
 class StoreNode(msgspec.Struct, frozen=True):
@@ -32,6 +36,10 @@ class SnapshotNode(msgspec.Struct, frozen=True):
 
 class BrokerNode(msgspec.Struct, frozen=True):
     payload: bytes
+    nonce: str = ""
+    """Known to the process that registered, and to no other; empty in the nodes of versions before it."""
+    session_timeout_ms: int = 0
+    """How long the node may stay after its process is gone."""
 
 
 class ControllerNode(msgspec.Struct, frozen=True):
@@ -47,6 +55,7 @@ EMPTY_STORE = (
     ("/snapshot", msgspec.json.encode(NO_SNAPSHOT)),
     ("/brokers", b""),
     ("/brokers/ids", b""),
+    ("/brokers/incarnations", b""),
 )
 
 
@@ -60,3 +69,7 @@ def chunk_path(folder: str, chunk: int) -> str:
 
 def broker_path(broker_id: int) -> str:
     return f"/brokers/ids/{broker_id}"
+
+
+def incarnation_path(broker_id: int, nonce: str) -> str:
+    return f"/brokers/incarnations/{broker_id}.{nonce}"

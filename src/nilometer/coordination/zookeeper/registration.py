@@ -12,17 +12,33 @@ from collections.abc import Callable
 
 import msgspec
 
-from nilometer.coordination.store import BrokerIdInUse, SessionLost, SessionName, StoreUnavailable
+from nilometer.coordination.identity import new_id
+from nilometer.coordination.store import (
+    BrokerIdInUse,
+    SessionLost,
+    SessionName,
+    StoreDamaged,
+    StoreUnavailable,
+)
 from nilometer.coordination.zookeeper.ensemble import (
     RECONNECT_S,
     CheckExists,
+    Create,
+    Delete,
     Disconnected,
     Ensemble,
     NodeExists,
     NoNode,
     SessionEnded,
+    Step,
 )
-from nilometer.coordination.zookeeper.layout import BrokerNode, broker_path
+from nilometer.coordination.zookeeper.layout import (
+    CONTROLLER,
+    BrokerNode,
+    ControllerNode,
+    broker_path,
+    incarnation_path,
+)
 from nilometer.coordination.zookeeper.session import ZooKeeperSession
 from nilometer.runtime import Runtime
 
@@ -35,24 +51,26 @@ SILENCE = "ZooKeeper ended it: no sign of life for longer than the session timeo
 
 
 class Registration:
-    """One after the other, for a process may register anew."""
+    """One after the other, for a process may register again."""
 
-    def __init__(
-        self, runtime: Runtime, bridge: Ensemble, timeout_ms: int, notify: Callable[[], None]
-    ) -> None:
+    def __init__(self, runtime: Runtime, ensemble: Ensemble, notify: Callable[[], None]) -> None:
         self.session: ZooKeeperSession | None = None
         self.tasks: list[asyncio.Task[None]] = []
         self._runtime = runtime
-        self._bridge = bridge
-        self._timeout_ms = timeout_ms
+        self._ensemble = ensemble
         self._notify = notify
+        self._nonces: set[str] = set()
+        """Of all nodes that this process put, or may have put, in place."""
+        self._connected = asyncio.Event()
 
     async def register(self, broker_id: int, payload: bytes) -> ZooKeeperSession:
         """Raises BrokerIdInUse, Disconnected."""
-        created_zxid, asked_ms = await self._put_node(broker_id, payload)
+        nonce = new_id(self._runtime.entropy)
+        self._nonces.add(nonce)
+        created_zxid, asked_ms = await self._put_node(broker_id, payload, nonce)
         name = SessionName(broker_id, created_zxid)
-        lease_ms = int(self._timeout_ms * LEASE_FRACTION)
-        session = self.session = ZooKeeperSession(name, self._runtime, lease_ms, self._notify)
+        node = incarnation_path(broker_id, nonce)
+        session = self.session = ZooKeeperSession(name, node, self._runtime, self._lease_ms, self._notify)
         session.confirm(asked_ms)
         self.tasks = [task for task in self.tasks if not task.done()]
         self.tasks.append(asyncio.get_running_loop().create_task(self._lease_loop(session)))
@@ -68,6 +86,12 @@ class Registration:
         self.session.lose(f"ZooKeeper ended it: {reason}")
         return SessionLost(f"session {self.session.name} is over; register anew")
 
+    def on_connected(self) -> None:
+        """Another server may have granted another timeout, and can confirm the session now."""
+        if self.session is not None:
+            self.session.lease_ms = self._lease_ms
+        self._connected.set()
+
     async def check_live(self) -> ZooKeeperSession | None:
         """Before every write. In doubt the servers are asked; a tool's store has no session and may write.
 
@@ -76,7 +100,7 @@ class Registration:
         session = self.session
         if session is None:
             return None
-        give_up_ms = self._runtime.clock.monotonic_ms() + self._timeout_ms
+        give_up_ms = self._runtime.clock.monotonic_ms() + self._ensemble.session_timeout_ms
         while not (session.lost or session.is_live()) and self._runtime.clock.monotonic_ms() < give_up_ms:
             await self._renew(session)
             await asyncio.sleep(0 if session.is_live() else RECONNECT_S)
@@ -86,60 +110,119 @@ class Registration:
             raise StoreUnavailable(f"session {session.name} could not be confirmed; nothing was changed")
         return session
 
-    async def _put_node(self, broker_id: int, payload: bytes) -> tuple[int, int]:
+    @property
+    def _lease_ms(self) -> int:
+        """Of what the servers granted: they may end the session no sooner than that."""
+        return int(self._ensemble.session_timeout_ms * LEASE_FRACTION)
+
+    # ---- the node
+
+    async def _put_node(self, broker_id: int, payload: bytes, nonce: str) -> tuple[int, int]:
         """The creation zxid of the node, and when the question was asked that it answers."""
         path = broker_path(broker_id)
         clock = self._runtime.clock
-        give_up_ms = clock.monotonic_ms() + int(self._timeout_ms * VANISH_PATIENCE)
-        content = msgspec.json.encode(BrokerNode(payload))
+        began_ms = clock.monotonic_ms()
+        stays_ms = self._ensemble.session_timeout_ms
         while True:
             asked_ms = clock.monotonic_ms()
+            vanished = asyncio.Event()
             try:
-                await self._bridge.create(path, content, ephemeral=True)
-            except NodeExists:
-                pass
+                await self._create_node(broker_id, payload, nonce)
             except SessionEnded:  # and with it whatever it created: once more, in the next one
-                if clock.monotonic_ms() >= give_up_ms:
+                if clock.monotonic_ms() >= began_ms + stays_ms * VANISH_PATIENCE:
                     raise
                 await asyncio.sleep(RECONNECT_S)
                 continue
-            vanished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            node = await self._bridge.exists(
-                path, lambda v=vanished: None if v.done() else v.set_result(None)
+            try:
+                node = await self._ensemble.get(path, vanished.set)
+            except NoNode:
+                continue  # gone since
+            found = msgspec.json.decode(node.data, type=BrokerNode)
+            if found.nonce == nonce and node.owner == self._ensemble.session_id:
+                return node.created_zxid, asked_ms
+            if found.nonce in self._nonces:
+                await self._remove_former(SessionName(broker_id, node.created_zxid), found.nonce)
+                continue
+            stays_ms = max(stays_ms, found.session_timeout_ms)
+            await self._wait_vanished(broker_id, vanished, began_ms, int(stays_ms * VANISH_PATIENCE))
+
+    async def _create_node(self, broker_id: int, payload: bytes, nonce: str) -> None:
+        """As far as there is none, by anybody. Raises Disconnected, StoreDamaged."""
+        content = msgspec.json.encode(BrokerNode(payload, nonce, self._ensemble.session_timeout_ms))
+        try:
+            await self._ensemble.commit(
+                [
+                    Create(broker_path(broker_id), content, ephemeral=True),
+                    Create(incarnation_path(broker_id, nonce), b"", ephemeral=True),
+                ]
             )
-            if node is not None and node.owner == self._bridge.session_id:
-                return node.created_zxid, asked_ms  # ours, perhaps by a request whose answer was lost
-            left_s = (give_up_ms - clock.monotonic_ms()) / 1000
-            if left_s <= 0:
-                raise BrokerIdInUse(broker_id, "a live session in ZooKeeper")
-            if node is not None:
-                try:
-                    async with asyncio.timeout(left_s):
-                        await vanished
-                except TimeoutError:
-                    continue
+        except NodeExists:
+            pass  # another's, or ours by a request whose answer was lost
+        except NoNode:
+            raise StoreDamaged("/brokers is missing in ZooKeeper: the store was deleted") from None
+
+    async def _remove_former(self, name: SessionName, nonce: str) -> None:
+        """This process put that node in place, in a session that it has given up since, but the servers have
+        not: a server that was cut off from the others may have said that it is over.
+
+        The node of another process cannot be hit: the step that deletes the nonce's node fails without it.
+        """
+        steps: list[Step] = [
+            Delete(incarnation_path(name.broker_id, nonce)),
+            Delete(broker_path(name.broker_id)),
+        ]
+        try:
+            claim = msgspec.json.decode((await self._ensemble.get(CONTROLLER)).data, type=ControllerNode)
+            if SessionName(claim.broker_id, claim.incarnation) == name:
+                steps.append(Delete(CONTROLLER))
+        except NoNode:
+            pass  # nobody is controller
+        try:
+            await self._ensemble.commit(steps)
+        except NoNode:
+            return  # gone by itself meanwhile, or in part: look again
+        logger.info("Removed the node of this broker's former session %s, which still stood", name)
+
+    async def _wait_vanished(
+        self, broker_id: int, vanished: asyncio.Event, began_ms: int, patience_ms: int
+    ) -> None:
+        """Raises BrokerIdInUse when the patience is over."""
+        waited_ms = self._runtime.clock.monotonic_ms() - began_ms
+        if waited_ms >= patience_ms:
+            raise BrokerIdInUse(broker_id, "another process, whose session ZooKeeper keeps")
+        logger.info(
+            "Broker id %d is still registered; its session ends within %.1f s if its process is gone",
+            broker_id,
+            (patience_ms - waited_ms) / 1000,
+        )
+        try:
+            async with asyncio.timeout((patience_ms - waited_ms) / 1000):
+                await vanished.wait()
+        except TimeoutError:
+            pass  # one more look
+
+    # ---- the lease
 
     async def _lease_loop(self, session: ZooKeeperSession) -> None:
         while not session.lost:
+            self._connected.clear()
             await self._renew(session)
-            await asyncio.sleep(self._timeout_ms / 5 / 1000)
+            try:
+                async with asyncio.timeout(self._ensemble.session_timeout_ms / 5 / 1000):
+                    await self._connected.wait()
+            except TimeoutError:
+                pass  # time for the next
 
     async def _renew(self, session: ZooKeeperSession) -> None:
         """A read would prove nothing: a server that is cut off from the others answers it all the same."""
-        path = broker_path(session.name.broker_id)
         asked_ms = self._runtime.clock.monotonic_ms()
         try:
-            await self._bridge.commit([CheckExists(path)])
-            node = await self._bridge.exists(path)
+            await self._ensemble.commit([CheckExists(session.node)])
         except NoNode:
-            node = None
+            session.lose("ZooKeeper ended it: its node is gone")
         except SessionEnded:
             session.lose(SILENCE)
-            return
         except Disconnected as error:
             logger.warning("Session %s could not be confirmed: %s", session.name, error)
-            return
-        if node is None or node.created_zxid != session.name.incarnation:
-            session.lose("ZooKeeper ended it: its node is gone")
         else:
             session.confirm(asked_ms)

@@ -16,11 +16,13 @@ from nilometer.runtime import Runtime
 
 class ZooKeeperSession:
     def __init__(
-        self, name: SessionName, runtime: Runtime, lease_ms: int, on_lost: Callable[[], None]
+        self, name: SessionName, node: str, runtime: Runtime, lease_ms: int, on_lost: Callable[[], None]
     ) -> None:
+        """``node`` is there as long as this session is, and no longer."""
         self._name = name
+        self.node = node
         self._clock = runtime.clock
-        self._lease_ms = lease_ms
+        self.lease_ms = lease_ms
         self._confirmed_ms = runtime.clock.monotonic_ms()
         self._on_lost = on_lost
         self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -34,7 +36,7 @@ class ZooKeeperSession:
         return self._lost.done()
 
     def is_live(self) -> bool:
-        return not self._lost.done() and self._clock.monotonic_ms() - self._confirmed_ms < self._lease_ms
+        return not self._lost.done() and self._clock.monotonic_ms() - self._confirmed_ms < self.lease_ms
 
     async def wait_lost(self) -> str:
         return await asyncio.shield(self._lost)

@@ -20,29 +20,29 @@ SWEEP_AT_ONCE = 200
 
 
 class Snapshots:
-    def __init__(self, bridge: Ensemble, get: Callable[[str], Awaitable[Node]], entropy: Entropy) -> None:
+    def __init__(self, ensemble: Ensemble, get: Callable[[str], Awaitable[Node]], entropy: Entropy) -> None:
         """``get`` finds a node that must be there, or raises StoreDamaged."""
-        self._bridge = bridge
+        self._ensemble = ensemble
         self._get = get
         self._entropy = entropy
 
     async def read(self) -> Snapshot | None:
         """Raises Disconnected, StoreDamaged."""
         while True:
-            await self._bridge.commit([CheckExists("/snapshot")])  # what was decided is seen behind it
+            await self._ensemble.commit([CheckExists("/snapshot")])  # what was decided is seen behind it
             node = await self.newest()
             if node.number == 0:
                 return None
             try:
                 paths = [chunk_path(node.folder, chunk) for chunk in range(node.chunks)]
-                chunks = [(await self._bridge.get(path)).data for path in paths]
+                chunks = [(await self._ensemble.get(path)).data for path in paths]
             except NoNode:
                 continue  # replaced by a newer one meanwhile
             return Snapshot(node.number, b"".join(chunks))
 
     async def write(self, number: int, data: bytes) -> bool:
         """Whether it is the newest now. Raises Disconnected, StoreDamaged; ValueError above all entries."""
-        await self._bridge.commit([CheckExists("/snapshot")])  # what was decided is seen behind it
+        await self._ensemble.commit([CheckExists("/snapshot")])  # what was decided is seen behind it
         old = await self._get("/snapshot")
         old_node = msgspec.json.decode(old.data, type=SnapshotNode)
         if number > (await self._get("/next")).version:
@@ -51,12 +51,12 @@ class Snapshots:
             return False
         folder = f"{number:020d}.{new_id(self._entropy)}"
         chunks = [data[at : at + ENTRY_SIZE_MAX] for at in range(0, len(data), ENTRY_SIZE_MAX)]
-        await self._bridge.create(f"/snapshots/{folder}", b"")
+        await self._ensemble.create(f"/snapshots/{folder}", b"")
         for i, chunk in enumerate(chunks):
-            await self._bridge.create(chunk_path(folder, i), chunk)
+            await self._ensemble.create(chunk_path(folder, i), chunk)
         node = SnapshotNode(number=number, chunks=len(chunks), folder=folder, swept=old_node.swept)
         try:
-            await self._bridge.set("/snapshot", msgspec.json.encode(node), old.version)
+            await self._ensemble.set("/snapshot", msgspec.json.encode(node), old.version)
         except BadVersion:
             await self._remove(folder)
             return False
@@ -68,35 +68,35 @@ class Snapshots:
         for start in range(node.swept, node.number, SWEEP_AT_ONCE):
             numbers = range(start, min(start + SWEEP_AT_ONCE, node.number))
             try:
-                await self._bridge.commit([Delete(entry_path(number)) for number in numbers])
+                await self._ensemble.commit([Delete(entry_path(number)) for number in numbers])
             except NoNode:  # an earlier sweep ended among them
                 for number in numbers:
-                    await delete_if_there(self._bridge, entry_path(number))
-        for folder in await self._bridge.children("/snapshots"):
+                    await delete_if_there(self._ensemble, entry_path(number))
+        for folder in await self._ensemble.children("/snapshots"):
             if int(folder.partition(".")[0]) < node.number:
                 await self._remove(folder)
         current = await self._get("/snapshot")
         swept = msgspec.structs.replace(node, swept=node.number)
         if msgspec.json.decode(current.data, type=SnapshotNode) == node:
             try:
-                await self._bridge.set("/snapshot", msgspec.json.encode(swept), current.version)
+                await self._ensemble.set("/snapshot", msgspec.json.encode(swept), current.version)
             except BadVersion:
                 pass  # a newer one; it sweeps these again
 
     async def _remove(self, folder: str) -> None:
         try:
-            for chunk in await self._bridge.children(f"/snapshots/{folder}"):
-                await delete_if_there(self._bridge, f"/snapshots/{folder}/{chunk}")
+            for chunk in await self._ensemble.children(f"/snapshots/{folder}"):
+                await delete_if_there(self._ensemble, f"/snapshots/{folder}/{chunk}")
         except NoNode:
             return
-        await delete_if_there(self._bridge, f"/snapshots/{folder}")
+        await delete_if_there(self._ensemble, f"/snapshots/{folder}")
 
     async def newest(self) -> SnapshotNode:
         return msgspec.json.decode((await self._get("/snapshot")).data, type=SnapshotNode)
 
 
-async def delete_if_there(bridge: Ensemble, path: str) -> None:
+async def delete_if_there(ensemble: Ensemble, path: str) -> None:
     try:
-        await bridge.delete(path)
+        await ensemble.delete(path)
     except NoNode:
         pass

@@ -33,6 +33,7 @@ from nilometer.coordination.zookeeper.ensemble import (
     CheckExists,
     Connect,
     Create,
+    Delete,
     Disconnected,
     Node,
     NodeExists,
@@ -41,17 +42,17 @@ from nilometer.coordination.zookeeper.ensemble import (
     Step,
 )
 from nilometer.coordination.zookeeper.layout import (
+    CONTROLLER,
     EMPTY_STORE,
     FORMAT,
     BrokerNode,
     ControllerNode,
     StoreNode,
-    broker_path,
     entry_path,
 )
 from nilometer.coordination.zookeeper.registration import SILENCE, Registration
 from nilometer.coordination.zookeeper.session import ZooKeeperSession
-from nilometer.coordination.zookeeper.snapshots import Snapshots, delete_if_there
+from nilometer.coordination.zookeeper.snapshots import Snapshots
 from nilometer.coordination.zookeeper.watches import Watches
 from nilometer.runtime import Runtime
 
@@ -81,12 +82,12 @@ class ZooKeeperStore:
         self._create = create
         self._timeout_ms = session_timeout_ms
         self._cluster_id = cluster_id
-        self._bridge = connect(session_timeout_ms, self._on_connected, self._on_connection_lost)
+        self._ensemble = connect(session_timeout_ms, self._on_connected, self._on_connection_lost)
         self._signal = ChangeSignal()
         self._tasks: list[asyncio.Task[None]] = []
-        self._watches = Watches(self._bridge, session_timeout_ms / 10 / 1000, self._signal.notify)
-        self._registration = Registration(runtime, self._bridge, session_timeout_ms, self._signal.notify)
-        self._snapshots = Snapshots(self._bridge, self._get, runtime.entropy)
+        self._watches = Watches(self._ensemble, session_timeout_ms / 10 / 1000, self._signal.notify)
+        self._registration = Registration(runtime, self._ensemble, self._signal.notify)
+        self._snapshots = Snapshots(self._ensemble, self._get, runtime.entropy)
         self._opened = False
         self._created_zxid = 0
 
@@ -97,17 +98,17 @@ class ZooKeeperStore:
 
     async def open(self) -> None:
         try:
-            await self._bridge.start(max(OPEN_PATIENCE_S_MIN, 2 * self._timeout_ms / 1000))
+            await self._ensemble.start(max(OPEN_PATIENCE_S_MIN, 2 * self._timeout_ms / 1000))
         except Disconnected as error:
             raise StoreUnavailable(f"ZooKeeper at {self._hosts} cannot be reached: {error}") from error
         try:
             await self._make_or_find()
             await self._agree_on_cluster()
         except Disconnected as error:
-            await self._bridge.stop()
+            await self._ensemble.stop()
             raise StoreUnavailable(f"ZooKeeper at {self._hosts} does not answer: {error}") from error
         except BaseException:
-            await self._bridge.stop()
+            await self._ensemble.stop()
             raise
         self._opened = True
         self._tasks.append(asyncio.get_running_loop().create_task(self._watches.run()))
@@ -129,16 +130,16 @@ class ZooKeeperStore:
         self._registration.tasks.clear()
         self._registration.end("the store was closed")
         self._signal.close()
-        await self._bridge.stop()  # ends the session at the servers, and with it the ephemeral nodes
+        await self._ensemble.stop()  # ends the session at the servers, and with it the ephemeral nodes
 
     async def _make_or_find(self) -> None:
         if self._create:
             await self._create_nodes()
-        elif await self._bridge.exists("/store") is None:
+        elif await self._ensemble.exists("/store") is None:
             raise StoreRefused(f"{self._hosts} holds no coordination store")
 
     async def _create_nodes(self) -> None:
-        await self._bridge.ensure("/")
+        await self._ensemble.ensure("/")
         for path, data in EMPTY_STORE:
             await self._create_if_absent(path, data)
 
@@ -146,7 +147,7 @@ class ZooKeeperStore:
         fresh = self._cluster_id or new_id(self._runtime.entropy)
         await self._create_if_absent("/store", msgspec.json.encode(StoreNode(FORMAT, fresh)))
         try:
-            node = await self._bridge.get("/store")
+            node = await self._ensemble.get("/store")
             found = msgspec.json.decode(node.data, type=StoreNode)
         except msgspec.DecodeError as error:
             raise StoreRefused(f"/store at {self._hosts} is not a store's description: {error}") from error
@@ -165,7 +166,7 @@ class ZooKeeperStore:
 
     async def _create_if_absent(self, path: str, data: bytes) -> None:
         try:
-            await self._bridge.create(path, data)
+            await self._ensemble.create(path, data)
         except NodeExists:
             pass  # made before
 
@@ -177,9 +178,9 @@ class ZooKeeperStore:
         session = await self._check_live()
         steps: list[Step] = [SetVersion("/next", expected_next), Create(entry_path(expected_next), entry)]
         if session is not None:
-            steps.insert(0, CheckExists(broker_path(session.name.broker_id)))
+            steps.insert(0, CheckExists(session.node))
         try:
-            await self._bridge.commit(steps)
+            await self._ensemble.commit(steps)
         except BadVersion:
             return False
         except NoNode:
@@ -214,7 +215,7 @@ class ZooKeeperStore:
         if start >= end:
             return []
         found = await asyncio.gather(
-            *(self._bridge.get(entry_path(number)) for number in range(start, end)), return_exceptions=True
+            *(self._ensemble.get(entry_path(number)) for number in range(start, end)), return_exceptions=True
         )
         entries: list[Entry] = []
         for number, node in enumerate(found, start):
@@ -267,9 +268,9 @@ class ZooKeeperStore:
         self._check_open()
         found: list[SessionInfo] = []
         try:
-            for name in await self._bridge.children("/brokers/ids"):
+            for name in await self._ensemble.children("/brokers/ids"):
                 try:
-                    node = await self._bridge.get(f"/brokers/ids/{name}")
+                    node = await self._ensemble.get(f"/brokers/ids/{name}")
                 except NoNode:
                     continue  # gone since
                 payload = msgspec.json.decode(node.data, type=BrokerNode).payload
@@ -285,9 +286,13 @@ class ZooKeeperStore:
         name = session.name
         content = msgspec.json.encode(ControllerNode(name.broker_id, name.incarnation))
         try:
-            await self._bridge.create("/controller", content, ephemeral=True)
+            await self._ensemble.commit(
+                [CheckExists(session.node), Create(CONTROLLER, content, ephemeral=True)]
+            )
         except NodeExists:
             pass
+        except NoNode:
+            raise self._registration.lost("its node is gone") from None
         except Disconnected as error:
             raise OutcomeUnknown(f"whether {name} is the controller is not known: {error}") from error
         return await self.controller() == name
@@ -296,14 +301,16 @@ class ZooKeeperStore:
         session = await self._check_live()
         if session is not None and await self.controller() == session.name:
             try:
-                await delete_if_there(self._bridge, "/controller")
+                await self._ensemble.commit([CheckExists(session.node), Delete(CONTROLLER)])
+            except NoNode:
+                pass  # the session is over, and /controller with it
             except Disconnected as error:
                 raise OutcomeUnknown(f"whether /controller was given up is not known: {error}") from error
 
     async def controller(self) -> SessionName | None:
         self._check_open()
         try:
-            node = await self._bridge.get("/controller")
+            node = await self._ensemble.get(CONTROLLER)
         except NoNode:
             return None
         except Disconnected as error:
@@ -316,13 +323,13 @@ class ZooKeeperStore:
     async def read_secret(self) -> StoredSecret | None:
         self._check_open()
         try:
-            return await secret.read_secret(self._bridge)
+            return await secret.read_secret(self._ensemble)
         except Disconnected as error:
             raise self._unavailable(error) from error
 
     async def put_secret(self, number: int, data: bytes) -> bool:
         await self._check_live()
-        return await secret.put_secret(self._bridge, number, data)
+        return await secret.put_secret(self._ensemble, number, data)
 
     # ---- signal
 
@@ -330,6 +337,7 @@ class ZooKeeperStore:
         return await self._signal.wait(seen)
 
     def _on_connected(self) -> None:
+        self._registration.on_connected()
         self._watches.set_all()
 
     def _on_connection_lost(self) -> None:
@@ -339,7 +347,7 @@ class ZooKeeperStore:
 
     async def _get(self, path: str) -> Node:
         try:
-            return await self._bridge.get(path)
+            return await self._ensemble.get(path)
         except NoNode:
             raise StoreDamaged(f"{path} is missing at {self._hosts}: the store was deleted") from None
 

@@ -18,8 +18,8 @@ WATCHED = ("/next", "/snapshot", "/brokers/ids", "/controller")
 
 
 class Watches:
-    def __init__(self, bridge: Ensemble, retry_s: float, on_change: Callable[[], None]) -> None:
-        self._bridge = bridge
+    def __init__(self, ensemble: Ensemble, retry_s: float, on_change: Callable[[], None]) -> None:
+        self._ensemble = ensemble
         self._retry_s = retry_s
         self._on_change = on_change
         self._rearm = asyncio.Event()
@@ -50,6 +50,6 @@ class Watches:
 
     async def _arm(self, path: str) -> None:
         if path == "/brokers/ids":
-            await self._bridge.children(path, lambda: self._on_fired(path))
+            await self._ensemble.children(path, lambda: self._on_fired(path))
         else:
-            await self._bridge.exists(path, lambda: self._on_fired(path))
+            await self._ensemble.exists(path, lambda: self._on_fired(path))
