@@ -1,0 +1,149 @@
+"""One seed played and reported: the findings, the command that replays it, the fewest faults, the last logs.
+
+A report is plain data, so that a process that played a seed can send it to the one that prints.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from nilometer.simulation.minimise import minimise
+from nilometer.simulation.plan import Kind, Plan, draw
+from nilometer.simulation.run import Exit, Verdict, run
+
+FINDINGS_SHOWN = 10
+WHAT = {
+    Exit.CRASH: "a program crashed",
+    Exit.NO_CONVERGENCE: "the cluster did not become well again",
+    Exit.WRONG_RESULT: "something wrong was said, or lost",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedWishes:
+    """How seeds are to be played, beyond their numbers."""
+
+    minutes: float
+    faults: tuple[Kind, ...] | None = None
+    only: tuple[int, ...] | None = None
+    trace: Path | None = None
+    minimises: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedReport:
+    seed: int
+    exit: int
+    simulated_s: float
+    real_s: float
+    digest: str = ""
+    """Of the trace."""
+    headline: str = ""
+    """What the run was made of, in one line."""
+    summary: str = ""
+    """Of a failure: the kind, the first finding and the replay command, in one line."""
+    lines: tuple[str, ...] = ()
+    """Of a failure: all there is to tell."""
+
+
+def play_seed(seed: int, wishes: SeedWishes) -> SeedReport:
+    """Play ``seed``; of a failure, look for the fewest faults that fail as well if that is wished for.
+
+    What the simulation itself raises is a failure of this seed; the others are played all the same.
+    """
+    try:
+        return _report(_play(draw(seed, wishes.minutes, wishes.faults), wishes), wishes)
+    except Exception as error:
+        return failed_report(seed, wishes, [repr(error), *traceback.format_exc().splitlines()])
+
+
+def failed_report(seed: int, wishes: SeedWishes, reasons: Sequence[str]) -> SeedReport:
+    """The report of a seed that came to no verdict."""
+    command = replay_command(seed, wishes)
+    return SeedReport(
+        seed=seed,
+        exit=int(Exit.CRASH),
+        simulated_s=0.0,
+        real_s=0.0,
+        headline=f"seed {seed}: no verdict",
+        summary=f"seed {seed}: no verdict: {reasons[0]}; replay: {command}",
+        lines=(f"seed {seed} came to no verdict:", *(f"  {each}" for each in reasons), f"replay: {command}"),
+    )
+
+
+def _report(verdict: Verdict, wishes: SeedWishes) -> SeedReport:
+    failed = verdict.exit is not Exit.CLEAN
+    return SeedReport(
+        seed=verdict.plan.seed,
+        exit=int(verdict.exit),
+        simulated_s=verdict.simulated_s,
+        real_s=verdict.real_s,
+        digest=verdict.digest,
+        headline=_headline(verdict),
+        summary=_summary(verdict, wishes) if failed else "",
+        lines=tuple(_story(verdict, wishes)) if failed else (),
+    )
+
+
+def _play(plan: Plan, wishes: SeedWishes) -> Verdict:
+    if wishes.trace is None:
+        return run(plan, only=wishes.only)
+    with wishes.trace.open("w", encoding="utf-8") as lines:
+        return run(plan, only=wishes.only, sink=lambda line: lines.write(line + "\n"))
+
+
+def _headline(verdict: Verdict) -> str:
+    plan = verdict.plan
+    shape = "one machine" if plan.one_machine else f"{plan.brokers} machines"
+    by_name = sorted(verdict.faults.items(), key=lambda item: item[0].value)
+    faults = ", ".join(f"{count} {kind.value}" for kind, count in by_name) or "no faults"
+    return (
+        f"seed {plan.seed}: {plan.brokers} brokers on {shape}; {faults}; {verdict.sends} sends, "
+        f"{verdict.acknowledged} acknowledged, {verdict.read} records read; "
+        f"{verdict.simulated_s:.0f} s in {verdict.real_s:.1f} s; trace {verdict.digest}"
+    )
+
+
+def _summary(verdict: Verdict, wishes: SeedWishes) -> str:
+    plan = verdict.plan
+    first = (verdict.findings or ["nothing was noted"])[0].splitlines()[0]
+    command = replay_command(plan.seed, wishes)
+    return f"seed {plan.seed}: {WHAT[verdict.exit]}: {first}; replay: {command}"
+
+
+def _story(verdict: Verdict, wishes: SeedWishes) -> list[str]:
+    """The finding, the replay command, the faults, and each broker's last log lines."""
+    plan = verdict.plan
+    told = [f"seed {plan.seed} failed: {WHAT[verdict.exit]} (exit code {int(verdict.exit)})"]
+    told += [f"  {finding}" for finding in verdict.findings[:FINDINGS_SHOWN]]
+    if len(verdict.findings) > FINDINGS_SHOWN:
+        told.append(f"  … and {len(verdict.findings) - FINDINGS_SHOWN} more")
+    told.append(f"replay: {replay_command(plan.seed, wishes)}")
+    if wishes.minimises and wishes.only is None and plan.faults:
+        few = _fewest(verdict)
+        told.append(f"fewest faults found: {replay_command(plan.seed, replace(wishes, only=tuple(few)))}")
+        told += [f"  {fault}" for fault in plan.faults if fault.number in few]
+    for who, lines in verdict.story.items():
+        told.append(f"the last of {who}:")
+        told += [f"  {line}" for line in lines]
+    return told
+
+
+def _fewest(verdict: Verdict) -> list[int]:
+    def fails(numbers: Sequence[int]) -> bool:
+        return run(verdict.plan, only=numbers).exit is verdict.exit
+
+    few, _ = minimise([fault.number for fault in verdict.plan.faults], fails)
+    return few
+
+
+def replay_command(seed: int, wishes: SeedWishes) -> str:
+    command = f"nilometer simulate --seed {seed} --minutes {wishes.minutes:g}"
+    if wishes.faults is not None:
+        command += f" --faults {','.join(kind.value for kind in wishes.faults)}"
+    if wishes.only is not None:
+        command += f" --only {','.join(map(str, wishes.only))}" if wishes.only else " --only ''"
+    return command
