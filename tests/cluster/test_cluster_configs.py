@@ -103,9 +103,7 @@ def test_a_resource_named_twice_is_refused(world: ClusterWorld) -> None:
 
 
 def test_kafka_14136_brokers_are_told_of_an_unchanged_value(world: ClusterWorld) -> None:
-    request = AlterResource(
-        ALL_BROKERS._replace(name="1"), [ConfigAlteration("min.insync.replicas", SET, "2")]
-    )
+    request = AlterResource(ALL_BROKERS, [ConfigAlteration("min.insync.replicas", SET, "2")])
     for _ in range(2):
         decision = decide_alter_configs(world.image, [request], definitions=DEFINITIONS)
         assert len(list(decision.records)) == 1

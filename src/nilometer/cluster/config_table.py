@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from nilometer.cluster.delta import ConfigResource
 from nilometer.cluster.records import ConfigChanged, ConfigResourceType
 from nilometer.cluster.snapshot import ConfigSnapshot
 
 _EMPTY: Mapping[str, str] = {}
+_INT_MAX = 2**31 - 1
+
+
+def min_insync_replicas_of(text: str) -> int | None:
+    """None where the text is not a whole number from 1 to 2^31 - 1."""
+    digits = text.strip().removeprefix("+")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 10):
+        return None
+    return number if 1 <= (number := int(digits)) <= _INT_MAX else None
 
 
 class ConfigTable:
@@ -28,6 +37,17 @@ class ConfigTable:
 
     def topic_setting(self, topic: str, key: str) -> str | None:
         """The value in force for a topic: its own, else the one for all brokers, else the controller's."""
+        return next(self._topic_settings(topic, key), None)
+
+    def min_insync_replicas(self, topic: str) -> int:
+        """The first of the topic's, all brokers' and the controller's texts that is a whole number from 1 on;
+        1 without one. Equal for all who hold this table, whatever it says."""
+        for text in self._topic_settings(topic, "min.insync.replicas"):
+            if (value := min_insync_replicas_of(text)) is not None:
+                return value
+        return 1
+
+    def _topic_settings(self, topic: str, key: str) -> Iterator[str]:
         for resource in (
             ConfigResource(ConfigResourceType.TOPIC, topic),
             ConfigResource(ConfigResourceType.BROKER, ""),
@@ -35,8 +55,7 @@ class ConfigTable:
         ):
             value = self.of(resource).get(key)
             if value is not None:
-                return value
-        return None
+                yield value
 
     def change(self, record: ConfigChanged) -> ConfigResource:
         """Returns what it was set for."""

@@ -168,8 +168,7 @@ class ClusterImage:
 
     def min_insync_replicas(self, topic: str) -> int:
         """min.insync.replicas as every broker must understand it; bounded by the replicas elsewhere."""
-        value = self.topic_setting(topic, "min.insync.replicas")
-        return 1 if value is None else int(value)
+        return self._configs.min_insync_replicas(topic)
 
     def unclean_leader_election_enabled(self, topic: str) -> bool:
         value = self.topic_setting(topic, "unclean.leader.election.enable")

@@ -7,7 +7,9 @@ keys that one kind of resource (broker, topic) knows. Unknown keys and bad value
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -27,6 +29,10 @@ class ConfigKind(enum.Enum):
 
 
 _WHOLE_NUMBER_BITS = {ConfigKind.SHORT: 16, ConfigKind.INT: 32, ConfigKind.LONG: 64}
+
+
+SHOWN_TEXT_MAX = 200
+"""How many characters of a text are repeated where it is refused: it may be as long as a request."""
 
 
 class ConfigProblem(ValueError):
@@ -88,8 +94,10 @@ class ConfigKey:
                 raise self._refuse(text, "must be true or false")
             return text.lower() == "true"
         try:
+            if not text.isascii() or "_" in text:  # Python would read those as numbers, Kafka does not
+                raise ValueError
             if self.kind is ConfigKind.DOUBLE:
-                return float(text)
+                return self._finite(float(text))
             number = int(text)
         except ValueError:
             raise self._refuse(text, "must be a number") from None
@@ -98,20 +106,57 @@ class ConfigKey:
             raise self._refuse(text, f"does not fit into {bits} bits")
         return number
 
+    @staticmethod
+    def _finite(number: float) -> float:
+        if not math.isfinite(number):
+            raise ValueError
+        return number
+
     def _refuse(self, text: str, reason: str) -> ConfigProblem:
-        return ConfigProblem(self.name, f"Invalid value {text} for configuration {self.name}: {reason}")
+        return ConfigProblem(
+            self.name, f"Invalid value {_short(text)} for configuration {self.name}: {reason}"
+        )
+
+
+ConfigValues = Mapping[str, ConfigValue | None]
+"""A value for each key of a definition; None where it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigRule:
+    """What must hold between the values of several keys. The defaults must keep it."""
+
+    keys: tuple[str, ...]
+    why_broken: Callable[[ConfigValues], str | None]
+    """What is wrong with the values in force, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettledValues:
+    """What is in force where not all that was set can be."""
+
+    values: dict[str, ConfigValue | None]
+    problems: tuple[ConfigProblem, ...]
+    """Why some of the values are not those that were set."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigDefinition:
-    """A closed set of keys. ``subject`` ("broker", "topic") appears in refusals."""
+    """A closed set of keys. ``subject`` ("broker", "topic") appears in refusals.
+
+    :meth:`judge` decides whether a whole set of settings is accepted; :meth:`settle` gives the values in
+    force for any set of texts, accepted or not. Where ``judge`` accepts, both give the same values.
+    """
 
     subject: str
     keys: Mapping[str, ConfigKey] = field(default_factory=dict[str, ConfigKey])
+    rules: tuple[ConfigRule, ...] = ()
 
     @classmethod
-    def of(cls, subject: str, keys: Iterable[ConfigKey]) -> ConfigDefinition:
-        return cls(subject, {key.name: key for key in keys})
+    def of(
+        cls, subject: str, keys: Iterable[ConfigKey], rules: Iterable[ConfigRule] = ()
+    ) -> ConfigDefinition:
+        return cls(subject, {key.name: key for key in keys}, tuple(rules))
 
     def key(self, name: str) -> ConfigKey:
         """Raises ConfigProblem for a name that is not known, with near misses."""
@@ -119,15 +164,94 @@ class ConfigDefinition:
             return self.keys[name]
         except KeyError:
             raise ConfigProblem(
-                name, f"Unknown {self.subject} config name: {name}{self._near(name)}"
+                name, f"Unknown {self.subject} config name: {_short(name)}{self._near(name)}"
             ) from None
 
     def parse(self, texts: Mapping[str, str]) -> dict[str, ConfigValue]:
         """Parse what was given; keys not given are absent. Raises ConfigProblem at the first bad one."""
         return {name: self.key(name).parse(text) for name, text in texts.items()}
 
+    def judge(
+        self, texts: Mapping[str, str], inherited: Mapping[str, ConfigValue] | None = None
+    ) -> dict[str, ConfigValue | None]:
+        """The values in force for ``texts`` over what is ``inherited`` over the defaults.
+
+        Raises ConfigProblem: a text that is no value of its key, or values that contradict each other.
+        """
+        parsed = self.parse(texts)
+        for problem in self.contradictions(texts, inherited):
+            raise problem
+        return {**self._defaults(), **(inherited or {}), **parsed}
+
+    def contradictions(
+        self, texts: Mapping[str, str], inherited: Mapping[str, ConfigValue] | None = None
+    ) -> list[ConfigProblem]:
+        """Which settings cannot be in force together. Texts that cannot be read are left out."""
+        values = {**self._defaults(), **(inherited or {}), **self.readable(texts)}
+        return [
+            ConfigProblem(rule.keys[0], why)
+            for rule in self.rules
+            if (why := rule.why_broken(values)) is not None
+        ]
+
+    def readable(self, texts: Mapping[str, str]) -> dict[str, ConfigValue]:
+        """The values of those texts that are values of a known key."""
+        values: dict[str, ConfigValue] = {}
+        for name, text in texts.items():
+            with contextlib.suppress(ConfigProblem):
+                values[name] = self.key(name).parse(text)
+        return values
+
+    def settle(
+        self,
+        texts: Mapping[str, str],
+        inherited: Mapping[str, ConfigValue] | None = None,
+        last_good: ConfigValues | None = None,
+    ) -> SettledValues:
+        """The values in force for any ``texts``; never raises.
+
+        What cannot be read, or contradicts another setting, keeps its value of ``last_good`` (an earlier
+        result); without one, what is inherited; where that is contradictory itself, the default.
+        """
+        base = self._defaults()
+        problems = self._put(base, dict(inherited or {}), self._defaults())
+        readable: dict[str, ConfigValue] = {}
+        fallback = {**base, **(last_good or {})}
+        values = dict(base)
+        for name, text in texts.items():
+            try:
+                readable[name] = self.key(name).parse(text)
+            except ConfigProblem as problem:
+                problems.append(problem)
+                if name in fallback:
+                    values[name] = fallback[name]
+        problems += self._put(values, readable, fallback)
+        return SettledValues(values, tuple(problems))
+
+    def _put(
+        self, values: dict[str, ConfigValue | None], given: Mapping[str, ConfigValue], fallback: ConfigValues
+    ) -> list[ConfigProblem]:
+        """Puts ``given`` over ``values``; the keys of a rule that it breaks get their ``fallback``."""
+        values.update(given)
+        problems: list[ConfigProblem] = []
+        for rule in self.rules:
+            if (why := rule.why_broken(values)) is not None:
+                problems.append(ConfigProblem(rule.keys[0], why))
+                values.update({name: fallback[name] for name in rule.keys})
+        return problems
+
+    def _defaults(self) -> dict[str, ConfigValue | None]:
+        return {name: key.default for name, key in self.keys.items()}
+
     def _near(self, name: str) -> str:
         import difflib  # only on the way to an error
 
+        if len(name) > SHOWN_TEXT_MAX:
+            return ""
+
         close = difflib.get_close_matches(name, self.keys, n=1, cutoff=0.7)
         return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SHOWN_TEXT_MAX else f"{text[:SHOWN_TEXT_MAX]}… ({len(text)} characters)"

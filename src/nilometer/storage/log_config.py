@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from nilometer.config import ConfigProblem
-from nilometer.config.definition import ConfigValue
+from nilometer.config.definition import ConfigValue, ConfigValues
 from nilometer.storage.topic_config import HOUR_MS, LONG_MAX, MINUTE_MS, TOPIC_CONFIG, WEEK_MS
 
 _COARSER_SYNONYMS: Mapping[str, tuple[tuple[str, int], ...]] = {
@@ -73,19 +72,13 @@ class LogConfig:
 
         Raises ConfigProblem.
         """
-        values: dict[str, ConfigValue | None] = {key.name: key.default for key in TOPIC_CONFIG.keys.values()}
-        values.update(defaults or {})
-        values.update(TOPIC_CONFIG.parse(texts))
-        return cls._of(values)
+        return cls.of(TOPIC_CONFIG.judge(texts, defaults))
 
     @classmethod
-    def _of(cls, values: Mapping[str, ConfigValue | None]) -> LogConfig:
+    def of(cls, values: ConfigValues) -> LogConfig:
+        """From a value for each key of a topic, as the topic definition judges or settles them."""
         policies = cast(tuple[str, ...], values["cleanup.policy"])
         segment_bytes = values["internal.segment.bytes"] or values["segment.bytes"]
-        if cast(int, values["min.compaction.lag.ms"]) > cast(int, values["max.compaction.lag.ms"]):
-            raise ConfigProblem(
-                "min.compaction.lag.ms", "min.compaction.lag.ms must not be above max.compaction.lag.ms"
-            )
         plain = {
             name: values[name.replace("_", ".")]
             for name in cls.__slots__

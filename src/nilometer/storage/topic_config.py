@@ -10,7 +10,7 @@ import re
 from typing import cast
 
 from nilometer.config import ConfigDefinition, ConfigKey, ConfigKind
-from nilometer.config.definition import ConfigValue
+from nilometer.config.definition import ConfigRule, ConfigValue, ConfigValues
 
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
@@ -67,6 +67,18 @@ def _throttle_key(name: str, side: str) -> ConfigKey:
         dynamic=True,
     )
 
+
+def _lags_apart(values: ConfigValues) -> str | None:
+    least, most = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
+    if cast(int, least) <= cast(int, most):
+        return None
+    return (
+        f"min.compaction.lag.ms ({least}) must not be above max.compaction.lag.ms ({most}): "
+        "a record would have to be compacted before it may be"
+    )
+
+
+TOPIC_RULES = (ConfigRule(("min.compaction.lag.ms", "max.compaction.lag.ms"), _lags_apart),)
 
 _NOT_HERE = " Accepted for compatibility; there is no tiered storage here."
 _K = ConfigKind
@@ -336,4 +348,5 @@ TOPIC_CONFIG = ConfigDefinition.of(
             synonym="unclean.leader.election.enable",
         ),
     ),
+    rules=TOPIC_RULES,
 )

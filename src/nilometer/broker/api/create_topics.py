@@ -30,6 +30,7 @@ def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
             config_definition=TOPIC_CONFIG,
             chance=services.runtime.entropy,
             defaults=services.topic_defaults,
+            inherited_of=services.config.topic_defaults,
             validate_only=validate_only,
         )
 

@@ -13,10 +13,10 @@ from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION
+from nilometer.cluster.controller.config_rules import ConfigDefinitions
 from nilometer.cluster.controller.configs import (
     AlterResource,
     ConfigAlteration,
-    ConfigDefinitions,
     ConfigOperation,
     decide_alter_configs,
 )
@@ -31,7 +31,6 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Message
 
 _TYPES = {RESOURCE_TOPIC: ConfigResourceType.TOPIC, RESOURCE_BROKER: ConfigResourceType.BROKER}
-_DEFINITIONS = ConfigDefinitions(topic=TOPIC_CONFIG, broker=BROKER_CONFIG_DEFINITION)
 
 Outcomes = dict[tuple[int, str], Outcome]
 """By resource type (as on the wire) and name."""
@@ -41,9 +40,13 @@ def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
     known, refused = _parse(request.body.resources)
     validate_only = request.body.validate_only
 
+    definitions = ConfigDefinitions(
+        topic=TOPIC_CONFIG, broker=BROKER_CONFIG_DEFINITION, inherited_of=services.config.topic_defaults
+    )
+
     def decide(image: ClusterImage) -> Decision[Outcomes]:
         decision = decide_alter_configs(
-            image, [alter for _, alter in known], definitions=_DEFINITIONS, validate_only=validate_only
+            image, [alter for _, alter in known], definitions=definitions, validate_only=validate_only
         )
         outcomes = dict(refused)
         for (key, _), (_, outcome) in zip(known, decision.reply, strict=True):

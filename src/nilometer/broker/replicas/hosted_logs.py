@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
+from nilometer.broker.replicas.log_configs import LogConfigs
 from nilometer.broker.replicas.log_disposal import LogDisposal
 from nilometer.broker.replicas.wanted_logs import WantedLog
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.records import ConfigResourceType
 from nilometer.runtime import Runtime
 from nilometer.storage import Log, LogConfig, TopicPartition
 from nilometer.storage.directories.log_manager import LogManager, NoLogDirectory
@@ -37,32 +37,13 @@ class HostedLogs:
     def __init__(
         self, config: BrokerConfig, runtime: Runtime, manager: LogManager, disposal: LogDisposal
     ) -> None:
-        self._config = config
         self._runtime = runtime
         self._manager = manager
         self._disposal = disposal
-        self._parsed: dict[tuple[tuple[str, str], ...], LogConfig] = {}
+        self.configs = LogConfigs(config)
         self._making: asyncio.Future[None] | None = None
         self.ahead: dict[TopicPartition, None] = {}
         """Created, and not asked for yet."""
-
-    def config_of(self, image: ClusterImage, texts: Mapping[str, str]) -> LogConfig:
-        """What the topic says, else what was set for all brokers, else this broker's file, else
-        the default.
-        """
-        key = tuple(sorted(texts.items()))
-        config = self._parsed.get(key)
-        if config is None:
-            defaults = self._config.topic_defaults(
-                image.config(ConfigResourceType.BROKER, ""),
-                image.config(ConfigResourceType.BROKER, str(self._config.node_id)),
-            )
-            config = self._parsed[key] = LogConfig.parse(texts, defaults)
-        return config
-
-    def forget_configs(self) -> None:
-        """Settings have changed."""
-        self._parsed.clear()
 
     def open(self, image: ClusterImage, wanted: WantedLog) -> Log:
         """The log of this very topic: one left by an earlier topic of the same name is set aside.
@@ -80,7 +61,7 @@ class HostedLogs:
             raise NoLogDirectory("it may lie in a folder that is offline")
         if log is None:
             return self._create(image, wanted)
-        log.config = self.config_of(image, wanted.topic_configs)
+        log.config = self._config_of(image, wanted)
         log.assign_topic_id(wanted.topic_id)
         return log
 
@@ -111,10 +92,13 @@ class HostedLogs:
     def _may_create(self, wanted: WantedLog) -> bool:
         return wanted.is_new or not any(each.failure for each in self._manager.directories)
 
+    def _config_of(self, image: ClusterImage, wanted: WantedLog) -> LogConfig:
+        return self.configs.of(image, wanted.name.topic, wanted.topic_id, wanted.topic_configs)
+
     def _create(self, image: ClusterImage, wanted: WantedLog, directory: str | None = None) -> Log:
         return self._manager.create(
             wanted.name,
-            self.config_of(image, wanted.topic_configs),
+            self._config_of(image, wanted),
             topic_id=wanted.topic_id,
             wall_ms=self._runtime.clock.wall_ms(),
             directory=directory,

@@ -189,12 +189,13 @@ class ReplicaManager:
         """One entry has been folded."""
         self._image = image
         if delta.configs:
-            self._hosted.forget_configs()
+            self._hosted.configs.on_settings_changed()
         if not self._lives:
             return
         for topic in delta.topics_deleted.values():
             for index in range(len(topic.partitions)):
                 self._stop_hosting(TopicIdPartition(topic.id, index), "its topic was deleted")
+            self._hosted.configs.forget_topic(topic.uuid)
         if delta.brokers:
             self._update_eligible(image)
         for resource in delta.configs:
@@ -208,7 +209,7 @@ class ReplicaManager:
     def on_reload(self, image: ClusterImage) -> None:
         """The image was replaced: bring everything in line with it."""
         self._image = image
-        self._hosted.forget_configs()
+        self._hosted.configs.on_settings_changed()
         if not self._lives:
             return
         self._update_eligible(image)
@@ -323,8 +324,7 @@ class ReplicaManager:
     def _reconfigure(self, image: ClusterImage, kind: ConfigResourceType, name: str) -> None:
         for partition in list(self):
             if kind is not ConfigResourceType.TOPIC or partition.topic == name:
-                texts = image.config(ConfigResourceType.TOPIC, partition.topic)
-                partition.log.config = self._hosted.config_of(image, texts)
+                partition.log.config = self._hosted.configs.of_topic(image, partition.topic)
                 self._note_flush_ms(partition)
                 partition.configure(image.min_insync_replicas(partition.topic))
 

@@ -10,13 +10,15 @@ waits until that is paid back, so the rate holds over time whatever the size of 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
-from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION, BrokerConfig
 from nilometer.broker.settings.config_keys import LONG_MAX
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigResourceType
 from nilometer.runtime import Clock
+from nilometer.storage.topic_config import TOPIC_CONFIG
 
 UNLIMITED = LONG_MAX
 BURST_MS = 1_000
@@ -107,10 +109,11 @@ class ReplicationQuotas:
     def _read_rates(self, image: ClusterImage) -> None:
         for side, quota in self._sides:
             key = f"{side}.replication.throttled.rate"
-            given = image.config(ConfigResourceType.BROKER, str(self._broker_id)).get(key)
-            if given is None:
-                given = image.config(ConfigResourceType.BROKER, "").get(key)
-            quota.set_rate(self._config.integer(key) if given is None else int(given))
+            rate = self._config.integer(key)
+            for name in ("", str(self._broker_id)):  # the later one wins; what cannot be read does not
+                dynamic = BROKER_CONFIG_DEFINITION.readable(image.config(ConfigResourceType.BROKER, name))
+                rate = cast(int, dynamic.get(key, rate))
+            quota.set_rate(rate)
 
     def _read_topic(self, name: str, image: ClusterImage) -> None:
         given = image.config(ConfigResourceType.TOPIC, name)
@@ -122,8 +125,10 @@ class ReplicationQuotas:
 
 
 def _named_partitions(given: Mapping[str, str], key: str, broker_id: int) -> frozenset[int]:
-    text = given.get(key, "").strip()
-    if text == "*":
+    if key not in given:
+        return frozenset()
+    items = cast(tuple[str, ...], TOPIC_CONFIG.readable({key: given[key]}).get(key, ()))
+    if items == ("*",):
         return EVERY_PARTITION
-    pairs = (item.strip().split(":") for item in text.split(",") if item.strip())
+    pairs = (item.split(":") for item in items)
     return frozenset(int(partition) for partition, broker in pairs if int(broker) == broker_id)

@@ -75,13 +75,14 @@ class BrokerConfig(Settings):
         self.session_timeout_ms = self.integer("zookeeper.session.timeout.ms")
         self.coordination = self._coordination()
         self.groups = group_config(self)
+        TOPIC_CONFIG.judge({}, self.topic_defaults())
 
     def topic_defaults(self, *dynamic: Mapping[str, str]) -> dict[str, ConfigValue]:
-        """What is said of topics that do not say it themselves, by topic key: by this broker's file, then by
-        ``dynamic`` settings of brokers, later ones winning."""
+        """What topics inherit, by topic key: what this broker's file says, then ``dynamic`` settings of
+        brokers, later ones winning. Dynamic texts that this version cannot read are left out."""
         given = dict(self._given)
         for texts in dynamic:
-            given.update(BROKER_CONFIG_DEFINITION.parse(texts))
+            given.update(BROKER_CONFIG_DEFINITION.readable(texts))
         return topic_defaults(given)
 
     def _node_id(self) -> int:

@@ -19,10 +19,10 @@ from nilometer.cluster.controller.brokers import (
     decide_controlled_shutdown,
     decide_unregister_broker,
 )
+from nilometer.cluster.controller.config_rules import ConfigDefinitions
 from nilometer.cluster.controller.configs import (
     AlterResource,
     ConfigAlteration,
-    ConfigDefinitions,
     ConfigOperation,
     decide_alter_configs,
 )

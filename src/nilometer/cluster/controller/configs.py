@@ -12,6 +12,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from nilometer.cluster.config_table import min_insync_replicas_of
+from nilometer.cluster.controller.config_rules import (
+    ConfigDefinitions,
+    InheritedOf,
+    check_together,
+    check_topic_settings,
+)
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
 from nilometer.cluster.controller.partition_change import Wanted, change_partition
 from nilometer.cluster.delta import ConfigResource
@@ -24,6 +31,9 @@ from nilometer.config import ConfigDefinition, ConfigKind, ConfigProblem
 from nilometer.wire.errors import ErrorCode
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
+CLUSTER_WIDE_KEYS = (MIN_INSYNC_REPLICAS, "unclean.leader.election.enable")
+"""Read off the image by the controller and by leaders alike, which would disagree if one broker had a value
+of its own: set for a topic or for all brokers, refused for one (Kafka refuses the first while ELR is on)."""
 
 
 class ConfigOperation(enum.IntEnum):
@@ -48,13 +58,12 @@ class AlterResource:
     alterations: Sequence[ConfigAlteration]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigDefinitions:
-    topic: ConfigDefinition
-    broker: ConfigDefinition
-
-
-def check_configs(definition: ConfigDefinition, configs: Mapping[str, str | None]) -> dict[str, str]:
+def check_configs(
+    image: ClusterImage,
+    definition: ConfigDefinition,
+    inherited_of: InheritedOf,
+    configs: Mapping[str, str | None],
+) -> dict[str, str]:
     """The settings of a new topic. Raises Refusal."""
     absent = sorted(key for key, value in configs.items() if value is None)
     if absent:
@@ -62,10 +71,7 @@ def check_configs(definition: ConfigDefinition, configs: Mapping[str, str | None
             ErrorCode.invalid_config, f"Null value not supported for topic configs: {','.join(absent)}"
         )
     given = {key: value for key, value in configs.items() if value is not None}
-    try:
-        definition.parse(given)
-    except ConfigProblem as problem:
-        raise Refusal(ErrorCode.invalid_config, str(problem)) from problem
+    check_topic_settings(image, definition, inherited_of, given)
     return given
 
 
@@ -143,9 +149,9 @@ def _min_insync_replicas_after(
         ConfigResource(ConfigResourceType.BROKER, ""),
         ConfigResource(ConfigResourceType.CLUSTER, ""),
     ):
-        found = value if source == resource else image.config(*source).get(MIN_INSYNC_REPLICAS)
-        if found is not None:
-            return int(found)
+        text = value if source == resource else image.config(*source).get(MIN_INSYNC_REPLICAS)
+        if text is not None and (number := min_insync_replicas_of(text)) is not None:
+            return number
     return 1
 
 
@@ -163,9 +169,11 @@ def _changes(
         new = _altered(definition, alteration, present.get(alteration.key))
         if resource.type is ConfigResourceType.BROKER:
             _refuse_static(definition, alteration)
+            _refuse_for_one_broker(resource, alteration)
         # Brokers take an unchanged value too: it makes them reload what stands behind it (KAFKA-14136).
         if new != present.get(alteration.key) or resource.type is ConfigResourceType.BROKER:
             changes[alteration.key] = new
+    check_together(image, definitions, resource, changes)
     return changes
 
 
@@ -195,6 +203,17 @@ def _refuse_static(definition: ConfigDefinition, alteration: ConfigAlteration) -
     key = definition.keys.get(alteration.key)
     if key is not None and not key.dynamic:
         raise Refusal(ErrorCode.invalid_request, f"Cannot update these configs dynamically: {alteration.key}")
+
+
+def _refuse_for_one_broker(resource: ConfigResource, alteration: ConfigAlteration) -> None:
+    if resource.name and alteration.key in CLUSTER_WIDE_KEYS:
+        if alteration.operation is ConfigOperation.DELETE:
+            return  # one that is left from a version that accepted it can be taken back
+        raise Refusal(
+            ErrorCode.invalid_config,
+            f"Broker-level {alteration.key} cannot be altered: set it for a topic, or for all brokers "
+            "(the default of the entity type brokers).",
+        )
 
 
 def _altered(definition: ConfigDefinition, alteration: ConfigAlteration, present: str | None) -> str | None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nilometer.cluster.controller.assignments import check_assignment, first_isr, usable_brokers
+from nilometer.cluster.controller.config_rules import InheritedOf, nothing_inherited
 from nilometer.cluster.controller.configs import check_configs
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
 from nilometer.cluster.entries import Unit, fits_one_entry
@@ -80,6 +81,7 @@ def decide_create_topics(
     config_definition: ConfigDefinition,
     chance: Entropy,
     defaults: TopicDefaults,
+    inherited_of: InheritedOf = nothing_inherited,
     validate_only: bool = False,
 ) -> Decision[tuple[CreatedTopic, ...]]:
     units: list[Unit] = []
@@ -91,7 +93,7 @@ def decide_create_topics(
             if names[topic.name] > 1:
                 raise Refusal(ErrorCode.invalid_request, "Duplicate topic name.")
             _check_name(image, topic.name, taken)
-            configs = check_configs(config_definition, topic.configs)
+            configs = check_configs(image, config_definition, inherited_of, topic.configs)
             assignments = _assignments(image, topic, defaults, chance)
             created, unit = _create(image, topic.name, assignments, configs, chance)
         except Refusal as refusal:

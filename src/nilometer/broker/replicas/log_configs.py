@@ -1,0 +1,80 @@
+"""The settings in force for the logs hosted here, out of the texts in the metadata log. Never fails.
+
+The metadata log may say what this broker cannot apply: it was written by a newer controller, or the broker's
+own file differs from the controller's. Such a setting keeps the value that was last in force for the topic
+here, or what the topic inherits, and is reported once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from uuid import UUID
+
+from nilometer.broker.settings.config import BrokerConfig
+from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.records import ConfigResourceType
+from nilometer.config import ConfigProblem
+from nilometer.config.definition import ConfigValue, ConfigValues
+from nilometer.storage import LogConfig
+from nilometer.storage.topic_config import TOPIC_CONFIG
+
+logger = logging.getLogger("nilometer.broker")
+
+_Texts = tuple[tuple[str, str], ...]
+"""A topic's own settings, in order of their keys."""
+
+
+class LogConfigs:
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+        self._sound: dict[_Texts, tuple[LogConfig, ConfigValues]] = {}
+        """Results without problems, shared by topics of equal settings, until a setting changes."""
+        self._last_good: dict[UUID, ConfigValues] = {}
+        """By topic id, what was last in force here."""
+        self._reported: dict[tuple[UUID, str], None] = {}
+
+    def of(self, image: ClusterImage, topic: str, topic_id: UUID, texts: Mapping[str, str]) -> LogConfig:
+        """What the topic says, else dynamic settings of brokers, else this broker's file, else defaults."""
+        key = tuple(sorted(texts.items()))
+        if key not in self._sound:
+            settled = TOPIC_CONFIG.settle(texts, self._inherited(image), self._last_good.get(topic_id))
+            if settled.problems:
+                for problem in settled.problems:
+                    self._report(topic, topic_id, problem)
+                self._last_good[topic_id] = settled.values
+                return LogConfig.of(settled.values)
+            self._sound[key] = LogConfig.of(settled.values), settled.values
+        config, self._last_good[topic_id] = self._sound[key]
+        return config
+
+    def of_topic(self, image: ClusterImage, name: str) -> LogConfig:
+        """For a topic that ``image`` has."""
+        topic = image.topic(name)
+        assert topic is not None, "a partition has a topic"
+        return self.of(image, name, topic.uuid, image.config(ConfigResourceType.TOPIC, name))
+
+    def on_settings_changed(self) -> None:
+        self._sound.clear()
+
+    def forget_topic(self, topic_id: UUID) -> None:
+        """It was deleted."""
+        self._last_good.pop(topic_id, None)
+        for reported in [one for one in self._reported if one[0] == topic_id]:
+            del self._reported[reported]
+
+    def _inherited(self, image: ClusterImage) -> dict[str, ConfigValue]:
+        return self._config.topic_defaults(
+            image.config(ConfigResourceType.BROKER, ""),
+            image.config(ConfigResourceType.BROKER, str(self._config.node_id)),
+        )
+
+    def _report(self, topic: str, topic_id: UUID, problem: ConfigProblem) -> None:
+        if (topic_id, str(problem)) in self._reported:
+            return
+        self._reported[topic_id, str(problem)] = None
+        logger.error(
+            "A setting of topic %s cannot be applied here, its last good value stays in force: %s",
+            topic,
+            problem,
+        )
