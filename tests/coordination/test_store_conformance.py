@@ -58,6 +58,15 @@ async def test_no_gaps__a_number_beyond_the_next_is_refused(cluster: Cluster) ->
 
 
 @scenario
+async def test_sync_shows_all__also_at_another_member(cluster: Cluster) -> None:
+    a, b = await cluster.start(1), await cluster.start(2)
+    for number in range(20):
+        assert await a.call("append", number, f"a-{number}") is True
+        await b.call("sync")
+        assert await b.call("read", number, 10) == [[number, f"a-{number}"]]
+
+
+@scenario
 async def test_retired_refused__a_stale_append_below_a_snapshot(cluster: Cluster) -> None:
     a, b = await cluster.start(1), await cluster.start(2)
     await a.call("append_next", "a", 10)

@@ -106,6 +106,7 @@ def test_a_follower_that_is_cut_off_from_its_leader_renews_no_lease(zygote: Zygo
         async with asyncio.timeout(15):
             while await member.call("is_live"):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
+        assert (await member.refusal("sync")).kind == "StoreUnavailable", "it may lag behind the others"
         assert await asyncio.to_thread(lambda: follower.mode) == "follower", "it serves on"
         assert (await member.refusal("append", 0, "x")).kind == "StoreUnavailable"
 

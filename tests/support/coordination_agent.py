@@ -143,6 +143,9 @@ class Agent:
             first = batch[-1].number + 1
         return found
 
+    async def sync(self) -> None:
+        await self.store.sync()
+
     async def follow(self, first: int, end: int) -> list[tuple[int, str]]:
         """Read on, whenever the signal says so, until ``end``."""
         found: list[tuple[int, str]] = []

@@ -11,6 +11,8 @@ Entries
     UNKNOWN_IS_SAID  A write whose outcome cannot be known raises OutcomeUnknown; the caller reads again.
     DURABLE_FIRST    Nobody, author or reader, is shown an entry that the death of all machines could undo.
     RETIRED_REFUSED  A number below the newest snapshot stays refused for ever, however late its writer comes.
+    SYNC_SHOWS_ALL   After ``sync`` a read shows every entry that was appended before it; without, a read may
+                     lag behind those of others.
     RETIRED_SAID     Reading below the newest snapshot raises EntriesRetired, which names the snapshot.
 
 Sessions
@@ -184,6 +186,14 @@ class CoordinationStore(Protocol):
         """At most ``limit`` entries from ``from_number`` on, without gaps; empty only at the end.
 
         Fewer than ``limit`` do not mean that the end was reached: a read is bounded in bytes too.
+        """
+        ...
+
+    async def sync(self) -> None:
+        """Return when every read shows all that was appended before this call, by anybody.
+
+        A read alone may be answered by a server that lags behind the others. For those who act on what
+        another broker has seen; what the signal leads to needs none. Raises StoreUnavailable.
         """
         ...
 

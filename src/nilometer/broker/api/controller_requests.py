@@ -112,6 +112,6 @@ async def _send_on(services: Services, request: Request, left_ms: int | None) ->
     if left_ms is not None:
         body = dataclasses.replace(body, timeout=timedelta(milliseconds=max(left_ms, 0)))
     response = await services.controller_channel.send(body, timeout_ms=left_ms)
-    await services.metadata.catch_up()
+    await services.metadata.catch_up_with_all()
     header = request.header
     return (messages.encode_response(header.correlation_id, header.api_key, header.api_version, response),)

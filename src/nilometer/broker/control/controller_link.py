@@ -69,8 +69,8 @@ class ControllerLink:
         if response.error_code is not ErrorCode.none:
             raise KafkaError(response.error_code, "the controller refused AlterPartition")
         # What the controller knew when it decided (min.insync.replicas, who is live) must be known here
-        # before its answer counts: its entry is in the store by now.
-        await self._metadata.catch_up()
+        # before its answer counts: the store has it by now.
+        await self._metadata.catch_up_with_all()
         return {
             TopicIdPartition(topic_id_of(topic.topic_id), part.partition_index): AlterPartitionAnswer(
                 error=part.error_code,
@@ -103,7 +103,7 @@ class ControllerLink:
                 validate_only=False,
             ),
         )
-        await self._metadata.catch_up()
+        await self._metadata.catch_up_with_all()
         return {topic.name: topic.error_code for topic in response.topics}
 
     async def forfeit_replica(self, partition: TopicIdPartition) -> Outcome:
@@ -126,7 +126,7 @@ class ControllerLink:
             raise KafkaError(
                 ErrorCode(response.error_code), response.message or "ForfeitReplicas was refused"
             )
-        await self._metadata.catch_up()
+        await self._metadata.catch_up_with_all()
         (outcome,) = response.outcomes
         return Outcome(ErrorCode(outcome.error_code), outcome.message)
 
@@ -154,7 +154,7 @@ class ControllerLink:
             outcome = Outcome(response.error_code)
         if not outcome.ok:
             raise KafkaError(outcome.error, outcome.message or "the controller refused the shutdown")
-        await self._metadata.catch_up()
+        await self._metadata.catch_up_with_all()
 
     def _shutdown_request(self, api: Api) -> Message:
         return api.request(

@@ -67,15 +67,19 @@ class MetadataLog:
                 if not entries:  # a store may return fewer than asked for anywhere but at the end
                     return
 
+    async def catch_up_with_all(self) -> None:
+        """Fold all that anybody had appended before this call, for another broker may have folded it: before
+        acting on its answer. Costs a round trip through the whole store. Raises CoordinationError."""
+        await self._store.sync()
+        await self.catch_up()
+
     async def check_reaches(self, number: int) -> None:
         """Raises StoreRefused where the store has lost entry ``number``, which this broker acted on once.
 
         By such a log all topics since then would seem deleted, and their records with them.
         """
         if self.image.number < number:
-            # A server of several may lag behind the others; a snapshot is asked for in sync with all.
-            await self._store.read_snapshot()
-            await self.catch_up()
+            await self.catch_up_with_all()  # one server of several may lag behind the others
         if self.image.number < number:
             raise StoreRefused(
                 f"the metadata log ends with entry {self.image.number}, but entry {number} registered this "

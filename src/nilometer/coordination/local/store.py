@@ -188,6 +188,9 @@ class LocalStore:
         except OSError as error:
             raise unavailable(f"reading entries from {from_number}", error) from error
 
+    async def sync(self) -> None:
+        self._check_open()  # one folder: every read shows what is there
+
     async def read_snapshot(self) -> Snapshot | None:
         self._check_open()
         try:

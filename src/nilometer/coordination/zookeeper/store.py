@@ -226,6 +226,17 @@ class ZooKeeperStore:
             entries.append(Entry(number, node.data))
         return entries
 
+    async def sync(self) -> None:
+        """By a write that changes nothing. ZooKeeper's own ``sync`` asks the leader, but not whether it still
+        is one."""
+        self._check_open()
+        try:
+            await self._ensemble.commit([CheckExists("/next")])
+        except NoNode:
+            raise StoreDamaged(f"/next is missing at {self._hosts}: the store was deleted") from None
+        except Disconnected as error:
+            raise self._unavailable(error) from error
+
     # ---- snapshots
 
     async def read_snapshot(self) -> Snapshot | None:
