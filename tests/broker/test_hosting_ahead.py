@@ -132,7 +132,7 @@ class OneBroker:
         disk.crash_process()
         self.manager = LogManager.open(disk, options, wall_ms=1)
         runtime = Runtime(SystemClock(), disk, cast(Any, None), entropy)
-        disposal = LogDisposal(runtime, self.manager, Tasks())
+        disposal = LogDisposal(runtime, self.manager, Tasks(), lambda path, error: None)
         self.hosted = HostedLogs(BrokerConfig({"node.id": "1"}), runtime, self.manager, disposal)
         self.metadata = MetadataLog(cast(CoordinationStore, ReadyStore(entries)))
         self.metadata.prepare(self._before_entry, self._before_reload)

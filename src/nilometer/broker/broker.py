@@ -31,20 +31,21 @@ from nilometer.broker.replicas.group_commit import GroupCommit
 from nilometer.broker.replicas.isr_requests import IsrRequests
 from nilometer.broker.replicas.log_disposal import LogDisposal
 from nilometer.broker.replicas.partition_host import LocalPartitionHost
+from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.replicas.replica_fetchers import ReplicaFetchers
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replicas.replica_repair import ReplicaRepair
 from nilometer.broker.replicas.replication_quota import ReplicationQuotas
 from nilometer.broker.services import Services
 from nilometer.broker.settings.config import BrokerConfig, Endpoint
-from nilometer.broker.tasks import Tasks
+from nilometer.broker.tasks import Tasks, describe
 from nilometer.cluster.controller.brokers import BrokerRegistration
 from nilometer.cluster.entries import BadEntry
 from nilometer.cluster.identifiers import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, Incarnation
 from nilometer.cluster.records import Endpoint as ClusterEndpoint
 from nilometer.coordination import CoordinationError, CoordinationStore, make_store
 from nilometer.runtime import Listener, LockHeld, Runtime
-from nilometer.storage import CorruptCheckpoint, DamageKind, LogConfig
+from nilometer.storage import CorruptCheckpoint, DamageKind, Log, LogConfig
 from nilometer.storage.directories.log_manager import (
     LoadingProgress,
     LogManager,
@@ -72,7 +73,7 @@ class Broker:
         self._config = config
         self._runtime = runtime
         self._store = store
-        self._tasks = Tasks()
+        self._tasks = Tasks(self._on_service_died)
         self._listener: Listener | None = None
         self._dispatcher: RequestDispatcher | None = None
         self._logs: LogManager | None = None
@@ -224,17 +225,16 @@ class Broker:
         await runtime.disk.offload(lambda: logs.assign_cluster_id(store.cluster_id))
         self._metadata = metadata = MetadataLog(store)
         controller = Controller(config.node_id, store, metadata)
-        disposal = LogDisposal(runtime, logs, self._tasks)
-        commit = GroupCommit(runtime, self._tasks, self._on_flush_failure)
+        disposal = LogDisposal(runtime, logs, self._tasks, self._on_directory_failure)
+        failures = ReplicaFailures(self._on_log_failure)
+        commit = GroupCommit(runtime, self._tasks, failures)
         self._channel = channel = ControllerChannel(config.node_id, runtime, metadata)
         self._link = link = ControllerLink(config.node_id, controller, channel, metadata)
         quotas = ReplicationQuotas(config, runtime.clock)
-        fetchers = ReplicaFetchers(config, runtime, metadata, self._tasks, quotas.follower)
-        isr_requests = IsrRequests(link, self._tasks)
-        host = LocalPartitionHost(
-            runtime, logs, disposal, commit, isr_requests, fetchers, self._on_directory_failure
-        )
-        self._replicas = replicas = ReplicaManager(config, runtime, logs, host, disposal, fetchers)
+        fetchers = ReplicaFetchers(config, runtime, metadata, self._tasks, quotas.follower, failures)
+        isr_requests = IsrRequests(link, self._tasks, failures)
+        host = LocalPartitionHost(runtime, logs, disposal, commit, isr_requests, fetchers, failures)
+        self._replicas = replicas = ReplicaManager(config, runtime, logs, host, disposal, fetchers, failures)
         replicas.on_damage = ReplicaRepair(runtime, self._tasks, replicas, link, host).begin
         metadata.prepare(replicas.before_entry, replicas.before_reload)
         metadata.subscribe(quotas.on_delta, quotas.on_reload)
@@ -276,7 +276,7 @@ class Broker:
         host.is_live = membership.is_live
         await membership.join()
         replicas.incarnation = lambda: membership.incarnation
-        self._tasks.spawn(self._run_membership(membership), name="cluster membership")
+        self._tasks.service("cluster membership", self._run_membership(membership))
         await membership.wait_registered()
         if self._marking is not None:
             await self._marking
@@ -284,10 +284,17 @@ class Broker:
         for folder in logs.removable_folders:
             disposal.remove_folder(folder)
         Housekeeping(
-            config, runtime, replicas, self._dispatcher, disposal, commit.request, self._on_directory_failure
+            config,
+            runtime,
+            replicas,
+            self._dispatcher,
+            disposal,
+            commit.request,
+            self._on_directory_failure,
+            failures,
         ).start(self._tasks)
-        self._tasks.spawn(ControllerUpkeep(config, controller).run(), name="preferred leaders")
-        self._tasks.spawn(growth.run(), name="growth of internal topics")
+        ControllerUpkeep(config, controller).start(self._tasks)
+        self._tasks.service("growth of internal topics", growth.run())
         await self._serve()
 
     def _on_registered(self) -> None:
@@ -351,12 +358,14 @@ class Broker:
         if self._replicas is not None:
             self._replicas.resign_all()
 
-    def _on_flush_failure(self, partition: object, error: OSError) -> None:
+    def _on_service_died(self, name: str, error: BaseException) -> None:
+        self.fail(f"the service {name!r} cannot go on: {describe(error)}")
+
+    def _on_log_failure(self, log: Log, error: OSError) -> None:
+        """``log`` could not be written; one that was deleted meanwhile says nothing of its folder."""
         assert self._logs is not None
-        logger.error("Flushing %s failed: %s", partition, error)
-        name = partition.log.topic_partition  # type: ignore[attr-defined]
-        if self._logs.get(name) is partition.log:  # type: ignore[attr-defined]
-            self._on_directory_failure(self._logs.directory_of(name), error)
+        if self._logs.get(log.topic_partition) is log:
+            self._on_directory_failure(self._logs.directory_of(log.topic_partition), error)
 
     def _on_directory_failure(self, path: str, error: Exception) -> None:
         assert self._logs is not None

@@ -2,22 +2,24 @@
 
 A handful of timers for the whole broker, none per partition and none per connection. Each round looks at all
 partitions in plain memory, and hands what may stall to the disk's asynchronous side.
+
+Invariant: what goes wrong for one partition or one folder ends the round for no other.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable
+import posixpath
+from collections.abc import Callable, Iterable
 
 from nilometer.broker.api.dispatcher import RequestDispatcher
 from nilometer.broker.replicas.log_disposal import LogDisposal
 from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.runtime import Runtime
-from nilometer.storage import LogFenced
 
 logger = logging.getLogger("nilometer.broker")
 
@@ -38,7 +40,10 @@ class Housekeeping:
         disposal: LogDisposal,
         request_flush: Callable[[Partition], None],
         on_directory_failure: Callable[[str, OSError], None],
+        failures: ReplicaFailures | None = None,
     ) -> None:
+        """``failures`` judges what goes wrong for a replica; by default a disk error fails the folder above
+        the log's."""
         self._config = config
         self._runtime = runtime
         self._replicas = replicas
@@ -46,6 +51,11 @@ class Housekeeping:
         self._disposal = disposal
         self._request_flush = request_flush
         self._on_directory_failure = on_directory_failure
+        if failures is None:
+            failures = ReplicaFailures(
+                lambda log, error: on_directory_failure(posixpath.dirname(log.folder), error)
+            )
+        self._failures = failures
 
     def start(self, tasks: Tasks) -> None:
         config = self._config
@@ -60,14 +70,21 @@ class Housekeeping:
             ("producer expiry", PRODUCER_CHECK_MS, self.expire_producers),
         )
         for name, interval_ms, work in rounds:
-            tasks.spawn(self._every(interval_ms, work), name=name)
+            tasks.periodic(name, interval_ms, work)
 
-    async def _every(self, interval_ms: int, work: Callable[[], object]) -> None:
-        while True:
-            await asyncio.sleep(interval_ms / 1000)
-            outcome = work()
-            if asyncio.iscoroutine(outcome):
-                await outcome
+    def _for_each(
+        self, partitions: Iterable[Partition], what: str, work: Callable[[Partition], object]
+    ) -> None:
+        """Do ``work`` for all ``partitions``; trouble with one keeps it from no other."""
+        failures = self._failures
+        for partition in list(partitions):
+            try:
+                work(partition)
+            except Exception as error:
+                failures.met(partition, what, error)
+            else:
+                if failures.are_any:
+                    failures.over(partition, what)
 
     async def write_checkpoints(self) -> None:
         """High watermarks, recovery points and log starts, as far as they changed."""
@@ -80,28 +97,29 @@ class Housekeeping:
     def apply_retention(self) -> None:
         """Set old segments aside; what still reads them has a while to finish."""
         wall_ms = self._runtime.clock.wall_ms()
-        for partition in self._replicas:
+
+        def retain(partition: Partition) -> None:
             log = partition.log
-            try:
-                paths = log.delete_old_segments(partition.replica.high_watermark, wall_ms)
-            except LogFenced as reason:
-                logger.error("Retention of %s: %s", partition, reason.message)
-                continue
+            paths = log.delete_old_segments(partition.replica.high_watermark, wall_ms)
             if paths:
                 partition.tell_log_start()
                 logger.info("%s now begins at offset %d", partition, log.log_start_offset)
                 self._disposal.remove_files(paths, log.config.file_delete_delay_ms)
 
+        self._for_each(self._replicas, "retention", retain)
+
     def tick_leaders(self) -> None:
         """Followers that have not caught up for too long leave their ISRs."""
-        for partition in self._replicas:
-            partition.tick()
+        self._for_each(self._replicas, "look at lagging followers", Partition.tick)
 
     def flush_overdue(self) -> None:
         wall_ms = self._runtime.clock.wall_ms()
-        for partition in self._replicas.with_flush_ms:
+
+        def flush(partition: Partition) -> None:
             if partition.log.is_flush_due(wall_ms):
                 self._request_flush(partition)
+
+        self._for_each(self._replicas.with_flush_ms, "overdue flush", flush)
 
     @property
     def _connection_check_ms(self) -> int:
@@ -119,5 +137,8 @@ class Housekeeping:
 
     def expire_producers(self) -> None:
         wall_ms = self._runtime.clock.wall_ms()
-        for partition in self._replicas:
-            partition.log.remove_expired_producers(wall_ms)
+        self._for_each(
+            self._replicas,
+            "expiry of producers",
+            lambda partition: partition.log.remove_expired_producers(wall_ms),
+        )

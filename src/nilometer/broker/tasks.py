@@ -1,34 +1,103 @@
-"""The broker's background tasks: kept alive, failures never silent, all ended together."""
+"""The broker's background tasks: supervised in one place, ended together.
+
+Two kinds. A *job* has an end, and its outcome belongs to the caller who awaits it; with a name, its failure
+is logged. A *service* runs as long as the broker: its death is reported through ``on_service_died``, so that
+a broker never runs on without one of its services. A periodic service survives a round that failed: it is
+logged, counted and tried again later; only when too many in a row have failed does the service die.
+
+Faults of one folder or one partition do not belong here: a service deals with them itself and goes on
+(:mod:`nilometer.broker.replicas.replica_failures`).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 logger = logging.getLogger("nilometer.broker")
 
+FAILED_ROUNDS_MAX = 6
+"""A periodic service dies with this many failed rounds in a row."""
+RETRY_MIN_MS = 1_000
+"""The pause after a failed round; it doubles with each one, unless the service's own interval is longer."""
+
+
+@dataclass(slots=True)
+class Service:
+    """What can be observed of a service. Times are those of the event loop's clock, in milliseconds."""
+
+    name: str
+    started_ms: int
+    interval_ms: int | None = None
+    """Of a periodic service; None for one without rounds."""
+    rounds: int = 0
+    """Completed without a failure."""
+    last_round_ms: int | None = None
+    """When the last round was completed."""
+    failures: int = 0
+    failures_in_a_row: int = 0
+    last_failure: str = ""
+    is_alive: bool = True
+
+    def note_round(self, now_ms: int) -> None:
+        self.rounds += 1
+        self.last_round_ms = now_ms
+        self.failures_in_a_row = 0
+
+    def note_failure(self, error: BaseException) -> None:
+        self.failures += 1
+        self.failures_in_a_row += 1
+        self.last_failure = describe(error)
+
+    @property
+    def pause_ms(self) -> int:
+        """Before the next round of a periodic service."""
+        assert self.interval_ms is not None
+        if not self.failures_in_a_row:
+            return self.interval_ms
+        return max(self.interval_ms, RETRY_MIN_MS << (self.failures_in_a_row - 1))
+
 
 class Tasks:
-    def __init__(self) -> None:
+    def __init__(self, on_service_died: Callable[[str, BaseException], None] | None = None) -> None:
         self._tasks: dict[
             asyncio.Task[Any], None
         ] = {}  # ordered, so that they end in the same order in replay
+        self._on_service_died = on_service_died
+        self.is_stopping = False
+        self.services: dict[str, Service] = {}
+        """By name."""
 
     def spawn(self, work: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
-        """Run ``work``; who awaits the task gets its outcome.
-
-        A named task is a service: its failure is logged.
-        """
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks[task] = None
-        task.add_done_callback(self._service_done if name else self._forget)
+        """Run a job; a caller that awaits the task gets its outcome. The failure of a named one is logged."""
+        task = self._start(work, name)
+        task.add_done_callback(self._job_done if name else self._forget)
         return task
+
+    def service(
+        self, name: str, work: Coroutine[Any, Any, None], *, interval_ms: int | None = None
+    ) -> asyncio.Task[None]:
+        """Run ``work`` as a service. It may return or be cancelled; an error is its death."""
+        service = self.services[name] = Service(name, _now_ms(), interval_ms)
+        task = self._start(work, name)
+
+        def done(task: asyncio.Task[None]) -> None:
+            self._service_done(service, task)
+
+        task.add_done_callback(done)
+        return task
+
+    def periodic(self, name: str, interval_ms: int, work: Callable[[], object]) -> asyncio.Task[None]:
+        """Call ``work`` every ``interval_ms`` (and await what it returns, if that is a coroutine)."""
+        return self.service(name, self._run_rounds(name, work), interval_ms=interval_ms)
 
     async def stop(self) -> None:
         """Cancel everything and wait until it has ended."""
+        self.is_stopping = True
         while self._tasks:
             tasks = list(self._tasks)
             for task in tasks:
@@ -37,10 +106,52 @@ class Tasks:
             for task in tasks:
                 self._tasks.pop(task, None)
 
+    async def _run_rounds(self, name: str, work: Callable[[], object]) -> None:
+        service = self.services[name]
+        while True:
+            await asyncio.sleep(service.pause_ms / 1000)
+            try:
+                outcome = work()
+                if asyncio.iscoroutine(outcome):
+                    await outcome
+            except Exception as error:
+                service.note_failure(error)
+                if service.failures_in_a_row >= FAILED_ROUNDS_MAX:
+                    raise
+                logger.exception(
+                    "A round of %s failed; the next one is in %d ms", service.name, service.pause_ms
+                )
+            else:
+                service.note_round(_now_ms())
+
+    def _start(self, work: Coroutine[Any, Any, T], name: str | None) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks[task] = None
+        return task
+
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._tasks.pop(task, None)
 
-    def _service_done(self, task: asyncio.Task[Any]) -> None:
+    def _job_done(self, task: asyncio.Task[Any]) -> None:
         self._forget(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("%s failed", task.get_name(), exc_info=error)
+
+    def _service_done(self, service: Service, task: asyncio.Task[None]) -> None:
+        self._forget(task)
+        service.is_alive = False
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        service.last_failure = describe(error)
+        logger.error("The service %s has ended", service.name, exc_info=error)
+        if self._on_service_died is not None and not self.is_stopping:
+            self._on_service_died(service.name, error)
+
+
+def describe(error: BaseException) -> str:
+    """For people: the kind of the error and what it says."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _now_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from nilometer.storage.errors import LogFenced
 from nilometer.storage.local_log import LocalLog
 from nilometer.storage.segments.segment import LogSegment
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 
 def delete_old_segments(log: LocalLog, high_watermark: int, wall_ms: int) -> list[str]:
-    """Apply the retention policy; returns the files to remove. Raises OSError (the log is then fenced)."""
+    """Apply the retention policy; returns the files to remove. Raises LogFenced."""
     if log.failure is not None:
         return []
     removable = _delete_while(log, high_watermark, wall_ms, _below_log_start(log))
@@ -78,7 +79,7 @@ def _delete_while(log: LocalLog, high_watermark: int, wall_ms: int, is_due: IsDu
         return _delete(log, due)
     except OSError as error:
         log.fence(error)
-        raise
+        raise LogFenced(log.name, error) from error
 
 
 def _delete(log: LocalLog, due: list[LogSegment]) -> list[str]:

@@ -104,6 +104,8 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     epoch_chain: tuple[tuple[int, int], ...] = ()
     """(leader epoch, start offset), oldest first."""
     leader: LeaderState | None = None
+    problems: tuple[str, ...] = ()
+    """For people: why it is offline, or what its broker fails to do for it at present and tries again."""
 
 
 class BrokerState(msgspec.Struct, frozen=True, kw_only=True):

@@ -120,6 +120,7 @@ def _replica(
         size_bytes=log.size,
         epoch_chain=log.epochs.entries,
         leader=leader,
+        problems=services.replicas.failures.of(log.topic_partition),
     )
 
 

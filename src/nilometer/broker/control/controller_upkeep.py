@@ -6,11 +6,11 @@ After a broker's return its partitions are led by others; where more than
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 from nilometer.broker.control.controller import Controller
 from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.tasks import Tasks
 from nilometer.cluster.controller.elections import decide_preferred_leaders
 from nilometer.coordination.store import CoordinationError
 from nilometer.wire.errors import KafkaError
@@ -23,14 +23,14 @@ class ControllerUpkeep:
         self._config = config
         self._controller = controller
 
-    async def run(self) -> None:
-        if not self._config.boolean("auto.leader.rebalance.enable"):
-            return
-        interval_s = self._config.integer("leader.imbalance.check.interval.seconds")
-        while True:
-            await asyncio.sleep(interval_s)
-            if self._controller.is_in_office:
-                await self._restore_preferred_leaders()
+    def start(self, tasks: Tasks) -> None:
+        if self._config.boolean("auto.leader.rebalance.enable"):
+            interval_ms = 1000 * self._config.integer("leader.imbalance.check.interval.seconds")
+            tasks.periodic("preferred leaders", interval_ms, self._round)
+
+    async def _round(self) -> None:
+        if self._controller.is_in_office:
+            await self._restore_preferred_leaders()
 
     async def _restore_preferred_leaders(self) -> None:
         percentage = self._config.integer("leader.imbalance.per.broker.percentage")

@@ -118,7 +118,7 @@ class Membership:
         broker, whose process lost nothing.
         """
         while True:
-            watching = self._tasks.spawn(self._watch_session(self.session, on_lost), name="session watch")
+            watching = self._tasks.service("session watch", self._watch_session(self.session, on_lost))
             try:
                 await self._follow(self.session)
             finally:

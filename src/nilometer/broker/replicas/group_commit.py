@@ -1,16 +1,17 @@
 """Group commit: the logs that want a flush are flushed together, away from the event loop.
 
 While one commit is under way, logs that want the next gather; so the slower the device, the more records
-share an fsync. An error fences the log whose flush failed, and nobody waiting on it is acknowledged.
+share an fsync. An error concerns the log whose flush failed, and nobody waiting on it is acknowledged; all
+others of the same commit are.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.tasks import Tasks
 from nilometer.runtime import Runtime
 from nilometer.storage import FlushPlan
@@ -18,13 +19,16 @@ from nilometer.storage import FlushPlan
 logger = logging.getLogger("nilometer.broker")
 
 
+RETRY_S = 1.0
+"""After a flush that failed for another reason than its disk."""
+_WORK = "flush"
+
+
 class GroupCommit:
-    def __init__(
-        self, runtime: Runtime, tasks: Tasks, on_failure: Callable[[Partition, OSError], None]
-    ) -> None:
+    def __init__(self, runtime: Runtime, tasks: Tasks, failures: ReplicaFailures) -> None:
         self._runtime = runtime
         self._tasks = tasks
-        self._on_failure = on_failure
+        self._failures = failures
         self._wanting: dict[Partition, None] = {}
         self._committing: asyncio.Task[None] | None = None
 
@@ -32,30 +36,59 @@ class GroupCommit:
         """Have the log of ``partition`` flushed up to its present end; it hears ``on_flushed``."""
         self._wanting[partition] = None
         if self._committing is None:
-            self._committing = self._tasks.spawn(self._commit(), name="group commit")
+            self._committing = self._tasks.service("group commit", self._commit())
 
     async def _commit(self) -> None:
         try:
             while self._wanting:
                 partitions, self._wanting = list(self._wanting), {}
-                plans = [(partition, partition.log.flush_plan()) for partition in partitions]
-                failures = await self._runtime.disk.offload(lambda plans=plans: _run(plans))
-                for (partition, plan), failure in zip(plans, failures, strict=True):
+                plans = self._plan(partitions)
+                outcomes = await self._runtime.disk.offload(lambda plans=plans: _run(plans))
+                for (partition, plan), failure in zip(plans, outcomes, strict=True):
                     if failure is not None:
-                        self._on_failure(partition, failure)
+                        self._fail(partition, failure)
                     else:
-                        partition.log.mark_flushed(plan, wall_ms=self._runtime.clock.wall_ms())
-                        partition.on_flushed()
+                        self._note_flushed(partition, plan)
         finally:
             self._committing = None
 
+    def _plan(self, partitions: list[Partition]) -> list[tuple[Partition, FlushPlan]]:
+        plans: list[tuple[Partition, FlushPlan]] = []
+        for partition in partitions:
+            try:
+                plans.append((partition, partition.log.flush_plan()))
+            except Exception as error:
+                self._fail(partition, error)
+        return plans
 
-def _run(plans: list[tuple[Partition, FlushPlan]]) -> list[OSError | None]:
-    failures: list[OSError | None] = []
+    def _note_flushed(self, partition: Partition, plan: FlushPlan) -> None:
+        try:
+            partition.log.mark_flushed(plan, wall_ms=self._runtime.clock.wall_ms())
+            partition.on_flushed()
+        except Exception as error:
+            self._fail(partition, error)
+        else:
+            if self._failures.are_any:
+                self._failures.over(partition, _WORK)
+
+    def _fail(self, partition: Partition, error: Exception) -> None:
+        if isinstance(error, OSError):
+            logger.error("Flushing %s failed: %s", partition, error)
+        self._failures.met(partition, _WORK, error)
+        if partition.log.failure is None:
+            asyncio.get_running_loop().call_later(RETRY_S, self._retry, partition)
+
+    def _retry(self, partition: Partition) -> None:
+        if not self._tasks.is_stopping and partition.log.failure is None:
+            self.request(partition)
+
+
+def _run(plans: list[tuple[Partition, FlushPlan]]) -> list[Exception | None]:
+    outcomes: list[Exception | None] = []
     for _, plan in plans:
         try:
             plan.run()
-            failures.append(None)
-        except OSError as error:
-            failures.append(error)
-    return failures
+            outcomes.append(None)
+        except Exception as error:
+            outcomes.append(error)
+    return outcomes

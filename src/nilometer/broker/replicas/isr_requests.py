@@ -2,16 +2,18 @@
 
 Which ISR to ask for, and what an answer means, is the replication core's affair. Here they are carried: all
 that arise while one request is under way go with the next. Where no answer comes, the partitions are told so
-and look again a little later.
+and look again a little later. An answer that one partition cannot take is that partition's failure alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from nilometer.broker.control.controller_link import ControllerLink, IsrAnswers
 from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.tasks import Tasks
 from nilometer.coordination.store import CoordinationError
 from nilometer.replication import AlterPartition, AlterPartitionAnswer
@@ -25,9 +27,10 @@ _NO_ANSWER = AlterPartitionAnswer(error=ErrorCode.request_timed_out)
 
 
 class IsrRequests:
-    def __init__(self, link: ControllerLink, tasks: Tasks) -> None:
+    def __init__(self, link: ControllerLink, tasks: Tasks, failures: ReplicaFailures) -> None:
         self._link = link
         self._tasks = tasks
+        self._failures = failures
         self._waiting: dict[Partition, AlterPartition] = {}
         self._sending: asyncio.Task[None] | None = None
 
@@ -35,7 +38,7 @@ class IsrRequests:
         """Replaces an earlier request of the partition that has not left yet."""
         self._waiting[partition] = request
         if self._sending is None:
-            self._sending = self._tasks.spawn(self._send_all(), name="ISR requests")
+            self._sending = self._tasks.service("ISR requests", self._send_all())
 
     async def _send_all(self) -> None:
         try:
@@ -46,13 +49,19 @@ class IsrRequests:
                 for partition, request in batch.items():
                     answer = answers.get(partition.key, _NO_ANSWER)
                     unanswered = unanswered or answer is _NO_ANSWER
-                    partition.on_alter_partition_answer(request, answer)
+                    self._guard(partition, partition.on_alter_partition_answer, request, answer)
                 if unanswered:
                     await asyncio.sleep(RETRY_S)
                     for partition in batch:
-                        partition.tick()
+                        self._guard(partition, partition.tick)
         finally:
             self._sending = None
+
+    def _guard(self, partition: Partition, work: Callable[..., None], *arguments: object) -> None:
+        try:
+            work(*arguments)
+        except Exception as error:
+            self._failures.met(partition, "change of the ISR", error)
 
     def _next_batch(self) -> tuple[int, dict[Partition, AlterPartition]]:
         """Requests of one life of this broker."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+import posixpath
+from collections.abc import Callable, Sequence
 
 from nilometer.broker.tasks import Tasks
 from nilometer.runtime import Runtime
@@ -18,10 +19,19 @@ logger = logging.getLogger("nilometer.broker")
 
 
 class LogDisposal:
-    def __init__(self, runtime: Runtime, logs: LogManager, tasks: Tasks) -> None:
+    """``on_directory_failure`` takes a log directory out of use whose files cannot be removed."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        logs: LogManager,
+        tasks: Tasks,
+        on_directory_failure: Callable[[str, Exception], None],
+    ) -> None:
         self._runtime = runtime
         self._logs = logs
         self._tasks = tasks
+        self._on_directory_failure = on_directory_failure
 
     def delete(self, name: TopicPartition) -> None:
         """Give up a log: its folder is renamed at once, so that a topic of that name can begin anew."""
@@ -48,7 +58,7 @@ class LogDisposal:
 
     async def _remove_folder(self, folder: str, delay_ms: int) -> None:
         await asyncio.sleep(delay_ms / 1000)
-        await self._runtime.disk.offload(lambda: self._runtime.disk.remove_tree(folder))
+        await self._carry_out(folder, lambda: self._runtime.disk.remove_tree(folder))
 
     async def _remove_files(self, paths: Sequence[str], delay_ms: int) -> None:
         await asyncio.sleep(delay_ms / 1000)
@@ -58,4 +68,15 @@ class LogDisposal:
                 if self._runtime.disk.exists(path):
                     self._runtime.disk.remove(path)
 
-        await self._runtime.disk.offload(remove)
+        await self._carry_out(posixpath.dirname(paths[0]), remove)
+
+    async def _carry_out(self, folder: str, work: Callable[[], None]) -> None:
+        """``folder`` is (or was) a partition's. A folder above it that is out of use already keeps what it
+        has until the next start."""
+        directory = posixpath.dirname(folder)
+        if self._logs.is_offline(directory):
+            return
+        try:
+            await self._runtime.disk.offload(work)
+        except OSError as error:
+            self._on_directory_failure(directory, error)

@@ -9,6 +9,7 @@ from nilometer.broker.replicas.group_commit import GroupCommit
 from nilometer.broker.replicas.isr_requests import IsrRequests
 from nilometer.broker.replicas.log_disposal import LogDisposal
 from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.replicas.replica_fetchers import ReplicaFetchers
 from nilometer.replication import AlterPartition
 from nilometer.runtime import Runtime
@@ -27,7 +28,7 @@ class LocalPartitionHost:
         commit: GroupCommit,
         isr_requests: IsrRequests,
         fetchers: ReplicaFetchers,
-        on_directory_failure: Callable[[str, Exception], None],
+        failures: ReplicaFailures,
     ) -> None:
         self.clock = runtime.clock
         self.is_live: Callable[[], bool] = lambda: False
@@ -37,7 +38,7 @@ class LocalPartitionHost:
         self._commit = commit
         self._isr_requests = isr_requests
         self._fetchers = fetchers
-        self._on_directory_failure = on_directory_failure
+        self._failures = failures
 
     def request_flush(self, partition: Partition) -> None:
         self._commit.request(partition)
@@ -60,9 +61,7 @@ class LocalPartitionHost:
 
     def log_failed(self, partition: Partition, reason: LogFenced) -> None:
         """The log could not be written: its whole folder is taken out of use, as one disk is one fate."""
-        name = partition.log.topic_partition
-        if self._logs.get(name) is partition.log:
-            self._on_directory_failure(self._logs.directory_of(name), reason.reason)
+        self._failures.disk_failed(partition, reason)
 
     def _dispose(self, partition: Partition, truncation: Truncation) -> None:
         self._disposal.remove_files(truncation.removable, partition.log.config.file_delete_delay_ms)

@@ -21,12 +21,14 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.replicas.replication_quota import ReplicationQuota
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.client.network.connection import Connection
 from nilometer.cluster.identifiers import uuid_from_text
 from nilometer.replication import IN_AGREEMENT, EpochEnd, FetchAnswer, FollowerFetch, FollowerRole
 from nilometer.runtime import Runtime
+from nilometer.storage import LogFenced
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -45,6 +47,7 @@ from nilometer.wire.record_batch import batches
 logger = logging.getLogger("nilometer.broker")
 
 BACKOFF_MIN_MS = 20
+_WORK = "replication"
 
 Locate = Callable[[], tuple[str, int] | None]
 _Key = tuple[UUID, int]
@@ -70,6 +73,7 @@ class ReplicaFetcher:
         runtime: Runtime,
         locate: Locate,
         quota: ReplicationQuota,
+        failures: ReplicaFailures,
     ) -> None:
         """``locate`` tells the leader's endpoint now, or None while it is not known."""
         self._leader_id = leader_id
@@ -77,6 +81,7 @@ class ReplicaFetcher:
         self._runtime = runtime
         self._locate = locate
         self._quota = quota
+        self._replica_failures = failures
         self._name = f"fetcher {lane} of broker {leader_id}"
         self._client_id = f"broker-{config.node_id}-fetcher-{lane}"
         self._followed: dict[_Key, _Followed] = {}
@@ -150,13 +155,15 @@ class ReplicaFetcher:
             try:
                 await self._fetch_once()
                 self._failures = 0
-            except KafkaError as problem:
+            except Exception as problem:
                 await self._recover(problem)
 
-    async def _recover(self, problem: KafkaError) -> None:
+    async def _recover(self, problem: Exception) -> None:
         """The connection, or its session, is of no use any more."""
-        if self._failures == 0:
+        if self._failures == 0 and isinstance(problem, KafkaError):
             logger.info("The %s failed: %s", self._name, problem)
+        elif self._failures == 0:
+            logger.error("The %s failed and will try again", self._name, exc_info=problem)
         self._reset_session()
         if self._connection is not None:
             self._connection.close()
@@ -331,25 +338,33 @@ class ReplicaFetcher:
 
     def _take_partition(self, followed: _Followed, fetch: FollowerFetch, fetched: FetchedFromLeader) -> None:
         self._due[followed.key] = None
-        records = fetched.records
-        if records and self._quota.throttles(followed.partition.topic, followed.partition.key.partition):
+        partition, records = followed.partition, fetched.records
+        if records and self._quota.throttles(partition.topic, partition.key.partition):
             self._quota.record(len(records))
         try:
             answer = _answer_of(fetched)
-            backoff = followed.partition.on_fetch_answer(fetch, answer, records)
-        except KafkaError as problem:
-            logger.warning(
-                "What broker %d sent of %s is refused: %s", self._leader_id, followed.partition, problem
-            )
-            role = followed.partition.replica.role
-            if isinstance(role, FollowerRole):
-                role.on_fetch_failed(fetch)
+            backoff = partition.on_fetch_answer(fetch, answer, records)
+        except Exception as problem:
+            self._refuse(partition, fetch, problem)
             backoff = True
+        else:
+            if self._replica_failures.are_any:
+                self._replica_failures.over(partition, _WORK)
         if backoff:
             followed.failures += 1
             followed.resume_ms = self._runtime.clock.monotonic_ms() + self._backoff_ms(followed.failures)
         else:
             followed.failures = 0
+
+    def _refuse(self, partition: Partition, fetch: FollowerFetch, problem: Exception) -> None:
+        """The answer cannot be taken: for this partition alone, and not for ever."""
+        if isinstance(problem, KafkaError) and not isinstance(problem, LogFenced):
+            logger.warning("What broker %d sent of %s is refused: %s", self._leader_id, partition, problem)
+        else:
+            self._replica_failures.met(partition, _WORK, problem)
+        role = partition.replica.role
+        if isinstance(role, FollowerRole):
+            role.on_fetch_failed(fetch)
 
 
 def _key(partition: Partition) -> _Key:

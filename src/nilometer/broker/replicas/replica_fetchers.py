@@ -6,6 +6,7 @@ import asyncio
 
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.replicas.replica_fetcher import ReplicaFetcher
 from nilometer.broker.replicas.replication_quota import ReplicationQuota
 from nilometer.broker.settings.config import BrokerConfig
@@ -23,12 +24,14 @@ class ReplicaFetchers:
         metadata: MetadataLog,
         tasks: Tasks,
         quota: ReplicationQuota,
+        failures: ReplicaFailures,
     ) -> None:
         self._config = config
         self._runtime = runtime
         self._metadata = metadata
         self._tasks = tasks
         self._quota = quota
+        self._failures = failures
         self._lanes = config.integer("num.replica.fetchers")
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._runs: dict[tuple[int, int], asyncio.Task[None]] = {}
@@ -65,11 +68,17 @@ class ReplicaFetchers:
         fetcher = self._fetchers.get((leader_id, lane))
         if fetcher is None:
             fetcher = ReplicaFetcher(
-                leader_id, lane, self._config, self._runtime, lambda: self._locate(leader_id), self._quota
+                leader_id,
+                lane,
+                self._config,
+                self._runtime,
+                lambda: self._locate(leader_id),
+                self._quota,
+                self._failures,
             )
             self._fetchers[leader_id, lane] = fetcher
-            self._runs[leader_id, lane] = self._tasks.spawn(
-                fetcher.run(), name=f"fetcher {lane} of broker {leader_id}"
+            self._runs[leader_id, lane] = self._tasks.service(
+                f"fetcher {lane} of broker {leader_id}", fetcher.run()
             )
         return fetcher
 

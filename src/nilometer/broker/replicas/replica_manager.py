@@ -22,6 +22,7 @@ from nilometer.broker.replica_selection import RACK_AWARE_SELECTOR, preferred_re
 from nilometer.broker.replicas.hosted_logs import HostedLogs
 from nilometer.broker.replicas.log_disposal import LogDisposal
 from nilometer.broker.replicas.partition import Partition, PartitionHost
+from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.replicas.replica_fetchers import ReplicaFetchers
 from nilometer.broker.replicas.wanted_logs import wanted_by, wanted_of, wanted_on
 from nilometer.broker.settings.config import BrokerConfig
@@ -57,6 +58,7 @@ class ReplicaManager:
         host: PartitionHost,
         disposal: LogDisposal,
         fetchers: ReplicaFetchers,
+        failures: ReplicaFailures,
     ) -> None:
         self._config = config
         self._runtime = runtime
@@ -65,6 +67,7 @@ class ReplicaManager:
         self._disposal = disposal
         self._hosted = HostedLogs(config, runtime, logs, disposal)
         self._fetchers = fetchers
+        self.failures = failures
         self._broker_id = BrokerId(config.node_id)
         self.serves_from_followers = config.optional_string("replica.selector.class") == RACK_AWARE_SELECTOR
         """Whether consumers are sent to, and may read from, followers."""
@@ -316,6 +319,7 @@ class ReplicaManager:
     def _forget(self, partition: Partition) -> None:
         key = partition.key
         self._fetchers.forget(partition)
+        self.failures.forget(partition.log.topic_partition)
         self.with_flush_ms.pop(partition, None)
         del self._partitions[key]
         del self._by_name[partition.topic, key.partition]

@@ -5,6 +5,7 @@ Sources, later ones winning: defaults, the file, ``--override key=value``. Every
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -67,7 +68,7 @@ class BrokerConfig(Settings):
         self.node_id = self._node_id()
         self.listeners = self._endpoints("listeners")
         self.advertised_listeners = self._endpoints("advertised.listeners") or self.listeners
-        self.log_dirs: tuple[str, ...] = self.strings("log.dirs") or (self.string("log.dir"),)
+        self.log_dirs = self._log_dirs()
         self.rack: str | None = self.optional_string("broker.rack")
         self.socket_request_max_bytes = self.integer("socket.request.max.bytes")
         self.fetch_max_bytes = self.integer("fetch.max.bytes")
@@ -84,6 +85,14 @@ class BrokerConfig(Settings):
         for texts in dynamic:
             given.update(BROKER_CONFIG_DEFINITION.readable(texts))
         return topic_defaults(given)
+
+    def _log_dirs(self) -> tuple[str, ...]:
+        """In one spelling each, so that the directory above a partition's folder is one of these."""
+        given = self.strings("log.dirs") or (self.string("log.dir"),)
+        paths = tuple(posixpath.normpath(path) for path in given)
+        if len(set(paths)) != len(paths):
+            raise ConfigProblem("log.dirs", f"log.dirs names a folder twice: {', '.join(paths)}")
+        return paths
 
     def _node_id(self) -> int:
         node_id, broker_id = self.integer("node.id"), self.integer("broker.id")

@@ -126,6 +126,8 @@ def _epochs(state: ReplicaState) -> str:
 
 
 def _held(state: ReplicaState) -> str:
+    if state.problems:
+        return "; ".join(state.problems)
     if state.role == OFFLINE:
         return "its log cannot be used; see the broker's output"
     leader = state.leader

@@ -1,0 +1,69 @@
+"""What becomes of an error that a service met while it worked for one replica.
+
+Services work for all replicas of the broker in turn. What goes wrong for one of them is judged here, so that
+the service goes on for the others:
+
+- the disk failed (OSError, or a log fenced by one): the folder of the log is taken out of use;
+- anything else: the work has failed for this one replica. It is tried again later, and until it succeeds the
+  failure is shown (DescribeReplicas). It is logged when it begins, and again only if another error follows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.tasks import describe
+from nilometer.storage import Log, LogFenced, TopicPartition
+
+logger = logging.getLogger("nilometer.broker")
+
+
+class ReplicaFailures:
+    """Which work fails for which replica, at present. One for each broker."""
+
+    def __init__(self, on_log_failure: Callable[[Log, OSError], None]) -> None:
+        """``on_log_failure`` takes the folder of that log out of use, if the log still is in use itself."""
+        self._on_log_failure = on_log_failure
+        self._failing: dict[TopicPartition, dict[str, str]] = {}
+
+    @property
+    def are_any(self) -> bool:
+        """Whether any work fails for any replica: false on most days, so that success costs nothing."""
+        return bool(self._failing)
+
+    def met(self, partition: Partition, work: str, error: Exception) -> None:
+        """``work``, a noun such as "retention", failed for ``partition`` with ``error``."""
+        if isinstance(error, LogFenced | OSError):
+            self.disk_failed(partition, error)
+            return
+        failing = self._failing.setdefault(partition.log.topic_partition, {})
+        text = describe(error)
+        if failing.get(work) != text:
+            failing[work] = text
+            logger.error(
+                "The %s of %s failed and will be tried again", work, partition.log.name, exc_info=error
+            )
+
+    def disk_failed(self, partition: Partition, error: OSError | LogFenced) -> None:
+        """One disk is one fate: the whole folder in which the log of ``partition`` lies goes offline."""
+        reason = error.reason if isinstance(error, LogFenced) else error
+        partition.log.fence(reason)
+        self._on_log_failure(partition.log, reason)
+
+    def over(self, partition: Partition, work: str) -> None:
+        """``work`` succeeded for ``partition``."""
+        failing = self._failing.get(partition.log.topic_partition)
+        if failing is not None and failing.pop(work, None) is not None:
+            logger.info("The %s of %s succeeds again", work, partition.log.name)
+            if not failing:
+                del self._failing[partition.log.topic_partition]
+
+    def forget(self, name: TopicPartition) -> None:
+        """The replica is not hosted any more."""
+        self._failing.pop(name, None)
+
+    def of(self, name: TopicPartition) -> tuple[str, ...]:
+        """For people: what fails for the replica, and how."""
+        return tuple(f"{work}: {error}" for work, error in self._failing.get(name, {}).items())
