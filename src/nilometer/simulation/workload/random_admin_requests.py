@@ -1,0 +1,325 @@
+"""Random requests of an administrator, sensible and not: whatever comes of them, no broker may end of one.
+
+Pure: everything is drawn from the ``random.Random`` that is given, so a request is named by a seed and a
+number. About half of the fields are what a person would write who knows the cluster (:class:`Subjects`); the
+others are unknown, empty, negative, huge, given twice, or contradict each other. Nothing that is accepted
+makes a cluster large: a count is small, or more than any broker takes.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from nilometer.simulation.workload.random_settings import random_broker_settings, random_topic_settings
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.building import Message
+from nilometer.wire.messages import KafkaApi, api
+
+COUNTS = (-1, 1, 1, 2, 3, 5, 0, -2, 10_001, 2**31 - 1, -(2**31))
+FACTORS = (-1, 1, 1, 2, 3, 0, 4, -2, 32767, -32768)
+PARTITIONS = (0, 0, 0, 1, 2, -1, 7, 2**31 - 1, -(2**31))
+OFFSETS = (-1, 0, 1, 5, 100, -2, 2**63 - 1, -(2**63))
+TIMEOUTS_MS = (0, 1, 1000, 1000, 1000, -1, -(2**31))
+"""None that keeps a request for long: an administrator who waits asks nothing else."""
+BAD_NAMES = ("", ".", "..", "a/b", "x y", "ä水", "\x00", "n" * 249, "n" * 250, "n" * 5000, "no-such-topic")
+BAD_BROKERS = (-1, 99, 2**31 - 1, -(2**31))
+RESOURCE_TYPES = (2, 2, 2, 4, 4, 8, 16, 32, 0, 1, 99, -1)
+OPERATIONS = (0, 0, 0, 0, 1, 2, 3, 4, -1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subjects:
+    """What there is to administrate. Topics and groups named here may be changed, and deleted."""
+
+    topics: Sequence[str]
+    brokers: Sequence[int]
+    groups: Sequence[str] = ("group",)
+    topic_ids: Sequence[uuid.UUID] = ()
+    new_topics: Sequence[str] = tuple(f"random-{number}" for number in range(8))
+    """Names that may be created, and deleted again."""
+    internal_topics: Sequence[str] = ("__consumer_offsets", "__transaction_state")
+    unregister: bool = True
+    """Whether brokers that there are may be asked to be unregistered."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdminRequest:
+    key: ApiKey
+    version: int
+    message: Message
+
+
+def random_admin_request(
+    chance: random.Random, subjects: Subjects, versions: Mapping[int, tuple[int, int]]
+) -> AdminRequest:
+    """One request, of an API and version that ``versions`` (API key to lowest and highest) has."""
+    key = chance.choice([key for key in KINDS if key in versions])
+    version = chance.randint(*versions[key])
+    found = api(key, version)
+    assert isinstance(found, KafkaApi), "an API of Kafka's"
+    return AdminRequest(key, version, found.request(**_REQUESTS[key](_Maker(chance, subjects, found))))
+
+
+def seeded_admin_request(
+    seed: int, number: int, subjects: Subjects, versions: Mapping[int, tuple[int, int]]
+) -> AdminRequest:
+    """The request with this number of this seed: always the same."""
+    return random_admin_request(random.Random(f"admin {seed} {number}"), subjects, versions)
+
+
+class _Maker:
+    """Draws the fields of one request."""
+
+    def __init__(self, chance: random.Random, subjects: Subjects, found: KafkaApi) -> None:
+        self.chance = chance
+        self.subjects = subjects
+        self.make = found.make_request
+        self.version = found.version
+
+    def timeout(self) -> int:
+        return self.chance.choice(TIMEOUTS_MS)
+
+    def flag(self) -> bool:
+        return self.chance.random() < 0.3
+
+    def topic(self) -> str:
+        """Mostly one that there is, or may be."""
+        subjects = self.subjects
+        kinds = (subjects.topics, subjects.new_topics, subjects.internal_topics, BAD_NAMES)
+        return self.chance.choice(self.chance.choices(kinds, (5, 4, 1, 2))[0] or BAD_NAMES)
+
+    def new_topic(self) -> str:
+        return self.chance.choice(self.subjects.new_topics) if self.chance.random() < 0.8 else self.topic()
+
+    def group(self) -> str:
+        return self.chance.choice(
+            (*self.subjects.groups, *self.subjects.groups, "", "no-such-group", "g" * 5000)
+        )
+
+    def broker(self) -> int:
+        known = self.chance.random() < 0.9
+        return self.chance.choice(self.subjects.brokers if known else BAD_BROKERS)
+
+    def replicas(self) -> tuple[int, ...]:
+        """Mostly different brokers."""
+        if self.chance.random() < 0.7:
+            brokers = list(self.subjects.brokers)
+            return tuple(self.chance.sample(brokers, self.chance.randint(1, len(brokers))))
+        return tuple(self.broker() for _ in range(self.chance.choice((0, 1, 2, 3, 8))))
+
+    def some(self, make: Callable[[], Message]) -> tuple[Message, ...]:
+        """None, one or a few; now and then one of them twice."""
+        items = [make() for _ in range(self.chance.choice((0, 1, 1, 1, 1, 2, 3)))]
+        if items and self.chance.random() < 0.1:
+            items.append(items[0])
+        return tuple(items)
+
+    def partition(self) -> int:
+        return self.chance.choice(PARTITIONS)
+
+    def partitions(self) -> tuple[int, ...]:
+        return self.some(self.partition)
+
+
+Fields = Mapping[str, object]
+
+
+def _create_topics(maker: _Maker) -> Fields:
+    def assignment() -> Message:
+        return maker.make(
+            "CreatableReplicaAssignment", partition_index=maker.partition(), broker_ids=maker.replicas()
+        )
+
+    def in_order() -> tuple[Message, ...]:
+        return tuple(
+            maker.make("CreatableReplicaAssignment", partition_index=index, broker_ids=maker.replicas())
+            for index in range(maker.chance.randint(1, 3))
+        )
+
+    def topic() -> Message:
+        how = maker.chance.choice(("counts", "counts", "counts", "assigned", "nonsense"))
+        settings = random_topic_settings(maker.chance) if maker.flag() or maker.flag() else []
+        return maker.make(
+            "CreatableTopic",
+            name=maker.new_topic(),
+            num_partitions=-1 if how == "assigned" else maker.chance.choice(COUNTS),
+            replication_factor=-1 if how == "assigned" else maker.chance.choice(FACTORS),
+            assignments={"counts": tuple, "assigned": in_order, "nonsense": lambda: maker.some(assignment)}[
+                how
+            ](),
+            configs=tuple(
+                maker.make("CreatableTopicConfig", name=name, value=text) for name, text in settings
+            ),
+        )
+
+    return {"topics": maker.some(topic), "timeout_ms": maker.timeout(), "validate_only": maker.flag()}
+
+
+def _delete_topics(maker: _Maker) -> Fields:
+    def state() -> Message:
+        by_id = maker.flag()
+        known = maker.subjects.topic_ids if maker.flag() else ()
+        topic_id = maker.chance.choice(
+            known or (None, uuid.UUID(int=maker.chance.getrandbits(128), version=4))
+        )
+        both = maker.chance.random() < 0.1
+        return maker.make(
+            "DeleteTopicState",
+            name=None if by_id and not both else maker.topic(),
+            topic_id=topic_id if by_id or both else None,
+        )
+
+    if maker.version < 6:
+        return {"topic_names": maker.some(maker.topic), "timeout_ms": maker.timeout()}
+    return {"topics": maker.some(state), "timeout_ms": maker.timeout()}
+
+
+def _create_partitions(maker: _Maker) -> Fields:
+    def assignment() -> Message:
+        return maker.make("CreatePartitionsAssignment", broker_ids=maker.replicas())
+
+    def topic() -> Message:
+        return maker.make(
+            "CreatePartitionsTopic",
+            name=maker.topic(),
+            count=maker.chance.choice((*COUNTS, 2, 3, 4, 5, 6)),
+            assignments=maker.some(assignment) if maker.flag() else None,
+        )
+
+    return {"topics": maker.some(topic), "timeout_ms": maker.timeout(), "validate_only": maker.flag()}
+
+
+def _alter_configs(maker: _Maker) -> Fields:
+    def resource() -> Message:
+        kind = maker.chance.choice(RESOURCE_TYPES)
+        of_brokers = kind in (4, 8)
+        draw = random_broker_settings if of_brokers else random_topic_settings
+        brokers = ("", "", *(str(broker) for broker in maker.subjects.brokers), "99", "-1", "x", "1 ")
+        return maker.make(
+            "AlterConfigsResource",
+            resource_type=kind,
+            resource_name=maker.chance.choice(brokers) if of_brokers else maker.topic(),
+            configs=tuple(
+                maker.make(
+                    "AlterableConfig",
+                    name=name,
+                    config_operation=maker.chance.choice(OPERATIONS),
+                    value=text,
+                )
+                for name, text in draw(maker.chance)
+            ),
+        )
+
+    return {"resources": maker.some(resource), "validate_only": maker.flag()}
+
+
+def _reassign(maker: _Maker) -> Fields:
+    def partition() -> Message:
+        replicas = None if maker.flag() else maker.replicas()
+        return maker.make("ReassignablePartition", partition_index=maker.partition(), replicas=replicas)
+
+    def topic() -> Message:
+        return maker.make("ReassignableTopic", name=maker.topic(), partitions=maker.some(partition))
+
+    return {
+        "topics": maker.some(topic),
+        "timeout_ms": maker.timeout(),
+        "allow_replication_factor_change": not maker.flag(),
+    }
+
+
+def _elect(maker: _Maker) -> Fields:
+    def topic() -> Message:
+        return maker.make("TopicPartitions", topic=maker.topic(), partitions=maker.partitions())
+
+    return {
+        "election_type": maker.chance.choice((0, 0, 1, 2, -1, 127)),
+        "topic_partitions": maker.some(topic) if not maker.flag() else None,
+        "timeout_ms": maker.timeout(),
+    }
+
+
+def _delete_records(maker: _Maker) -> Fields:
+    def partition() -> Message:
+        return maker.make(
+            "DeleteRecordsPartition", partition_index=maker.partition(), offset=maker.chance.choice(OFFSETS)
+        )
+
+    def topic() -> Message:
+        return maker.make("DeleteRecordsTopic", name=maker.topic(), partitions=maker.some(partition))
+
+    return {"topics": maker.some(topic), "timeout_ms": maker.timeout()}
+
+
+def _delete_groups(maker: _Maker) -> Fields:
+    return {"groups_names": maker.some(maker.group)}
+
+
+def _offset_delete(maker: _Maker) -> Fields:
+    def partition() -> Message:
+        return maker.make("OffsetDeleteRequestPartition", partition_index=maker.partition())
+
+    def topic() -> Message:
+        return maker.make("OffsetDeleteRequestTopic", name=maker.topic(), partitions=maker.some(partition))
+
+    return {"group_id": maker.group(), "topics": maker.some(topic)}
+
+
+def _unregister(maker: _Maker) -> Fields:
+    broker = maker.broker()
+    if broker in maker.subjects.brokers and not maker.subjects.unregister:
+        broker = maker.chance.choice(BAD_BROKERS)
+    return {"broker_id": broker}
+
+
+def _describe_configs(maker: _Maker) -> Fields:
+    def resource() -> Message:
+        kind = maker.chance.choice(RESOURCE_TYPES)
+        name = str(maker.broker()) if kind in (4, 8) else maker.topic()
+        keys = tuple(key for key, _ in random_topic_settings(maker.chance)) if maker.flag() else None
+        return maker.make(
+            "DescribeConfigsResource", resource_type=kind, resource_name=name, configuration_keys=keys
+        )
+
+    return {
+        "resources": maker.some(resource),
+        "include_synonyms": maker.flag(),
+        "include_documentation": maker.flag(),
+    }
+
+
+def _list_reassignments(maker: _Maker) -> Fields:
+    def topic() -> Message:
+        return maker.make(
+            "ListPartitionReassignmentsTopics", name=maker.topic(), partition_indexes=maker.partitions()
+        )
+
+    return {"topics": None if maker.flag() else maker.some(topic), "timeout_ms": maker.timeout()}
+
+
+_REQUESTS: Mapping[ApiKey, Callable[[_Maker], Fields]] = {
+    ApiKey.CREATE_TOPICS: _create_topics,
+    ApiKey.DELETE_TOPICS: _delete_topics,
+    ApiKey.CREATE_PARTITIONS: _create_partitions,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _alter_configs,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _reassign,
+    ApiKey.ELECT_LEADERS: _elect,
+    ApiKey.DELETE_RECORDS: _delete_records,
+    ApiKey.DELETE_GROUPS: _delete_groups,
+    ApiKey.OFFSET_DELETE: _offset_delete,
+    ApiKey.UNREGISTER_BROKER: _unregister,
+    ApiKey.DESCRIBE_CONFIGS: _describe_configs,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: _list_reassignments,
+}
+KINDS = (
+    *_REQUESTS,
+    ApiKey.CREATE_TOPICS,
+    ApiKey.CREATE_TOPICS,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+)
+"""What is drawn from: what changes most comes most often."""
