@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.coordination_cluster import Cluster, Zygote
+from support.virtual_coordination import VirtualCluster
 from support.zookeeper_server import ZooKeeperEnsemble, running_ensemble
 
 _numbers = itertools.count()
@@ -37,7 +38,12 @@ def zookeeper(zygote: Zygote, zookeeper_server: ZooKeeperEnsemble) -> Cluster:
     return Cluster(zygote, "zookeeper", f"zookeeper://{zookeeper_server.hosts}/{chroot}", 1500)
 
 
-@pytest.fixture(params=["local", "zookeeper"])
-def cluster(request: pytest.FixtureRequest) -> Cluster:
-    """One cluster per kind of store: the conformance suite."""
+@pytest.fixture
+def virtual_zookeeper() -> VirtualCluster:
+    return VirtualCluster(next(_numbers))
+
+
+@pytest.fixture(params=["local", "zookeeper", "virtual_zookeeper"])
+def cluster(request: pytest.FixtureRequest) -> Cluster | VirtualCluster:
+    """One cluster per kind of store, and one on the ensemble of the simulation: the conformance suite."""
     return request.getfixturevalue(request.param)

@@ -12,7 +12,7 @@ import errno
 from nilometer.runtime import Listener
 from nilometer.runtime.network import ProtocolFactory
 from nilometer.simulation.connection import Connection
-from nilometer.simulation.fabric import LOOPBACK, RETRANSMIT_S, Fabric, NetworkUser
+from nilometer.simulation.fabric import LOOPBACK, RETRANSMIT_S, Fabric, Listening, NetworkUser
 from nilometer.simulation.loop import ProcessGone
 from nilometer.simulation.transport import VirtualTransport
 
@@ -62,10 +62,11 @@ class VirtualNetwork:
 
     async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.BaseProtocol:
         self._check_alive()
-        attempt = _Attempt(
+        attempt = Attempt(
             self._fabric, self._process, self._fabric.address(host, self._process.host.name), port
         )
         server = await attempt.answer()
+        assert isinstance(server, VirtualListener), f"who listens at {host}:{port} speaks no bytes"
         return attempt.establish(factory, server)
 
     def _check_alive(self) -> None:
@@ -73,7 +74,7 @@ class VirtualNetwork:
             raise ProcessGone
 
 
-class _Attempt:
+class Attempt:
     """One try to connect: a packet there, a packet back, and patience."""
 
     def __init__(self, fabric: Fabric, process: NetworkUser, target: str, port: int) -> None:
@@ -83,10 +84,11 @@ class _Attempt:
         self._source = process.host.name
         self._target = target
         self._port = port
-        self._answer: asyncio.Future[VirtualListener] = fabric.loop.create_future()
+        self._answer: asyncio.Future[Listening] = fabric.loop.create_future()
         self._connection: Connection | None = None
 
-    async def answer(self) -> VirtualListener:
+    async def answer(self) -> Listening:
+        """Who listens there. Raises TimeoutError, ConnectionRefusedError."""
         self._send()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -115,7 +117,7 @@ class _Attempt:
         back = self._fabric.delay(self._target, self._source)
         self._loop.in_process(back, self._process, self._settle, listener)
 
-    def _settle(self, listener: VirtualListener | None) -> None:
+    def _settle(self, listener: Listening | None) -> None:
         if self._answer.done():
             return
         if listener is None:

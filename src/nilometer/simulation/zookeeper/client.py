@@ -1,0 +1,344 @@
+"""A client of the ensemble that behaves as kazoo's: one connection at a time, a session that moves with it.
+
+It tries the servers in an order of its own, each once, then pauses; a request made meanwhile waits. When the
+connection is lost, so is the outcome of all that was asked, and every watch fires; that the session has ended
+it learns from the next server that it reaches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nilometer.simulation.fabric import Fabric, NetworkUser
+from nilometer.simulation.zookeeper.line import End, dial
+from nilometer.simulation.zookeeper.messages import (
+    Answer,
+    Ask,
+    Asked,
+    ClientPing,
+    Fired,
+    GetChildren,
+    Hello,
+    Pong,
+    Welcome,
+)
+from nilometer.simulation.zookeeper.server import CLIENT_PORT
+from nilometer.simulation.zookeeper.tree import CloseSession, Code, Event, Refusal
+
+RETRY_S = (0.05, 0.25)
+"""Between rounds of all servers: the first pause, and the longest."""
+PING_EARLY_S = (0.01, 0.4)
+STOP_PATIENCE_S = 10.0
+THREADS_S = 0.002
+"""Between kazoo's threads and the event loop: answers, watches and states each at their own pace."""
+
+
+class ConnectionLoss(Exception):
+    """Whether it happened nobody knows."""
+
+
+class SessionExpired(Exception):
+    pass
+
+
+class Closed(Exception):
+    """The client was stopped."""
+
+
+class Phase(enum.Enum):
+    CLOSED = "closed"
+    CONNECTING = "connecting"
+    CONNECTED = "connected"
+    EXPIRED = "expired"
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    what: Asked
+    size: int
+    on_done: Callable[[Any, Exception | None], None]
+    watch: Callable[[], None] | None = None
+
+
+class Lane:
+    """One of kazoo's threads: what it passes on arrives in order, each a little late."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, chance: random.Random) -> None:
+        self._loop = loop
+        self._chance = chance
+        self._last_s = 0.0
+
+    def run(self, callback: Callable[..., None], *args: Any) -> None:
+        delay_s = THREADS_S if self._chance.random() < 0.1 else 0.0
+        self._last_s = max(self._last_s, self._loop.time() + delay_s)
+        self._loop.call_at(self._last_s, callback, *args)
+
+
+class Client:
+    def __init__(
+        self,
+        fabric: Fabric,
+        process: NetworkUser,
+        hosts: Sequence[str],
+        timeout_ms: int,
+        chance: random.Random,
+        on_connected: Callable[[], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._fabric = fabric
+        self._process = process
+        self._hosts = list(hosts)
+        self._asked_ms = timeout_ms
+        self._chance = chance
+        self._states = Lane(fabric.loop, chance)
+        self._answers = Lane(fabric.loop, chance)
+        self._events = Lane(fabric.loop, chance)
+        self._on_connected, self._on_lost = on_connected, on_lost
+        self._phase = Phase.CLOSED
+        self._stopped = False
+        self._end: End | None = None
+        self._queue: deque[Request] = deque()
+        self._pending: deque[tuple[int, Request]] = deque()
+        self._watches: dict[tuple[str, bool], list[Callable[[], None]]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._lost: asyncio.Future[bool] | None = None
+        """Of the present connection: whether it ended in order."""
+        self._welcomed: asyncio.Future[Welcome] | None = None
+        self._last_zxid = 0
+        self._xid = 0
+        self._password = 0
+        self._pause_s = RETRY_S[0]
+        self._sent_s = 0.0
+        self._woken_s = 0.0
+        self._ping_is_out = False
+        self._ping_timer: asyncio.TimerHandle | None = None
+        self.live = asyncio.Event()
+        self.session = 0
+        self.server = ""
+        self.timeout_ms = 0
+        """As the servers granted it; 0 before the first connection."""
+
+    # ---- starting and stopping
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """End the session where a server can be reached, in a time that is bounded."""
+        if self._task is None or self._stopped:
+            return
+        self._stopped = True
+        self._call(Request(CloseSession(), 0, _nobody_waits))
+        await asyncio.wait([self._task], timeout=max(STOP_PATIENCE_S, self._asked_ms / 1000))
+        self._task.cancel()
+
+    # ---- requests
+
+    def call(self, request: Request) -> None:
+        """``on_done`` is called with the outcome, or with why there is none: Refusal, ConnectionLoss,
+        SessionExpired, Closed."""
+        if self._stopped:
+            self._finish(request, None, Closed("the connection has been closed"))
+        else:
+            self._call(request)
+
+    def _call(self, request: Request) -> None:
+        match self._phase:
+            case Phase.CLOSED if self._task is None or self._task.done():
+                self._finish(request, None, Closed("the connection has been closed"))
+            case Phase.EXPIRED:
+                self._finish(request, None, SessionExpired("the session has ended"))
+            case Phase.CONNECTED:
+                self._send(request)
+            case _:
+                self._queue.append(request)
+
+    def _send(self, request: Request) -> None:
+        assert self._end is not None
+        self._xid += 1
+        self._pending.append((self._xid, request))
+        self._end.send(Ask(self._xid, request.what, request.size), request.size)
+        self._sent_s = self._woken_s = self._fabric.loop.time()
+
+    def _finish(self, request: Request, outcome: Any, error: Exception | None) -> None:
+        self._answers.run(request.on_done, outcome, error)
+
+    # ---- the connection
+
+    async def _run(self) -> None:
+        while True:
+            hosts = self._hosts[:]
+            self._chance.shuffle(hosts)
+            for host in hosts:
+                if self._stopped:
+                    self._enter(Phase.CLOSED)
+                    return
+                if self._phase is not Phase.CONNECTING:
+                    self._enter(Phase.CONNECTING)
+                if await self._attempt(host):
+                    self._enter(Phase.CLOSED)
+                    return
+            await asyncio.sleep(self._pause_s * self._chance.uniform(0.6, 1.4))
+            self._pause_s = min(2 * self._pause_s, RETRY_S[1])
+
+    async def _attempt(self, host: str) -> bool:
+        """Connect, and stay connected; whether it ended because it was to end."""
+        try:
+            end = await dial(self._fabric, self._process, host, CLIENT_PORT, self._asked_ms / 1000)
+        except OSError:
+            return False
+        loop = asyncio.get_running_loop()
+        self._end, self._lost, self._welcomed = end, loop.create_future(), loop.create_future()
+        end.on_message, end.on_closed = self._on_message, self._on_closed
+        end.send(Hello(self._last_zxid, self._asked_ms, self.session, self._password))
+        try:
+            welcome = await self._greeted(self._welcomed)
+            if welcome is None:
+                return False
+            if not welcome.timeout_ms:
+                self._enter(Phase.EXPIRED)
+                return False
+            self._begin(host, welcome)
+            in_order = await self._lost
+            if not in_order:
+                self._enter(Phase.CONNECTING)
+            return in_order
+        finally:
+            if self._ping_timer is not None:
+                self._ping_timer.cancel()
+            end.close()
+            self._end = None
+
+    async def _greeted(self, welcomed: asyncio.Future[Welcome]) -> Welcome | None:
+        """None where the server did not answer in time, or would not have it."""
+        try:
+            async with asyncio.timeout(self._asked_ms / 1000 / len(self._hosts)):
+                return await welcomed
+        except (TimeoutError, ConnectionLoss):
+            return None
+
+    def _begin(self, host: str, welcome: Welcome) -> None:
+        self.session, self._password = welcome.session, welcome.password
+        self.timeout_ms, self.server = welcome.timeout_ms, f"{host}:{CLIENT_PORT}"
+        self._pause_s, self._ping_is_out = RETRY_S[0], False
+        self._enter(Phase.CONNECTED)
+        while self._queue:
+            self._send(self._queue.popleft())
+        self._sent_s = self._woken_s = self._fabric.loop.time()
+        self._arm()
+
+    def _on_closed(self) -> None:
+        if self._welcomed is not None and not self._welcomed.done():
+            self._welcomed.set_exception(ConnectionLoss())
+        self._drop()
+
+    def _drop(self, *, in_order: bool = False) -> None:
+        if self._lost is not None and not self._lost.done():
+            self._lost.set_result(in_order)
+
+    # ---- signs of life
+
+    def _arm(self) -> None:
+        """kazoo's: a ping when nothing was sent for a third of the timeout; another silence is the end."""
+        early_s = self._chance.uniform(*PING_EARLY_S)
+        due_s = max(self._sent_s + self.timeout_ms / 3000 - early_s, self._woken_s + early_s)
+        self._ping_timer = self._fabric.loop.call_at(due_s, self._on_ping_timer, self._woken_s)
+
+    def _on_ping_timer(self, woken_s: float) -> None:
+        now = self._fabric.loop.time()
+        if self._ping_is_out and self._woken_s == woken_s:
+            self._drop()
+            return
+        if now >= self._sent_s + self.timeout_ms / 3000 - PING_EARLY_S[1]:
+            assert self._end is not None
+            self._ping_is_out = True
+            self._end.send(Ask(0, ClientPing(), 20))
+            self._sent_s = self._woken_s = now
+        self._arm()
+
+    # ---- what the server says
+
+    def _on_message(self, message: Any) -> None:
+        self._woken_s = self._fabric.loop.time()
+        match message:
+            case Answer(xid, zxid, outcome):
+                self._on_answer(xid, zxid, outcome)
+            case Pong():
+                self._ping_is_out = False
+            case Fired(event, path):
+                self._on_fired(event, path)
+            case Welcome():
+                if self._welcomed is not None and not self._welcomed.done():
+                    self._welcomed.set_result(message)
+            case _:
+                raise AssertionError(f"a server does not say {message}")
+
+    def _on_answer(self, xid: int, zxid: int, outcome: Any) -> None:
+        asked, request = self._pending.popleft()
+        assert asked == xid, "answers come in the order of the questions"
+        self._last_zxid = max(zxid, self._last_zxid)
+        if isinstance(outcome, Refusal):
+            expired = outcome.code is Code.SESSION_EXPIRED
+            self._finish(request, None, SessionExpired("the session has ended") if expired else outcome)
+            return
+        self._finish(request, outcome, None)
+        if request.watch is not None:
+            what: Any = request.what
+            key = (what.path, isinstance(what, GetChildren))
+            self._watches.setdefault(key, []).append(request.watch)
+        if isinstance(request.what, CloseSession):
+            self._drop(in_order=True)
+
+    def _on_fired(self, event: Event, path: str) -> None:
+        fired = [] if event is Event.CHILDREN else self._watches.pop((path, False), [])
+        if event in (Event.CHILDREN, Event.DELETED):
+            fired += self._watches.pop((path, True), [])
+        for watch in fired:
+            self._events.run(watch)
+
+    # ---- phases
+
+    def _enter(self, phase: Phase) -> None:
+        before, self._phase = self._phase, phase
+        if before is phase:
+            return
+        match phase:
+            case Phase.CONNECTED:
+                self.live.set()
+                self._states.run(self._on_connected)
+            case Phase.CONNECTING if before is Phase.CONNECTED:
+                self.live.clear()
+                self._fail_all(ConnectionLoss("the connection was lost"))
+                self._fire_all()
+            case Phase.EXPIRED | Phase.CLOSED:
+                self.live.clear()
+                if phase is Phase.EXPIRED:
+                    self._states.run(self._on_lost)
+                    self._fail_all(SessionExpired("the session has ended"))
+                else:
+                    self._fail_all(ConnectionLoss("the connection was closed"))
+                self._fire_all()
+                self.session = self._password = self._last_zxid = 0
+            case _:
+                pass
+
+    def _fail_all(self, error: Exception) -> None:
+        for request in [*(request for _, request in self._pending), *self._queue]:
+            self._finish(request, None, error)
+        self._pending.clear()
+        self._queue.clear()
+
+    def _fire_all(self) -> None:
+        watches, self._watches = self._watches, {}
+        for watch in (each for fired in watches.values() for each in fired):
+            self._events.run(watch)
+
+
+def _nobody_waits(outcome: Any, error: Exception | None) -> None:
+    """The last request of a client that stops."""

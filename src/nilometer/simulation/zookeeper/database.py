@@ -1,0 +1,100 @@
+"""What one server holds: a log on its disk, and the tree that it has applied of it.
+
+Everything proposed is written; what is synced survives the server's death. Invariant: the log's zxids rise,
+and ``base`` stands for all that was dropped in front of it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+from nilometer.simulation.zookeeper.tree import Applied, DataTree, Transaction
+
+LOG_MAX = 1_500
+LOG_KEPT = 500
+"""So many transactions stay for followers that come back; one that lacks more gets a snapshot."""
+
+
+def _zxid(transaction: Transaction) -> int:
+    return transaction.zxid
+
+
+class Database:
+    def __init__(self) -> None:
+        self.accepted_epoch = 0
+        self.current_epoch = 0
+        self.base = DataTree()
+        self.log: list[Transaction] = []
+        self.tree = DataTree()
+        self._unsynced = 0
+        """How many at the log's end would not survive a crash."""
+
+    @property
+    def last_zxid(self) -> int:
+        return self.log[-1].zxid if self.log else self.base.zxid
+
+    def load(self) -> None:
+        """After a crash: what was synced, and no more."""
+        if self._unsynced:
+            del self.log[-self._unsynced :]
+            self._unsynced = 0
+        self._rebuild()
+
+    def write(self, transaction: Transaction) -> None:
+        assert transaction.zxid > self.last_zxid
+        self.log.append(transaction)
+        self._unsynced += 1
+
+    def synced_to(self, zxid: int) -> None:
+        self._unsynced = len(self.log) - bisect_right(self.log, zxid, key=_zxid)
+
+    def fast_forward(self) -> None:
+        """Apply all that is written: who does not follow or lead yet cannot know what was committed."""
+        self._unsynced = 0
+        for transaction in self.between(self.tree.zxid, self.last_zxid):
+            self.tree.apply(transaction)
+
+    def apply(self, transaction: Transaction) -> Applied:
+        return self.tree.apply(transaction)
+
+    def between(self, after: int, up_to: int) -> list[Transaction]:
+        start, end = (bisect_right(self.log, zxid, key=_zxid) for zxid in (after, up_to))
+        return self.log[start:end]
+
+    def position_before(self, zxid: int) -> int | None:
+        """The newest zxid of the log that is not above ``zxid``; None where that was dropped."""
+        place = bisect_right(self.log, zxid, key=_zxid)
+        if place:
+            return self.log[place - 1].zxid
+        oldest = self.log[0].zxid if self.log else self.base.zxid + 1
+        return self.base.zxid if zxid >= self.base.zxid and self.base.zxid < oldest else None
+
+    def truncate(self, to_zxid: int) -> None:
+        """Forget what follows: it was never committed."""
+        assert to_zxid >= self.base.zxid
+        del self.log[bisect_right(self.log, to_zxid, key=_zxid) :]
+        if self.tree.zxid > to_zxid:
+            self._rebuild()
+
+    def replace(self, snapshot: DataTree) -> None:
+        self.base, self.tree, self.log, self._unsynced = snapshot, snapshot.copy(), [], 0
+
+    def extend(self, transactions: Iterable[Transaction]) -> None:
+        """Committed transactions, durable at once."""
+        for transaction in transactions:
+            self.log.append(transaction)
+            self.tree.apply(transaction)
+        self._unsynced = 0
+
+    def compact(self) -> None:
+        """Drop the log's front once it is long; only while serving, when all that is applied is committed."""
+        if len(self.log) > LOG_MAX:
+            self.base = self.tree.copy()
+            applied = bisect_right(self.log, self.base.zxid, key=_zxid)
+            del self.log[: max(0, applied - LOG_KEPT)]
+
+    def _rebuild(self) -> None:
+        self.tree = self.base.copy()
+        for transaction in self.between(self.base.zxid, self.last_zxid):
+            self.tree.apply(transaction)

@@ -1,0 +1,73 @@
+"""A virtual ensemble: its servers, each on a machine of its own, and what may be done to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from nilometer.coordination.zookeeper.ensemble import Connect
+from nilometer.simulation.world import Process, World
+from nilometer.simulation.zookeeper.bridge import VirtualBridge
+from nilometer.simulation.zookeeper.leading import Leading
+from nilometer.simulation.zookeeper.server import Members, Server, Settings
+from nilometer.simulation.zookeeper.tree import DataTree
+
+
+class VirtualEnsemble:
+    def __init__(
+        self, world: World, *, size: int = 3, settings: Settings | None = None, name: str = "zookeeper"
+    ) -> None:
+        self.world = world
+        self._members = Members(settings or Settings())
+        for number in range(1, size + 1):
+            host = world.host(f"{name}-{number}")
+            self._members.servers[number] = Server(world, self._members, number, host)
+
+    @property
+    def servers(self) -> list[Server]:
+        return list(self._members.servers.values())
+
+    @property
+    def hosts(self) -> list[str]:
+        return [server.host.name for server in self.servers]
+
+    @property
+    def leader(self) -> Server | None:
+        """Who leads, as far as it knows: of several the one of the newest epoch."""
+        leading = [server for server, _ in self._leading()]
+        return max(leading, key=lambda server: server.database.current_epoch, default=None)
+
+    @property
+    def tree(self) -> DataTree:
+        """The newest state that any server has applied."""
+        return max((server.database.tree for server in self.servers), key=lambda tree: tree.zxid)
+
+    def start(self) -> None:
+        for server in self.servers:
+            server.start()
+
+    def heal(self) -> None:
+        """All run, and none lags. What is cut is the fabric's."""
+        for server in self.servers:
+            server.lag_s = 0.0
+            server.resume()
+            server.start()
+
+    def expire(self, session: int) -> bool:
+        """End a session as if its owner had been silent; whether a leader could be asked to."""
+        return any(role.end_session(session) for _, role in self._leading())
+
+    def connect(self, process: Process, chroot: str = "") -> Connect:
+        """What makes clients for a broker that runs as ``process``."""
+
+        def make(
+            timeout_ms: int, on_connected: Callable[[], None], on_lost: Callable[[], None]
+        ) -> VirtualBridge:
+            return VirtualBridge(process, self.hosts, chroot, timeout_ms, on_connected, on_lost)
+
+        return make
+
+    def _leading(self) -> Iterator[tuple[Server, Leading]]:
+        for server in self.servers:
+            role = server.peer.role if server.is_running and server.peer is not None else None
+            if isinstance(role, Leading) and role.is_serving:
+                yield server, role

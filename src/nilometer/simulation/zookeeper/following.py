@@ -1,0 +1,204 @@
+"""A follower: takes what its leader has, then logs, acknowledges and applies what it proposes and commits.
+
+It believes its leader as long as it hears of it; its clients' writes go to the leader, their reads do not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from nilometer.simulation.zookeeper.line import End, dial
+from nilometer.simulation.zookeeper.messages import (
+    Ack,
+    AckEpoch,
+    AckNewLeader,
+    Commit,
+    FollowerInfo,
+    Forward,
+    LeaderInfo,
+    NewLeader,
+    Notification,
+    Origin,
+    Ping,
+    PingReply,
+    Propose,
+    Revalidate,
+    Revalidated,
+    State,
+    Synchronise,
+    UpToDate,
+    Vote,
+)
+from nilometer.simulation.zookeeper.server import QUORUM_PORT, Peer
+from nilometer.simulation.zookeeper.serving import Serving
+from nilometer.simulation.zookeeper.tree import Operation, Transaction
+
+TRIES = 5
+RETRY_S = 0.1
+
+
+class Following:
+    def __init__(self, peer: Peer, vote: Vote) -> None:
+        self._peer = peer
+        self._vote = vote
+        self._end: End | None = None
+        self._ended = False
+        self._heard_s = peer.loop.time()
+        self._patience_s = peer.settings.tick_s * peer.settings.init_limit
+        self._watchdog: asyncio.TimerHandle | None = None
+        self._synchronise: Synchronise | None = None
+        self._pending: dict[int, Transaction] = {}
+        """Proposed, and not yet committed."""
+        self._touched: dict[int, None] = {}
+        self._serving: Serving | None = None
+        self._connecting: asyncio.Task[None] | None = None
+
+    # ---- the role
+
+    def begin(self) -> None:
+        self._connecting = asyncio.get_running_loop().create_task(self._connect())
+        self._watch()
+
+    def end(self) -> None:
+        self._ended = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        if self._end is not None:
+            self._end.close()
+        if self._serving is not None:
+            self._serving.end()
+
+    def on_notification(self, notification: Notification) -> None:
+        self._peer.answer_looking(notification, self._vote, State.FOLLOWING)
+
+    def on_client(self, end: End) -> None:
+        if self._serving is None:
+            end.close()
+        else:
+            self._serving.accept(end)
+
+    def on_learner(self, end: End) -> None:
+        end.close()
+
+    async def _connect(self) -> None:
+        peer = self._peer
+        host = peer.members.servers[self._vote.server].host.name
+        limit_s = peer.settings.tick_s * peer.settings.sync_limit
+        for _ in range(TRIES):
+            try:
+                end = await dial(peer.fabric, peer.process, host, QUORUM_PORT, limit_s)
+            except OSError:
+                await asyncio.sleep(RETRY_S)
+                continue
+            self._end = end
+            end.on_message, end.on_closed = self._on_message, self._on_closed
+            end.send(FollowerInfo(peer.number, peer.database.accepted_epoch))
+            return
+        self._give_up("its leader cannot be reached")
+
+    def _watch(self) -> None:
+        """One timer: when it strikes, the leader may have been heard since."""
+        left_s = self._heard_s + self._patience_s - self._peer.loop.time()
+        if left_s <= 0:
+            self._give_up("its leader is silent")
+        else:
+            self._watchdog = self._peer.later(left_s + 0.001, self._watch)
+
+    def _give_up(self, reason: str) -> None:
+        if not self._ended:
+            self._peer.elect(reason)
+
+    def _on_closed(self) -> None:
+        self._give_up("its leader closed the connection")
+
+    # ---- what the leader says
+
+    def _on_message(self, message: Any) -> None:
+        if self._ended:
+            return
+        self._heard_s = self._peer.loop.time()
+        match message:
+            case Propose(transaction):
+                self._pending[transaction.zxid] = transaction
+                self._peer.journal.write(transaction, self._on_synced)
+            case Commit(zxid):
+                self._on_commit(self._pending.pop(zxid))
+            case Revalidated(request, timeout_ms):
+                if self._serving is not None:
+                    self._serving.on_revalidated(request, timeout_ms)
+            case Ping():
+                touched, self._touched = tuple(self._touched), {}
+                self._tell(PingReply(touched))
+            case _:
+                self._join(message)
+
+    def _join(self, message: Any) -> None:
+        """The first words of a leader: its epoch, what it has, and that it leads."""
+        database = self._peer.database
+        match message:
+            case LeaderInfo(epoch):
+                if epoch < database.accepted_epoch:
+                    self._give_up("its leader is of an epoch long past")
+                    return
+                fresh = epoch > database.accepted_epoch
+                database.accepted_epoch = epoch
+                self._tell(AckEpoch(database.current_epoch, database.last_zxid, fresh))
+            case Synchronise():
+                self._synchronise = message
+            case NewLeader(epoch):
+                assert self._synchronise is not None
+                self._take(self._synchronise)
+                database.current_epoch = epoch
+                low, high = self._peer.settings.fsync_ms
+                self._peer.later(
+                    self._peer.chance.uniform(low, high) / 1000, lambda: self._tell(AckNewLeader())
+                )
+            case UpToDate():
+                self._patience_s = self._peer.settings.tick_s * self._peer.settings.sync_limit
+                self._peer.note(f"follows {self._vote.server} at {database.tree.zxid:x}")
+                self._serving = Serving(self._peer, self)
+                if self._watchdog is not None:
+                    self._watchdog.cancel()
+                self._watch()
+            case _:
+                raise AssertionError(f"a leader does not say {message}")
+
+    def _take(self, synchronise: Synchronise) -> None:
+        database = self._peer.database
+        if synchronise.snapshot is not None:
+            database.replace(synchronise.snapshot.copy())
+        else:
+            database.truncate(synchronise.truncate_to)
+        database.extend(synchronise.transactions)
+
+    def _on_synced(self, zxid: int) -> None:
+        if not self._ended:
+            self._tell(Ack(zxid))
+
+    def _on_commit(self, transaction: Transaction) -> None:
+        if self._serving is not None:
+            self._serving.commit(transaction)
+        else:  # not yet told that it is up to date
+            self._peer.database.apply(transaction)
+
+    # ---- what its clients want
+
+    def submit(self, session: int, operation: Operation, origin: Origin) -> None:
+        self._tell(Forward(session, operation, origin))
+
+    def revalidate(self, session: int, request: int) -> None:
+        self._tell(Revalidate(session, request))
+
+    def touch(self, session: int) -> None:
+        self._touched[session] = None
+
+    def knows(self, session: int) -> bool:
+        """A follower leaves it to its leader."""
+        return True
+
+    def _tell(self, message: object) -> None:
+        if self._end is not None and not self._ended:
+            self._end.send(message)

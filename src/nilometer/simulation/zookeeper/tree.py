@@ -1,0 +1,261 @@
+"""The data tree: what transactions do to nodes and sessions, and which watches that fires.
+
+Pure. A transaction is applied in the order of its zxid, on every server alike: so its outcome is judged here,
+deterministically, and not sent along.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field, replace
+
+
+class Code(enum.Enum):
+    """Why a request was refused; the names are ZooKeeper's."""
+
+    NO_NODE = "NoNode"
+    NODE_EXISTS = "NodeExists"
+    BAD_VERSION = "BadVersion"
+    NOT_EMPTY = "NotEmpty"
+    NO_CHILDREN_FOR_EPHEMERALS = "NoChildrenForEphemerals"
+    SESSION_EXPIRED = "SessionExpired"
+    SESSION_MOVED = "SessionMoved"
+
+
+class Refusal(Exception):
+    def __init__(self, code: Code, path: str = "") -> None:
+        super().__init__(f"{code.value} {path}".strip())
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    data: bytes
+    created_zxid: int
+    modified_zxid: int
+    version: int = 0
+    owner: int = 0
+    """The session that an ephemeral node ends with; 0: it stays."""
+    acl: object = None
+    """As it was given: opaque here."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateNode:
+    path: str
+    data: bytes
+    ephemeral: bool = False
+    acl: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetData:
+    path: str
+    data: bytes
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteNode:
+    path: str
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class CheckVersion:
+    path: str
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Multi:
+    steps: tuple[CreateNode | SetData | DeleteNode | CheckVersion, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSession:
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSession:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The leader refused the request: it takes its place in the order, and changes nothing."""
+
+    code: Code
+
+
+Single = CreateNode | SetData | DeleteNode | CheckVersion
+Operation = Single | Multi | CreateSession | CloseSession | Refuse
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    zxid: int
+    session: int
+    operation: Operation
+    origin: tuple[int, int] | None = None
+    """(server, request) that waits for the outcome."""
+
+
+class Event(enum.Enum):
+    CREATED = "created"
+    DELETED = "deleted"
+    CHANGED = "changed"
+    CHILDREN = "children"
+
+
+@dataclass(slots=True)
+class Applied:
+    """What became of one transaction."""
+
+    outcome: NodeState | Refusal | None = None
+    events: list[tuple[Event, str]] = field(default_factory=list[tuple[Event, str]])
+
+
+def parent_of(path: str) -> str:
+    return path.rpartition("/")[0] or "/"
+
+
+class DataTree:
+    """Nodes and sessions as of ``zxid``. Invariant: every node's parent is there."""
+
+    def __init__(self) -> None:
+        self.zxid = 0
+        self.nodes: dict[str, NodeState] = {"/": NodeState(b"", 0, 0)}
+        self.children: dict[str, dict[str, None]] = {"/": {}}
+        self.sessions: dict[int, int] = {}
+        """By session, its timeout in ms."""
+        self.ephemerals: dict[int, dict[str, None]] = {}
+
+    def copy(self) -> DataTree:
+        made = DataTree()
+        made.zxid = self.zxid
+        made.nodes = dict(self.nodes)
+        made.children = {path: dict(names) for path, names in self.children.items()}
+        made.sessions = dict(self.sessions)
+        made.ephemerals = {session: dict(paths) for session, paths in self.ephemerals.items()}
+        return made
+
+    def apply(self, transaction: Transaction) -> Applied:
+        assert transaction.zxid > self.zxid, "transactions are applied in their order"
+        self.zxid = transaction.zxid
+        applied = Applied()
+        try:
+            applied.outcome = self._do(transaction, applied.events)
+        except Refusal as refusal:
+            applied.outcome = refusal
+        return applied
+
+    def _do(self, transaction: Transaction, events: list[tuple[Event, str]]) -> NodeState | None:
+        operation = transaction.operation
+        match operation:
+            case Refuse(code):
+                raise Refusal(code)
+            case CreateSession(timeout_ms):
+                self.sessions[transaction.session] = timeout_ms
+            case CloseSession():
+                for path in list(self.ephemerals.pop(transaction.session, {})):
+                    self._remove(path, events)
+                self.sessions.pop(transaction.session, None)
+            case Multi(steps):
+                self._do_all(steps, transaction, events)
+            case _:
+                return self._do_one(operation, transaction, events)
+        return None
+
+    def _do_all(
+        self, steps: tuple[Single, ...], transaction: Transaction, events: list[tuple[Event, str]]
+    ) -> None:
+        """All or none: the steps that were done are undone where a later one is refused."""
+        undo: list[tuple[str, NodeState | None]] = []
+        try:
+            for step in steps:
+                undo.append((step.path, self.nodes.get(step.path)))
+                self._do_one(step, transaction, events)
+        except Refusal:
+            for path, before in reversed(undo):
+                self._restore(path, before)
+            events.clear()
+            raise
+
+    def _restore(self, path: str, before: NodeState | None) -> None:
+        now = self.nodes.get(path)
+        if now is not None and before is None:
+            self._unlink(path)
+        elif now is None and before is not None:
+            self._link(path, before)
+        elif before is not None:
+            self.nodes[path] = before
+
+    def _do_one(
+        self, step: Single, transaction: Transaction, events: list[tuple[Event, str]]
+    ) -> NodeState | None:
+        match step:
+            case CreateNode(path, data, ephemeral, acl):
+                return self._create(path, data, transaction if ephemeral else None, acl, events)
+            case SetData(path, data, version):
+                node = self._checked(path, version)
+                changed = replace(node, data=data, version=node.version + 1, modified_zxid=self.zxid)
+                self.nodes[path] = changed
+                events.append((Event.CHANGED, path))
+                return changed
+            case DeleteNode(path, version):
+                self._checked(path, version)
+                if self.children.get(path):
+                    raise Refusal(Code.NOT_EMPTY, path)
+                self._remove(path, events)
+            case CheckVersion(path, version):
+                self._checked(path, version)
+        return None
+
+    def _create(
+        self,
+        path: str,
+        data: bytes,
+        owned_by: Transaction | None,
+        acl: object,
+        events: list[tuple[Event, str]],
+    ) -> NodeState:
+        parent = self.nodes.get(parent_of(path))
+        if path in self.nodes:
+            raise Refusal(Code.NODE_EXISTS, path)
+        if parent is None:
+            raise Refusal(Code.NO_NODE, path)
+        if parent.owner:
+            raise Refusal(Code.NO_CHILDREN_FOR_EPHEMERALS, path)
+        owner = owned_by.session if owned_by is not None else 0
+        node = NodeState(data, self.zxid, self.zxid, owner=owner, acl=acl)
+        self._link(path, node)
+        events += [(Event.CREATED, path), (Event.CHILDREN, parent_of(path))]
+        return node
+
+    def _checked(self, path: str, version: int) -> NodeState:
+        node = self.nodes.get(path)
+        if node is None:
+            raise Refusal(Code.NO_NODE, path)
+        if version not in (-1, node.version):
+            raise Refusal(Code.BAD_VERSION, path)
+        return node
+
+    def _remove(self, path: str, events: list[tuple[Event, str]]) -> None:
+        self._unlink(path)
+        events += [(Event.DELETED, path), (Event.CHILDREN, parent_of(path))]
+
+    def _link(self, path: str, node: NodeState) -> None:
+        self.nodes[path] = node
+        self.children[path] = {}
+        self.children[parent_of(path)][path.rpartition("/")[2]] = None
+        if node.owner:
+            self.ephemerals.setdefault(node.owner, {})[path] = None
+
+    def _unlink(self, path: str) -> None:
+        node = self.nodes.pop(path)
+        del self.children[path]
+        del self.children[parent_of(path)][path.rpartition("/")[2]]
+        if node.owner:
+            self.ephemerals.get(node.owner, {}).pop(path, None)
