@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nilometer.replication.partition import BrokerEpoch, BrokerId, EligibleBrokers, Offset
+from nilometer.replication.partition import UNKNOWN_OFFSET, BrokerEpoch, BrokerId, EligibleBrokers, Offset
 from nilometer.replication.remote_replica import NEVER_MS, NO_BROKER_EPOCH, RemoteReplica
 
 
@@ -90,6 +90,10 @@ class Followers:
         return lives
 
     def lowest_start_offset(self, leader_start_offset: Offset) -> Offset:
-        """Over the leader and everybody who may be in sync."""
-        living = (r.log_start_offset for r in self.all() if r.broker_id in self.eligible)
-        return min((leader_start_offset, *living))
+        """Over the leader and everybody who may be in sync; -1 while it is not known of one of them."""
+        live = (
+            remote.log_start_offset if self.is_eligible(remote) else UNKNOWN_OFFSET
+            for remote in self.all()
+            if remote.broker_id in self.eligible
+        )
+        return min((leader_start_offset, *live))

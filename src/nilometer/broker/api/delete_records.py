@@ -1,43 +1,97 @@
 """DeleteRecords: move a partition's log start offset up; -1 means up to the high watermark.
 
-An offset above the high watermark is OFFSET_OUT_OF_RANGE. Answered with the partition's low watermark.
+An offset above the high watermark is OFFSET_OUT_OF_RANGE. Answered with the partition's low watermark once
+every live replica has deleted; REQUEST_TIMED_OUT for partitions where that is not so within ``timeout_ms``.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import Reply
+from nilometer.broker.replicas.delayed_delete_records import DeleteOutcome
+from nilometer.broker.replicas.delayed_request import DelayedRequest
 from nilometer.broker.services import Services
 from nilometer.cluster.topic import INTERNAL_TOPICS
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.messages import milliseconds
 
 
-def handle(services: Services, request: Request) -> Reply:
-    topics: list[object] = []
+@dataclass(frozen=True, slots=True)
+class _TopicOutcomes:
+    name: str
+    partitions: Sequence[DeleteOutcome]
+
+
+def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    waiting = _Waiting(request)
     for topic in request.body.topics:
-        partitions: list[object] = []
-        for asked in {part.partition_index: part for part in topic.partitions}.values():
-            error, low_watermark = ErrorCode.none, -1
-            try:
-                if topic.name in INTERNAL_TOPICS:
-                    raise KafkaError(
-                        ErrorCode.invalid_topic_exception, f"Cannot delete records of {topic.name}"
-                    )
-                partition = services.replicas.partition(topic.name, asked.partition_index)
-                low_watermark = partition.delete_records(asked.offset)
-            except KafkaError as problem:
-                error = problem.code
-            partitions.append(
+        asked = {part.partition_index: part.offset for part in topic.partitions}
+        outcomes = [
+            _delete(services, topic.name, offset, DeleteOutcome(index), waiting.delayed)
+            for index, offset in asked.items()
+        ]
+        waiting.topics.append(_TopicOutcomes(topic.name, outcomes))
+    return waiting.reply(max(milliseconds(request.body.timeout), 0))
+
+
+def _delete(
+    services: Services, topic: str, offset: int, outcome: DeleteOutcome, delayed: DelayedRequest
+) -> DeleteOutcome:
+    try:
+        if topic in INTERNAL_TOPICS:
+            raise KafkaError(ErrorCode.invalid_topic_exception, f"Cannot delete records of {topic}")
+        services.replicas.partition(topic, outcome.index).delete_records(offset, outcome, delayed)
+    except KafkaError as problem:
+        outcome.fail(problem.code)
+    return outcome
+
+
+class _Waiting:
+    """The answer of one request, whether it has to wait or not."""
+
+    def __init__(self, request: Request) -> None:
+        self.topics: list[_TopicOutcomes] = []
+        self.delayed = DelayedRequest(self._finish)
+        self._request = request
+        self._future: asyncio.Future[Reply] | None = None
+
+    def reply(self, timeout_ms: int) -> Reply | asyncio.Future[Reply]:
+        if not self.delayed.is_waiting:
+            self.delayed.close()
+            return _respond(self._request, self.topics)
+        self._future = asyncio.get_running_loop().create_future()
+        self.delayed.start_timer(timeout_ms)
+        return self._future
+
+    def _finish(self) -> None:
+        future = self._future
+        if future is not None and not future.done():
+            future.set_result(_respond(self._request, self.topics))
+
+
+def _respond(request: Request, topics: Sequence[_TopicOutcomes]) -> Reply:
+    results = tuple(
+        request.make(
+            "DeleteRecordsTopicResult",
+            name=topic.name,
+            partitions=tuple(
                 request.make(
                     "DeleteRecordsPartitionResult",
-                    partition_index=asked.partition_index,
-                    low_watermark=low_watermark,
-                    error_code=error,
+                    partition_index=outcome.index,
+                    low_watermark=outcome.low_watermark,
+                    error_code=outcome.error,
                 )
-            )
-        topics.append(request.make("DeleteRecordsTopicResult", name=topic.name, partitions=tuple(partitions)))
-    return request.respond(throttle_time_ms=0, topics=tuple(topics))
+                for outcome in topic.partitions
+            ),
+        )
+        for topic in topics
+    )
+    return request.respond(throttle_time_ms=0, topics=results)
 
 
 API = ApiSpec(key=ApiKey.DELETE_RECORDS, versions=(0, 2), handle=handle)

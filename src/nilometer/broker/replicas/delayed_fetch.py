@@ -27,7 +27,8 @@ class FetchWaiter(Protocol):
         ...
 
     def on_news(self, source: FetchWatchable) -> None:
-        """The high watermark is above the one that the reader, a replica, was told."""
+        """A watermark is above the one that the reader, a replica, was told: the high watermark, or the log
+        start offset."""
         ...
 
     def complete(self, source: FetchWatchable) -> None:

@@ -14,8 +14,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol, assert_never
 
+from nilometer.broker.replicas.delayed_delete_records import DeleteOutcome, DeletionWaits
 from nilometer.broker.replicas.delayed_fetch import FetchWaiter
 from nilometer.broker.replicas.delayed_produce import DelayedProduce, ProduceOutcome, ProduceWait
+from nilometer.broker.replicas.delayed_request import DelayedRequest
 from nilometer.cluster.identifiers import TopicIdPartition
 from nilometer.cluster.partition import PartitionState
 from nilometer.replication import (
@@ -110,6 +112,7 @@ class Partition:
         self._produce_waits: dict[int, CommitWait] = {}
         self._next_ticket = 0
         self._flush_waits: deque[tuple[int, ProduceWait]] = deque()
+        self._deletion_waits = DeletionWaits()
         self._bytes_above_high_watermark = 0
         self._unflushed_records = 0
         self._is_seal_flush_asked = False
@@ -144,6 +147,7 @@ class Partition:
             self._answer_all_fetches()
             self._maybe_flush_all()
             self._tell_role_changed()
+        self._look_at_deletions()
 
     def _tell_role_changed(self) -> None:
         if self.on_role_changed is not None:
@@ -182,6 +186,7 @@ class Partition:
         self._answer_all_fetches()
         while self._flush_waits:
             self._flush_waits.popleft()[1].release(ErrorCode.not_leader_or_follower)
+        self._look_at_deletions()
         self._tell_role_changed()
 
     # ── produce ─────────────────────────────────────────────────────────────────────────────────
@@ -300,6 +305,7 @@ class Partition:
         """The controller answered, or nothing came in time."""
         now_ms = self._host.clock.monotonic_ms()
         self._carry_out(self.replica.on_alter_partition_answer(request, answer, now_ms))
+        self._look_at_deletions()
 
     def tick(self) -> None:
         """Time has passed: followers may lag, a request may be due again."""
@@ -351,6 +357,7 @@ class Partition:
             self._host.clock.monotonic_ms(),
         )
         self._carry_out(effects)
+        self._look_at_deletions()
         if isinstance(verdict, ServeFetch) and verdict.went_back:
             self._look_again_at_followers()
         return verdict
@@ -403,10 +410,9 @@ class Partition:
         return self.leader.end_offset_for_leader_epoch(current, epoch)
 
     # ── upkeep ──────────────────────────────────────────────────────────────────────────────────
-    def delete_records(self, offset: int) -> int:
-        """Move the log start to ``offset`` (-1: the high watermark); returns the low watermark.
-
-        Raises KafkaError.
+    def delete_records(self, offset: int, outcome: DeleteOutcome, request: DelayedRequest) -> None:
+        """Move the log start to ``offset`` (-1: the high watermark). ``request`` waits for the low watermark,
+        unless that is there already. Raises KafkaError.
         """
         leader = self.leader
         if not self.log.config.is_deleted_by_retention:
@@ -418,12 +424,28 @@ class Partition:
             )
         self.log.advance_log_start_offset(target, leader.high_watermark)
         self.tell_log_start()
-        return leader.low_watermark
+        outcome.low_watermark = leader.low_watermark
+        if outcome.low_watermark < target:
+            self._deletion_waits.hold(target, outcome, request)
+
+    def _look_at_deletions(self) -> None:
+        """A replica has deleted, or is no longer waited for; or the role is another one."""
+        if not self._deletion_waits:
+            return
+        role = self.replica.role
+        if isinstance(role, LeaderRole):
+            self._deletion_waits.on_low_watermark(role.low_watermark)
+        else:
+            self._deletion_waits.fail_all(ErrorCode.not_leader_or_follower)
 
     def tell_log_start(self) -> None:
-        """The log start offset has moved: news for readers, but nothing more to read."""
+        """The log start offset has moved: followers are to move theirs soon; readers have nothing more to
+        read."""
         for waiter in list(self.fetch_waiters):
-            waiter.on_readable(self, 0)
+            if waiter.for_replica:
+                waiter.on_news(self)
+            else:
+                waiter.on_readable(self, 0)
 
     # ── effects ─────────────────────────────────────────────────────────────────────────────────
     def _carry_out(self, effects: Effects) -> bool:

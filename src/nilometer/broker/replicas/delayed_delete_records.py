@@ -1,0 +1,62 @@
+"""DeleteRecords requests that wait until every live replica has deleted.
+
+A partition is done when its low watermark (the lowest log start offset of the leader and of all replicas with
+live brokers) has reached the offset asked for. A replica says where its log starts with each fetch; one
+whose broker is fenced is not waited for. NOT_LEADER_OR_FOLLOWER where this broker no longer leads, and
+REQUEST_TIMED_OUT for partitions that are not done when the request's time is over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nilometer.broker.replicas.delayed_request import DelayedRequest, PartitionWait
+from nilometer.wire.errors import ErrorCode
+
+NO_LOW_WATERMARK = -1
+
+
+@dataclass(slots=True)
+class DeleteOutcome:
+    """What is told of one partition."""
+
+    index: int
+    error: ErrorCode = ErrorCode.none
+    low_watermark: int = NO_LOW_WATERMARK
+
+    def fail(self, error: ErrorCode, message: str | None = None) -> None:
+        self.error = error
+        if error is not ErrorCode.request_timed_out:  # how far it has come is told then
+            self.low_watermark = NO_LOW_WATERMARK
+
+
+class DeletionWaits:
+    """Those that wait for the low watermark of one partition."""
+
+    __slots__ = ("_waits",)
+
+    def __init__(self) -> None:
+        self._waits: list[tuple[int, DeleteOutcome, PartitionWait]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._waits)
+
+    def hold(self, required_offset: int, outcome: DeleteOutcome, request: DelayedRequest) -> None:
+        """Until the low watermark has reached ``required_offset``, which it has not yet."""
+        self._waits.append((required_offset, outcome, request.wait_for(outcome)))
+
+    def on_low_watermark(self, low_watermark: int) -> None:
+        waits, self._waits = self._waits, []
+        for required_offset, outcome, wait in waits:
+            if wait.done:
+                continue
+            outcome.low_watermark = low_watermark
+            if required_offset <= low_watermark:
+                wait.release()
+            else:
+                self._waits.append((required_offset, outcome, wait))
+
+    def fail_all(self, error: ErrorCode) -> None:
+        waits, self._waits = self._waits, []
+        for _, _, wait in waits:
+            wait.release(error)
