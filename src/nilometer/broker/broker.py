@@ -277,7 +277,7 @@ class Broker:
         await membership.join()
         replicas.incarnation = lambda: membership.incarnation
         self._tasks.service("cluster membership", self._run_membership(membership))
-        await membership.wait_registered()
+        await self._until_registered(membership)
         if self._marking is not None:
             await self._marking
         replicas.remove_strays()
@@ -296,6 +296,18 @@ class Broker:
         ControllerUpkeep(config, controller).start(self._tasks)
         self._tasks.service("growth of internal topics", growth.run())
         await self._serve()
+
+    async def _until_registered(self, membership: Membership) -> None:
+        """Raises StartFailed when this broker cannot go on, which may be found out meanwhile."""
+        registered = asyncio.ensure_future(membership.wait_registered())
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait((registered, stopping), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            registered.cancel()
+            stopping.cancel()
+        if self.failure is not None:
+            raise StartFailed(self.failure)
 
     def _on_registered(self) -> None:
         """The metadata log has this life of the broker: roles are valid from here on."""

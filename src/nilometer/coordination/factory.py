@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from nilometer.coordination.connect_string import ConnectString, parse_connect_string
 from nilometer.coordination.local import LocalStore
 from nilometer.coordination.local.reader import LocalReader
 from nilometer.coordination.store import CoordinationStore, Entry, Snapshot, StoreRefused
@@ -30,11 +31,12 @@ def make_store(
     if scheme == "local" and (not colon or rest):
         folder = rest or local_folder
         return LocalStore(runtime, folder, session_timeout_ms=session_timeout_ms, cluster_id=cluster_id)
-    if scheme == "zookeeper" and rest.startswith("//") and len(rest) > 2:
+    if scheme == "zookeeper" and rest.startswith("//"):
+        where = _parsed(setting, rest[2:])
         return ZooKeeperStore(
             runtime,
-            rest[2:],
-            _connect(rest[2:]),
+            str(where),
+            _connect(where),
             session_timeout_ms=session_timeout_ms,
             cluster_id=cluster_id,
         )
@@ -56,17 +58,25 @@ async def open_reader(setting: str, runtime: Runtime) -> StoreReader:
     scheme, _, rest = setting.partition(":")
     if scheme == "local" and rest:
         return LocalReader(runtime.disk, rest)
-    if scheme == "zookeeper" and rest.startswith("//") and len(rest) > 2:
-        store = ZooKeeperStore(runtime, rest[2:], _connect(rest[2:]), create=False)
+    if scheme == "zookeeper" and rest.startswith("//"):
+        where = _parsed(setting, rest[2:])
+        store = ZooKeeperStore(runtime, str(where), _connect(where), create=False)
         await store.open()
         return store
     raise _not_understood(setting)
 
 
-def _connect(hosts: str) -> Connect:
+def _connect(where: ConnectString) -> Connect:
     from nilometer.coordination.zookeeper.kazoo_bridge import KazooBridge  # loaded where it is used only
 
-    return lambda timeout_ms, on_connected, on_lost: KazooBridge(hosts, timeout_ms, on_connected, on_lost)
+    return lambda timeout_ms, on_connected, on_lost: KazooBridge(where, timeout_ms, on_connected, on_lost)
+
+
+def _parsed(setting: str, text: str) -> ConnectString:
+    try:
+        return parse_connect_string(text)
+    except ValueError as error:
+        raise StoreRefused(f"nilometer.coordination={setting} is not understood: {error}") from None
 
 
 def _not_understood(setting: str) -> StoreRefused:

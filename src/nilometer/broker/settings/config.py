@@ -14,6 +14,7 @@ from nilometer.broker.settings.config_keys import IGNORED_KEYS, OWN_KEYS
 from nilometer.broker.settings.group_settings import group_config
 from nilometer.config import ConfigDefinition, ConfigKey, ConfigProblem, Settings
 from nilometer.config.definition import ConfigValue
+from nilometer.coordination.connect_string import parse_connect_string
 from nilometer.storage.log_config import TOPIC_CONFIG, topic_defaults
 
 _LISTENER = re.compile(r"^(?P<name>[A-Za-z0-9_]+)://(?P<host>\[[0-9a-fA-F:.%]+\]|[^:/\[\]]*):(?P<port>\d+)$")
@@ -129,17 +130,32 @@ class BrokerConfig(Settings):
         return tuple(endpoints)
 
     def _coordination(self) -> str:
-        zookeeper = self.optional_string("zookeeper.connect")
+        connect = self.optional_string("zookeeper.connect")
         text = self.string("nilometer.coordination")
-        if zookeeper and not self.is_given("nilometer.coordination"):
-            return f"zookeeper://{zookeeper}"
-        if text == "local" or text.startswith(("local:", "zookeeper://")):
+        if connect:
+            self._check_connect_string("zookeeper.connect", connect, connect)
+            if self.is_given("nilometer.coordination") and text != f"zookeeper://{connect}":
+                raise ConfigProblem(
+                    "zookeeper.connect",
+                    f"zookeeper.connect is {connect}, but nilometer.coordination is {text}: give one of them",
+                )
+            return f"zookeeper://{connect}"
+        if text.startswith("zookeeper://"):
+            self._check_connect_string("nilometer.coordination", text, text.removeprefix("zookeeper://"))
+            return text
+        if text == "local" or (text.startswith("local:") and text != "local:"):
             return text
         raise ConfigProblem(
             "nilometer.coordination",
             f"Invalid value {text} for configuration nilometer.coordination: "
             "use local, local:/path/of/a/folder, or zookeeper://host:port,…",
         )
+
+    def _check_connect_string(self, name: str, value: str, text: str) -> None:
+        try:
+            parse_connect_string(text)
+        except ValueError as error:
+            raise ConfigProblem(name, f"Invalid value {value} for configuration {name}: {error}") from None
 
 
 def parse_properties(text: str, origin: str) -> dict[str, str]:

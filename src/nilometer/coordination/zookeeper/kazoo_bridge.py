@@ -28,6 +28,7 @@ from kazoo.client import KazooClient, KazooState
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import Connect
 
+from nilometer.coordination.connect_string import ConnectString
 from nilometer.coordination.zookeeper.ensemble import (
     RECONNECT_S,
     BadVersion,
@@ -83,18 +84,19 @@ class KazooBridge:
 
     def __init__(
         self,
-        hosts: str,
+        where: ConnectString,
         timeout_ms: int,
         on_connected: Callable[[], None],
         on_lost: Callable[[], None],
     ) -> None:
+        self._chroot = where.chroot
         self._asked_timeout_ms = timeout_ms
         self._on_connected = on_connected
         self._on_lost = on_lost
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="zookeeper")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: Any = KazooClient(
-            hosts=hosts,
+            hosts=",".join(where.servers),
             timeout=timeout_ms / 1000,
             connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": 0.25},
         )
@@ -138,44 +140,48 @@ class KazooBridge:
     # ---- calls
 
     async def get(self, path: str, watch: Callable[[], None] | None = None) -> Node:
-        data, stat = await self._ask(self._client.get_async, path, self._watcher(watch))
+        data, stat = await self._ask(self._client.get_async, self._at(path), self._watcher(watch))
         return Node(data, stat.version, stat.czxid, stat.ephemeralOwner)
 
     async def exists(self, path: str, watch: Callable[[], None] | None = None) -> Node | None:
-        stat = await self._ask(self._client.exists_async, path, self._watcher(watch))
+        stat = await self._ask(self._client.exists_async, self._at(path), self._watcher(watch))
         return Node(b"", stat.version, stat.czxid, stat.ephemeralOwner) if stat is not None else None
 
     async def children(self, path: str, watch: Callable[[], None] | None = None) -> list[str]:
-        return sorted(await self._ask(self._client.get_children_async, path, self._watcher(watch)))
+        return sorted(await self._ask(self._client.get_children_async, self._at(path), self._watcher(watch)))
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
-        await self._call(lambda: self._client.create_async(path, data, ephemeral=ephemeral))
+        await self._call(lambda: self._client.create_async(self._at(path), data, ephemeral=ephemeral))
 
     async def ensure(self, path: str) -> None:
-        await self._call(self._client.ensure_path_async, path)
+        await self._call(self._client.ensure_path_async, self._at(path))
 
     async def set(self, path: str, data: bytes, version: int) -> None:
-        await self._call(self._client.set_async, path, data, version)
+        await self._call(self._client.set_async, self._at(path), data, version)
 
     async def delete(self, path: str) -> None:
-        await self._call(self._client.delete_async, path)
+        await self._call(self._client.delete_async, self._at(path))
 
     async def commit(self, steps: Sequence[Step]) -> None:
         transaction = self._client.transaction()
         for step in steps:
             match step:
                 case Create(path, data, ephemeral):
-                    transaction.create(path, data, ephemeral=ephemeral)
+                    transaction.create(self._at(path), data, ephemeral=ephemeral)
                 case SetVersion(path, version):
-                    transaction.set_data(path, b"", version)
+                    transaction.set_data(self._at(path), b"", version)
                 case CheckExists(path):
-                    transaction.check(path, -1)
+                    transaction.check(self._at(path), -1)
                 case Delete(path):
-                    transaction.delete(path)
+                    transaction.delete(self._at(path))
         for outcome in await self._call(transaction.commit_async):
             told = (kazoo_exceptions.RolledBackError, kazoo_exceptions.RuntimeInconsistency)
             if isinstance(outcome, Exception) and not isinstance(outcome, told):
                 raise _translated(outcome)
+
+    def _at(self, path: str) -> str:
+        """kazoo has a chroot of its own, but does not create one of two levels."""
+        return self._chroot + path if path != "/" else self._chroot or "/"
 
     async def _ask(self, start: Callable[..., Any], *arguments: Any) -> Any:
         """A read may be repeated: one that falls into the end of a session is asked again in the next."""

@@ -16,9 +16,16 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 
+from nilometer.coordination.store import StoreDamaged
+
+T = TypeVar("T")
+
 FORMAT = 1
+STORE = "/store"
 CONTROLLER = "/controller"
 
 
@@ -73,3 +80,11 @@ def broker_path(broker_id: int) -> str:
 
 def incarnation_path(broker_id: int, nonce: str) -> str:
     return f"/brokers/incarnations/{broker_id}.{nonce}"
+
+
+def decoded(path: str, data: bytes, kind: type[T]) -> T:
+    """What a node of the store says. Raises StoreDamaged."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise StoreDamaged(f"{path} in ZooKeeper holds what no nilometer wrote: {error}") from error

@@ -37,6 +37,7 @@ from nilometer.coordination.zookeeper.layout import (
     BrokerNode,
     ControllerNode,
     broker_path,
+    decoded,
     incarnation_path,
 )
 from nilometer.coordination.zookeeper.session import ZooKeeperSession
@@ -137,7 +138,7 @@ class Registration:
                 node = await self._ensemble.get(path, vanished.set)
             except NoNode:
                 continue  # gone since
-            found = msgspec.json.decode(node.data, type=BrokerNode)
+            found = decoded(path, node.data, BrokerNode)
             if found.nonce == nonce and node.owner == self._ensemble.session_id:
                 return node.created_zxid, asked_ms
             if found.nonce in self._nonces:
@@ -172,7 +173,7 @@ class Registration:
             Delete(broker_path(name.broker_id)),
         ]
         try:
-            claim = msgspec.json.decode((await self._ensemble.get(CONTROLLER)).data, type=ControllerNode)
+            claim = decoded(CONTROLLER, (await self._ensemble.get(CONTROLLER)).data, ControllerNode)
             if SessionName(claim.broker_id, claim.incarnation) == name:
                 steps.append(Delete(CONTROLLER))
         except NoNode:

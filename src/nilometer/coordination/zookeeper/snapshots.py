@@ -13,7 +13,7 @@ import msgspec
 from nilometer.coordination.identity import new_id
 from nilometer.coordination.store import ENTRY_SIZE_MAX, Snapshot
 from nilometer.coordination.zookeeper.ensemble import BadVersion, CheckExists, Delete, Ensemble, Node, NoNode
-from nilometer.coordination.zookeeper.layout import SnapshotNode, chunk_path, entry_path
+from nilometer.coordination.zookeeper.layout import SnapshotNode, chunk_path, decoded, entry_path
 from nilometer.runtime import Entropy
 
 SWEEP_AT_ONCE = 200
@@ -44,7 +44,7 @@ class Snapshots:
         """Whether it is the newest now. Raises Disconnected, StoreDamaged; ValueError above all entries."""
         await self._ensemble.commit([CheckExists("/snapshot")])  # what was decided is seen behind it
         old = await self._get("/snapshot")
-        old_node = msgspec.json.decode(old.data, type=SnapshotNode)
+        old_node = decoded("/snapshot", old.data, SnapshotNode)
         if number > (await self._get("/next")).version:
             raise ValueError(f"a snapshot of {number} covers entries that do not exist")
         if number <= old_node.number:
@@ -77,7 +77,7 @@ class Snapshots:
                 await self._remove(folder)
         current = await self._get("/snapshot")
         swept = msgspec.structs.replace(node, swept=node.number)
-        if msgspec.json.decode(current.data, type=SnapshotNode) == node:
+        if decoded("/snapshot", current.data, SnapshotNode) == node:
             try:
                 await self._ensemble.set("/snapshot", msgspec.json.encode(swept), current.version)
             except BadVersion:
@@ -92,7 +92,7 @@ class Snapshots:
         await delete_if_there(self._ensemble, f"/snapshots/{folder}")
 
     async def newest(self) -> SnapshotNode:
-        return msgspec.json.decode((await self._get("/snapshot")).data, type=SnapshotNode)
+        return decoded("/snapshot", (await self._get("/snapshot")).data, SnapshotNode)
 
 
 async def delete_if_there(ensemble: Ensemble, path: str) -> None:

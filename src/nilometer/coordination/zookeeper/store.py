@@ -11,7 +11,6 @@ import logging
 
 import msgspec
 
-from nilometer.coordination.identity import new_id
 from nilometer.coordination.signal import ChangeSignal
 from nilometer.coordination.store import (
     ENTRY_SIZE_MAX,
@@ -43,13 +42,14 @@ from nilometer.coordination.zookeeper.ensemble import (
 )
 from nilometer.coordination.zookeeper.layout import (
     CONTROLLER,
-    EMPTY_STORE,
-    FORMAT,
+    STORE,
     BrokerNode,
     ControllerNode,
-    StoreNode,
+    broker_path,
+    decoded,
     entry_path,
 )
+from nilometer.coordination.zookeeper.opening import StoreFound, find, find_or_make
 from nilometer.coordination.zookeeper.registration import SILENCE, Registration
 from nilometer.coordination.zookeeper.session import ZooKeeperSession
 from nilometer.coordination.zookeeper.snapshots import Snapshots
@@ -102,14 +102,14 @@ class ZooKeeperStore:
         except Disconnected as error:
             raise StoreUnavailable(f"ZooKeeper at {self._hosts} cannot be reached: {error}") from error
         try:
-            await self._make_or_find()
-            await self._agree_on_cluster()
+            found = await self._find()
         except Disconnected as error:
             await self._ensemble.stop()
             raise StoreUnavailable(f"ZooKeeper at {self._hosts} does not answer: {error}") from error
         except BaseException:
             await self._ensemble.stop()
             raise
+        self._cluster_id, self._created_zxid = found.cluster_id, found.created_zxid
         self._opened = True
         self._tasks.append(asyncio.get_running_loop().create_task(self._watches.run()))
         self._on_connected()
@@ -132,43 +132,10 @@ class ZooKeeperStore:
         self._signal.close()
         await self._ensemble.stop()  # ends the session at the servers, and with it the ephemeral nodes
 
-    async def _make_or_find(self) -> None:
+    async def _find(self) -> StoreFound:
         if self._create:
-            await self._create_nodes()
-        elif await self._ensemble.exists("/store") is None:
-            raise StoreRefused(f"{self._hosts} holds no coordination store")
-
-    async def _create_nodes(self) -> None:
-        await self._ensemble.ensure("/")
-        for path, data in EMPTY_STORE:
-            await self._create_if_absent(path, data)
-
-    async def _agree_on_cluster(self) -> None:
-        fresh = self._cluster_id or new_id(self._runtime.entropy)
-        await self._create_if_absent("/store", msgspec.json.encode(StoreNode(FORMAT, fresh)))
-        try:
-            node = await self._ensemble.get("/store")
-            found = msgspec.json.decode(node.data, type=StoreNode)
-        except msgspec.DecodeError as error:
-            raise StoreRefused(f"/store at {self._hosts} is not a store's description: {error}") from error
-        if found.format > FORMAT:
-            raise StoreRefused(
-                f"the store at {self._hosts} has format {found.format}, but this version knows no format "
-                f"above {FORMAT}; start a newer nilometer"
-            )
-        if self._cluster_id is not None and found.cluster_id != self._cluster_id:
-            raise StoreRefused(
-                f"{self._hosts} belongs to cluster {found.cluster_id}, but this broker to cluster "
-                f"{self._cluster_id}; give each cluster a chroot of its own"
-            )
-        self._cluster_id = found.cluster_id
-        self._created_zxid = node.created_zxid
-
-    async def _create_if_absent(self, path: str, data: bytes) -> None:
-        try:
-            await self._ensemble.create(path, data)
-        except NodeExists:
-            pass  # made before
+            return await find_or_make(self._ensemble, self._hosts, self._cluster_id, self._runtime.entropy)
+        return await find(self._ensemble, self._hosts, self._cluster_id)
 
     # ---- entries
 
@@ -272,7 +239,7 @@ class ZooKeeperStore:
 
     async def _check_is_the_one_opened(self) -> None:
         """Who registers anew goes on where it was, not in a store made in the place of its own."""
-        if (await self._get("/store")).created_zxid != self._created_zxid:
+        if (await self._get(STORE)).created_zxid != self._created_zxid:
             raise StoreRefused(f"the coordination store at {self._hosts} was replaced by another one")
 
     async def sessions(self) -> list[SessionInfo]:
@@ -281,10 +248,10 @@ class ZooKeeperStore:
         try:
             for name in await self._ensemble.children("/brokers/ids"):
                 try:
-                    node = await self._ensemble.get(f"/brokers/ids/{name}")
+                    node = await self._ensemble.get(broker_path(int(name)))
                 except NoNode:
                     continue  # gone since
-                payload = msgspec.json.decode(node.data, type=BrokerNode).payload
+                payload = decoded(broker_path(int(name)), node.data, BrokerNode).payload
                 found.append(SessionInfo(int(name), node.created_zxid, payload))
         except Disconnected as error:
             raise self._unavailable(error) from error
@@ -326,7 +293,7 @@ class ZooKeeperStore:
             return None
         except Disconnected as error:
             raise self._unavailable(error) from error
-        found = msgspec.json.decode(node.data, type=ControllerNode)
+        found = decoded(CONTROLLER, node.data, ControllerNode)
         return SessionName(found.broker_id, found.incarnation)
 
     # ---- the secret

@@ -1,0 +1,95 @@
+"""Opening the store: find it, or make it where nothing is yet, and refuse a tree that is something else's.
+
+The nodes of an empty store are made in one transaction: what lies in a tree without ``/store`` is not ours.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from nilometer.coordination.identity import new_id
+from nilometer.coordination.store import StoreDamaged, StoreRefused
+from nilometer.coordination.zookeeper.ensemble import Create, Ensemble, NodeExists, NoNode, Step
+from nilometer.coordination.zookeeper.layout import EMPTY_STORE, FORMAT, STORE, StoreNode
+from nilometer.runtime import Entropy
+
+ZOOKEEPERS_OWN = "zookeeper"
+KAFKAS = frozenset({"admin", "cluster", "config", "consumers", "controller_epoch", "isr_change_notification"})
+NAMES_SHOWN = 8
+
+
+class StoreFound(msgspec.Struct, frozen=True):
+    cluster_id: str
+    created_zxid: int
+
+
+async def find_or_make(
+    ensemble: Ensemble, hosts: str, cluster_id: str | None, entropy: Entropy
+) -> StoreFound:
+    """Raises StoreRefused, Disconnected. ``cluster_id``: the one it must have, if that is known."""
+    if not await _is_there(ensemble, hosts):
+        await _make(ensemble, cluster_id or new_id(entropy))
+        if not await _is_there(ensemble, hosts):
+            raise StoreDamaged(f"the coordination store at {hosts} was deleted while it was opened")
+    found = await find(ensemble, hosts, cluster_id)
+    for path, data in EMPTY_STORE:  # an earlier version made fewer
+        if await ensemble.exists(path) is None:
+            await _create_if_absent(ensemble, path, data)
+    return found
+
+
+async def find(ensemble: Ensemble, hosts: str, cluster_id: str | None) -> StoreFound:
+    """The store that is there. Raises StoreRefused, Disconnected."""
+    try:
+        node = await ensemble.get(STORE)
+        found = msgspec.json.decode(node.data, type=StoreNode)
+    except NoNode:
+        raise StoreRefused(f"{hosts} holds no coordination store") from None
+    except msgspec.MsgspecError as error:
+        raise StoreRefused(f"{STORE} at {hosts} is not a store's description: {error}") from error
+    if found.format > FORMAT:
+        raise StoreRefused(
+            f"the store at {hosts} has format {found.format}, but this version knows no format "
+            f"above {FORMAT}; start a newer nilometer"
+        )
+    if cluster_id is not None and found.cluster_id != cluster_id:
+        raise StoreRefused(
+            f"{hosts} belongs to cluster {found.cluster_id}, but this broker to cluster "
+            f"{cluster_id}; give each cluster a chroot of its own"
+        )
+    return StoreFound(found.cluster_id, node.created_zxid)
+
+
+async def _is_there(ensemble: Ensemble, hosts: str) -> bool:
+    """Raises StoreRefused where the tree is something else's."""
+    try:
+        names = [name for name in await ensemble.children("/") if name != ZOOKEEPERS_OWN]
+    except NoNode:
+        return False  # not even the chroot
+    if STORE.strip("/") in names:
+        return True
+    if names:
+        listed = ", ".join(names[:NAMES_SHOWN]) + (", …" if len(names) > NAMES_SHOWN else "")
+        whose = "Apache Kafka's" if KAFKAS & set(names) else "something else's"
+        raise StoreRefused(
+            f"the tree at {hosts} is {whose}: it holds {listed}, and no coordination store. Nothing was "
+            "written. Give this cluster a chroot of its own, as in host:port,host:port/nilometer"
+        )
+    return False
+
+
+async def _make(ensemble: Ensemble, cluster_id: str) -> None:
+    await ensemble.ensure("/")
+    steps: list[Step] = [Create(STORE, msgspec.json.encode(StoreNode(FORMAT, cluster_id)))]
+    steps += [Create(path, data) for path, data in EMPTY_STORE]
+    try:
+        await ensemble.commit(steps)
+    except NodeExists:
+        pass  # another broker was first; or it is no store of ours, which is seen next
+
+
+async def _create_if_absent(ensemble: Ensemble, path: str, data: bytes) -> None:
+    try:
+        await ensemble.create(path, data)
+    except NodeExists:
+        pass  # made meanwhile
