@@ -19,6 +19,7 @@ from pathlib import Path
 
 import click
 
+from nilometer.simulation.offloaded_job import Pace
 from nilometer.simulation.plan import Plan, TopicPlan, draw
 from nilometer.simulation.run import run
 from nilometer.simulation.workload.producers import WriterPlan
@@ -55,6 +56,8 @@ def quiet_plan(minutes: float) -> Plan:
         churn=False,
         moves=False,
         group=None,
+        pace=Pace(),
+        store_pace=Pace(),
         cold=0.0,
         hiccup=0.0,
         topics=(topic,),

@@ -28,6 +28,7 @@ from nilometer.coordination import LocalStore
 from nilometer.runtime import Runtime
 from nilometer.simulation.file_tree import FileNode, FolderNode
 from nilometer.simulation.host_disk import HostDisk
+from nilometer.simulation.offloaded_job import ATOMIC, Pace
 from nilometer.simulation.world import Host, Process, World
 
 PORT = 9092
@@ -201,9 +202,12 @@ class Cluster:
         brokers: int = 3,
         one_machine: bool = False,
         settings: Mapping[str, str] | None = None,
+        pace: Pace = ATOMIC,
     ) -> None:
+        """``pace``: of the offloaded work on the brokers' machines."""
         self.world = world
         self.one_machine = one_machine
+        self.pace = pace
         self.settings = dict(settings or {})
         self.nodes: dict[int, BrokerNode] = {}
         """The members: who is to be there."""
@@ -238,6 +242,7 @@ class Cluster:
 
     def _new_node(self, broker_id: int) -> BrokerNode:
         host = self.world.host("machine" if self.one_machine else f"machine-{broker_id}")
+        host.disk.pace = self.pace
         return BrokerNode(self, broker_id, host)
 
     def _enlist(self, node: BrokerNode) -> None:

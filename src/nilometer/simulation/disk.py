@@ -14,6 +14,7 @@ from typing import TypeVar
 from nilometer.runtime import Disk, DiskLock, DiskWatch, File, LockHeld
 from nilometer.simulation.file_tree import FileNode, FolderNode, Move
 from nilometer.simulation.host_disk import DiskUser, HostDisk, VirtualLock, VirtualWatch
+from nilometer.simulation.offloaded_job import OffloadedJob
 from nilometer.simulation.virtual_file import VirtualFile
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ class VirtualDisk:
         self._wall_offset_ms = wall_offset_ms
 
     def open(self, path: str, *, create: bool = False, writable: bool = True, private: bool = False) -> File:
-        self._do("open", path)
+        self._begin("open", path)
         node = self._disk.find(path)
         if node is None and create:
             folder, name = self._disk.parent(path)
@@ -42,26 +43,27 @@ class VirtualDisk:
         return VirtualFile(self._disk, self._process, path, node, writable)
 
     def exists(self, path: str) -> bool:
-        self._do("exists", path)
+        self._begin("exists", path)
         return self._disk.find(path) is not None
 
     def is_directory(self, path: str) -> bool:
-        self._do("exists", path)
+        self._begin("exists", path)
         return isinstance(self._disk.find(path), FolderNode)
 
     def file_size(self, path: str) -> int:
-        self._do("size", path)
+        self._begin("size", path)
         return len(self._disk.file(path).data)
 
     def modified_ms(self, path: str) -> int:
-        self._do("size", path)
+        self._begin("size", path)
         return self._wall_offset_ms + self._disk.file(path).modified_ms
 
     def list_directory(self, path: str) -> list[str]:
-        self._do("list", path)
+        self._begin("list", path)
         return sorted(self._disk.folder(path).entries)
 
     def make_directories(self, path: str, *, private: bool = False) -> None:
+        self._disk.step(self._process, "mkdir", path)
         folder = self._disk.root
         names = [name for name in path.split("/") if name]
         for depth, name in enumerate(names, start=1):
@@ -77,14 +79,14 @@ class VirtualDisk:
         self._disk.signal(path)
 
     def is_private(self, path: str) -> bool:
-        self._do("size", path)
+        self._begin("size", path)
         node = self._disk.find(path)
         if node is None:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
         return node.private
 
     def rename(self, source: str, target: str) -> None:
-        self._do("rename", f"{source} {target}")
+        self._begin("rename", f"{source} {target}")
         node = self._disk.find(source)
         if node is None:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", source)
@@ -106,7 +108,7 @@ class VirtualDisk:
         self._disk.aftermath(self._process, "rename", target)
 
     def link(self, source: str, target: str) -> None:
-        self._do("link", f"{source} {target}")
+        self._begin("link", f"{source} {target}")
         node = self._disk.file(source)
         folder, name = self._disk.parent(target)
         if name in folder.entries:
@@ -117,7 +119,7 @@ class VirtualDisk:
         self._disk.aftermath(self._process, "link", target)
 
     def remove(self, path: str) -> None:
-        self._do("remove", path)
+        self._begin("remove", path)
         node = self._disk.file(path)
         folder, name = self._disk.parent(path)
         folder.change({name: None})
@@ -125,15 +127,22 @@ class VirtualDisk:
         self._disk.signal(path)
 
     def remove_tree(self, path: str) -> None:
-        self._do("remove", path)
-        node = self._disk.folder(path)
+        """Name by name, in any order, as rmtree does: what ends on the way leaves a part."""
+        self._begin("list", path)
+        entries = sorted(self._disk.folder(path).entries.items())
+        self._disk.chance.shuffle(entries)
+        for name, node in entries:
+            remove = self.remove_tree if isinstance(node, FolderNode) else self.remove
+            remove(f"{path}/{name}")
+        self._begin("remove", path)
         folder, name = self._disk.parent(path)
+        if self._disk.folder(path).entries:
+            raise OSError(errno.ENOTEMPTY, "Directory not empty", path)
         folder.change({name: None})
-        self._disk.unlinked(node)
         self._disk.signal(path)
 
     def read_file(self, path: str) -> bytes:
-        self._do("read", path)
+        self._begin("read", path)
         return bytes(self._disk.file(path).data)
 
     def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
@@ -151,8 +160,11 @@ class VirtualDisk:
             self.sync_directory(posixpath.dirname(path))
 
     def sync_directory(self, path: str) -> None:
-        self._do("sync", path)
-        self._disk.folder(path).sync()
+        self._begin("sync", path)
+        folder = self._disk.folder(path)
+        begun = folder.changes
+        self._disk.spend_fsync()
+        folder.sync(begun)
         self._disk.aftermath(self._process, "sync", path)
 
     def free_bytes(self, path: str) -> int:
@@ -165,10 +177,12 @@ class VirtualDisk:
         return f"boot-{self._disk.boots}"
 
     def lock(self, path: str) -> DiskLock:
-        self._do("lock", path)
-        file = self.open(path, create=True)
-        file.close()
-        node = self._disk.file(path)
+        self._begin("lock", path)
+        node = self._disk.find(path)
+        if node is None:
+            node = self._new_file(*self._disk.parent(path), path)
+        if isinstance(node, FolderNode):
+            raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
         holder = self._disk.locks.get(node)
         if holder is not None:
             raise LockHeld(path, holder.pid)
@@ -177,7 +191,7 @@ class VirtualDisk:
         return VirtualLock(self._disk, node, self._process)
 
     def is_locked(self, path: str) -> bool:
-        self._do("exists", path)
+        self._begin("exists", path)
         node = self._disk.find(path)
         return isinstance(node, FileNode) and node in self._disk.locks
 
@@ -190,24 +204,9 @@ class VirtualDisk:
         return "virtual"
 
     async def offload(self, work: Callable[[], T]) -> T:
-        loop = self._disk.loop
-        done: asyncio.Future[T] = loop.create_future()
-
-        def run() -> None:
-            if loop.time() < self._disk.stalled_until:
-                loop.in_process(self._disk.stalled_until - loop.time(), self._process, run)
-                return
-            try:
-                outcome = work()
-            except Exception as error:
-                if not done.done():
-                    done.set_exception(error)
-            else:
-                if not done.done():
-                    done.set_result(outcome)
-
-        delay = self._disk.chance.uniform(*self._disk.offload_ms) / 1000
-        loop.in_process(delay, self._process, run)
+        done: asyncio.Future[T] = self._disk.loop.create_future()
+        job = OffloadedJob(self._disk.loop, self._disk, self._process, work, done)
+        job.begin(self._disk.chance.uniform(*self._disk.offload_ms) / 1000)
         return await done
 
     def _new_file(self, folder: FolderNode, name: str, path: str) -> FileNode:
@@ -217,6 +216,11 @@ class VirtualDisk:
         folder.change({name: node})
         self._disk.signal(path)
         return node
+
+    def _begin(self, verb: str, path: str) -> None:
+        """A call begins: a job may be left before it, never within it."""
+        self._disk.step(self._process, verb, path)
+        self._do(verb, path)
 
     def _do(self, verb: str, path: str) -> None:
         self._disk.operation(self._process, verb, path)

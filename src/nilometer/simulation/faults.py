@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Protocol, assert_never
 
+from nilometer.simulation.amid_work import wait_amid_work
 from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.disk_faults import Damage, DiskTrouble
 from nilometer.simulation.host_disk import HostDisk
@@ -20,6 +21,11 @@ from nilometer.simulation.plan import WITH_OTHER, Fault, Kind, Plan
 from nilometer.simulation.world import Host, Process
 
 LOOK_S = 0.5
+FINDS_WORK = frozenset({Kind.CRASH, Kind.POWER})
+AMID_WORK_SHARE = 0.6
+"""How often these faults wait for a moment between two disk calls of their broker's offloaded work …"""
+AMID_WORK_S = 2.0
+"""… and how long at most."""
 UNREAD_S = 20.0
 """A bit that flipped makes place for the next one if nobody read it for so long."""
 
@@ -99,6 +105,8 @@ class FaultDriver:
 
     async def _play(self, fault: Fault) -> None:
         await asyncio.sleep(fault.at_s)
+        if fault.kind in FINDS_WORK and fault.size < AMID_WORK_SHARE and self._befalls_members(fault):
+            await self._wait_amid_work(self._node(fault))
         if not self._befalls_members(fault):
             self.left_out += 1
             return
@@ -229,6 +237,10 @@ class FaultDriver:
     def _node(self, fault: Fault) -> BrokerNode:
         """Whom it befell, or is to befall now. Of a cut between clients and a broker, the broker."""
         return self._hit.get(fault) or self._cluster.known[fault.target or fault.other]
+
+    async def _wait_amid_work(self, node: BrokerNode) -> None:
+        if await wait_amid_work(node.host.disk, node.name, self._world.chance, AMID_WORK_S):
+            self._world.trace.note("faults", f"{node.name} is amid offloaded work")
 
     def _befalls_members(self, fault: Fault) -> bool:
         """A broker that has not joined yet, or is gone, is spared."""

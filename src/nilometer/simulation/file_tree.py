@@ -22,11 +22,13 @@ class FileNode:
     Invariant: undoing ``undo`` from its end, and cutting to ``durable_size``, gives the durable content.
     """
 
-    __slots__ = ("data", "durable_size", "links", "modified_ms", "private", "undo")
+    __slots__ = ("data", "durable_size", "links", "modified_ms", "private", "rewrites", "undo")
 
     def __init__(self, data: bytes = b"") -> None:
         self.data = bytearray(data)
         self.durable_size = len(data)
+        self.rewrites = 0
+        """How often it was changed otherwise than at its end."""
         self.undo: list[tuple[int, bytes]] = []
         self.links = 0
         self.modified_ms = 0
@@ -36,6 +38,7 @@ class FileNode:
         self.data += data
 
     def write(self, position: int, data: bytes) -> None:
+        self.rewrites += 1
         if position > len(self.data):
             self.data += bytes(position - len(self.data))
         old = bytes(self.data[position : min(position + len(data), self.durable_size)])
@@ -44,6 +47,7 @@ class FileNode:
         self.data[position : position + len(data)] = data
 
     def truncate(self, size: int) -> None:
+        self.rewrites += 1
         if size < len(self.data):
             lost = bytes(self.data[size : self.durable_size])
             if lost:
@@ -52,8 +56,22 @@ class FileNode:
         else:
             self.data += bytes(size - len(self.data))
 
-    def sync(self) -> None:
-        self.durable_size = len(self.data)
+    @property
+    def content_mark(self) -> tuple[int, int]:
+        """What there is to sync now."""
+        return len(self.data), self.rewrites
+
+    def sync(self, begun: tuple[int, int] | None = None) -> None:
+        """Make durable what there was when the sync began (default: now), or more.
+
+        What was appended since then is left out; a file that was rewritten meanwhile is taken as it is.
+        """
+        size, rewrites = begun or self.content_mark
+        if rewrites != self.rewrites:
+            size = len(self.data)
+        elif not self.undo:
+            size = max(size, self.durable_size)  # a sync that began later was ready first
+        self.durable_size = size
         self.undo.clear()
 
     def durable(self) -> bytes:
@@ -100,22 +118,31 @@ class FolderNode:
     One change may touch two names (a rename within the folder): it survives as a whole or not at all.
     """
 
-    __slots__ = ("_undo", "entries", "private")
+    __slots__ = ("_synced", "_undo", "entries", "private")
 
     def __init__(self) -> None:
         self.entries: dict[str, FileNode | FolderNode] = {}
         self.private = False
         self._undo: list[tuple[dict[str, FileNode | FolderNode | None], Move | None]] = []
+        self._synced = 0
+
+    @property
+    def changes(self) -> int:
+        """How many there ever were: all of them there are to sync now."""
+        return self._synced + len(self._undo)
 
     def change(self, changes: dict[str, FileNode | FolderNode | None], move: Move | None = None) -> None:
         self._undo.append(({name: self.entries.get(name) for name in changes}, move))
         _apply(self.entries, changes)
 
-    def sync(self) -> None:
-        for _, move in self._undo:
+    def sync(self, begun: int | None = None) -> None:
+        """Make the changes durable that there were when the sync began (default: now)."""
+        count = max(0, (self.changes if begun is None else begun) - self._synced)
+        for _, move in self._undo[:count]:
             if move is not None:
                 move.survives = True
-        self._undo.clear()
+        del self._undo[:count]
+        self._synced += count
 
     def _kept_changes(self, chance: random.Random) -> int:
         """How many of the unsynced changes survive: a prefix that agrees with what was said of each move."""

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from nilometer.simulation.file_tree import FileNode, FolderNode
 from nilometer.simulation.loop import Owner, ProcessGone, VirtualLoop
+from nilometer.simulation.offloaded_job import ATOMIC, maybe_leave, spend_fsync
 
 CHANGES = frozenset(
     {"create", "append", "write", "truncate", "sync", "mkdir", "rename", "link", "remove", "replace", "lock"}
@@ -54,12 +55,15 @@ class HostDisk:
         """Bounds of what a piece of offloaded work takes."""
         self.signal_ms: tuple[float, float] = (0.5, 15.0)
         """Bounds of how long a watch takes to tell."""
+        self.pace = ATOMIC
         self.stalled_until = 0.0
-        """Offloaded work ends no sooner: a disk that hangs."""
+        """Offloaded work goes on no sooner: a disk that hangs."""
         self.cold = 0.0
         """How likely a byte read is not in the page cache."""
         self.strike: Callable[[DiskUser, str, str], None] = lambda process, verb, path: None
         self.aftermath: Callable[[DiskUser, str, str], None] = lambda process, verb, path: None
+        self.between_calls: list[Callable[[DiskUser, str, str], None]] = []
+        """Called with (process, verb, path) before each disk call of offloaded jobs, which they may leave."""
 
     # ---- what goes wrong
 
@@ -93,6 +97,22 @@ class HostDisk:
     def unlock(self, node: FileNode) -> None:
         if self.locks.pop(node, None) is not None:
             self.signal_all()
+
+    def step(self, process: DiskUser, verb: str, path: str) -> None:
+        """Before a call of a process, whatever it is made of: an offloaded job may be left here for a while.
+
+        Nothing that was looked up before may be relied upon behind it.
+        """
+        if not process.alive:
+            raise ProcessGone
+        if self.loop.job is not None:
+            for call in list(self.between_calls):
+                call(process, verb, path)
+            maybe_leave(self.loop, process, self.pace, self.chance)
+
+    def spend_fsync(self) -> None:
+        """The time that an fsync takes: it began before, and ends behind this."""
+        spend_fsync(self.loop, self.pace, self.chance)
 
     def operation(self, process: DiskUser, verb: str, path: str, size: int = 0) -> None:
         """Before anything a process does here: it must be alive, and the disk willing."""

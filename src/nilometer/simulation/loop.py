@@ -81,12 +81,20 @@ def _nothing() -> None:
     """What is left of a callback that was called off."""
 
 
+class Job(Protocol):
+    """A piece of offloaded work, on a stack of its own."""
+
+    def leave(self, delay_s: float) -> None: ...
+
+
 class Owner(Protocol):
     """What the loop needs to know of a process."""
 
     alive: bool
     paused: bool
     held: list[Callback]
+    jobs: dict[Any, None]
+    """Its offloaded work that is under way, in the order of its beginning."""
     context: contextvars.Context
     """Made by :func:`context_of`."""
 
@@ -126,6 +134,8 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._callbacks = 0
         self._count_until = 1.0
         self._busy_s = 0
+        self.job: Job | None = None
+        """The offloaded job whose code runs right now, if any."""
         self.steps = 0
         """How often the clock moved."""
         self.set_task_factory(_adopting_factory)  # type: ignore[arg-type]

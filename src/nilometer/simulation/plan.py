@@ -14,6 +14,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from nilometer.simulation.offloaded_job import ATOMIC, Pace
 from nilometer.simulation.workload.members import CLASSIC, CONSUMER, GroupPlan
 from nilometer.simulation.workload.membership import MembershipPlan
 from nilometer.simulation.workload.producers import WriterPlan
@@ -124,6 +125,9 @@ class Plan:
     membership: MembershipPlan | None = None
     """Whether brokers come and go for good, and when."""
     clock_rates: tuple[float, ...] = ()
+    pace: Pace = ATOMIC
+    """How the offloaded work of each machine's disk is spread over time, and that of the store's disk."""
+    store_pace: Pace = ATOMIC
     cold: float = 0.0
     hiccup: float = 0.0
 
@@ -158,6 +162,7 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None) -> Plan
     topics = _with_retention(random.Random(f"{seed}/retention"), topics)
     group = _group(random.Random(f"{seed}/group"))
     membership = _membership(random.Random(f"{seed}/membership"), minutes * 60 * HURT_SHARE)
+    paces = random.Random(f"{seed}/pace")
     machines = 1 if one_machine else brokers + (membership is not None)
     return Plan(
         seed=seed,
@@ -171,6 +176,8 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None) -> Plan
         writers=_writers(chance, topics),
         churn=chance.random() < 0.5,
         clock_rates=tuple(chance.choice((1.0, chance.uniform(0.98, 1.02))) for _ in range(brokers)),
+        pace=_pace(paces, ((0.0, 0.0), (0.05, 2.0), (1.0, 10.0), (5.0, 40.0))),
+        store_pace=_pace(paces, ((0.0, 0.0), (0.05, 2.0), (1.0, 8.0))),
         cold=chance.choice((0.0, 0.0, 0.05, 0.5)),
         hiccup=chance.choice((0.0, 0.0, 0.001, 0.02)),
         moves=chance.random() < 0.4,
@@ -264,6 +271,12 @@ def _group(chance: random.Random) -> GroupPlan | None:
         auto_commit=chance.random() < 0.5,
         protocol=chance.choice((CLASSIC, CONSUMER)),
     )
+
+
+def _pace(chance: random.Random, fsyncs_ms: tuple[tuple[float, float], ...]) -> Pace:
+    """From work that is atomic but for its fsyncs to work that is left before every call."""
+    share, pause_ms = chance.choice(((0.0, 1.0), (0.02, 20.0), (0.2, 3.0), (1.0, 0.5)))
+    return Pace(pause_share=share, pause_ms=(0.01, pause_ms), sync_ms=chance.choice(fsyncs_ms))
 
 
 def _settings(chance: random.Random) -> dict[str, str]:

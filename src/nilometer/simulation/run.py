@@ -92,7 +92,7 @@ class _Run:
         self._verdict = verdict
         self._story = story
         self._cluster = Cluster(
-            world, brokers=plan.brokers, one_machine=plan.one_machine, settings=plan.settings
+            world, brokers=plan.brokers, one_machine=plan.one_machine, settings=plan.settings, pace=plan.pace
         )
         self._clients = world.host("clients")
         self._beliefs = Beliefs(self._cluster)
@@ -212,6 +212,8 @@ class _Run:
         for broker_id, node in self._cluster.nodes.items():
             node.host.clock.rate = rates.get(broker_id, 1.0)
             node.host.disk.cold = self._plan.cold
+        if not self._plan.one_machine:
+            self._cluster.store_disk.pace = self._plan.store_pace
 
     async def _create_topics(self, runtime: Runtime) -> None:
         async with Admin(runtime, {"bootstrap.servers": self._cluster.bootstrap_servers}) as admin:

@@ -28,9 +28,11 @@ class VirtualFile:
         return self._path
 
     def size(self) -> int:
+        self._step("size")
         return len(self._checked("size").data)
 
     def read_at(self, position: int, length: int) -> bytes:
+        self._step("read")
         return bytes(self._checked("read").data[position : position + length])
 
     def read_at_if_cached(self, position: int, length: int) -> bytes | None:
@@ -41,24 +43,31 @@ class VirtualFile:
 
     def append(self, buffers: Sequence[Buffer]) -> int:
         data = b"".join(bytes(buffer) for buffer in buffers)
+        self._step("append")
         node = self._to_write("append", len(data), data)
         node.append(data)
         return len(data)
 
     def write_at(self, position: int, data: Buffer) -> None:
         content = bytes(data)
+        self._step("write")
         grown = max(0, position + len(content) - len(self._checked("write").data))
         node = self._to_write("write", grown, b"")
         node.write(position, content)
 
     def truncate(self, size: int) -> None:
+        self._step("truncate")
         grown = size - len(self._checked("truncate").data)
         node = self._to_write("truncate", max(0, grown), b"")
         node.truncate(size)
         self._disk.used += min(0, grown)
 
     def sync(self) -> None:
-        self._checked("sync").sync()
+        self._step("sync")
+        node = self._checked("sync")
+        begun = node.content_mark
+        self._disk.spend_fsync()
+        node.sync(begun)
 
     def close(self) -> None:
         if self._node is not None:
@@ -80,6 +89,10 @@ class VirtualFile:
         self._disk.used += size
         node.modified_ms = int(self._disk.loop.time() * 1000)
         return node
+
+    def _step(self, verb: str) -> None:
+        """A call begins: a job may be left before it, never within it."""
+        self._disk.step(self._process, verb, self._path)
 
     def _checked(self, verb: str, size: int = 0) -> FileNode:
         self._disk.operation(self._process, verb, self._path, size)

@@ -24,6 +24,7 @@ from nilometer.simulation.fabric import Fabric
 from nilometer.simulation.host_disk import HostDisk
 from nilometer.simulation.loop import CURRENT, Callback, ProcessGone, VirtualLoop, context_of
 from nilometer.simulation.network import VirtualNetwork
+from nilometer.simulation.offloaded_job import OffloadedJob
 from nilometer.simulation.trace import Trace
 
 logger = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class Process:
         self.alive = True
         self.paused = False
         self.held: list[Callback] = []
+        self.jobs: dict[OffloadedJob, None] = {}
         self.context = context_of(self)
         self.exited: asyncio.Future[BaseException | None] = world.loop.create_future()
         """Done when the process is no more: with what its main raised, or None."""
@@ -119,8 +121,11 @@ class Process:
         self.world.loop.in_process(0.0, None, self._bury, error)
 
     def _bury(self, error: BaseException | None) -> None:
-        """Close its coroutines now, in order, rather than when memory is collected. What they do to the
-        world on their way out is refused: the process is dead."""
+        """Unwind its jobs and close its coroutines now, in order, rather than when memory is collected. What
+        they do to the world on their way out is refused: the process is dead."""
+        for job in list(self.jobs):
+            job.kill()
+        self.jobs.clear()
         for task in self._tasks:
             if not task.done():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]

@@ -1,0 +1,42 @@
+"""The moment between two disk calls of a process's offloaded work: where a crash finds half of it done."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from nilometer.simulation.host_disk import DiskUser, HostDisk
+
+VERBS = (None, None, "rename", "sync", "remove", "append")
+"""Before which call; None: before any."""
+CALLS_SKIPPED_MAX = 30
+LEFT_S = 0.001
+"""How long the work is left then, for others to act."""
+
+
+async def wait_amid_work(disk: HostDisk, name: str, chance: random.Random, limit_s: float) -> bool:
+    """Return between two disk calls of offloaded work of the process called ``name``.
+
+    Which two is drawn. False if there was no such moment within ``limit_s`` seconds.
+    """
+    verb, skipped = chance.choice(VERBS), chance.randrange(CALLS_SKIPPED_MAX)
+    reached: asyncio.Future[None] = disk.loop.create_future()
+
+    def on_call(process: DiskUser, called: str, path: str) -> None:
+        nonlocal skipped
+        if process.name != name or (verb is not None and called != verb) or reached.done():
+            return
+        skipped -= 1
+        if skipped < 0 and disk.loop.job is not None:
+            reached.set_result(None)
+            disk.loop.job.leave(LEFT_S)
+
+    disk.between_calls.append(on_call)
+    try:
+        async with asyncio.timeout(limit_s):
+            await reached
+    except TimeoutError:
+        return False
+    finally:
+        disk.between_calls.remove(on_call)
+    return True
