@@ -354,3 +354,15 @@ def test_missing_and_torn_indexes_are_rebuilt() -> None:
         again.close(wall_ms=1)
         after = {name: disk.read_file(f"{FOLDER}/{name}") for name in names}
         assert after == before
+
+
+def test_the_last_stable_offset_is_never_below_the_log_start() -> None:
+    """DeleteRecords may pass the beginning of an open transaction."""
+    log = open_log(MemoryDisk())
+    log.append_as_leader(
+        build_batch((b"a", b"b", b"c"), producer=(7, 0, 0), transactional=True), leader_epoch=0, wall_ms=1
+    )
+    log.append_as_leader(build_batch((b"d",)), leader_epoch=0, wall_ms=1)
+    assert log.last_stable_offset(4) == 0
+    log.advance_log_start_offset(2, 4)
+    assert log.last_stable_offset(4) == 2

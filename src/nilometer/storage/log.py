@@ -150,9 +150,14 @@ class Log(LocalLog):
         return self.epochs.end_offset_for(epoch, self.log_end_offset)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """The bound of read-committed readers: no transaction is undecided below it."""
+        """The bound of read-committed readers: no transaction is undecided below it.
+
+        Never below the log start, which may have passed the beginning of an open transaction.
+        """
         unstable = self.producers.first_unstable_offset(high_watermark)
-        return high_watermark if unstable is None else min(unstable, high_watermark)
+        if unstable is None:
+            return high_watermark
+        return min(max(unstable, self.log_start_offset), high_watermark)
 
     def on_high_watermark(self, high_watermark: int) -> None:
         """Let go of what was only kept for transactions decided above the old high watermark."""
