@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import shutil
 import struct
@@ -26,6 +28,8 @@ WATCH_POLL_MS = 20
 
 _RWF_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 _SYNC = getattr(os, "fdatasync", os.fsync)
+_temporary_numbers = itertools.count(1)
+"""Two writers of one file, on two threads, never share a temporary name."""
 
 
 class SystemFile:
@@ -177,13 +181,18 @@ class SystemDisk:
             return file.read()
 
     def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
-        aside = f"{path}.tmp"
-        with open(aside, "wb") as file:
-            file.write(data)
-            if sync:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(aside, path)
+        aside = f"{path}.{os.getpid()}-{next(_temporary_numbers)}.tmp"
+        try:
+            with open(aside, "wb") as file:
+                file.write(data)
+                if sync:
+                    file.flush()
+                    os.fsync(file.fileno())
+            os.replace(aside, path)
+        except OSError:
+            with contextlib.suppress(OSError):  # the first error is the one to report
+                os.unlink(aside)
+            raise
         if sync:
             self.sync_directory(os.path.dirname(path) or ".")
 

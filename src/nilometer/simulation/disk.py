@@ -6,6 +6,7 @@ Everything that it does goes through :meth:`HostDisk.operation` first, which may
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import posixpath
 from collections.abc import Callable, Sequence
@@ -146,16 +147,21 @@ class VirtualDisk:
         return bytes(self._disk.file(path).data)
 
     def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
-        aside = f"{path}.tmp"
-        file = self.open(aside, create=True)
+        self._disk.temporary_names += 1
+        aside = f"{path}.{self._process.pid}-{self._disk.temporary_names}.tmp"
         try:
-            file.truncate(0)
-            file.append([data])
-            if sync:
-                file.sync()
-        finally:
-            file.close()
-        self.rename(aside, path)
+            file = self.open(aside, create=True)
+            try:
+                file.append([data])
+                if sync:
+                    file.sync()
+            finally:
+                file.close()
+            self.rename(aside, path)
+        except OSError:
+            with contextlib.suppress(OSError):  # the first error is the one to report
+                self.remove(aside)
+            raise
         if sync:
             self.sync_directory(posixpath.dirname(path))
 

@@ -51,6 +51,8 @@ class HostDisk:
         self.used = 0
         self.boots = 1
         """How often the machine was started."""
+        self.temporary_names = 0
+        """How many were given out: two writers of one file never share one."""
         self.offload_ms: tuple[float, float] = (0.05, 1.0)
         """Bounds of what a piece of offloaded work takes."""
         self.signal_ms: tuple[float, float] = (0.5, 15.0)

@@ -25,7 +25,7 @@ def complete_interrupted_swaps(disk: Disk, folder: str) -> None:
     for name in disk.list_directory(folder):
         stem, suffix = posixpath.splitext(name)
         parsed = names.parse_offset_name(stem)
-        if suffix in (names.DELETED_SUFFIX, names.CLEANED_SUFFIX) or suffix == ".tmp":
+        if suffix in (names.DELETED_SUFFIX, names.CLEANED_SUFFIX) or suffix == names.TEMPORARY_SUFFIX:
             disk.remove(posixpath.join(folder, name))
             if suffix == names.CLEANED_SUFFIX and parsed:
                 cleaned.append(parsed[0])

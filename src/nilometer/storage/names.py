@@ -19,6 +19,7 @@ SNAPSHOT_SUFFIX = ".snapshot"
 DELETED_SUFFIX = ".deleted"
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
+TEMPORARY_SUFFIX = ".tmp"
 CORRUPT_SUFFIX = ".corrupt"
 """Bytes that recovery set aside: evidence, never served. Kafka ignores the suffix."""
 
