@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.replicas.checkpoint_writer import CheckpointWriter
 from nilometer.broker.replicas.hosted_logs import LOGS_AT_ONCE, HostedLogs
 from nilometer.broker.replicas.log_disposal import LogDisposal
 from nilometer.broker.replicas.wanted_logs import wanted_by, wanted_on
@@ -132,7 +133,9 @@ class OneBroker:
         disk.crash_process()
         self.manager = LogManager.open(disk, options, wall_ms=1)
         runtime = Runtime(SystemClock(), disk, cast(Any, None), entropy)
-        disposal = LogDisposal(runtime, self.manager, Tasks(), lambda path, error: None)
+        tasks = Tasks()
+        checkpoints = CheckpointWriter(runtime, self.manager, tasks, self.manager.fail_directory)
+        disposal = LogDisposal(runtime, self.manager, tasks, checkpoints, lambda path, error: None)
         self.hosted = HostedLogs(BrokerConfig({"node.id": "1"}), runtime, self.manager, disposal)
         self.metadata = MetadataLog(cast(CoordinationStore, ReadyStore(entries)))
         self.metadata.prepare(self._before_entry, self._before_reload)

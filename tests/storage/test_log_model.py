@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -15,6 +16,7 @@ from log_model import ModelBatch, ModelLog, batches_from, build_batch, read_from
 
 from nilometer.runtime.entropy import SeededEntropy
 from nilometer.storage import LogConfig, LogManager, ManagerOptions, TopicPartition
+from nilometer.wire.errors import KafkaError
 from support.memory_disk import MemoryDisk
 
 KEY = TopicPartition("model", 0)
@@ -78,6 +80,7 @@ class LogMachine(RuleBasedStateMachine):
         offset = data.draw(st.integers(self.model.start, self.model.end))
         self.manager.truncate_to(self.log, offset, wall_ms=1)
         self.model.truncate(offset)
+        self.checkpoint_if_owed()
         self.resume_sequence()
 
     @rule(ahead=st.integers(0, 20))
@@ -88,6 +91,7 @@ class LogMachine(RuleBasedStateMachine):
             self.disk.remove(path)
         self.model.batches.clear()
         self.model.start = self.model.end = offset
+        self.checkpoint_if_owed()
         self.resume_sequence()
 
     @rule(data=st.data())
@@ -122,7 +126,15 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def checkpoint(self) -> None:
         for plan in self.manager.plan_checkpoints({KEY: self.model.end}):
-            plan.run()
+            assert plan.run()
+            self.manager.note_checkpoint(plan)
+        assert not self.log.awaits_checkpoint
+
+    def checkpoint_if_owed(self) -> None:
+        if self.log.awaits_checkpoint:
+            with pytest.raises(KafkaError, match="checkpoint"):
+                self.log.append_as_leader(build_batch((b"too soon",)), leader_epoch=0, wall_ms=1)
+            self.checkpoint()
 
     @rule()
     def restart_in_order(self) -> None:

@@ -27,6 +27,7 @@ from nilometer.broker.control.producer_ids import ProducerIds
 from nilometer.broker.fetching.fetch_session import FetchSessionCache
 from nilometer.broker.groups.coordinator import GroupCoordinator
 from nilometer.broker.housekeeping import Housekeeping
+from nilometer.broker.replicas.checkpoint_writer import CheckpointWriter
 from nilometer.broker.replicas.group_commit import GroupCommit
 from nilometer.broker.replicas.isr_requests import IsrRequests
 from nilometer.broker.replicas.log_disposal import LogDisposal
@@ -83,6 +84,7 @@ class Broker:
         self._channel: ControllerChannel | None = None
         self._link: ControllerLink | None = None
         self._membership: Membership | None = None
+        self._checkpoints: CheckpointWriter | None = None
         self._marking: asyncio.Task[None] | None = None
         self._whole_epoch = NO_BROKER_EPOCH
         """The life of which a clean end may say that nothing was lost: the one that was registered or, until
@@ -144,6 +146,8 @@ class Broker:
         if self._channel is not None:
             self._channel.close()
         await self._tasks.stop()
+        if self._checkpoints is not None:
+            await self._checkpoints.wait_idle()
         await self._close_logs(self._whole_epoch)
         if self._store is not None:
             await self._store.close()
@@ -190,11 +194,11 @@ class Broker:
     def _judge_last_life(self, logs: LogManager) -> int:
         """The last life's epoch if it is certain that nothing of it was lost. May stall."""
         disk, folder = self._runtime.disk, self._config.log_dirs[0]
-        if logs.previous_broker_epoch is not None:
-            return logs.previous_broker_epoch
         if _lost_records(logs):
             life_marker.doubt(disk, folder)  # the next start will not find the damage that is cut off by now
             return NO_BROKER_EPOCH
+        if logs.previous_broker_epoch is not None:
+            return logs.previous_broker_epoch
         epoch = life_marker.read_lossless_broker_epoch(disk, folder)
         return NO_BROKER_EPOCH if epoch is None else epoch
 
@@ -225,7 +229,10 @@ class Broker:
         await runtime.disk.offload(lambda: logs.assign_cluster_id(store.cluster_id))
         self._metadata = metadata = MetadataLog(store)
         controller = Controller(config.node_id, store, metadata)
-        disposal = LogDisposal(runtime, logs, self._tasks, self._on_directory_failure)
+        self._checkpoints = checkpoints = CheckpointWriter(
+            runtime, logs, self._tasks, self._on_directory_failure
+        )
+        disposal = LogDisposal(runtime, logs, self._tasks, checkpoints, self._on_directory_failure)
         failures = ReplicaFailures(self._on_log_failure)
         commit = GroupCommit(runtime, self._tasks, failures)
         self._channel = channel = ControllerChannel(config.node_id, runtime, metadata)
@@ -233,8 +240,11 @@ class Broker:
         quotas = ReplicationQuotas(config, runtime.clock)
         fetchers = ReplicaFetchers(config, runtime, metadata, self._tasks, quotas.follower, failures)
         isr_requests = IsrRequests(link, self._tasks, failures)
-        host = LocalPartitionHost(runtime, logs, disposal, commit, isr_requests, fetchers, failures)
+        host = LocalPartitionHost(
+            runtime, logs, disposal, commit, isr_requests, fetchers, checkpoints, failures
+        )
         self._replicas = replicas = ReplicaManager(config, runtime, logs, host, disposal, fetchers, failures)
+        checkpoints.high_watermarks = replicas.high_watermarks
         replicas.on_damage = ReplicaRepair(runtime, self._tasks, replicas, link, host).begin
         metadata.prepare(replicas.before_entry, replicas.before_reload)
         metadata.subscribe(quotas.on_delta, quotas.on_reload)
@@ -293,6 +303,7 @@ class Broker:
             self._on_directory_failure,
             failures,
         ).start(self._tasks)
+        checkpoints.start(config.integer("replica.high.watermark.checkpoint.interval.ms"))
         ControllerUpkeep(config, controller).start(self._tasks)
         self._tasks.service("growth of internal topics", growth.run())
         await self._serve()
@@ -314,9 +325,12 @@ class Broker:
         assert self._replicas is not None and self._metadata is not None
         self._whole_epoch = self._broker_epoch()
         self._replicas.begin_life(self._metadata.image)
-        self._marking = self._tasks.spawn(self._mark_life(), name="life marker")
+        self._marking = self._tasks.spawn(self._write_life_marker(self._marking), name="life marker")
 
-    async def _mark_life(self) -> None:
+    async def _write_life_marker(self, earlier: asyncio.Task[None] | None) -> None:
+        """One write at a time: an older broker epoch never replaces a newer one."""
+        if earlier is not None:
+            await asyncio.wait([earlier])
         disk, folder, epoch = self._runtime.disk, self._config.log_dirs[0], self._broker_epoch()
         try:
             await disk.offload(lambda: life_marker.write(disk, folder, epoch))

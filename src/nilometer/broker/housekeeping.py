@@ -1,4 +1,4 @@
-"""What a broker does from time to time: checkpoints, retention, overdue flushes, idle connections.
+"""What a broker does from time to time: retention, overdue flushes, idle connections.
 
 A handful of timers for the whole broker, none per partition and none per connection. Each round looks at all
 partitions in plain memory, and hands what may stall to the disk's asynchronous side.
@@ -50,7 +50,6 @@ class Housekeeping:
         self._dispatcher = dispatcher
         self._disposal = disposal
         self._request_flush = request_flush
-        self._on_directory_failure = on_directory_failure
         if failures is None:
             failures = ReplicaFailures(
                 lambda log, error: on_directory_failure(posixpath.dirname(log.folder), error)
@@ -59,10 +58,8 @@ class Housekeeping:
 
     def start(self, tasks: Tasks) -> None:
         config = self._config
-        checkpoint_ms = config.integer("replica.high.watermark.checkpoint.interval.ms")
         retention_ms = config.integer("log.retention.check.interval.ms")
         rounds = (
-            ("checkpoints", checkpoint_ms, self.write_checkpoints),
             ("retention", retention_ms, self.apply_retention),
             ("lagging followers", config.replica_lag_time_max_ms // 2, self.tick_leaders),
             ("overdue flushes", FLUSH_CHECK_MS, self.flush_overdue),
@@ -85,14 +82,6 @@ class Housekeeping:
             else:
                 if failures.are_any:
                     failures.over(partition, what)
-
-    async def write_checkpoints(self) -> None:
-        """High watermarks, recovery points and log starts, as far as they changed."""
-        for plan in self._replicas.logs.plan_checkpoints(self._replicas.high_watermarks()):
-            try:
-                await self._runtime.disk.offload(plan.run)
-            except OSError as error:
-                self._on_directory_failure(plan.directory, error)
 
     def apply_retention(self) -> None:
         """Set old segments aside; what still reads them has a while to finish."""

@@ -54,7 +54,7 @@ def append_as_leader(
     wall_ms: int,
     origin: AppendOrigin = AppendOrigin.CLIENT,
 ) -> AppendInfo:
-    log.check_writable()
+    log.check_may_grow()
     judged = judge_batches(records, log.config, origin, wall_ms)
     updates: ProducerUpdates | None = None
     offset = first_offset = log.log_end_offset
@@ -96,7 +96,7 @@ def append_as_follower(log: LocalLog, records: Bytes, *, wall_ms: int) -> Append
     An incomplete last batch is left out. A first batch that begins below the log's start is taken by an
     empty log: the leader's start may lie inside it (KAFKA-6975).
     """
-    log.check_writable()
+    log.check_may_grow()
     updates: ProducerUpdates | None = None
     marks: list[BatchMark] = []
     epochs: list[tuple[int, int]] = []

@@ -24,11 +24,13 @@ from nilometer.storage.producers.producer_state import ProducerStateManager
 from nilometer.storage.segments.segment import LogSegment
 from nilometer.storage.segments.segment_files import SegmentFiles
 from nilometer.storage.segments.segments import LogSegments
+from nilometer.wire.errors import ErrorCode, KafkaError
 
 
 class LocalLog:
     __slots__ = (
         "_entropy",
+        "awaits_checkpoint",
         "config",
         "epoch_writes",
         "epoch_writes_durable",
@@ -82,6 +84,8 @@ class LocalLog:
         """When the oldest record that is not durable was appended."""
         self.topic_id: uuid.UUID | None = topic_id
         self.failure: OSError | None = None
+        self.awaits_checkpoint = False
+        """The log was cut below what the checkpoint files say: it must not grow before they say less."""
         self.truncations = 0
         """How often the log was cut: a flush begun before a cut proves nothing after it."""
         self.name_changes: int = 0
@@ -123,6 +127,14 @@ class LocalLog:
     def check_writable(self) -> None:
         if self.failure is not None:
             raise LogFenced(self.name, self.failure) from self.failure
+
+    def check_may_grow(self) -> None:
+        """Raises LogFenced, or KafkaError (to be tried again soon)."""
+        self.check_writable()
+        if self.awaits_checkpoint:
+            raise KafkaError(
+                ErrorCode.not_leader_or_follower, f"{self.name} was cut, and its checkpoint is being written"
+            )
 
     def new_segment(self, base_offset: int, wall_ms: int) -> LogSegment:
         """Create an empty segment and make it the active one."""

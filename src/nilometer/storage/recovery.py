@@ -206,11 +206,13 @@ class LogLoader:
     def _start_anew(self, loaded: LoadedLog) -> None:
         """No records at or above the log start are left: the log is empty and begins there."""
         had_segments = len(loaded.segments) > 0
+        start = self._options.log_start_offset
+        if loaded.segments.size:
+            self._set_all_aside(loaded, start)
         for segment in tuple(loaded.segments):
             loaded.segments.remove([segment])
             for path in segment.mark_deleted():
                 self._files.disk.remove(path)
-        start = self._options.log_start_offset
         loaded.is_changed = True
         if loaded.log_end_offset < start:
             loaded.epochs.clear()
@@ -227,6 +229,17 @@ class LogLoader:
         loaded.log_end_offset = start
         if had_segments or start:
             self._files.disk.sync_directory(self._folder)  # or the old end could come back
+
+    def _set_all_aside(self, loaded: LoadedLog, start: int) -> None:
+        """The log has records, and ends below its log start: some were lost, or the log start is wrong."""
+        problem = f"the log ends at offset {loaded.log_end_offset}, below its log start {start}"
+        path = loaded.segments.first.log_path
+        evidence: list[str] = []
+        for segment in tuple(loaded.segments):
+            loaded.segments.remove([segment])
+            evidence += segment.mark_deleted(names.CORRUPT_SUFFIX)
+        damage = Damage(path, 0, loaded.log_end_offset, problem, DamageKind.DAMAGED, tuple(evidence))
+        loaded.damages.append(damage)
 
     def _fold_epochs_and_producers(self, loaded: LoadedLog) -> None:
         loaded.epochs.truncate_from_end(loaded.log_end_offset)

@@ -10,6 +10,7 @@ import logging
 import posixpath
 from collections.abc import Callable, Sequence
 
+from nilometer.broker.replicas.checkpoint_writer import CheckpointWriter
 from nilometer.broker.tasks import Tasks
 from nilometer.runtime import Runtime
 from nilometer.storage import TopicPartition
@@ -26,12 +27,14 @@ class LogDisposal:
         runtime: Runtime,
         logs: LogManager,
         tasks: Tasks,
+        checkpoints: CheckpointWriter,
         on_directory_failure: Callable[[str, Exception], None],
     ) -> None:
         self._runtime = runtime
         self._logs = logs
         self._tasks = tasks
         self._on_directory_failure = on_directory_failure
+        self._checkpoints = checkpoints
 
     def delete(self, name: TopicPartition) -> None:
         """Give up a log: its folder is renamed at once, so that a topic of that name can begin anew."""
@@ -39,12 +42,14 @@ class LogDisposal:
         if log is None:
             return
         delay_ms = log.config.file_delete_delay_ms
+        directory = self._logs.directory_of(name)
         try:
             folder = self._logs.delete(name)
         except OSError as error:
             logger.error("The folder of %s cannot be renamed: %s", name, error)
             return
         if folder is not None:
+            self._checkpoints.request(directory)  # without a line of this name, as Kafka does
             self.remove_folder(folder, delay_ms)
 
     def remove_folder(self, folder: str, delay_ms: int = 0) -> None:

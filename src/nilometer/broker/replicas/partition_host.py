@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from nilometer.broker.replicas.checkpoint_writer import CheckpointWriter
 from nilometer.broker.replicas.group_commit import GroupCommit
 from nilometer.broker.replicas.isr_requests import IsrRequests
 from nilometer.broker.replicas.log_disposal import LogDisposal
@@ -28,6 +29,7 @@ class LocalPartitionHost:
         commit: GroupCommit,
         isr_requests: IsrRequests,
         fetchers: ReplicaFetchers,
+        checkpoints: CheckpointWriter,
         failures: ReplicaFailures,
     ) -> None:
         self.clock = runtime.clock
@@ -39,6 +41,7 @@ class LocalPartitionHost:
         self._isr_requests = isr_requests
         self._fetchers = fetchers
         self._failures = failures
+        self._checkpoints = checkpoints
 
     def request_flush(self, partition: Partition) -> None:
         self._commit.request(partition)
@@ -65,3 +68,7 @@ class LocalPartitionHost:
 
     def _dispose(self, partition: Partition, truncation: Truncation) -> None:
         self._disposal.remove_files(truncation.removable, partition.log.config.file_delete_delay_ms)
+        log = partition.log
+        if log.awaits_checkpoint:
+            written = self._checkpoints.request(self._logs.directory_of(log.topic_partition))
+            written.add_done_callback(lambda _: self._fetchers.resume(partition))

@@ -47,6 +47,8 @@ from nilometer.wire.record_batch import batches
 logger = logging.getLogger("nilometer.broker")
 
 BACKOFF_MIN_MS = 20
+CHECKPOINT_WAIT_MS = 100
+"""After a cut the log must not grow before its checkpoint is written; the end of that resumes the fetches."""
 _WORK = "replication"
 
 Locate = Callable[[], tuple[str, int] | None]
@@ -262,7 +264,9 @@ class ReplicaFetcher:
         return asked, wake_in_ms
 
     def _held_back_ms(self, partition: Partition) -> int:
-        """For how long a throttled replica that is not in sync has to wait; mostly 0."""
+        """For how long a throttled replica out of sync, or one that was cut, has to wait; mostly 0."""
+        if partition.log.awaits_checkpoint:
+            return CHECKPOINT_WAIT_MS
         if not self._quota.throttles(partition.topic, partition.key.partition):
             return 0
         return 0 if self._config.node_id in partition.state.isr else self._quota.wait_ms()

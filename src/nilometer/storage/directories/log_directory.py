@@ -7,32 +7,18 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from nilometer.runtime import Disk, DiskLock, Entropy
-from nilometer.storage import checkpoints, names
-from nilometer.storage.directories import clean_shutdown, meta_properties
+from nilometer.storage import names
+from nilometer.storage.directories import clean_shutdown, meta_properties, void_checkpoints
+from nilometer.storage.directories.checkpoint_files import CheckpointFiles, CheckpointPlan
 from nilometer.storage.directories.meta_properties import MetaProperties
-from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.storage.names import FolderKind, PartitionFolder, TopicPartition
 
 METADATA_TOPIC = "__cluster_metadata"
 """A KRaft controller's log may share a directory with a broker's; it is no partition of ours."""
 
 Offsets = dict[TopicPartition, int]
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointPlan:
-    """Checkpoint files to write, by path. :meth:`run` stalls; it raises the first OSError."""
-
-    disk: Disk
-    directory: str
-    files: Mapping[str, Mapping[TopicPartition, int]]
-
-    def run(self) -> None:
-        for path, offsets in self.files.items():
-            checkpoints.write_offsets(self.disk, path, offsets)
 
 
 class LogDirectory:
@@ -50,8 +36,7 @@ class LogDirectory:
         self.recovery_points: Offsets = {}
         self.high_watermarks: Offsets = {}
         self.log_start_offsets: Offsets = {}
-        self.problems: list[CorruptCheckpoint] = []
-        """Checkpoint files that could not be read and were taken as empty."""
+        self.checkpoints = CheckpointFiles(disk, path)
 
     def lock(self) -> None:
         """Raises LockHeld, OSError."""
@@ -79,14 +64,31 @@ class LogDirectory:
             directory_id = meta_properties.new_directory_id(entropy.uuid())
             self.identity = MetaProperties(node_id, cluster_id, directory_id)
             meta_properties.write(self._disk, path, self.identity)
-        self.recovery_points = self._read(names.RECOVERY_POINT_CHECKPOINT)
-        self.high_watermarks = self._read(names.REPLICATION_OFFSET_CHECKPOINT)
-        self.log_start_offsets = self._read(names.LOG_START_OFFSET_CHECKPOINT)
+        self._remove_temporaries()
+        self._load_checkpoints()
         marker = self._join(names.CLEAN_SHUTDOWN)
         self.clean_broker_epoch = clean_shutdown.read_broker_epoch(self._disk, marker)
         if self.clean_broker_epoch is not None:
             self._disk.remove(marker)
             self._disk.sync_directory(self.path)
+
+    def _remove_temporaries(self) -> None:
+        """What a crash left of a file that was being replaced."""
+        for name in self._disk.list_directory(self.path):
+            path = self._join(name)
+            if name.endswith(names.TEMPORARY_SUFFIX) and not self._disk.is_directory(path):
+                self._disk.remove(path)
+
+    def _load_checkpoints(self) -> None:
+        """Lines of a folder that was made while older lines of its name may have been on disk are void."""
+        for folder in self.partition_folders():
+            markers = void_checkpoints.find(self._disk, self._join(folder.name))
+            if markers and folder.kind is FolderKind.LIVE:
+                self.checkpoints.void_markers[folder.topic_partition] = markers
+        self.checkpoints.load()
+        self.recovery_points = self.checkpoints.believed(names.RECOVERY_POINT_CHECKPOINT)
+        self.high_watermarks = self.checkpoints.believed(names.REPLICATION_OFFSET_CHECKPOINT)
+        self.log_start_offsets = self.checkpoints.believed(names.LOG_START_OFFSET_CHECKPOINT)
 
     @property
     def is_clean(self) -> bool:
@@ -117,17 +119,29 @@ class LogDirectory:
     def plan_checkpoints(
         self,
         *,
-        recovery_points: Mapping[TopicPartition, int] | None = None,
-        high_watermarks: Mapping[TopicPartition, int] | None = None,
-        log_start_offsets: Mapping[TopicPartition, int] | None = None,
+        recovery_points: Mapping[TopicPartition, int],
+        high_watermarks: Mapping[TopicPartition, int],
+        log_start_offsets: Mapping[TopicPartition, int],
+        cuts: Mapping[TopicPartition, int],
     ) -> CheckpointPlan:
-        given = {
+        content = {
             names.RECOVERY_POINT_CHECKPOINT: recovery_points,
             names.REPLICATION_OFFSET_CHECKPOINT: high_watermarks,
             names.LOG_START_OFFSET_CHECKPOINT: log_start_offsets,
         }
-        files = {self._join(name): offsets for name, offsets in given.items() if offsets is not None}
-        return CheckpointPlan(self._disk, self.path, files)
+        return self.checkpoints.plan(content, cuts)
+
+    def prepare_folder(self, topic_partition: TopicPartition, entropy: Entropy) -> str | None:
+        """The name of the marker that a new folder of this name needs, if it needs one. Never stalls."""
+        if self.checkpoints.may_have_line(topic_partition):
+            return void_checkpoints.file_name(entropy.uuid().hex)
+        return None
+
+    def forget(self, topic_partition: TopicPartition) -> None:
+        """The log was deleted. Its lines stay on disk until the next checkpoint round."""
+        for offsets in (self.recovery_points, self.high_watermarks, self.log_start_offsets):
+            offsets.pop(topic_partition, None)
+        self.checkpoints.void_markers.pop(topic_partition, None)
 
     def mark_clean(self, broker_epoch: int) -> None:
         """All logs are closed. May stall."""
@@ -141,13 +155,6 @@ class LogDirectory:
         return [
             self._join(folder.name) for folder in self.partition_folders() if folder.kind is FolderKind.DELETE
         ]
-
-    def _read(self, name: str) -> Offsets:
-        try:
-            return checkpoints.read_offsets(self._disk, self._join(name))
-        except CorruptCheckpoint as problem:
-            self.problems.append(problem)
-            return {}
 
     def _join(self, name: str) -> str:
         return posixpath.join(self.path, name)

@@ -15,7 +15,10 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 
 from nilometer.runtime import Disk, LockHeld
-from nilometer.storage.directories.log_directory import CheckpointPlan, LogDirectory
+from nilometer.storage import names
+from nilometer.storage.directories import void_checkpoints
+from nilometer.storage.directories.checkpoint_files import CheckpointPlan
+from nilometer.storage.directories.log_directory import LogDirectory
 from nilometer.storage.directories.manager_options import (
     DirectoryDescription,
     LoadingProgress,
@@ -116,7 +119,8 @@ class LogManager:
             counts[path] += 1
             directory = next(each for each in self.directories if each.path == path)
             folder = directory.folder_of(topic_partition)
-            plans.append(NewFolder(self._disk, topic_partition, topic_id, path, folder))
+            marker = directory.prepare_folder(topic_partition, self._options.entropy)
+            plans.append(NewFolder(self._disk, topic_partition, topic_id, path, folder, marker))
         return plans
 
     def create(
@@ -139,6 +143,7 @@ class LogManager:
         try:
             options = self._open_options(clean=True, wall_ms=wall_ms, is_new=True)
             folder = target.folder_of(topic_partition)
+            self._mark_void(target, topic_partition, folder)
             log = Log.open(self._files, folder, topic_partition, config, options)
             if topic_id is not None:
                 log.assign_topic_id(topic_id)
@@ -155,8 +160,7 @@ class LogManager:
             return None
         directory = self._directory_of.pop(topic_partition)
         del self._logs_of[directory.path][topic_partition]
-        for offsets in (directory.recovery_points, directory.high_watermarks, directory.log_start_offsets):
-            offsets.pop(topic_partition, None)
+        directory.forget(topic_partition)
         target = directory.new_delete_folder(topic_partition, self._options.entropy)
         self._files.pool.forget_folder(log.folder)
         try:
@@ -169,10 +173,11 @@ class LogManager:
         return target
 
     def truncate_to(self, log: Log, offset: int, *, wall_ms: int) -> Truncation:
-        """Truncate, and checkpoint recovery points if that lowered the log's. Raises LogFenced, OSError."""
+        """Truncate. Where checkpoint lines say too much then, the log takes no appends until the next
+        checkpoint is noted as written: ``log.awaits_checkpoint``. Raises LogFenced.
+        """
         truncation = log.truncate_to(offset, wall_ms=wall_ms)
-        if truncation.recovery_point_lowered:
-            self._checkpoint_after_cut(self._directory_of[log.topic_partition])
+        self._hold_after_cut(log)
         return truncation
 
     def truncate_fully_and_start_at(
@@ -181,19 +186,36 @@ class LogManager:
         truncation = log.truncate_fully_and_start_at(
             offset, wall_ms=wall_ms, log_start_offset=log_start_offset
         )
-        if truncation.recovery_point_lowered:
-            self._checkpoint_after_cut(self._directory_of[log.topic_partition])
+        self._hold_after_cut(log)
         return truncation
+
+    def _hold_after_cut(self, log: Log) -> None:
+        """A crash after the log grew again would find lines that vouch for, or hide, what is new."""
+        key = log.topic_partition
+        if self.logs.get(key) is not log:
+            return  # deleted, or offline: it takes no appends
+        bounds = (
+            (names.RECOVERY_POINT_CHECKPOINT, log.recovery_point),
+            (names.REPLICATION_OFFSET_CHECKPOINT, log.log_end_offset),
+            (names.LOG_START_OFFSET_CHECKPOINT, log.log_start_offset),
+        )
+        files = self._directory_of[key].checkpoints
+        if any(files.may_exceed(key, *bound) for bound in bounds):
+            log.awaits_checkpoint = True
 
     # -- checkpoints
 
-    def plan_checkpoints(self, high_watermarks: Mapping[TopicPartition, int]) -> list[CheckpointPlan]:
-        """One plan for each directory in use, to be run anywhere, one at a time. Never stalls.
+    def plan_checkpoints(
+        self, high_watermarks: Mapping[TopicPartition, int], directory_path: str | None = None
+    ) -> list[CheckpointPlan]:
+        """One plan for each directory in use (or the one given), to be run anywhere, one at a time.
 
-        After an OSError from ``run`` call :meth:`fail_directory`.
+        Never stalls. After ``run`` call :meth:`note_checkpoint`; after an OSError :meth:`fail_directory`.
         """
         plans: list[CheckpointPlan] = []
         for directory in self._online():
+            if directory_path not in (None, directory.path):
+                continue
             logs = self._logs_in(directory)
             for key, log in logs.items():
                 directory.high_watermarks[key] = high_watermarks.get(
@@ -204,14 +226,18 @@ class LogManager:
                     recovery_points={key: log.recovery_point for key, log in logs.items()},
                     high_watermarks={key: directory.high_watermarks[key] for key in logs},
                     log_start_offsets=_moved_starts(logs),
+                    cuts={key: log.truncations for key, log in logs.items() if log.awaits_checkpoint},
                 )
             )
         return plans
 
-    def _checkpoint_after_cut(self, directory: LogDirectory) -> None:
-        logs = self._logs_in(directory)
-        points = {key: log.recovery_point for key, log in logs.items()}
-        directory.plan_checkpoints(recovery_points=points, log_start_offsets=_moved_starts(logs)).run()
+    def note_checkpoint(self, plan: CheckpointPlan) -> None:
+        """``plan`` has run, and wrote: logs that waited for it take appends again. Never stalls."""
+        plan.owner.note_written(plan)
+        for key, cuts in plan.cuts.items():
+            log = self.logs.get(key)
+            if log is not None and log.truncations == cuts:
+                log.awaits_checkpoint = False
 
     def assign_cluster_id(self, cluster_id: str) -> None:
         """Raises CorruptCheckpoint where a directory belongs to another cluster."""
@@ -346,6 +372,15 @@ class LogManager:
             entropy=self._options.entropy,
             on_progress=on_progress,
         )
+
+    def _mark_void(self, directory: LogDirectory, key: TopicPartition, folder: str) -> None:
+        """No line of an earlier folder of this name is ever believed for the new one."""
+        markers = void_checkpoints.find(self._disk, folder)
+        if not markers and (name := directory.prepare_folder(key, self._options.entropy)) is not None:
+            void_checkpoints.write(self._disk, folder, name)
+            markers = void_checkpoints.find(self._disk, folder)
+        if markers:
+            directory.checkpoints.void_markers[key] = markers
 
     def _choose_directory(self, path: str | None) -> LogDirectory:
         online = [each for each in self._online() if path is None or each.path == path]

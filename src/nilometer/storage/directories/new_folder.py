@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from nilometer.runtime import Disk
 from nilometer.storage import checkpoints, names
+from nilometer.storage.directories import void_checkpoints
 from nilometer.storage.names import TopicPartition
 
 _EMPTY_SEGMENT = (names.LOG_SUFFIX, names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX)
@@ -27,10 +28,14 @@ class NewFolder:
     directory: str
     """The log directory that it was planned for."""
     folder: str
+    void_marker: str | None = None
+    """Made first, where the checkpoint files may have lines of an earlier folder of this name."""
 
     def make(self) -> None:
         """On any thread, unless another makes the same folder. Stalls. Raises OSError."""
         self.disk.make_directories(self.folder)
+        if self.void_marker is not None:
+            void_checkpoints.write(self.disk, self.folder, self.void_marker)
         for suffix in _EMPTY_SEGMENT:
             path = posixpath.join(self.folder, names.offset_name(0, suffix))
             self.disk.open(path, create=True).close()

@@ -1,0 +1,90 @@
+"""Writes the checkpoint files of the log directories: one write of a directory at a time.
+
+Whoever needs a fresh checkpoint asks here: the periodic round, a log that was cut, a log that was deleted. A
+write begins only when the one before has ended, and its content is read from the logs at that moment. So an
+old value never replaces a newer one, and many requests at once make one write.
+
+A write that a cancelled task began goes on in its thread. It is waited for by the next one, and by
+:meth:`wait_idle` when the broker stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from nilometer.broker.tasks import Tasks
+from nilometer.runtime import Runtime
+from nilometer.storage import TopicPartition
+from nilometer.storage.directories.checkpoint_files import CheckpointPlan
+from nilometer.storage.directories.log_manager import LogManager
+
+
+class CheckpointWriter:
+    def __init__(
+        self,
+        runtime: Runtime,
+        logs: LogManager,
+        tasks: Tasks,
+        on_directory_failure: Callable[[str, Exception], None],
+    ) -> None:
+        self._runtime = runtime
+        self._logs = logs
+        self._tasks = tasks
+        self._on_directory_failure = on_directory_failure
+        self.high_watermarks: Callable[[], Mapping[TopicPartition, int]] = dict
+        """Of all partitions hosted now; set once there can be any."""
+        self._requests: dict[str, asyncio.Future[None]] = {}
+        """By directory: the next write, not begun yet, and who waits for it."""
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._write: dict[str, asyncio.Future[bool]] = {}
+        """The write that each directory saw last."""
+
+    def request(self, directory: str) -> asyncio.Future[None]:
+        """Done once a checkpoint that was begun after this call is on disk, or its directory is offline."""
+        request = self._requests.get(directory)
+        if request is None:
+            request = self._requests[directory] = asyncio.get_running_loop().create_future()
+            request.add_done_callback(lambda done: done.cancelled() or done.exception())  # may have no waiter
+            running = self._running.get(directory)
+            if running is None or running.done():
+                work = self._run(directory)
+                self._running[directory] = self._tasks.spawn(work, name=f"checkpoints of {directory}")
+        return request
+
+    def start(self, interval_ms: int) -> None:
+        """Begin the periodic rounds."""
+        self._tasks.periodic("checkpoints", interval_ms, self.write_all)
+
+    async def write_all(self) -> None:
+        """One round over all directories in use. Returns when their files are written."""
+        paths = [each.path for each in self._logs.directories if each.failure is None]
+        await asyncio.gather(*(asyncio.shield(self.request(path)) for path in paths))
+
+    async def wait_idle(self) -> None:
+        """No thread writes checkpoints any more. For the time after all tasks were cancelled."""
+        await asyncio.gather(*self._write.values(), return_exceptions=True)
+
+    async def _run(self, directory: str) -> None:
+        while (request := self._requests.get(directory)) is not None:
+            await asyncio.gather(*self._earlier(directory), return_exceptions=True)
+            del self._requests[directory]
+            try:
+                for plan in self._logs.plan_checkpoints(self.high_watermarks(), directory):
+                    await self._write_plan(plan)
+            except BaseException as error:
+                request.set_exception(error) if isinstance(error, Exception) else request.cancel()
+                raise
+            request.set_result(None)
+
+    def _earlier(self, directory: str) -> list[asyncio.Future[bool]]:
+        write = self._write.get(directory)
+        return [] if write is None or write.done() else [write]
+
+    async def _write_plan(self, plan: CheckpointPlan) -> None:
+        self._write[plan.directory] = write = asyncio.ensure_future(self._runtime.disk.offload(plan.run))
+        try:
+            if await asyncio.shield(write):
+                self._logs.note_checkpoint(plan)
+        except OSError as error:
+            self._on_directory_failure(plan.directory, error)

@@ -1,0 +1,45 @@
+"""The marker of a partition's folder for which the checkpoint files say nothing yet.
+
+A checkpoint line carries a name and no topic id. Where a folder is made while the files may still hold a line
+of an earlier folder of that name, it gets this marker before its first log file. While the marker lies there,
+no line is believed. The next write of the checkpoint files has no old line of the name any more; then the
+marker is removed. A crash at any point leaves the marker, or no old line.
+
+Names of one folder reach the disk in the order in which they were made, so the marker needs no sync.
+"""
+
+from __future__ import annotations
+
+import posixpath
+
+from nilometer.runtime import Disk
+
+PREFIX = "checkpoints-void."
+
+
+def file_name(unique_hex: str) -> str:
+    """Unique, so that a late removal never hits the marker of a later folder of the same name."""
+    return PREFIX + unique_hex
+
+
+def write(disk: Disk, folder: str, name: str) -> None:
+    """Make the folder, and the marker in it. Raises OSError."""
+    disk.make_directories(folder)
+    disk.open(posixpath.join(folder, name), create=True).close()
+
+
+def find(disk: Disk, folder: str) -> tuple[str, ...]:
+    """Paths of the markers in ``folder``. Raises OSError."""
+    if not disk.is_directory(folder):
+        return ()
+    found = disk.list_directory(folder)
+    return tuple(posixpath.join(folder, name) for name in found if name.startswith(PREFIX))
+
+
+def remove(disk: Disk, path: str) -> None:
+    """Stalls: the folder is synced. No error where the folder was deleted meanwhile. Raises OSError."""
+    try:
+        disk.remove(path)
+        disk.sync_directory(posixpath.dirname(path))
+    except FileNotFoundError:
+        return
