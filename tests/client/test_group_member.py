@@ -185,6 +185,72 @@ def test_asynchronous_commits_arrive_in_order_and_tell_their_outcome() -> None:
     play(story)
 
 
+def refuse_commits(stage: Stage, code: ErrorCode) -> None:
+    stage.group.fault = lambda key, _: code if key == ApiKey.OFFSET_COMMIT else None
+
+
+async def expel(stage: Stage, consumer: Consumer) -> None:
+    """Have its session end, another member commit 150 meanwhile, and have it come back."""
+    refusal, identity = stage.group.fault, consumer.group_identity()
+    stage.group.fault = lambda key, request: (
+        ErrorCode.unknown_member_id if key == ApiKey.HEARTBEAT else refusal(key, request)
+    )
+    await poll_until(lambda: consumer.group_identity() != identity, consumer)
+    stage.group.fault = refusal
+    stage.group.offsets["t", 0] = (150, -1)
+    await poll_until(lambda: shares(consumer) == [4] and stage.group.state == "Stable", consumer)
+
+
+def test_an_asynchronous_commit_that_fails_is_not_repeated_behind_newer_ones() -> None:
+    async def story(stage: Stage) -> None:
+        problems: list[KafkaError | None] = []
+        async with stage.consumer(enable_auto_commit=False) as consumer:
+            await consumer.subscribe(["t"])
+            await poll_until(lambda: shares(consumer) == [4], consumer)
+            refuse_commits(stage, ErrorCode.coordinator_load_in_progress)
+            consumer.commit_async({ALL[0]: 100}, lambda _offsets, problem: problems.append(problem))
+            await expel(stage, consumer)
+            stage.group.fault = lambda _key, _request: None
+            await asyncio.sleep(70)  # longer than any time-out that a commit may have
+            assert [problem and problem.code for problem in problems] == [
+                ErrorCode.coordinator_load_in_progress
+            ]
+            assert stage.group.offsets["t", 0] == (150, -1)
+
+    play(story)
+
+
+def test_a_commit_asked_for_in_one_generation_is_never_made_in_another() -> None:
+    async def story(stage: Stage) -> None:
+        async with stage.consumer(enable_auto_commit=False) as consumer:
+            await consumer.subscribe(["t"])
+            await poll_until(lambda: shares(consumer) == [4], consumer)
+            refuse_commits(stage, ErrorCode.coordinator_load_in_progress)
+            committing = asyncio.create_task(consumer.commit({ALL[0]: 100}))
+            await asyncio.sleep(0)  # it has begun
+            await expel(stage, consumer)
+            stage.group.fault = lambda _key, _request: None
+            with pytest.raises(CommitFailed):
+                await committing
+            assert stage.group.offsets["t", 0] == (150, -1)
+
+    play(story)
+
+
+def test_asynchronous_commits_are_made_before_the_member_leaves() -> None:
+    async def story(stage: Stage) -> None:
+        problems: list[KafkaError | None] = []
+        async with stage.consumer(enable_auto_commit=False) as consumer:
+            await consumer.subscribe(["t"])
+            await poll_until(lambda: shares(consumer) == [4], consumer)
+            consumer.commit_async({ALL[0]: 7}, lambda _offsets, problem: problems.append(problem))
+            await consumer.unsubscribe()
+            assert problems == [None]
+        assert stage.group.offsets["t", 0] == (7, -1)
+
+    play(story)
+
+
 def test_positions_are_committed_now_and_then_and_before_they_go() -> None:
     async def story(stage: Stage) -> None:
         stage.fill("t", 2, 4)

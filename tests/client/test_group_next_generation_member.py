@@ -218,6 +218,24 @@ def test_a_commit_in_an_epoch_that_has_passed_is_made_again_in_the_new_one() -> 
     play_next(story)
 
 
+def test_a_commit_is_not_made_in_a_new_epoch_once_partitions_have_changed_hands() -> None:
+    async def story(stage: Stage, group: ScriptedConsumerGroup) -> None:
+        async with member(stage, "a", enable_auto_commit=False) as a, member(stage, "b") as b:
+            await a.subscribe(["t"])
+            await poll_until(lambda: shares(a) == [4], a)
+            group.fault = lambda key, _: ErrorCode.stale_member_epoch if key == ApiKey.OFFSET_COMMIT else None
+            committing = asyncio.create_task(a.commit(dict.fromkeys(ALL, 7)))
+            await asyncio.sleep(0)  # it has begun
+            await b.subscribe(["t"])
+            await poll_until(lambda: shares(a, b) == [2, 2], a, b)
+            group.fault = lambda _key, _request: None
+            with pytest.raises(CommitFailed):
+                await committing
+            assert group.offsets == {}
+
+    play_next(story)
+
+
 @pytest.mark.parametrize(
     "code",
     [

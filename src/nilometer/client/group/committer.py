@@ -1,7 +1,13 @@
 """Committed offsets of one group: written for a member or for nobody in particular, and read.
 
 Knows what a commit's answer means; who speaks, and what becomes of a member that is told it is none any
-more, is the membership's. Commits go out one after the other: an older one never undoes a newer one.
+more, is the membership's.
+
+Invariants:
+
+- Commits go out one after the other, in the order they were asked for: an older one never undoes a newer one.
+- A commit is made as the member that asked for it. Only where the coordinator says that the epoch has passed
+  is it repeated in the newer one, and only if no partition has changed hands since.
 """
 
 from __future__ import annotations
@@ -9,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from uuid import UUID
 
 from nilometer.client.group.coordinator import Coordinator
@@ -48,6 +55,23 @@ class StaleEpoch(KafkaError):
         return True
 
 
+@dataclass(frozen=True, slots=True)
+class Author:
+    """As whom a commit is made."""
+
+    identity: MemberIdentity
+    handovers: int
+    """How often partitions had been given up before."""
+
+
+@dataclass(slots=True)
+class _Attempt:
+    left: dict[TopicPartition, OffsetAndMetadata]
+    author: Author
+    is_epoch_over: bool = False
+    """Whether the coordinator said so of the author's epoch."""
+
+
 class Committer:
     def __init__(
         self,
@@ -55,23 +79,39 @@ class Committer:
         coordinator: Coordinator,
         identity: Callable[[], MemberIdentity],
         on_refused: Callable[[ErrorCode, MemberIdentity], None],
+        handovers: Callable[[], int] = lambda: 0,
     ) -> None:
-        """``identity`` raises KafkaError while there is none to commit as; ``on_refused`` hears of every
-        error that a commit met, and as whom it was made."""
+        """``identity`` raises KafkaError while there is none to commit as; ``on_refused`` is given every
+        error that a commit met, and as whom it was made; ``handovers`` counts how often partitions were given
+        up."""
         self._client = client
         self._coordinator = coordinator
         self._identity = identity
         self._on_refused = on_refused
+        self._handovers = handovers
         self._turn = asyncio.Lock()
 
-    async def commit(self, offsets: Offsets, timeout_ms: int) -> None:
-        """Raises CommitFailed, or another KafkaError."""
+    def author(self) -> Author:
+        """Who commits now. Raises KafkaError while nobody can."""
+        return Author(self._identity(), self._handovers())
+
+    async def commit(
+        self, offsets: Offsets, timeout_ms: int, author: Author | None = None, *, retries: bool = True
+    ) -> None:
+        """Commit as ``author``, by default as who commits now, within ``timeout_ms``, the wait for earlier
+        commits included. Without ``retries`` it is tried once. Raises CommitFailed, or another KafkaError."""
         if not offsets:
             return
+        attempt = _Attempt(dict(offsets), author or self.author())
         self._client.watch_topics(sorted({partition.topic for partition in offsets}))
-        async with self._turn:
-            left = dict(offsets)
-            await self._client.retry(lambda: self._commit_once(left), timeout_ms)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000), self._turn:
+                if retries:
+                    await self._client.retry(lambda: self._commit_once(attempt), timeout_ms)
+                else:
+                    await self._commit_once(attempt)
+        except TimeoutError:
+            raise KafkaError(ErrorCode.request_timed_out, f"not committed within {timeout_ms} ms") from None
 
     async def wait_idle(self, timeout_ms: int) -> None:
         """Return once the commits asked for so far have ended, or the time is over."""
@@ -93,9 +133,12 @@ class Committer:
 
         return await self._client.retry(attempt, timeout_ms) if partitions else found
 
-    async def _commit_once(self, left: dict[TopicPartition, OffsetAndMetadata]) -> None:
-        """Takes out of ``left`` what is committed."""
-        identity = self._identity()
+    async def _commit_once(self, attempt: _Attempt) -> None:
+        """Takes out of ``attempt.left`` what is committed."""
+        if attempt.is_epoch_over:
+            attempt.author = self._author_in_new_epoch(attempt.author)
+            attempt.is_epoch_over = False
+        left, identity = attempt.left, attempt.author.identity
         ids, at_most = self._topic_ids(left)
         response = await self._coordinator.ask(
             ApiKey.OFFSET_COMMIT,
@@ -112,10 +155,20 @@ class Committer:
             self._coordinator.on_error(problem.code, self._coordinator.node_id)
             self._on_refused(problem.code, identity)
             if problem.code == ErrorCode.stale_member_epoch:
+                attempt.is_epoch_over = True
                 raise StaleEpoch(problem.code, problem.message)
             if problem.code in NOT_A_MEMBER:
                 raise CommitFailed(problem.code, problem.message)
             raise problem
+
+    def _author_in_new_epoch(self, before: Author) -> Author:
+        """Raises CommitFailed where the partitions may have been another member's since."""
+        now = self.author()
+        if now.handovers != before.handovers or now.identity.member_id != before.identity.member_id:
+            raise CommitFailed(
+                ErrorCode.stale_member_epoch, "partitions were given up after this commit was asked for"
+            )
+        return now
 
     async def _fetch_once(
         self, wanted: Sequence[TopicPartition], found: dict[TopicPartition, OffsetAndMetadata | None]

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from nilometer.client.group.classic_member import ClassicMember
-from nilometer.client.group.committer import Committer
+from nilometer.client.group.committer import Author, Committer
 from nilometer.client.group.consumer_member import ConsumerMember
 from nilometer.client.group.coordinator import Coordinator
 from nilometer.client.group.group_config import GroupConfig
@@ -51,7 +51,13 @@ class Membership:
         self._coordinator = Coordinator(client, config.group_id)
         self._ownership = Ownership(positions, self._on_owned)
         self._member: Member | None = None
-        self._committer = Committer(client, self._coordinator, self._commit_identity, self._on_refused)
+        self._committer = Committer(
+            client,
+            self._coordinator,
+            self._commit_identity,
+            self._on_refused,
+            lambda: self._ownership.handovers,
+        )
         self._backoff = Backoff(
             client.settings.integer("retry.backoff.ms"), client.settings.integer("retry.backoff.max.ms")
         )
@@ -140,14 +146,16 @@ class Membership:
     def commit_async(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None, on_done: OnCommit | None
     ) -> None:
-        """The same in the background, in the order of the calls."""
+        """In the background, in the order of the calls, as who this consumer is now. Tried once: repeated
+        later it might undo a newer commit."""
         chosen = self.positions() if offsets is None else dict(offsets)
+        author = self._author_or_problem()
         self._commits += 1
 
         async def work() -> None:
             problem: KafkaError | None = None
             try:
-                await self._commit(chosen, self.config.api_timeout_ms)
+                await self._commit_as(author, chosen)
             except KafkaError as failure:
                 problem = failure
                 logger.warning("Group %s: an asynchronous commit failed: %s", self.config.group_id, failure)
@@ -167,7 +175,6 @@ class Membership:
         """Commit, tell the user, leave. Raises what a callback raises, once all is done."""
         try:
             await self._part("the consumer is being closed")
-            await self._committer.wait_idle(PARTING_TIMEOUT_MS)
         finally:
             await self._jobs.close()
 
@@ -181,6 +188,7 @@ class Membership:
             if member is not None:
                 await self._ownership.give_up(self._ownership.owned(), lost=lost)
         finally:
+            await self._committer.wait_idle(PARTING_TIMEOUT_MS)  # who has left cannot commit
             self._member = None
             if member is not None:
                 await member.leave(reason)
@@ -216,8 +224,26 @@ class Membership:
         if self._member is not None:
             self._member.on_error(code, identity)
 
+    def _author_or_problem(self) -> Author | KafkaError:
+        try:
+            return self._committer.author()
+        except KafkaError as problem:
+            return problem
+
+    async def _commit_as(
+        self, author: Author | KafkaError, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> None:
+        """Once, for a commit that was asked for by ``author``."""
+        if isinstance(author, KafkaError):
+            raise author
+        await self._committer.commit(offsets, self.config.request_timeout_ms, author, retries=False)
+        self._note_committed(offsets)
+
     async def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_ms: int) -> None:
         await self._committer.commit(offsets, timeout_ms)
+        self._note_committed(offsets)
+
+    def _note_committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         for partition, one in offsets.items():
             position = self._positions.get(partition)
             if position is not None:
@@ -228,10 +254,11 @@ class Membership:
         offsets = self.positions(changed=True)
         if not offsets:
             return
+        author = self._author_or_problem()
 
         async def work() -> None:
             try:
-                await self._commit(offsets, self.config.request_timeout_ms)
+                await self._commit_as(author, offsets)
                 self._auto_commit_failures = 0
             except KafkaError as problem:
                 logger.warning("Group %s: an automatic commit failed: %s", self.config.group_id, problem)
