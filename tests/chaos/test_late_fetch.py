@@ -16,6 +16,7 @@ from nilometer.client.network.connection import Connection
 from nilometer.client.replicas.replica_survey import ReplicaSurvey
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
+from support.broker_identity import Identity
 from support.nilometer_cluster import NilometerCluster
 
 TOPIC = "late"
@@ -33,16 +34,18 @@ def test_what_a_follower_has_is_not_what_its_late_fetch_says(tmp_path: Path) -> 
             producer.produce(TOPIC, b"%d" % number, partition=0)
             producer.flush(10)
         cluster.pause(follower)
-        asyncio.run(_fetch_late_and_again(leader.host, leader.port, follower))
+        identity = Identity.of_store(cluster.folder / "coordination")
+        asyncio.run(_fetch_late_and_again(leader.host, leader.port, follower, identity))
         cluster.resume(follower)
 
 
-async def _fetch_late_and_again(host: str, port: int, follower: int) -> None:
+async def _fetch_late_and_again(host: str, port: int, follower: int, identity: Identity) -> None:
     runtime = Runtime.system()
     async with ReplicaSurvey(runtime, [f"{host}:{port}"], timeout_ms=500) as survey:
         seen = await _as_the_leader_sees(survey, follower)
-        current = await Connection.open(runtime, host, port)
-        abandoned = await Connection.open(runtime, host, port)
+        peers = identity.peers(follower, runtime)
+        current = await peers.connect(1, host, port, client_id="current")
+        abandoned = await peers.connect(1, host, port, client_id="abandoned")
         try:
             topic_id = await _topic_id(current)
             session_id = await _fetch(current, topic_id, follower, seen.broker_epoch, offset=RECORDS)

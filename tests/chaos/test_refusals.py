@@ -15,14 +15,15 @@ from typing import TypeVar
 import confluent_kafka
 import pytest
 
-from nilometer.broker.control.controller_channel import FORWARDED_PREFIX
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.cluster.identifiers import BrokerId
 from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.topic import Topic
 from nilometer.coordination.local.store import LocalStore
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
+from support.broker_identity import Identity, prove
 from support.eventually import eventually
 from support.nilometer_broker import NilometerBroker
 from support.nilometer_cluster import NilometerCluster
@@ -130,19 +131,24 @@ def test_a_data_folder_of_another_cluster(cluster: NilometerCluster, tmp_path: P
 
 def test_a_forged_alter_partition(cluster: NilometerCluster) -> None:
     """Of an old leader, partition or broker epoch; of a follower; of a broker that there is not."""
-    image = at_the_store(store_of(cluster), image_of)
-    topic = image.topic(TOPIC)
-    assert topic is not None
-    state = topic.partitions[0]
-    epoch = image.broker_epoch(BrokerId(state.leader))
     controller = cluster.controller()
     assert controller is not None
+    other = 3 - controller
+    cluster.create_topic("led-by-the-other", assignments={0: (other, controller)})
+    cluster.create_topic("followed-by-the-other", assignments={0: (controller, other)})
+    cluster.wait_full_isr("led-by-the-other")
+    image = at_the_store(store_of(cluster), image_of)
+    led, followed = image.topic("led-by-the-other"), image.topic("followed-by-the-other")
+    epoch = image.broker_epoch(BrokerId(other))
+    assert led is not None and followed is not None and epoch is not None
+    state = led.partitions[0]
 
     def forge(
-        broker: int = state.leader,
-        broker_epoch: int | None = epoch,
+        broker: int = other,
+        broker_epoch: int = epoch,
         leader_epoch: int = state.leader_epoch,
         partition_epoch: int = state.partition_epoch,
+        topic: Topic = led,
     ) -> str:
         part = make(
             ApiKey.ALTER_PARTITION,
@@ -152,7 +158,7 @@ def test_a_forged_alter_partition(cluster: NilometerCluster) -> None:
             leader_epoch=leader_epoch,
             partition_epoch=partition_epoch,
             new_isr_with_epochs=(
-                make(ApiKey.ALTER_PARTITION, 3, "BrokerState", broker_id=state.leader, broker_epoch=epoch),
+                make(ApiKey.ALTER_PARTITION, 3, "BrokerState", broker_id=broker, broker_epoch=broker_epoch),
             ),
             leader_recovery_state=0,
         )
@@ -163,20 +169,20 @@ def test_a_forged_alter_partition(cluster: NilometerCluster) -> None:
             topic_id=topic.uuid,
             partitions=(part,),
         )
-        with WirePeer(cluster.brokers[controller].bootstrap, f"{FORWARDED_PREFIX}{broker}") as peer:
+        with WirePeer(cluster.brokers[controller].bootstrap) as peer:
+            prove(peer, Identity.of_store(store_of(cluster)), broker, controller)
             told = peer.ask(
                 ApiKey.ALTER_PARTITION, 3, broker_id=broker, broker_epoch=broker_epoch, topics=(asked,)
             )
         return ErrorCode(told.error_code or told.topics[0].partitions[0].error_code).name
 
-    follower = next(one for one in state.replicas if one != state.leader)
-    assert epoch is not None
     assert forge(broker_epoch=epoch - 1) == "stale_broker_epoch"
     assert forge(broker=9) == "broker_id_not_registered"
     assert forge(leader_epoch=state.leader_epoch - 1) == "fenced_leader_epoch"
     assert forge(partition_epoch=state.partition_epoch - 1) == "invalid_update_version"
-    assert forge(broker=follower, broker_epoch=image.broker_epoch(BrokerId(follower))) == "invalid_request"
-    assert at_the_store(store_of(cluster), image_of).topic(TOPIC) == topic
+    assert forge(topic=followed) == "invalid_request"
+    after = at_the_store(store_of(cluster), image_of)
+    assert (after.topic(led.name), after.topic(followed.name)) == (led, followed)
 
 
 # ── the store ───────────────────────────────────────────────────────────────────────────────────────

@@ -16,6 +16,7 @@ from nilometer.broker import life_marker
 from nilometer.broker.api.dispatcher import RequestDispatcher
 from nilometer.broker.api.registry import ranges
 from nilometer.broker.connection import Connection, Reserve
+from nilometer.broker.control.broker_peers import BrokerPeers
 from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.controller_channel import ControllerChannel
 from nilometer.broker.control.controller_link import ControllerLink
@@ -24,6 +25,7 @@ from nilometer.broker.control.internal_topics import InternalTopicGrowth, Intern
 from nilometer.broker.control.membership import Membership, RegistrationRefused
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.control.producer_ids import ProducerIds
+from nilometer.broker.control.secret_keeper import LOOK_EVERY_MS, SecretKeeper
 from nilometer.broker.fetching.fetch_session import FetchSessionCache
 from nilometer.broker.groups.coordinator import GroupCoordinator
 from nilometer.broker.housekeeping import Housekeeping
@@ -227,6 +229,10 @@ class Broker:
         )
         await store.open()
         await runtime.disk.offload(lambda: logs.assign_cluster_id(store.cluster_id))
+        secrets = SecretKeeper(store, runtime)
+        await secrets.open()
+        unproved = config.accepts_unproved_brokers
+        peers = BrokerPeers(config.node_id, store.cluster_id, runtime, secrets, accept_unproved=unproved)
         self._metadata = metadata = MetadataLog(store)
         controller = Controller(config.node_id, store, metadata)
         self._checkpoints = checkpoints = CheckpointWriter(
@@ -235,10 +241,10 @@ class Broker:
         disposal = LogDisposal(runtime, logs, self._tasks, checkpoints, self._on_directory_failure)
         failures = ReplicaFailures(self._on_log_failure)
         commit = GroupCommit(runtime, self._tasks, failures)
-        self._channel = channel = ControllerChannel(config.node_id, runtime, metadata)
+        self._channel = channel = ControllerChannel(config.node_id, peers, metadata)
         self._link = link = ControllerLink(config.node_id, controller, channel, metadata)
         quotas = ReplicationQuotas(config, runtime.clock)
-        fetchers = ReplicaFetchers(config, runtime, metadata, self._tasks, quotas.follower, failures)
+        fetchers = ReplicaFetchers(config, runtime, metadata, self._tasks, quotas.follower, failures, peers)
         isr_requests = IsrRequests(link, self._tasks, failures)
         host = LocalPartitionHost(
             runtime, logs, disposal, commit, isr_requests, fetchers, checkpoints, failures
@@ -268,7 +274,9 @@ class Broker:
             ),
             replication_quotas=quotas,
             cluster_id=store.cluster_id,
-            advertised=ranges(),
+            secrets=secrets,
+            advertised=ranges(for_brokers=unproved),
+            advertised_to_brokers=ranges(for_brokers=True),
         )
         self._dispatcher = RequestDispatcher(services, config.integer("max.connections"))
         await metadata.catch_up()
@@ -306,6 +314,7 @@ class Broker:
         checkpoints.start(config.integer("replica.high.watermark.checkpoint.interval.ms"))
         ControllerUpkeep(config, controller).start(self._tasks)
         self._tasks.service("growth of internal topics", growth.run())
+        self._tasks.periodic("rotations of the cluster's secret", LOOK_EVERY_MS, secrets.refresh)
         await self._serve()
 
     async def _until_registered(self, membership: Membership) -> None:

@@ -21,6 +21,9 @@ from typing import Protocol, cast
 from typing_extensions import Buffer
 
 from nilometer.broker.refused_batches import RefusedBatches
+from nilometer.broker.request_context import NOBODY, RequestContext
+from nilometer.cluster.broker_proof import ProofExchange
+from nilometer.cluster.cluster_secret import ClusterSecret
 
 Reply = Sequence[Buffer] | None
 """What goes back for one request: buffers that form a frame, or None for no response (acks=0)."""
@@ -106,6 +109,12 @@ class Connection(asyncio.BufferedProtocol):
         self._turn_requested = False
         self._doom: str | None = None
         self.peer: tuple[str, int] = ("", 0)
+        self.context: RequestContext = NOBODY
+        """Who asks here; replaced as a whole once the other side has proved who it is."""
+        self.proof_begun = False
+        self.pending_proof: tuple[ProofExchange, ClusterSecret] | None = None
+        """What the other side's proof must fit, and by which secret."""
+        self.refused_as_broker = False
         self.client_software: tuple[str, str] = ("unknown", "unknown")
         self.on_pressed: Callable[[], None] | None = None
         """Set by a request that can be answered before its wait is over."""

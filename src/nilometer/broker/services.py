@@ -10,6 +10,7 @@ from nilometer.broker.control.controller_channel import ControllerChannel
 from nilometer.broker.control.controller_link import ControllerLink
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.control.producer_ids import ProducerIds
+from nilometer.broker.control.secret_keeper import SecretKeeper
 from nilometer.broker.fetching.fetch_session import FetchSessionCache
 from nilometer.broker.groups.coordinator import GroupCoordinator
 from nilometer.broker.replicas.replica_manager import ReplicaManager
@@ -37,8 +38,10 @@ class Services:
     fetch_sessions: FetchSessionCache
     replication_quotas: ReplicationQuotas
     cluster_id: str
+    secrets: SecretKeeper
     advertised: Mapping[int, tuple[int, int]]
-    """API key to the lowest and highest version that clients are told of."""
+    """API key to the lowest and highest version that is advertised to clients."""
+    advertised_to_brokers: Mapping[int, tuple[int, int]]
 
     @property
     def image(self) -> ClusterImage:

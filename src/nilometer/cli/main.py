@@ -52,6 +52,9 @@ COMMANDS: dict[str, _Lazy] = {
     "log": _Lazy("records.log_commands", "log", "Look into segment files."),
     "reassign": _Lazy("replicas.reassign_commands", "reassign", "Move partitions onto other brokers."),
     "elect-leaders": _Lazy("replicas.elect_leaders_commands", "elect_leaders", "Let other replicas lead."),
+    "rotate-secret": _Lazy(
+        "cluster.secret_commands", "rotate_secret", "Rotate the secret by which brokers know each other."
+    ),
     "metadata": _Lazy("cluster.metadata_commands", "metadata", "Read the cluster's metadata log."),
     "scenario": _Lazy(
         "simulation.scenario_commands", "scenario", "Tell the stories of replication, step by step."

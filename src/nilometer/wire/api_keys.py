@@ -104,6 +104,8 @@ class NilometerApiKey(enum.IntEnum):
     DESCRIBE_REPLICAS = 32100
     FORFEIT_REPLICAS = 32101
     DESCRIBE_REBALANCES = 32102
+    PROVE_BROKER = 32103
+    FORWARD_REQUEST = 32104
 
 
 AnyApiKey: TypeAlias = ApiKey | NilometerApiKey

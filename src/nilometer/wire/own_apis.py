@@ -22,6 +22,8 @@ from nilometer.wire.describe_rebalances import DescribeRebalancesRequest, Descri
 from nilometer.wire.describe_replicas import DescribeReplicasRequest, DescribeReplicasResponse
 from nilometer.wire.errors import MalformedMessage, MalformedRequest, MalformedResponse
 from nilometer.wire.forfeit_replicas import ForfeitReplicasRequest, ForfeitReplicasResponse
+from nilometer.wire.forward_request import ForwardedRequest, ForwardedResponse
+from nilometer.wire.prove_broker import ProveBrokerRequest, ProveBrokerResponse
 
 
 class OwnApi:
@@ -88,9 +90,12 @@ _FORFEIT_REPLICAS = OwnApi(
 _DESCRIBE_REBALANCES = OwnApi(
     NilometerApiKey.DESCRIBE_REBALANCES, 0, DescribeRebalancesRequest, DescribeRebalancesResponse
 )
+_PROVE_BROKER = OwnApi(NilometerApiKey.PROVE_BROKER, 0, ProveBrokerRequest, ProveBrokerResponse)
+_FORWARD_REQUEST = OwnApi(NilometerApiKey.FORWARD_REQUEST, 0, ForwardedRequest, ForwardedResponse)
 
 OWN_APIS: Mapping[tuple[int, int], Api] = {
-    (int(api.key), api.version): api for api in (_DESCRIBE_REPLICAS, _FORFEIT_REPLICAS, _DESCRIBE_REBALANCES)
+    (int(api.key), api.version): api
+    for api in (_DESCRIBE_REPLICAS, _FORFEIT_REPLICAS, _DESCRIBE_REBALANCES, _PROVE_BROKER, _FORWARD_REQUEST)
 }
 """By key and version."""
 

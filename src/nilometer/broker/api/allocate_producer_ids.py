@@ -22,7 +22,7 @@ def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
     def decide(image: ClusterImage) -> Decision[ProducerIdBlock]:
         return decide_allocate_producer_ids(image, BrokerId(body.broker_id), BrokerEpoch(body.broker_epoch))
 
-    return on_controller(services, request, decide, _respond, _refuse, brokers_only=True)
+    return on_controller(services, request, decide, _respond, _refuse, acting_broker=body.broker_id)
 
 
 def _respond(services: Services, request: Request, block: ProducerIdBlock) -> Reply:
@@ -38,4 +38,4 @@ def _refuse(services: Services, request: Request, error: ErrorCode, message: str
     return _respond(services, request, ProducerIdBlock(Outcome(error, message)))
 
 
-API = ApiSpec(key=ApiKey.ALLOCATE_PRODUCER_IDS, versions=(0, 0), handle=handle)
+API = ApiSpec(key=ApiKey.ALLOCATE_PRODUCER_IDS, versions=(0, 0), handle=handle, between_brokers=True)

@@ -48,7 +48,7 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
     def decide(image: ClusterImage) -> Decision[Altered]:
         return decide_alter_partitions(image, BrokerId(body.broker_id), BrokerEpoch(body.broker_epoch), asked)
 
-    return on_controller(services, request, decide, _respond, _refuse, brokers_only=True)
+    return on_controller(services, request, decide, _respond, _refuse, acting_broker=body.broker_id)
 
 
 def _asked(topic: Message, part: Message) -> AlterPartition:
@@ -93,4 +93,4 @@ def _refuse(services: Services, request: Request, error: ErrorCode, message: str
     return request.respond(throttle_time_ms=0, error_code=error, topics=())
 
 
-API = ApiSpec(key=ApiKey.ALTER_PARTITION, versions=(3, 3), handle=handle)
+API = ApiSpec(key=ApiKey.ALTER_PARTITION, versions=(3, 3), handle=handle, between_brokers=True)

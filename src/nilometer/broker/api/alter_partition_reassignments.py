@@ -62,4 +62,4 @@ def _refuse(services: Services, request: Request, error: ErrorCode, message: str
     return request.respond(throttle_time_ms=0, error_code=error, error_message=message, responses=())
 
 
-API = ApiSpec(key=ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions=(0, 1), handle=handle)
+API = ApiSpec(key=ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions=(0, 1), handle=handle, forwardable=True)

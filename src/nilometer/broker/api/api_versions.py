@@ -22,9 +22,10 @@ def handle(services: Services, request: Request) -> Reply:
         if not (_SOFTWARE.match(name) and _SOFTWARE.match(version)):
             return request.respond(error_code=ErrorCode.invalid_request, api_keys=(), throttle_time_ms=0)
         request.connection.client_software = (name, version)
+    advertised = services.advertised_to_brokers if request.context.is_broker else services.advertised
     keys = tuple(
         request.make("ApiVersion", api_key=key, min_version=low, max_version=high)
-        for key, (low, high) in services.advertised.items()
+        for key, (low, high) in advertised.items()
     )
     return request.respond(error_code=ErrorCode.none, api_keys=keys, throttle_time_ms=0)
 

@@ -28,7 +28,7 @@ def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
             return Decision((), ShutdownProgress(outcome=Outcome(ErrorCode.invalid_request, why)))
         return decide_controlled_shutdown(image, BrokerId(body.broker_id), BrokerEpoch(body.broker_epoch))
 
-    return on_controller(services, request, decide, _respond, _refuse, brokers_only=True)
+    return on_controller(services, request, decide, _respond, _refuse, acting_broker=body.broker_id)
 
 
 def _respond(services: Services, request: Request, progress: ShutdownProgress) -> Reply:
@@ -45,4 +45,4 @@ def _refuse(services: Services, request: Request, error: ErrorCode, message: str
     return _respond(services, request, ShutdownProgress(outcome=Outcome(error, message)))
 
 
-API = ApiSpec(key=ApiKey.BROKER_HEARTBEAT, versions=(0, 1), handle=handle)
+API = ApiSpec(key=ApiKey.BROKER_HEARTBEAT, versions=(0, 1), handle=handle, between_brokers=True)

@@ -17,9 +17,10 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TypeVar
 
+from nilometer.broker.api.broker_access import comes_from_broker, why_not_broker
 from nilometer.broker.api.spec import Request, spawn
 from nilometer.broker.connection import Reply
-from nilometer.broker.control.controller_channel import FORWARDED_PREFIX, ConnectionLost
+from nilometer.broker.control.controller_channel import ConnectionLost
 from nilometer.broker.services import Services
 from nilometer.cluster.controller.decision import Decision
 from nilometer.cluster.image import ClusterImage
@@ -46,12 +47,13 @@ def on_controller(
     respond: Respond[R],
     refuse: Refuse,
     *,
-    brokers_only: bool = False,
+    acting_broker: int | None = None,
 ) -> asyncio.Future[Reply]:
     """Answer with ``respond(reply of the decision)``, or with ``refuse`` where no decision came about.
 
-    ``brokers_only``: what a broker says of itself or of a partition it leads. A client that says so is
-    mistaken, and believing it would stop a broker that is well.
+    ``acting_broker``: the broker that speaks of itself or of a partition it leads; only a connection that
+    proved to be that broker is served. A forwarded request that meets no controller here raises KafkaError
+    (NOT_CONTROLLER), for the broker that sent it.
     """
 
     clock = services.runtime.clock
@@ -64,12 +66,13 @@ def on_controller(
         return decide(image)
 
     async def answer() -> Reply:
-        if brokers_only and not _is_forwarded(request):
-            why = "Only brokers may ask this."
+        why = None if acting_broker is None else why_not_broker(services, request, acting_broker)
+        if why is not None:
             return refuse(services, request, ErrorCode.cluster_authorization_failed, why)
+        is_sent_on = acting_broker is not None or comes_from_broker(services, request)
         while True:
             try:
-                if services.controller.is_in_office or _is_forwarded(request):
+                if services.controller.is_in_office or is_sent_on:
                     return respond(services, request, await services.controller.decide(decide_in_time))
                 left_ms = None if timeout_ms is None else deadline_ms - clock.monotonic_ms()
                 return await _send_on(services, request, left_ms)
@@ -78,7 +81,9 @@ def on_controller(
             except KafkaError as problem:
                 failure = problem.code, problem.message
                 waiting = problem.code is ErrorCode.not_controller or isinstance(problem, ConnectionLost)
-                if not waiting or _is_forwarded(request):
+                if waiting and request.context.is_forwarded:
+                    raise
+                if not waiting or is_sent_on:
                     return refuse(services, request, *failure)
             if clock.monotonic_ms() >= deadline_ms:
                 return refuse(services, request, *failure)
@@ -93,7 +98,9 @@ def on_controller(
             why = f"The change was not applied within {within_ms} ms."
             return refuse(services, request, ErrorCode.request_timed_out, why)
 
-    return spawn(services, answer() if timeout_ms is None else answer_in_time(timeout_ms))
+    if timeout_ms is None or request.context.is_forwarded:  # the broker that sent it on counts the time
+        return spawn(services, answer())
+    return spawn(services, answer_in_time(timeout_ms))
 
 
 def _timeout_ms(request: Request) -> int | None:
@@ -102,16 +109,13 @@ def _timeout_ms(request: Request) -> int | None:
     return None if timeout is None else min(max(messages.milliseconds(timeout), 0), TIMEOUT_MS_MAX)
 
 
-def _is_forwarded(request: Request) -> bool:
-    return (request.header.client_id or "").startswith(FORWARDED_PREFIX)
-
-
 async def _send_on(services: Services, request: Request, left_ms: int | None) -> Reply:
     """``left_ms``: what is left of the request's own time-out, if it has one."""
     body = request.body
     if left_ms is not None:
         body = dataclasses.replace(body, timeout=timedelta(milliseconds=max(left_ms, 0)))
-    response = await services.controller_channel.send(body, timeout_ms=left_ms)
+    frame = await services.controller_channel.forward(
+        request.header, body, request.context, timeout_ms=left_ms
+    )
     await services.metadata.catch_up_with_all()
-    header = request.header
-    return (messages.encode_response(header.correlation_id, header.api_key, header.api_version, response),)
+    return len(frame).to_bytes(4, "big"), frame

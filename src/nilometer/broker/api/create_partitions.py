@@ -52,4 +52,4 @@ def _refuse(services: Services, request: Request, error: ErrorCode, message: str
     return _respond(services, request, tuple((topic.name, outcome) for topic in request.body.topics))
 
 
-API = ApiSpec(key=ApiKey.CREATE_PARTITIONS, versions=(0, 3), handle=handle)
+API = ApiSpec(key=ApiKey.CREATE_PARTITIONS, versions=(0, 3), handle=handle, forwardable=True)

@@ -93,4 +93,4 @@ def _config(request: Request, entry: EffectiveConfig) -> Message:
     )
 
 
-API = ApiSpec(key=ApiKey.CREATE_TOPICS, versions=(2, 7), handle=handle)
+API = ApiSpec(key=ApiKey.CREATE_TOPICS, versions=(2, 7), handle=handle, forwardable=True)

@@ -107,4 +107,4 @@ def _response(request: Request, result: _Result) -> Message:
     )
 
 
-API = ApiSpec(key=ApiKey.DELETE_TOPICS, versions=(1, 6), handle=handle)
+API = ApiSpec(key=ApiKey.DELETE_TOPICS, versions=(1, 6), handle=handle, forwardable=True)

@@ -7,10 +7,11 @@ import logging
 
 from typing_extensions import Buffer
 
-from nilometer.broker.api.registry import APIS, ranges
+from nilometer.broker.api.registry import APIS
 from nilometer.broker.api.retired_versions import refuse_retired_version
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import CloseConnection, Connection, Reply
+from nilometer.broker.request_context import RequestContext
 from nilometer.broker.services import Services
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey
@@ -27,12 +28,15 @@ class RequestDispatcher:
     def __init__(self, services: Services, connections_max: int) -> None:
         self._services = services
         self._connections_max = connections_max
+        self._listener = services.config.listeners[0].name
         self.connections: dict[Connection, None] = {}
 
     def connection_opened(self, connection: Connection) -> bool:
         if len(self.connections) >= self._connections_max:
             return False
         connection.last_active_ms = self._services.runtime.clock.monotonic_ms()
+        address, port = connection.peer
+        connection.context = RequestContext(client_address=address, client_port=port, listener=self._listener)
         self.connections[connection] = None
         return True
 
@@ -62,7 +66,8 @@ class RequestDispatcher:
                 header, body = messages.decode_request(frame)  # type: ignore[arg-type]
         except MalformedMessage as problem:
             raise CloseConnection(f"a request that cannot be read: {problem.message}") from None
-        request = Request(header, body, messages.api(header.api_key, header.api_version), connection)
+        api = messages.api(header.api_key, header.api_version)
+        request = Request(header, body, api, connection, connection.context)
         return self._handle(spec, request)
 
     def _handle(self, spec: ApiSpec, request: Request) -> asyncio.Future[Reply] | Reply:
@@ -80,7 +85,9 @@ class RequestDispatcher:
         Raises CloseConnection.
         """
         if header.api_key == _API_VERSIONS:
-            return (messages.encode_unsupported_api_versions(header.correlation_id, ranges()),)
+            return (
+                messages.encode_unsupported_api_versions(header.correlation_id, self._services.advertised),
+            )
         answer = refuse_retired_version(header, frame)  # type: ignore[arg-type]
         if answer is None:
             raise CloseConnection(

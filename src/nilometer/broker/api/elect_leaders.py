@@ -53,4 +53,4 @@ def _refuse(services: Services, request: Request, error: ErrorCode, message: str
     return request.respond(throttle_time_ms=0, error_code=error, replica_election_results=())
 
 
-API = ApiSpec(key=ApiKey.ELECT_LEADERS, versions=(0, 2), handle=handle)
+API = ApiSpec(key=ApiKey.ELECT_LEADERS, versions=(0, 2), handle=handle, forwardable=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from nilometer.broker.api.broker_access import why_not_broker
 from nilometer.broker.api.fetch_answer import encode_fetch_answer, refuse_fetch
 from nilometer.broker.api.spec import ApiSpec, Request, spawn
 from nilometer.broker.connection import Reply
@@ -29,7 +30,7 @@ from nilometer.broker.replicas.delayed_fetch import DelayedFetch, FetchWatchable
 from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.services import Services
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.errors import KafkaError
+from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.fetch_body import FetchBody, ForgottenTopic, WantedTopic, decode_fetch_body
 
 READ_COMMITTED = 1
@@ -39,6 +40,8 @@ NEWS_WAIT_MS = 5
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
     body: FetchBody = request.body
+    if body.replica_id >= 0 and why_not_broker(services, request, body.replica_id) is not None:
+        return refuse_fetch(request, ErrorCode.cluster_authorization_failed)
     try:
         session_round = services.fetch_sessions.begin(
             body.session_id,

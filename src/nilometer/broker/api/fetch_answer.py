@@ -14,6 +14,7 @@ from nilometer.broker.fetching.fetch_reader import FetchOutcome
 from nilometer.broker.fetching.fetch_session import FetchRound
 from nilometer.broker.services import Services
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.fetch_body import FetchBody
 from nilometer.wire.fetch_response import (
     AbortedTransaction,
     EpochEndOffset,
@@ -25,9 +26,19 @@ from nilometer.wire.fetch_response import (
 _ASK_ELSEWHERE = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
 
 
+FIRST_WITH_ERROR = 7
+"""The first version with an error for the whole fetch."""
+
+
 def refuse_fetch(request: Request, error: ErrorCode) -> Reply:
-    """An error for the whole fetch (versions from 7 on know one)."""
-    return encode_fetch_response(request.version, request.header.correlation_id, 0, error, 0, ())
+    """An error for the whole fetch; in versions that know none, for each of its partitions."""
+    topics: list[FetchedTopic] = []
+    if request.version < FIRST_WITH_ERROR:
+        body: FetchBody = request.body
+        for name, partitions in body.topics:
+            refused = [FetchedPartition(one.partition, error, -1, -1, -1, ()) for one in partitions]
+            topics.append(FetchedTopic(name, refused))
+    return encode_fetch_response(request.version, request.header.correlation_id, 0, error, 0, topics)
 
 
 def encode_fetch_answer(

@@ -28,7 +28,7 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
     def decide(image: ClusterImage) -> Decision[Forfeited]:
         return decide_forfeit_replicas(image, BrokerId(body.broker_id), BrokerEpoch(body.broker_epoch), asked)
 
-    return on_controller(services, request, decide, _respond, _refuse, brokers_only=True)
+    return on_controller(services, request, decide, _respond, _refuse, acting_broker=body.broker_id)
 
 
 def _respond(services: Services, request: Request, forfeited: Forfeited) -> Reply:
@@ -48,4 +48,4 @@ def _refuse(services: Services, request: Request, error: ErrorCode, message: str
     return request.respond(error_code=int(error), message=message)
 
 
-API = ApiSpec(key=wire.KEY, versions=(0, 0), handle=handle)
+API = ApiSpec(key=wire.KEY, versions=(0, 0), handle=handle, between_brokers=True)

@@ -113,4 +113,4 @@ def _refuse(services: Services, request: Request, error: ErrorCode, message: str
     )
 
 
-API = ApiSpec(key=ApiKey.INCREMENTAL_ALTER_CONFIGS, versions=(0, 1), handle=handle)
+API = ApiSpec(key=ApiKey.INCREMENTAL_ALTER_CONFIGS, versions=(0, 1), handle=handle, forwardable=True)

@@ -29,6 +29,7 @@ from nilometer.broker.api import (
     fetch,
     find_coordinator,
     forfeit_replicas,
+    forward_request,
     heartbeat,
     incremental_alter_configs,
     init_producer_id,
@@ -43,61 +44,62 @@ from nilometer.broker.api import (
     offset_fetch,
     offset_for_leader_epoch,
     produce,
+    prove_broker,
     sync_group,
     unregister_broker,
 )
 from nilometer.broker.api.spec import ApiSpec
 
+_SPECS = (
+    allocate_producer_ids.API,
+    alter_partition.API,
+    alter_partition_reassignments.API,
+    api_versions.API,
+    broker_heartbeat.API,
+    consumer_group_describe.API,
+    consumer_group_heartbeat.API,
+    create_partitions.API,
+    create_topics.API,
+    delete_groups.API,
+    delete_records.API,
+    delete_topics.API,
+    describe_cluster.API,
+    describe_configs.API,
+    describe_groups.API,
+    describe_log_dirs.API,
+    describe_rebalances.API,
+    describe_replicas.API,
+    describe_topic_partitions.API,
+    elect_leaders.API,
+    fetch.API,
+    find_coordinator.API,
+    forfeit_replicas.API,
+    heartbeat.API,
+    incremental_alter_configs.API,
+    init_producer_id.API,
+    join_group.API,
+    leave_group.API,
+    list_groups.API,
+    list_offsets.API,
+    list_partition_reassignments.API,
+    metadata.API,
+    offset_commit.API,
+    offset_delete.API,
+    offset_fetch.API,
+    offset_for_leader_epoch.API,
+    produce.API,
+    prove_broker.API,
+    sync_group.API,
+    unregister_broker.API,
+)
+
 APIS: Mapping[int, ApiSpec] = {
     int(spec.key): spec
-    for spec in sorted(
-        (
-            allocate_producer_ids.API,
-            alter_partition.API,
-            alter_partition_reassignments.API,
-            api_versions.API,
-            broker_heartbeat.API,
-            consumer_group_describe.API,
-            consumer_group_heartbeat.API,
-            create_partitions.API,
-            create_topics.API,
-            delete_groups.API,
-            delete_records.API,
-            delete_topics.API,
-            describe_cluster.API,
-            describe_configs.API,
-            describe_groups.API,
-            describe_log_dirs.API,
-            describe_rebalances.API,
-            describe_replicas.API,
-            describe_topic_partitions.API,
-            elect_leaders.API,
-            fetch.API,
-            find_coordinator.API,
-            forfeit_replicas.API,
-            heartbeat.API,
-            incremental_alter_configs.API,
-            init_producer_id.API,
-            join_group.API,
-            leave_group.API,
-            list_groups.API,
-            list_offsets.API,
-            list_partition_reassignments.API,
-            metadata.API,
-            offset_commit.API,
-            offset_delete.API,
-            offset_fetch.API,
-            offset_for_leader_epoch.API,
-            produce.API,
-            sync_group.API,
-            unregister_broker.API,
-        ),
-        key=lambda spec: spec.key,
-    )
+    for spec in sorted((*_SPECS, forward_request.api_over(_SPECS)), key=lambda spec: spec.key)
 }
 
 
 @functools.cache
-def ranges() -> Mapping[int, tuple[int, int]]:
-    """API key to the lowest and highest version advertised."""
-    return {key: spec.advertised for key, spec in APIS.items()}
+def ranges(*, for_brokers: bool) -> Mapping[int, tuple[int, int]]:
+    """API key to the lowest and highest version advertised: to brokers of this cluster, or to all others."""
+    return {key: spec.advertised for key, spec in APIS.items() if for_brokers or not spec.between_brokers}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nilometer.broker.connection import Connection, Reply
+from nilometer.broker.request_context import RequestContext
 from nilometer.wire import messages
 from nilometer.wire.api_keys import AnyApiKey
 
@@ -22,6 +23,8 @@ class Request(NamedTuple):
     body: messages.Message
     api: messages.Api
     connection: Connection
+    context: RequestContext
+    """Who asks: of the connection or, where a broker sent the request on, of the client that it came from."""
 
     @property
     def version(self) -> int:
@@ -61,6 +64,10 @@ class ApiSpec:
     """
     advertised_min: int | None = None
     """A lower version to advertise though it is refused; for clients that misread a higher one."""
+    between_brokers: bool = False
+    """Served on connections of brokers only, and advertised to nobody else."""
+    forwardable: bool = False
+    """Whether a broker may send a client's request of this kind on to the controller."""
     pipelined: bool = False
     """Whether it may be taken up while earlier requests of its connection wait."""
 

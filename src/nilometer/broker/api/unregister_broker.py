@@ -38,4 +38,4 @@ def _refuse(services: Services, request: Request, error: ErrorCode, message: str
     return _respond(services, request, Outcome(error, message))
 
 
-API = ApiSpec(key=ApiKey.UNREGISTER_BROKER, versions=(0, 0), handle=handle)
+API = ApiSpec(key=ApiKey.UNREGISTER_BROKER, versions=(0, 0), handle=handle, forwardable=True)

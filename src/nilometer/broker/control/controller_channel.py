@@ -1,8 +1,9 @@
 """The way from this broker to the controller, when that is another broker: one connection, kept while it
 lasts.
 
-A request sent this way carries a client id that says so, and is never sent on by whoever receives it: a
-broker that is not (or no longer) in office refuses it, and the sender looks again who is.
+What this broker asks for itself is sent as it is; a client's request travels with its client's context. The
+broker that receives either sends it on to nobody: if it is not (or no longer) in office it refuses, and the
+sender looks again who is.
 """
 
 from __future__ import annotations
@@ -10,31 +11,51 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from nilometer.broker.control.broker_peers import BrokerPeers
 from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.request_context import RequestContext
 from nilometer.client.network.connection import Connection, ConnectionLost
-from nilometer.runtime import Runtime
+from nilometer.wire import forward_request as wire
 from nilometer.wire.errors import ErrorCode, KafkaError
-from nilometer.wire.messages import Api, Message
+from nilometer.wire.messages import Api, Message, RequestHeader, encode_request, encode_response
 
-FORWARDED_PREFIX = "forwarded-by-broker-"
 REQUEST_TIMEOUT_MS = 10_000
 
 
 class ControllerChannel:
-    def __init__(self, broker_id: int, runtime: Runtime, metadata: MetadataLog) -> None:
-        self._client_id = f"{FORWARDED_PREFIX}{broker_id}"
-        self._runtime = runtime
+    def __init__(self, broker_id: int, peers: BrokerPeers, metadata: MetadataLog) -> None:
+        self._client_id = f"forwarded-by-broker-{broker_id}"  # versions without proofs go by it
+        self._peers = peers
         self._metadata = metadata
         self._connection: Connection | None = None
+        self._connected_to = -1
         self._connecting = asyncio.Lock()
 
-    async def send(self, request: Message, *, timeout_ms: int | None = None) -> Message:
-        """A request whose type fixes its version. Raises KafkaError; what came of it is then not known.
+    async def forward(
+        self, header: RequestHeader, body: Message, context: RequestContext, *, timeout_ms: int | None = None
+    ) -> bytes:
+        """Have a client's request decided; the frame to answer it with, without its length.
 
-        ``timeout_ms``: how long the response is waited for, if that is longer than usual.
+        ``timeout_ms``: how long the response is waited for, if that is longer than usual. Raises KafkaError;
+        what came of the request is then not known.
         """
+        patience_ms = max(timeout_ms or 0, REQUEST_TIMEOUT_MS)
         connection = await self._connect()
-        return await connection.send(request, timeout_ms=max(timeout_ms or 0, REQUEST_TIMEOUT_MS))
+        if wire.KEY not in connection.versions:  # a version without proofs takes the bare request
+            answer = await connection.send(body, timeout_ms=patience_ms)
+            return encode_response(header.correlation_id, header.api_key, header.api_version, answer)[4:]
+        request = wire.ForwardedRequest(
+            principal_type=context.principal.type,
+            principal_name=context.principal.name,
+            client_address=context.client_address,
+            client_port=context.client_port,
+            listener=context.listener,
+            request=encode_request(header.correlation_id, header.client_id, body)[4:],
+        )
+        response: wire.ForwardedResponse = await connection.send(request, timeout_ms=patience_ms)
+        if response.error_code:
+            raise KafkaError(ErrorCode(response.error_code), response.message)
+        return response.response
 
     async def call(self, api_key: int, make: Callable[[Api], Message]) -> Message:
         """A request in the newest version that both brokers speak. Raises KafkaError."""
@@ -47,28 +68,30 @@ class ControllerChannel:
 
     async def _connect(self) -> Connection:
         async with self._connecting:
-            host, port = self._endpoint()
+            broker_id, host, port = self._endpoint()
             connection = self._connection
             if (
                 connection is not None
                 and not connection.closed
-                and (connection.host, connection.port) == (host, port)
+                and (self._connected_to, connection.host, connection.port) == (broker_id, host, port)
             ):
                 return connection
             if connection is not None:
                 connection.close()
-            self._connection = await Connection.open(
-                self._runtime, host, port, client_id=self._client_id, request_timeout_ms=REQUEST_TIMEOUT_MS
+            self._connection = await self._peers.connect(
+                broker_id, host, port, client_id=self._client_id, request_timeout_ms=REQUEST_TIMEOUT_MS
             )
+            self._connected_to = broker_id
             return self._connection
 
-    def _endpoint(self) -> tuple[str, int]:
+    def _endpoint(self) -> tuple[int, str, int]:
+        """The controller's id, host and port."""
         image = self._metadata.image
         broker = image.broker(image.controller_id)
         endpoint = broker.endpoint("PLAINTEXT") if broker is not None else None
         if endpoint is None:
             raise KafkaError(ErrorCode.not_controller, "no controller is known")
-        return endpoint.host, endpoint.port
+        return image.controller_id, endpoint.host, endpoint.port
 
 
-__all__ = ["FORWARDED_PREFIX", "ConnectionLost", "ControllerChannel"]
+__all__ = ["ConnectionLost", "ControllerChannel"]

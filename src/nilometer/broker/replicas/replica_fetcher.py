@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
+from nilometer.broker.control.broker_peers import BrokerPeers
 from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.replicas.replication_quota import ReplicationQuota
@@ -76,6 +77,7 @@ class ReplicaFetcher:
         locate: Locate,
         quota: ReplicationQuota,
         failures: ReplicaFailures,
+        peers: BrokerPeers,
     ) -> None:
         """``locate`` tells the leader's endpoint now, or None while it is not known."""
         self._leader_id = leader_id
@@ -84,6 +86,7 @@ class ReplicaFetcher:
         self._locate = locate
         self._quota = quota
         self._replica_failures = failures
+        self._peers = peers
         self._name = f"fetcher {lane} of broker {leader_id}"
         self._client_id = f"broker-{config.node_id}-fetcher-{lane}"
         self._followed: dict[_Key, _Followed] = {}
@@ -209,7 +212,7 @@ class ReplicaFetcher:
         if endpoint is None:
             raise KafkaError(ErrorCode.broker_not_available, f"broker {self._leader_id} is not registered")
         self._reset_session()
-        connection = await Connection.open(self._runtime, *endpoint, client_id=self._client_id)
+        connection = await self._peers.connect(self._leader_id, *endpoint, client_id=self._client_id)
         codec = connection.api(ApiKey.FETCH, VERSION_MAX)
         if codec.version < VERSION_MIN:
             connection.close()

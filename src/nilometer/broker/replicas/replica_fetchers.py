@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from nilometer.broker.control.broker_peers import BrokerPeers
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.replicas.replica_failures import ReplicaFailures
@@ -25,6 +26,7 @@ class ReplicaFetchers:
         tasks: Tasks,
         quota: ReplicationQuota,
         failures: ReplicaFailures,
+        peers: BrokerPeers,
     ) -> None:
         self._config = config
         self._runtime = runtime
@@ -32,6 +34,7 @@ class ReplicaFetchers:
         self._tasks = tasks
         self._quota = quota
         self._failures = failures
+        self._peers = peers
         self._lanes = config.integer("num.replica.fetchers")
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._runs: dict[tuple[int, int], asyncio.Task[None]] = {}
@@ -75,6 +78,7 @@ class ReplicaFetchers:
                 lambda: self._locate(leader_id),
                 self._quota,
                 self._failures,
+                self._peers,
             )
             self._fetchers[leader_id, lane] = fetcher
             self._runs[leader_id, lane] = self._tasks.service(

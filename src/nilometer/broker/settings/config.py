@@ -76,6 +76,7 @@ class BrokerConfig(Settings):
         self.replica_lag_time_max_ms = self.integer("replica.lag.time.max.ms")
         self.session_timeout_ms = self.integer("zookeeper.session.timeout.ms")
         self.coordination = self._coordination()
+        self.accepts_unproved_brokers = self.string("nilometer.inter.broker.authentication") == "accept"
         self.groups = group_config(self)
         TOPIC_CONFIG.judge({}, self.topic_defaults())
 

@@ -223,7 +223,18 @@ COORDINATION = [
     ),
 ]
 
-OWN_KEYS = [*IDENTITY, *NETWORK, *LOGS, *TOPICS, *REPLICATION, *COORDINATION, *GROUP_KEYS]
+SECURITY = [
+    _key(
+        "nilometer.inter.broker.authentication",
+        _STRING,
+        "require",
+        "Whether what only brokers ask is served to nobody else (require), or also to brokers that cannot "
+        "prove themselves (accept): for the first of two rolling restarts from a version without proofs.",
+        choices=("require", "accept"),
+    ),
+]
+
+OWN_KEYS = [*IDENTITY, *NETWORK, *LOGS, *TOPICS, *REPLICATION, *COORDINATION, *SECURITY, *GROUP_KEYS]
 
 IGNORED_KEYS = frozenset(
     {

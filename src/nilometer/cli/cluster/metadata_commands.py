@@ -25,12 +25,12 @@ DEFAULT_DATA_DIR = ".nilometer/data"
 READ_ENTRIES_MAX = 256
 FOLLOW_POLL_S = 0.1
 
-_data_dir = click.option(
+data_dir_option = click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
     help=f"The folder of `nilometer up`, or a broker's log folder.  [default: {DEFAULT_DATA_DIR}]",
 )
-_coordination = click.option(
+coordination_option = click.option(
     "--coordination",
     metavar="STORE",
     help="As the brokers' nilometer.coordination: local:/folder or zookeeper://host:port[,…][/chroot].",
@@ -43,8 +43,8 @@ def metadata() -> None:
 
 
 @metadata.command()
-@_data_dir
-@_coordination
+@data_dir_option
+@coordination_option
 @click.option("--from", "first", type=click.IntRange(0), default=0, help="Show entries from this number on.")
 @click.option("--follow", is_flag=True, help="Go on as entries are added, until Ctrl-C.")
 @json_option
@@ -54,7 +54,7 @@ def dump(data_dir: Path | None, coordination: str | None, first: int, follow: bo
     What a snapshot stands for comes as a line of its own. An entry marked "void" was written by a controller
     that had been deposed, and changed nothing.
     """
-    setting = _setting(data_dir, coordination)
+    setting = store_setting(data_dir, coordination)
 
     async def work() -> None:
         stop = asyncio.Event()
@@ -71,12 +71,12 @@ def dump(data_dir: Path | None, coordination: str | None, first: int, follow: bo
 
 
 @metadata.command()
-@_data_dir
-@_coordination
+@data_dir_option
+@coordination_option
 @click.option("--at", "number", type=click.IntRange(0), help="As of this entry; by default the newest.")
 def image(data_dir: Path | None, coordination: str | None, number: int | None) -> None:
     """Print what the metadata log amounts to, as JSON: brokers, topics, partitions, settings."""
-    setting = _setting(data_dir, coordination)
+    setting = store_setting(data_dir, coordination)
 
     async def work() -> dict[str, Any]:
         log = _Log(await open_reader(setting, Runtime.system()))
@@ -177,7 +177,7 @@ def _value(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _setting(data_dir: Path | None, coordination: str | None) -> str:
+def store_setting(data_dir: Path | None, coordination: str | None) -> str:
     """Where the store is, as brokers are told it."""
     if coordination is not None:
         if data_dir is not None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
@@ -121,8 +121,12 @@ class Connection(asyncio.BufferedProtocol):
         client_id: str = DEFAULT_CLIENT_ID,
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
         setup_timeout_ms: int = CONNECTION_SETUP_TIMEOUT_MS,
+        before_use: Callable[[Connection], Awaitable[None]] | None = None,
     ) -> Connection:
-        """Connect and ask for the broker's versions. Raises ConnectionLost, or what the broker refused."""
+        """Connect and ask for the broker's versions. Raises ConnectionLost, or what the broker refused.
+
+        ``before_use`` speaks first, and may refuse the connection by what it raises.
+        """
         connection: Connection | None = None
 
         def make() -> Connection:
@@ -134,6 +138,8 @@ class Connection(asyncio.BufferedProtocol):
             async with asyncio.timeout(setup_timeout_ms / 1000):
                 await runtime.network.connect(make, host, port)
                 assert connection is not None
+                if before_use is not None:
+                    await before_use(connection)
                 await connection._negotiate()
         except TimeoutError:
             if connection is not None:

@@ -1,0 +1,45 @@
+"""Who may ask what only brokers ask: a connection that proved to be the very broker the request names."""
+
+from __future__ import annotations
+
+import logging
+
+from nilometer.broker.api.spec import Request
+from nilometer.broker.services import Services
+
+logger = logging.getLogger("nilometer.broker")
+
+OLD_FORWARDED_PREFIX = "forwarded-by-broker-"
+"""The client id of a forwarding broker whose version has no proofs."""
+
+
+def why_not_broker(services: Services, request: Request, broker_id: int) -> str | None:
+    """Why the request may not be made as ``broker_id``; None where it may."""
+    context = request.context
+    if context.broker_id == broker_id and context.is_broker:
+        return None
+    if context.is_broker:
+        return f"broker {context.broker_id} cannot act as broker {broker_id}"
+    if services.config.accepts_unproved_brokers and not context.is_forwarded:
+        return None
+    connection = request.connection
+    if not connection.refused_as_broker:
+        connection.refused_as_broker = True
+        logger.warning(
+            "Refused %s as broker %d from %s:%d, which has not proved to be a broker of this cluster",
+            request.api.key.name,
+            broker_id,
+            context.client_address,
+            context.client_port,
+        )
+    return "Only a broker of this cluster may ask this."
+
+
+def comes_from_broker(services: Services, request: Request) -> bool:
+    """Whether a broker sent it, which looked for the controller itself: it is not sent on once more."""
+    context = request.context
+    if context.is_broker or context.is_forwarded:
+        return True
+    return services.config.accepts_unproved_brokers and (request.header.client_id or "").startswith(
+        OLD_FORWARDED_PREFIX
+    )

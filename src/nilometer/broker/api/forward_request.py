@@ -1,0 +1,70 @@
+"""ForwardRequest (Nilometer's own): a broker sends a client's request on to the controller, with who asked.
+
+Decided under the client's context, never the broker's: what only brokers may ask is refused in here. A broker
+that is not in office answers NOT_CONTROLLER, and the sender looks again who is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+from nilometer.broker.api.spec import ApiSpec, Request, spawn
+from nilometer.broker.connection import Reply
+from nilometer.broker.request_context import Principal, RequestContext
+from nilometer.broker.services import Services
+from nilometer.wire import forward_request as wire
+from nilometer.wire import messages
+from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage
+
+FRAME_LENGTH_BYTES = 4
+
+
+def api_over(specs: Iterable[ApiSpec]) -> ApiSpec:
+    """The API that carries requests of those ``specs`` which are forwardable."""
+    carried = {int(spec.key): spec for spec in specs if spec.forwardable}
+
+    def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+        if not request.context.is_broker:
+            why = "Only a broker of this cluster may ask this."
+            return _refuse(request, ErrorCode.cluster_authorization_failed, why)
+        try:
+            spec, inner = _inner(carried, request)
+        except MalformedMessage as problem:
+            return _refuse(request, ErrorCode.invalid_request, problem.message)
+        return spawn(services, _answer(services, request, spec, inner))
+
+    return ApiSpec(key=wire.KEY, versions=(0, 0), handle=handle, between_brokers=True)
+
+
+def _inner(carried: Mapping[int, ApiSpec], request: Request) -> tuple[ApiSpec, Request]:
+    """Raises MalformedMessage."""
+    body: wire.ForwardedRequest = request.body
+    header = messages.decode_request_header(body.request)
+    spec = carried.get(header.api_key)
+    if spec is None or not spec.serves(header.api_version):
+        raise MalformedMessage(f"API {header.api_key} version {header.api_version} is not forwarded")
+    header, inner = messages.decode_request(body.request)
+    context = RequestContext(
+        principal=Principal(body.principal_type, body.principal_name),
+        client_address=body.client_address,
+        client_port=body.client_port,
+        listener=body.listener,
+        forwarded_by=request.context.broker_id,
+    )
+    api = messages.api(header.api_key, header.api_version)
+    return spec, Request(header, inner, api, request.connection, context)
+
+
+async def _answer(services: Services, request: Request, spec: ApiSpec, inner: Request) -> Reply:
+    try:
+        reply = spec.handle(services, inner)
+        frame = await reply if isinstance(reply, asyncio.Future) else reply
+    except KafkaError as problem:
+        return _refuse(request, problem.code, problem.message)
+    assert frame is not None, "every forwardable request has an answer"
+    return request.respond(response=b"".join(frame)[FRAME_LENGTH_BYTES:])
+
+
+def _refuse(request: Request, error: ErrorCode, message: str) -> Reply:
+    return request.respond(error_code=int(error), message=message)

@@ -1,0 +1,92 @@
+"""ProveBroker (Nilometer's own): a connection becomes one of a broker of this cluster.
+
+One attempt for each connection; a proof that is wrong ends it. What proofs cover is in
+:mod:`nilometer.cluster.broker_proof`; the other side is :mod:`nilometer.broker.control.broker_peers`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+
+from nilometer.broker.api.spec import ApiSpec, Request, spawn
+from nilometer.broker.connection import CloseConnection, Reply
+from nilometer.broker.request_context import Principal
+from nilometer.broker.services import Services
+from nilometer.cluster.broker_proof import NONCE_BYTES, ProofExchange, Side, broker_proof, is_proof
+from nilometer.wire import prove_broker as wire
+from nilometer.wire.errors import ErrorCode
+
+logger = logging.getLogger("nilometer.broker")
+
+
+def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    body: wire.ProveBrokerRequest = request.body
+    if body.proof:
+        return _finish(request, body)
+    if (refused := _refusal(services, request, body)) is not None:
+        error, message = refused
+        return request.respond(error_code=int(error), message=message)
+    return spawn(services, _begin(services, request, body))
+
+
+def _refusal(
+    services: Services, request: Request, body: wire.ProveBrokerRequest
+) -> tuple[ErrorCode, str] | None:
+    own = services.broker_id
+    if body.cluster_id != services.cluster_id:
+        return ErrorCode.inconsistent_cluster_id, f"this is a broker of cluster {services.cluster_id}"
+    if body.expected_broker_id != own:
+        return ErrorCode.invalid_request, f"this is broker {own}, not {body.expected_broker_id}"
+    if body.broker_id < 0 or body.broker_id == own:
+        return ErrorCode.invalid_request, f"broker {body.broker_id} cannot connect to broker {own}"
+    if len(body.nonce) != NONCE_BYTES:
+        return ErrorCode.invalid_request, f"the nonce has {len(body.nonce)} bytes instead of {NONCE_BYTES}"
+    if request.connection.proof_begun:
+        return ErrorCode.invalid_request, "this connection has begun a proof before"
+    return None
+
+
+async def _begin(services: Services, request: Request, body: wire.ProveBrokerRequest) -> Reply:
+    connection = request.connection
+    connection.proof_begun = True
+    keeper = services.secrets
+    secret = await keeper.numbered(body.secret_number) or keeper.secrets.current
+    exchange = ProofExchange(
+        services.cluster_id,
+        body.broker_id,
+        services.broker_id,
+        body.nonce,
+        services.runtime.entropy.bytes(NONCE_BYTES),
+    )
+    connection.pending_proof = exchange, secret
+    return request.respond(
+        secret_number=secret.number,
+        nonce=exchange.acceptor_nonce,
+        proof=broker_proof(secret, Side.ACCEPTOR, exchange),
+    )
+
+
+def _finish(request: Request, body: wire.ProveBrokerRequest) -> Reply:
+    connection, context = request.connection, request.context
+    pending, connection.pending_proof = connection.pending_proof, None
+    if pending is None:
+        raise CloseConnection("a proof to which no nonce was given")
+    exchange, secret = pending
+    if not is_proof(secret, Side.INITIATOR, exchange, body.proof):
+        logger.warning(
+            "%s:%d claims to be broker %d, and its proof is wrong: it is no broker of this cluster",
+            context.client_address,
+            context.client_port,
+            exchange.initiator_id,
+        )
+        raise CloseConnection(f"the proof to be broker {exchange.initiator_id} is wrong")
+    broker_id = exchange.initiator_id
+    connection.context = dataclasses.replace(
+        context, broker_id=broker_id, principal=Principal("Broker", str(broker_id))
+    )
+    return request.respond()
+
+
+API = ApiSpec(key=wire.KEY, versions=(0, 0), handle=handle, between_brokers=True)

@@ -1,0 +1,117 @@
+"""Connections to other brokers: each side proves to the other that it is a broker of this cluster.
+
+Nothing else is sent before the other side's proof is right, so a process that took over a broker's port gets
+nothing. The proof's rules are in :mod:`nilometer.cluster.broker_proof`.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from nilometer.broker.control.secret_keeper import SecretKeeper
+from nilometer.client.network.connection import REQUEST_TIMEOUT_MS, Connection, ConnectionLost
+from nilometer.cluster.broker_proof import NONCE_BYTES, ProofExchange, Side, broker_proof, is_proof
+from nilometer.runtime import Runtime
+from nilometer.wire import prove_broker as wire
+from nilometer.wire.errors import KafkaError
+
+logger = logging.getLogger("nilometer.broker")
+
+
+class PeerNotProved(ConnectionLost):
+    """The other side is no broker of this cluster, or does not take this one for one. Nothing was asked."""
+
+
+class PeerDoesNotAnswer(PeerNotProved):
+    """It ended the connection instead: that is what brokers do which do not know of proofs."""
+
+
+class BrokerPeers:
+    def __init__(
+        self,
+        broker_id: int,
+        cluster_id: str,
+        runtime: Runtime,
+        secrets: SecretKeeper,
+        *,
+        accept_unproved: bool,
+    ) -> None:
+        """``accept_unproved``: brokers of versions without proofs are spoken to as well."""
+        self._broker_id = broker_id
+        self._cluster_id = cluster_id
+        self._runtime = runtime
+        self._secrets = secrets
+        self._accept_unproved = accept_unproved
+        self._warned: dict[int, None] = {}
+
+    async def connect(
+        self,
+        broker_id: int,
+        host: str,
+        port: int,
+        *,
+        client_id: str,
+        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
+    ) -> Connection:
+        """A proved connection to ``broker_id``. Raises KafkaError: PeerNotProved, ConnectionLost."""
+
+        async def prove(connection: Connection) -> None:
+            await self._prove(broker_id, connection)
+
+        try:
+            return await Connection.open(
+                self._runtime,
+                host,
+                port,
+                client_id=client_id,
+                request_timeout_ms=request_timeout_ms,
+                before_use=prove,
+            )
+        except PeerDoesNotAnswer as problem:
+            if not self._accept_unproved:
+                raise
+            self._warn(broker_id, problem)
+        return await Connection.open(
+            self._runtime, host, port, client_id=client_id, request_timeout_ms=request_timeout_ms
+        )
+
+    async def _prove(self, broker_id: int, connection: Connection) -> None:
+        nonce = self._runtime.entropy.bytes(NONCE_BYTES)
+        try:
+            answer = await self._ask(
+                connection,
+                wire.ProveBrokerRequest(
+                    cluster_id=self._cluster_id,
+                    broker_id=self._broker_id,
+                    expected_broker_id=broker_id,
+                    secret_number=self._secrets.secrets.current.number,
+                    nonce=nonce,
+                ),
+            )
+        except ConnectionLost as problem:
+            raise PeerDoesNotAnswer(
+                f"broker {broker_id} at {connection.host}:{connection.port} did not prove itself "
+                f"({problem.message}); while it runs a version that cannot, both sides need "
+                "nilometer.inter.broker.authentication=accept"
+            ) from None
+        exchange = ProofExchange(self._cluster_id, self._broker_id, broker_id, nonce, answer.nonce)
+        secret = await self._secrets.numbered(answer.secret_number)
+        if secret is None or not is_proof(secret, Side.ACCEPTOR, exchange, answer.proof):
+            what = f"{connection.host}:{connection.port} is not broker {broker_id} of this cluster"
+            logger.warning("%s: its proof is wrong. Nothing is sent to it.", what)
+            raise PeerNotProved(f"{what}: its proof is wrong")
+        own = broker_proof(secret, Side.INITIATOR, exchange)
+        await self._ask(connection, wire.ProveBrokerRequest(proof=own))
+
+    async def _ask(
+        self, connection: Connection, request: wire.ProveBrokerRequest
+    ) -> wire.ProveBrokerResponse:
+        response: wire.ProveBrokerResponse = await connection.send(request)
+        if response.error_code:
+            raise PeerNotProved(f"{connection.host}:{connection.port} refused: {response.message}")
+        return response
+
+    def _warn(self, broker_id: int, problem: KafkaError) -> None:
+        if broker_id not in self._warned:
+            self._warned[broker_id] = None
+            logger.warning("Going on without a proof: %s", problem.message)

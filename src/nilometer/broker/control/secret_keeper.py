@@ -1,0 +1,120 @@
+"""The cluster's secret, as this broker knows it: made if there is none yet, and read again while it runs.
+
+A rotation is noticed by looking every few seconds, and at once where another broker names a secret that is
+not known here.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from nilometer.cluster.cluster_secret import (
+    KEY_BYTES,
+    ClusterSecret,
+    ClusterSecrets,
+    UnreadableSecret,
+    decode_secrets,
+    encode_secrets,
+)
+from nilometer.coordination.store import (
+    CoordinationError,
+    CoordinationStore,
+    OutcomeUnknown,
+    StoreDamaged,
+    StoredSecret,
+)
+from nilometer.runtime import Entropy, Runtime
+
+logger = logging.getLogger("nilometer.broker")
+
+LOOK_EVERY_MS = 10_000
+LOOK_AGAIN_AFTER_MS = 1_000
+"""However often strangers name secrets that are not known here, the store is asked no more often."""
+
+
+class SecretKeeper:
+    def __init__(self, store: CoordinationStore, runtime: Runtime) -> None:
+        self._store = store
+        self._clock = runtime.clock
+        self._entropy = runtime.entropy
+        self._secrets: ClusterSecrets | None = None
+        self._looked_ms = 0
+        self._trouble = ""
+
+    @property
+    def secrets(self) -> ClusterSecrets:
+        assert self._secrets is not None, "known once open"
+        return self._secrets
+
+    async def open(self) -> None:
+        """Raises CoordinationError."""
+        self._secrets = await find_or_make_secrets(self._store, self._entropy)
+
+    async def refresh(self) -> None:
+        """Read the store, unless it was read just now."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._looked_ms < LOOK_AGAIN_AFTER_MS:
+            return
+        self._looked_ms = now_ms
+        try:
+            stored = await self._store.read_secret()
+            self._take(None if stored is None else _decoded(stored))
+        except CoordinationError as problem:
+            self._warn(str(problem))
+
+    async def numbered(self, number: int) -> ClusterSecret | None:
+        """The accepted secret of that number, which another broker named."""
+        if number > self.secrets.current.number:
+            await self.refresh()
+        return self.secrets.numbered(number)
+
+    def _take(self, found: ClusterSecrets | None) -> None:
+        known = self.secrets
+        if found is None or found.current.number < known.current.number:
+            self._warn("the cluster's secret is gone from the store; the one known so far stays in use")
+            return
+        self._trouble = ""
+        if found != known:
+            logger.info("The cluster's secret was rotated: number %d is current", found.current.number)
+            self._secrets = found
+
+    def _warn(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            logger.warning("The cluster's secret cannot be read again: %s", trouble)
+
+
+async def find_or_make_secrets(store: CoordinationStore, entropy: Entropy) -> ClusterSecrets:
+    """The first to come makes them. Raises CoordinationError."""
+    while True:
+        stored = await store.read_secret()
+        if stored is not None:
+            return _decoded(stored)
+        await _put(store, 0, ClusterSecrets.first(entropy.bytes(KEY_BYTES)))
+
+
+async def rotate_secrets(store: CoordinationStore, entropy: Entropy) -> ClusterSecrets:
+    """Make another current secret; the one that was stays accepted. Raises CoordinationError."""
+    while True:
+        before = await find_or_make_secrets(store, entropy)
+        after = before.rotated(entropy.bytes(KEY_BYTES))
+        if await _put(store, after.current.number, after):
+            return after
+
+
+async def _put(store: CoordinationStore, number: int, secrets: ClusterSecrets) -> bool:
+    try:
+        return await store.put_secret(number, encode_secrets(secrets))
+    except OutcomeUnknown:
+        stored = await store.read_secret()
+        return stored is not None and stored.number == number and _decoded(stored) == secrets
+
+
+def _decoded(stored: StoredSecret) -> ClusterSecrets:
+    try:
+        secrets = decode_secrets(stored.data)
+    except UnreadableSecret as problem:
+        raise StoreDamaged(str(problem)) from problem
+    if secrets.current.number != stored.number:
+        raise StoreDamaged(f"the cluster's secret is kept as number {stored.number} and says another one")
+    return secrets

@@ -1,0 +1,46 @@
+"""Who asks: what every request carries beside its bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+NO_BROKER = -1
+
+
+class Principal(NamedTuple):
+    """Who authenticated, in Kafka's form ``type:name``."""
+
+    type: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.type}:{self.name}"
+
+
+ANONYMOUS = Principal("User", "ANONYMOUS")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestContext:
+    """Of a connection; of a forwarded request, that of the client which asked first."""
+
+    principal: Principal = ANONYMOUS
+    client_address: str = ""
+    client_port: int = 0
+    listener: str = ""
+    broker_id: int = NO_BROKER
+    """The broker that the connection has proved to be (:mod:`nilometer.cluster.broker_proof`)."""
+    forwarded_by: int = NO_BROKER
+    """The broker that was asked first and sent the request on."""
+
+    @property
+    def is_broker(self) -> bool:
+        return self.broker_id != NO_BROKER
+
+    @property
+    def is_forwarded(self) -> bool:
+        return self.forwarded_by != NO_BROKER
+
+
+NOBODY = RequestContext()

@@ -1,0 +1,44 @@
+"""``nilometer rotate-secret``: another secret by which the brokers of a cluster know each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from nilometer.cli.cluster.metadata_commands import coordination_option, data_dir_option, store_setting
+from nilometer.cli.cluster_options import run_async
+from nilometer.coordination import CoordinationError, make_store, open_reader
+from nilometer.runtime import Runtime
+
+
+@click.command("rotate-secret")
+@data_dir_option
+@coordination_option
+def rotate_secret(data_dir: Path | None, coordination: str | None) -> None:
+    """Make another secret by which the brokers of a cluster know each other.
+
+    Brokers notice within seconds, and none restarts. The secret before stays accepted until the next
+    rotation: rotate twice, with half a minute in between, to shut out somebody who may have read it.
+    Connections that were made before stay open: restart the brokers one by one to end them.
+    """
+    setting = store_setting(data_dir, coordination)
+    try:
+        number = run_async(_rotate(setting))
+    except CoordinationError as problem:
+        raise click.ClickException(str(problem)) from None
+    click.echo(f"Secret {number} is current now; secret {number - 1} is accepted until the next rotation.")
+
+
+async def _rotate(setting: str) -> int:
+    from nilometer.broker.control.secret_keeper import rotate_secrets
+
+    runtime = Runtime.system()
+    reader = await open_reader(setting, runtime)  # refuses where there is no store: none is made here
+    await reader.close()
+    store = make_store(setting, runtime, local_folder="")
+    await store.open()
+    try:
+        return (await rotate_secrets(store, runtime.entropy)).current.number
+    finally:
+        await store.close()

@@ -1,0 +1,61 @@
+"""The proof that two processes are brokers of one cluster: HMAC-SHA256 over what both of them said.
+
+    initiator ── its id, the id it expects, its nonce ──────────▶ acceptor
+    initiator ◀── the acceptor's nonce and proof ───────────────  acceptor
+    initiator ── its proof, once the acceptor's is right ───────▶ acceptor
+
+A proof covers the protocol's name, the side that gives it, the cluster id, both broker ids, both nonces and
+the secret's number. So a proof of one side is none of the other (no reflection), none in another exchange (no
+replay), between other brokers or in another cluster. It says who the peer was when it connected, and nothing
+of the bytes that follow: only TLS can do that.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import hmac
+from dataclasses import dataclass
+
+from nilometer.cluster.cluster_secret import ClusterSecret
+
+NONCE_BYTES = 32
+PROOF_BYTES = 32
+_PROTOCOL = b"nilometer broker proof, version 0"
+
+
+class Side(enum.Enum):
+    INITIATOR = b"initiator"
+    ACCEPTOR = b"acceptor"
+
+
+@dataclass(frozen=True, slots=True)
+class ProofExchange:
+    """What both sides said. Two exchanges are equal only if the nonces were repeated."""
+
+    cluster_id: str
+    initiator_id: int
+    acceptor_id: int
+    initiator_nonce: bytes
+    acceptor_nonce: bytes
+
+
+def broker_proof(secret: ClusterSecret, side: Side, exchange: ProofExchange) -> bytes:
+    """What ``side`` shows to the other."""
+    parts = (
+        _PROTOCOL,
+        side.value,
+        exchange.cluster_id.encode(),
+        exchange.initiator_id.to_bytes(8, "big", signed=True),
+        exchange.acceptor_id.to_bytes(8, "big", signed=True),
+        exchange.initiator_nonce,
+        exchange.acceptor_nonce,
+        secret.number.to_bytes(8, "big", signed=True),
+    )
+    framed = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+    return hmac.new(secret.key, framed, hashlib.sha256).digest()
+
+
+def is_proof(secret: ClusterSecret, side: Side, exchange: ProofExchange, proof: bytes) -> bool:
+    """Whether ``proof`` is what ``side`` shows; the time it takes does not tell how much of it is right."""
+    return hmac.compare_digest(broker_proof(secret, side, exchange), proof)

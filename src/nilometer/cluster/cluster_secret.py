@@ -1,0 +1,80 @@
+"""The secret of a cluster: what its brokers know and clients do not.
+
+Kept in the coordination store beside the metadata log, never in it. There are two at a time: rotating makes a
+new current one, and the one before stays accepted until the next rotation, so that brokers which have not
+read the new one yet are still known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+KEY_BYTES = 32
+FORMAT = 1
+
+
+class UnreadableSecret(Exception):
+    """What the store holds is no secret that this version can read; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSecret:
+    number: int
+    """Counted from 0; each rotation makes the next one."""
+    key: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSecrets:
+    current: ClusterSecret
+    previous: ClusterSecret | None = None
+
+    @classmethod
+    def first(cls, key: bytes) -> ClusterSecrets:
+        return cls(ClusterSecret(0, key))
+
+    def rotated(self, key: bytes) -> ClusterSecrets:
+        return ClusterSecrets(ClusterSecret(self.current.number + 1, key), self.current)
+
+    def numbered(self, number: int) -> ClusterSecret | None:
+        """The accepted secret of that number."""
+        for secret in (self.current, self.previous):
+            if secret is not None and secret.number == number:
+                return secret
+        return None
+
+
+class _Document(msgspec.Struct, frozen=True, kw_only=True):
+    format: int
+    number: int
+    current: bytes
+    previous: bytes | None = None
+
+
+def encode_secrets(secrets: ClusterSecrets) -> bytes:
+    previous = None if secrets.previous is None else secrets.previous.key
+    return msgspec.json.encode(
+        _Document(
+            format=FORMAT, number=secrets.current.number, current=secrets.current.key, previous=previous
+        )
+    )
+
+
+def decode_secrets(data: bytes) -> ClusterSecrets:
+    """Raises UnreadableSecret; its message never contains a key."""
+    try:
+        found = msgspec.json.decode(data, type=_Document)
+    except msgspec.MsgspecError:
+        raise UnreadableSecret("the cluster secret is not readable") from None
+    if found.format > FORMAT:
+        raise UnreadableSecret(
+            f"the cluster secret has format {found.format}, but this version knows none above {FORMAT}"
+        )
+    keys = (found.current, found.current if found.previous is None else found.previous)
+    if found.number < 0 or any(len(key) != KEY_BYTES for key in keys):
+        raise UnreadableSecret("the cluster secret is incomplete")
+    current = ClusterSecret(found.number, found.current)
+    previous = None if found.previous is None else ClusterSecret(found.number - 1, found.previous)
+    return ClusterSecrets(current, previous)
