@@ -25,6 +25,8 @@ logger = logging.getLogger("nilometer.broker")
 
 READ_ENTRIES_MAX = 256
 ENTRIES_BETWEEN_SNAPSHOTS = 4096
+BYTES_BETWEEN_SNAPSHOTS = 20 * 1024 * 1024
+"""Entries may be large: with thousands of partitions the death of a broker is a megabyte."""
 
 Subscriber = Callable[[ImageDelta, ClusterImage], None]
 BeforeEntry = Callable[[Entry, ClusterImage], Awaitable[None]]
@@ -40,6 +42,7 @@ class MetadataLog:
         self._preparers: list[tuple[BeforeEntry, BeforeReload]] = []
         self._folding = asyncio.Lock()
         self._snapshot_number = 0
+        self._bytes_since_snapshot = 0
         self.entry_bytes: dict[int, bytes] = {}
         """The newest entries as they stand in the store, for their authors to recognise."""
 
@@ -90,11 +93,15 @@ class MetadataLog:
     async def maybe_write_snapshot(self) -> None:
         """Let a snapshot stand for the entries so far, where there are many. The controller's duty."""
         number = self.image.number + 1
-        if number - self._snapshot_number >= ENTRIES_BETWEEN_SNAPSHOTS:
+        if (
+            number - self._snapshot_number >= ENTRIES_BETWEEN_SNAPSHOTS
+            or self._bytes_since_snapshot >= BYTES_BETWEEN_SNAPSHOTS
+        ):
             data = encode_snapshot(self.image.snapshot())
             if await self._store.write_snapshot(number, data):
                 logger.info("Wrote a snapshot of the metadata below entry %d", number)
             self._snapshot_number = number
+            self._bytes_since_snapshot = 0
 
     async def _load_snapshot(self) -> None:
         snapshot = await self._store.read_snapshot()
@@ -105,6 +112,7 @@ class MetadataLog:
             await before_reload(image)
         self.image = image
         self._snapshot_number = snapshot.number
+        self._bytes_since_snapshot = 0
         for on_reload in self._reload_subscribers:
             on_reload(self.image)
 
@@ -114,6 +122,7 @@ class MetadataLog:
             for before_entry, _ in self._preparers:
                 await before_entry(entry, self.image)
         delta = self.image.apply_entry(EntryNumber(number), entry)
+        self._bytes_since_snapshot += len(data)
         self.entry_bytes[number] = data
         self.entry_bytes.pop(number - READ_ENTRIES_MAX, None)
         if not delta.accepted:

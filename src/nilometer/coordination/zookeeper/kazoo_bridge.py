@@ -25,8 +25,6 @@ from typing import Any
 
 from kazoo import exceptions as kazoo_exceptions
 from kazoo.client import KazooClient, KazooState
-from kazoo.protocol.connection import ConnectionHandler
-from kazoo.protocol.serialization import Connect
 
 from nilometer.coordination.connect_string import ConnectString
 from nilometer.coordination.zookeeper.ensemble import (
@@ -43,8 +41,16 @@ from nilometer.coordination.zookeeper.ensemble import (
     SetVersion,
     Step,
 )
+from nilometer.coordination.zookeeper.kazoo_connection import (
+    ImpatientHandler,
+    NotingConnection,
+    QuietLogger,
+)
 
 logger = logging.getLogger(__name__)
+
+UNANSWERED_FRACTION = 1 / 4
+"""Of the session timeout: a server that answers nothing for so long is left for another one."""
 
 
 def _translated(error: BaseException) -> Exception:
@@ -59,24 +65,6 @@ def _translated(error: BaseException) -> Exception:
             return SessionEnded("the session has ended")
         case _:
             return Disconnected(f"{type(error).__name__} {error}".strip())
-
-
-class _Connection(ConnectionHandler):
-    """kazoo's connection, which also notes what kazoo keeps to itself."""
-
-    server = ""
-    session_timeout_ms = 0
-    """What the server granted; 0 before the first connection."""
-
-    def _connect(self, host: str, hostip: str, port: int) -> Any:
-        self._trying = f"{host}:{port}"
-        return super()._connect(host, hostip, port)
-
-    def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
-        outcome: Any = super()._invoke(timeout, request, xid)
-        if isinstance(request, Connect) and outcome[0].time_out > 0:
-            self.server, self.session_timeout_ms = self._trying, outcome[0].time_out
-        return outcome
 
 
 class KazooBridge:
@@ -95,14 +83,16 @@ class KazooBridge:
         self._on_lost = on_lost
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="zookeeper")
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._log = QuietLogger(logging.getLogger("kazoo"))
+        self._answers = 0
         self._client: Any = KazooClient(
             hosts=",".join(where.servers),
             timeout=timeout_ms / 1000,
             connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": 0.25},
+            handler=ImpatientHandler(timeout_ms / 1000 / 2 / len(where.servers)),
+            logger=self._log,
         )
-        self._connection = _Connection(
-            self._client, self._client._conn_retry.copy(), logger=self._client.logger
-        )
+        self._connection = NotingConnection(self._client, self._client._conn_retry.copy(), logger=self._log)
         self._client._connection = self._connection
 
     @property
@@ -125,7 +115,8 @@ class KazooBridge:
             await self._loop.run_in_executor(self._threads, lambda: self._client.start(timeout=patience_s))
         except Exception as error:
             await self.stop()
-            raise Disconnected(f"no server answered within {patience_s:g} s") from error
+            why = f" ({self._log.last})" if self._log.last else ""
+            raise Disconnected(f"no server answered within {patience_s:g} s{why}") from error
 
     async def stop(self) -> None:
         def stop() -> None:
@@ -201,6 +192,7 @@ class KazooBridge:
         future: asyncio.Future[Any] = loop.create_future()
 
         def settle(outcome: Any, error: BaseException | None) -> None:
+            self._answers += 1
             if future.done():
                 return  # nobody waits any more
             if error is not None:
@@ -216,12 +208,20 @@ class KazooBridge:
             start(*arguments).rawlink(on_thread)
         except kazoo_exceptions.KazooException as error:
             raise _translated(error) from error
-        patience_s = self.session_timeout_ms / 1000
-        try:
-            async with asyncio.timeout(patience_s):
-                return await future
-        except TimeoutError as error:
-            raise Disconnected(f"no answer within {patience_s:g} s") from error
+        return await self._answer_to(future)
+
+    async def _answer_to(self, future: asyncio.Future[Any]) -> Any:
+        """Raises Disconnected when it does not come in time."""
+        patience_s, before = self.session_timeout_ms / 1000, self._answers
+        await asyncio.wait((future,), timeout=patience_s * UNANSWERED_FRACTION)
+        if not future.done() and self._answers == before and self._client.connected:
+            logger.warning("ZooKeeper server %s does not answer: trying another one", self.server)
+            self._connection.leave()
+        await asyncio.wait((future,), timeout=patience_s * (1 - UNANSWERED_FRACTION))
+        if not future.done():
+            future.cancel()
+            raise Disconnected(f"no answer within {patience_s:g} s")
+        return future.result()
 
     # ---- from kazoo's threads to the loop
 
@@ -229,11 +229,27 @@ class KazooBridge:
         return (lambda event: self._on_loop(watch)) if watch is not None else None
 
     def _on_state(self, state: str) -> None:
-        logger.info("ZooKeeper connection: %s", state)
         if state == KazooState.CONNECTED:
+            logger.info(
+                "Connected to ZooKeeper server %s: session 0x%x, timeout %d ms",
+                self.server,
+                self.session_id,
+                self.session_timeout_ms,
+            )
             self._on_loop(self._on_connected)
         elif state == KazooState.LOST:
+            logger.warning(
+                "ZooKeeper server %s says that session 0x%x has expired",
+                self._connection.trying,
+                self.session_id,
+            )
             self._on_loop(self._on_lost)
+        else:
+            logger.warning(
+                "Lost the connection to ZooKeeper server %s: %s; trying others",
+                self.server,
+                self._log.last or "closed",
+            )
 
     def _on_loop(self, callback: Callable[..., None], *arguments: Any) -> None:
         assert self._loop is not None

@@ -63,6 +63,7 @@ class Registration:
         self._nonces: set[str] = set()
         """Of all nodes that this process put, or may have put, in place."""
         self._connected = asyncio.Event()
+        self._doubted = False
 
     async def register(self, broker_id: int, payload: bytes) -> ZooKeeperSession:
         """Raises BrokerIdInUse, Disconnected."""
@@ -224,6 +225,9 @@ class Registration:
         except SessionEnded:
             session.lose(SILENCE)
         except Disconnected as error:
-            logger.warning("Session %s could not be confirmed: %s", session.name, error)
+            level = logging.DEBUG if self._doubted else logging.WARNING  # one line for each doubt
+            logger.log(level, "Session %s could not be confirmed: %s", session.name, error)
+            self._doubted = True
         else:
             session.confirm(asked_ms)
+            self._doubted = False

@@ -1,0 +1,82 @@
+"""kazoo's connection to one server after the other, with what kazoo itself does not do or say.
+
+- The timeout that a server granted, and which server is in use.
+- No server that is out of reach costs the whole session: there is time to try the others.
+- kazoo's own log lines (hundreds, while no server answers) are for debugging: the bridge says what counts.
+"""
+
+# kazoo has no type hints.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import MutableMapping
+from typing import Any
+
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.serialization import Connect
+
+BOTH_WAYS = 2
+"""SHUT_RDWR"""
+
+
+class QuietLogger(logging.LoggerAdapter[logging.Logger]):
+    """All but errors, for debugging."""
+
+    last = ""
+    """Why the last attempt to connect failed, or the connection ended."""
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        if level == logging.WARNING and str(msg).startswith("Connection "):
+            self.last = str(msg) % args if args else str(msg)
+        super().log(level if level > logging.WARNING else min(level, logging.DEBUG), msg, *args, **kwargs)
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        return msg, kwargs
+
+
+class ImpatientHandler(SequentialThreadingHandler):
+    """kazoo would wait for a connection as long as a session lasts."""
+
+    def __init__(self, connect_timeout_s: float) -> None:
+        super().__init__()
+        self._connect_timeout_s = connect_timeout_s
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        kwargs["timeout"] = min(kwargs["timeout"], self._connect_timeout_s)
+        return super().create_connection(*args, **kwargs)
+
+
+class NotingConnection(ConnectionHandler):
+    server = ""
+    session_timeout_ms = 0
+    """What the server granted; 0 before the first connection."""
+    trying = ""
+    _left = ""
+
+    def leave(self) -> None:
+        """Give up the server in use, and try the others first. From any thread."""
+        self._left = self.server
+        connection: Any = self._socket
+        if connection is not None:
+            with contextlib.suppress(OSError):  # it is being closed
+                connection.shutdown(BOTH_WAYS)
+
+    def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
+        found: list[tuple[str, str, int]] = super()._expand_client_hosts()
+        return sorted(found, key=lambda server: f"{server[0]}:{server[2]}" == self._left)
+
+    def _connect(self, host: str, hostip: str, port: int) -> Any:
+        self.trying = f"{host}:{port}"
+        return super()._connect(host, hostip, port)
+
+    def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
+        outcome: Any = super()._invoke(timeout, request, xid)
+        if isinstance(request, Connect) and outcome[0].time_out > 0:
+            self.server, self.session_timeout_ms = self.trying, outcome[0].time_out
+            self._left = ""
+        return outcome

@@ -1,0 +1,73 @@
+"""The connection to one ZooKeeper server after the other: what is logged of it, and when it is given up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from nilometer.coordination import make_store
+from nilometer.runtime import Runtime
+from support.zookeeper_server import ZooKeeperServer, running_ensemble
+
+SESSION_TIMEOUT_MS = 4000
+
+
+async def _until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not is_so():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+def test_servers_that_hang_and_die_are_left_and_named(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    def said(text: str) -> list[str]:
+        return [line for line in caplog.messages if text in line]
+
+    def server_in_use() -> ZooKeeperServer:
+        (port,) = [line.split()[4].strip(":").split(":")[1] for line in said("Connected to ZooKeeper")][-1:]
+        return next(server for server in ensemble.servers if server.port == int(port))
+
+    async def story() -> None:
+        store = make_store(
+            f"zookeeper://{ensemble.hosts}/connection",
+            Runtime.system(),
+            local_folder="",
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+        )
+        await store.open()
+        session = await store.register(1, b"")
+        hung = server_in_use()
+        hung.signal(signal.SIGSTOP)
+        await _until(lambda: len(said("Connected to ZooKeeper")) == 2)
+        assert said(f"ZooKeeper server 127.0.0.1:{hung.port} does not answer: trying another one")
+        assert server_in_use() is not hung
+        await _until(session.is_live)
+        hung.signal(signal.SIGCONT)
+        for server in ensemble.servers:
+            server.kill()
+        last = server_in_use()
+        await _until(lambda: bool(said(f"Lost the connection to ZooKeeper server 127.0.0.1:{last.port}")))
+        await _until(lambda: not session.is_live())
+        await store.close()
+
+    with running_ensemble(3) as ensemble:
+        asyncio.run(story())
+    talk = [record for record in caplog.records if record.name.startswith(("kazoo", "nilometer"))]
+    assert not [record.getMessage() for record in talk if record.name.startswith("kazoo")]
+    assert len(talk) < 20, "\n".join(record.getMessage() for record in talk)
+
+
+def test_who_reaches_no_server_says_why() -> None:
+    async def story() -> None:
+        store = make_store(
+            "zookeeper://127.0.0.1:1/x", Runtime.system(), local_folder="", session_timeout_ms=1000
+        )
+        with pytest.raises(Exception, match=r"127.0.0.1:1/x cannot be reached.*Connection refused"):
+            await store.open()
+
+    asyncio.run(story())
