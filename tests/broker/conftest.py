@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from nilometer.wire.api_keys import ApiKey
 from support.apache_kafka import ApacheKafka
+from support.cluster_shell import Shell
 from support.coordinator_moves import OFFSETS_TOPIC, TOPIC
 from support.nilometer_broker import NilometerBroker
 from support.nilometer_cluster import NilometerCluster
@@ -71,3 +73,13 @@ def groups_cluster(_groups_cluster: NilometerCluster) -> NilometerCluster:
         _groups_cluster.start()
     _groups_cluster.wait_full_isr(OFFSETS_TOPIC)
     return _groups_cluster
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    shell = Shell(tmp_path / "cluster")
+    yield shell
+    if shell.data_dir.exists():
+        shell.run("down")
+        assert [broker["state"] for broker in shell.brokers()] == ["down"] * len(shell.brokers())
+    assert not shell.processes(), "none runs that the folder does not know of"

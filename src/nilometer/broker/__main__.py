@@ -14,6 +14,7 @@ def main() -> int:
     parser.add_argument("--config", type=Path, help="a server.properties file")
     parser.add_argument("--override", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--ready-fd", type=int, help="where to write host:port once ready")
+    parser.add_argument("--status-file", type=Path, help="where to say why clients are not served")
     arguments = parser.parse_args()
     overrides: dict[str, str] = {}
     for item in arguments.override:
@@ -21,7 +22,7 @@ def main() -> int:
         if not separator or not key.strip():
             parser.error(f"--override takes KEY=VALUE, not {item!r}")
         overrides[key.strip()] = value.strip()
-    return run_broker(arguments.config, overrides, arguments.ready_fd)
+    return run_broker(arguments.config, overrides, arguments.ready_fd, arguments.status_file)
 
 
 if __name__ == "__main__":

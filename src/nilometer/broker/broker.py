@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from nilometer.broker import life_marker
 from nilometer.broker.api.dispatcher import RequestDispatcher
@@ -93,8 +93,11 @@ class Broker:
         then, the one that the data tells of. Never another process's, though that may bear the same id."""
         self._receive_reserve = Reserve()
         self._stopping = asyncio.Event()
+        self._give_up_start: Callable[[], object] = lambda: None
         self._last_progress_ms = 0
         self.failure: str | None = None
+        self.fenced: str | None = None
+        """Why this broker serves nothing until it is restarted: its process stays, and says so."""
 
     @property
     def endpoint(self) -> Endpoint:
@@ -110,6 +113,18 @@ class Broker:
 
     async def start(self) -> None:
         """Come up; returns when clients are served. Raises StartFailed."""
+        coming_up = asyncio.ensure_future(self._come_up())
+        self._give_up_start = coming_up.cancel
+        try:
+            await coming_up
+        except asyncio.CancelledError:
+            if self.failure is None:
+                raise
+            raise StartFailed(self.failure) from None
+        if self.failure is not None:
+            raise StartFailed(self.failure)
+
+    async def _come_up(self) -> None:
         try:
             await self._listen()
             logs = await self._open_logs()
@@ -138,11 +153,7 @@ class Broker:
     async def stop(self) -> None:
         """Go down cleanly. Safe at any point of coming up."""
         await self._hand_over()
-        if self._listener is not None:
-            self._listener.close()
-        if self._dispatcher is not None:
-            for connection in list(self._dispatcher.connections):
-                connection.close()
+        self._end_connections()
         if self._replicas is not None:
             self._replicas.stop()
         if self._channel is not None:
@@ -154,11 +165,28 @@ class Broker:
         if self._store is not None:
             await self._store.close()
 
+    def _end_connections(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        if self._dispatcher is not None:
+            for connection in list(self._dispatcher.connections):
+                connection.close()
+
     def fail(self, reason: str) -> None:
         """This broker must not go on."""
         logger.critical("%s", reason)
-        self.failure = reason
+        self.failure = self.failure or reason
         self._stopping.set()
+        self._give_up_start()
+
+    def fence(self, reason: str) -> None:
+        """This broker leads nothing, follows nothing and serves nobody from here on: it would act on metadata
+        that the others have left behind. Its session ends when it stops, and the others go on without it."""
+        if self._replicas is not None:
+            self._replicas.resign_all()
+        self._end_connections()
+        self.fenced = reason
+        self.fail(f"This broker is fenced: {reason}")
 
     # ── coming up ───────────────────────────────────────────────────────────────────────────────
     async def _listen(self) -> None:
@@ -234,6 +262,7 @@ class Broker:
         unproved = config.accepts_unproved_brokers
         peers = BrokerPeers(config.node_id, store.cluster_id, runtime, secrets, accept_unproved=unproved)
         self._metadata = metadata = MetadataLog(store)
+        metadata.on_blocked = self.fence
         controller = Controller(config.node_id, store, metadata)
         self._checkpoints = checkpoints = CheckpointWriter(
             runtime, logs, self._tasks, self._on_directory_failure

@@ -1,6 +1,6 @@
 """A broker as an operating-system process: settings, event loop, signals, exit code.
 
-Exit codes: 0 stopped when asked; 1 failed while running or starting; 2 the settings are wrong.
+Exit codes: 0 stopped when asked; 1 failed while running or starting, or was fenced; 2 the settings are wrong.
 """
 
 from __future__ import annotations
@@ -19,14 +19,27 @@ from typing import Any
 
 from nilometer.broker.broker import Broker, StartFailed
 from nilometer.broker.settings.config import BrokerConfig, parse_properties
+from nilometer.broker.status_file import NOT_READY, BrokerStatusFile
 from nilometer.config import ConfigProblem
 from nilometer.runtime import Runtime
 
 logger = logging.getLogger("nilometer.broker")
 
 
-def run_broker(config_path: Path | None, overrides: Mapping[str, str], ready_fd: int | None) -> int:
-    """Run a broker until it is told to stop. ``ready_fd`` is sent ``host:port`` once clients are served."""
+def run_broker(
+    config_path: Path | None,
+    overrides: Mapping[str, str],
+    ready_fd: int | None,
+    status_path: Path | None = None,
+) -> int:
+    """Run a broker until it is told to stop.
+
+    ``ready_fd`` is sent ``host:port`` once clients are served. ``status_path`` is a file that is there while
+    this broker, or the one that ended last, has a reason for not serving: a JSON object with ``state``
+    (``fenced`` or ``failed``) and ``reason``.
+    """
+    status = BrokerStatusFile(status_path)
+    status.clear()
     try:
         config = load_config(config_path, overrides)
     except ConfigProblem as problem:
@@ -41,8 +54,9 @@ def run_broker(config_path: Path | None, overrides: Mapping[str, str], ready_fd:
     if config.ignored:
         logger.info("Accepted, but without effect here: %s", ", ".join(config.ignored))
     try:
-        return _run(_serve(config, ready_fd))
+        return _run(_serve(config, ready_fd, status))
     except StartFailed as problem:
+        status.write("failed", str(problem))
         print(f"nilometer broker: {problem}", file=sys.stderr)
         return 1
 
@@ -76,7 +90,7 @@ def _run(main: Coroutine[Any, Any, int]) -> int:
     return uvloop.run(main)
 
 
-async def _serve(config: BrokerConfig, ready_fd: int | None) -> int:
+async def _serve(config: BrokerConfig, ready_fd: int | None, status: BrokerStatusFile) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -87,8 +101,14 @@ async def _serve(config: BrokerConfig, ready_fd: int | None) -> int:
     try:
         await _first(starting, stopping)
         if starting.done():
-            await starting
-            if not _announce(broker, ready_fd):
+            try:
+                await starting
+            except StartFailed:
+                if broker.fenced is None:
+                    raise
+        if starting.done() and broker.fenced is None:
+            announced, ready_fd = _announce(broker, ready_fd), None
+            if not announced:
                 return 1
             # What lives now mostly lives for ever: keep the collector from walking it again and again.
             gc.collect()
@@ -99,7 +119,26 @@ async def _serve(config: BrokerConfig, ready_fd: int | None) -> int:
         starting.cancel()
         stopping.cancel()
         await broker.stop()
+    if broker.fenced is not None:
+        await _stay_fenced(broker.fenced, ready_fd, status, stop)
+    elif broker.failure is not None:
+        status.write("failed", broker.failure)
     return 1 if broker.failure else 0
+
+
+async def _stay_fenced(
+    reason: str, ready_fd: int | None, status: BrokerStatusFile, stop: asyncio.Event
+) -> None:
+    """Until it is told to stop. A process that ends is started again by its supervisor, which does not help:
+    only another version does. The broker itself has stopped: no port, no session, no lock on its folders.
+    """
+    status.write("fenced", reason)
+    if ready_fd is not None:
+        with contextlib.suppress(OSError):  # nobody waits for it any more
+            os.write(ready_fd, f"{NOT_READY}{reason}\n".encode())
+            os.close(ready_fd)
+    logger.critical("Fenced until it is restarted; stop it with SIGTERM or Ctrl-C: %s", reason)
+    await stop.wait()
 
 
 async def _first(*futures: asyncio.Future[Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from nilometer.cluster.delta import ConfigResource
-from nilometer.cluster.records import ConfigChanged, ConfigResourceType
+from nilometer.cluster.records import ConfigResourceType
 from nilometer.cluster.snapshot import ConfigSnapshot
 
 _EMPTY: Mapping[str, str] = {}
@@ -57,20 +57,24 @@ class ConfigTable:
             if value is not None:
                 yield value
 
-    def change(self, record: ConfigChanged) -> ConfigResource:
-        """Returns what it was set for."""
-        resource = ConfigResource(record.resource_type, record.resource_name)
+    def put(self, resource: ConfigResource, key: str, value: str | None) -> None:
+        """None takes a setting back."""
         values = self._values.setdefault(resource, {})
-        if record.value is None:
-            values.pop(record.key, None)
+        if value is None:
+            values.pop(key, None)
             if not values:
                 del self._values[resource]
         else:
-            values[record.key] = record.value
-        return resource
+            values[key] = value
 
-    def forget_topic(self, name: str) -> None:
-        self._values.pop(ConfigResource(ConfigResourceType.TOPIC, name), None)
+    def forget_topic(self, name: str) -> dict[str, str]:
+        """Returns what was set for it."""
+        return self._values.pop(ConfigResource(ConfigResourceType.TOPIC, name), {})
+
+    def restore_topic(self, name: str, values: dict[str, str]) -> None:
+        """Takes :meth:`forget_topic` back."""
+        if values:
+            self._values[ConfigResource(ConfigResourceType.TOPIC, name)] = values
 
     def snapshot(self) -> tuple[ConfigSnapshot, ...]:
         return tuple(

@@ -84,6 +84,8 @@ def decode_entry(data: bytes | memoryview) -> Entry:
         raise BadEntry(f"Metadata entry cannot be read: {problem}") from problem
     except UnicodeDecodeError as problem:
         raise BadEntry(f"Metadata entry is not UTF-8: {problem}") from problem
+    except RecursionError as problem:
+        raise BadEntry("Metadata entry is nested too deeply to be read") from problem
 
 
 def record_bytes(records: Iterable[Record]) -> int:

@@ -11,13 +11,13 @@ Invariants:
 - lookups hand out no copies, and what is asked for often is indexed: a change costs the same however many
   partitions there are.
 
-An exception out of ``apply_entry`` (BrokenInvariant) means that log and code disagree: the image is then
-half-way and its process must stop.
+- *all or nothing*: an entry is folded whole, or (BrokenInvariant) nothing of it is and the image stands where
+  it stood. Log and code disagree then, equally for all who run this code: the broker must go no further.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import assert_never
 from uuid import UUID
 
@@ -78,6 +78,8 @@ class ClusterImage:
         self._topics = TopicTable()
         self._configs = ConfigTable()
         self._index = ReplicaIndex()
+        self._undo: list[Callable[[], object]] = []
+        """What takes back the entry that is being folded, last step first."""
 
     # -- lookups ---------------------------------------------------------------------------------------
 
@@ -177,17 +179,52 @@ class ClusterImage:
     # -- the fold --------------------------------------------------------------------------------------
 
     def apply_entry(self, number: EntryNumber, entry: Entry) -> ImageDelta:
-        """Folds the entry that follows the last one. Raises BrokenInvariant."""
+        """Folds the entry that follows the last one. Raises BrokenInvariant; nothing has changed then."""
+        delta = self._try(number, entry)
+        self._undo.clear()
+        self.number = number
+        return delta
+
+    def check_entry(self, number: EntryNumber, entry: Entry) -> None:
+        """Raises BrokenInvariant if :meth:`apply_entry` would. Nothing has changed in any case."""
+        self._try(number, entry)
+        self._roll_back()
+
+    def _try(self, number: EntryNumber, entry: Entry) -> ImageDelta:
+        """Applies ``entry`` so that it can be rolled back. Raises BrokenInvariant, with nothing applied."""
         if number != self.number + 1:
             raise BrokenInvariant(f"entry {number} cannot follow entry {self.number}")
-        self.number = number
         delta = ImageDelta(number)
         if not self.counts(entry):
             delta.accepted = False
             return delta
-        for record in entry.records:
-            self._apply(record, delta)
+        single_values = (self.office, self.cluster_id, self.next_producer_id)
+        elections = (self.unclean_elections, self.last_known_elections)
+        self._undo.append(lambda: self._restore_values(*single_values, *elections))
+        try:
+            for record in entry.records:
+                self._apply(record, delta)
+        except Exception as problem:
+            self._roll_back()
+            if isinstance(problem, BrokenInvariant):
+                raise
+            raise BrokenInvariant(f"entry {number} cannot be folded: {problem!r}") from problem
         return delta
+
+    def _roll_back(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+    def _restore_values(
+        self,
+        office: Office,
+        cluster_id: str | None,
+        next_producer_id: int,
+        unclean_elections: int,
+        last_known_elections: int,
+    ) -> None:
+        self.office, self.cluster_id, self.next_producer_id = office, cluster_id, next_producer_id
+        self.unclean_elections, self.last_known_elections = unclean_elections, last_known_elections
 
     def counts(self, entry: Entry) -> bool:
         """Whether ``entry``, if it is the next one, changes anything: it is of the term that is on, or begins
@@ -230,28 +267,33 @@ class ClusterImage:
         delta: ImageDelta,
     ) -> None:
         before = self._brokers.get(record.broker_id)
-        after = broker_after(before, record, self.number)
-        if after is None:
-            del self._brokers[record.broker_id]
-        else:
-            self._brokers[record.broker_id] = after
+        after = broker_after(before, record, delta.number)
+        self._undo.append(lambda: self._put_broker(record.broker_id, before))
+        self._put_broker(record.broker_id, after)
         delta.note_broker(record.broker_id, before, after)
+
+    def _put_broker(self, broker_id: BrokerId, broker: Broker | None) -> None:
+        if broker is None:
+            self._brokers.pop(broker_id, None)
+        else:
+            self._brokers[broker_id] = broker
 
     def _create_topic(self, record: TopicCreated, delta: ImageDelta) -> None:
         if record.name in self._topics.by_name or record.topic_id in self._topics.by_id:
             raise BrokenInvariant(f"{record} although the name or the id is taken")
         topic = Topic(record.name, record.topic_id)
         self._topics.add(topic)
+        self._undo.append(lambda: self._topics.remove(topic))
         delta.topics_created[topic.id] = topic
 
     def _delete_topic(self, record: TopicDeleted, delta: ImageDelta) -> None:
         topic = self._topic_of(record.topic_id, record)
         self._topics.remove(topic)
-        self._configs.forget_topic(topic.name)
+        self._undo.append(lambda: self._topics.add(topic))
+        settings = self._configs.forget_topic(topic.name)
+        self._undo.append(lambda: self._configs.restore_topic(topic.name, settings))
         for index, state in enumerate(topic.partitions):
-            key = TopicIdPartition(topic.id, index)
-            self._index.update(key, state, None)
-            delta.note_partition(key, state, None)
+            self._note_partition(TopicIdPartition(topic.id, index), state, None, delta)
         delta.topics_deleted[topic.id] = topic
 
     def _create_partition(self, record: PartitionCreated, delta: ImageDelta) -> None:
@@ -260,6 +302,7 @@ class ClusterImage:
             raise BrokenInvariant(f"{record} although the next partition is {len(topic.partitions)}")
         state = partition_of(record)
         topic.partitions.append(state)
+        self._undo.append(topic.partitions.pop)
         self._note_partition(TopicIdPartition(topic.id, record.partition), None, state, delta)
 
     def _change_partition(self, record: PartitionChanged, delta: ImageDelta) -> None:
@@ -269,6 +312,7 @@ class ClusterImage:
             raise BrokenInvariant(f"{record} although there is no such partition")
         after = before.after(record)
         topic.partitions[record.partition] = after
+        self._undo.append(lambda: topic.partitions.__setitem__(record.partition, before))
         if record.election is Election.UNCLEAN:
             self.unclean_elections += 1
         elif record.election is Election.LAST_KNOWN:
@@ -279,14 +323,18 @@ class ClusterImage:
         self,
         key: TopicIdPartition,
         before: PartitionState | None,
-        after: PartitionState,
+        after: PartitionState | None,
         delta: ImageDelta,
     ) -> None:
         self._index.update(key, before, after)
+        self._undo.append(lambda: self._index.update(key, after, before))
         delta.note_partition(key, before, after)
 
     def _change_config(self, record: ConfigChanged, delta: ImageDelta) -> None:
-        resource = self._configs.change(record)
+        resource = ConfigResource(record.resource_type, record.resource_name)
+        before = self._configs.of(resource).get(record.key)
+        self._undo.append(lambda: self._configs.put(resource, record.key, before))
+        self._configs.put(resource, record.key, record.value)
         delta.configs.setdefault(resource, {})[record.key] = record.value
 
     def _topic_of(self, topic_id: TopicId, record: Record) -> Topic:

@@ -75,6 +75,8 @@ class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
             self.recovery_state if change.recovery_state is None else change.recovery_state,
         )
         state.check()
+        if change.replicas is not None and len(set(state.replicas)) != len(state.replicas):
+            raise BrokenInvariant(f"a broker is assigned twice: {change}")
         if change.partition_epoch != self.partition_epoch + 1:
             raise BrokenInvariant(f"partition epoch {self.partition_epoch} followed by {change}")
         if state.leader_epoch not in (self.leader_epoch, self.leader_epoch + 1):

@@ -79,7 +79,7 @@ class TopicTable:
         del self.by_name[topic.name]
         del self.by_id[topic.id]
         del self.by_uuid[topic.uuid]
-        del self._names_by_collision_key[collision_key(topic.name)]
+        self._names_by_collision_key.pop(collision_key(topic.name), None)
 
     def in_order(self) -> list[Topic]:
         return [self.by_name[name] for name in sorted(self.by_name)]

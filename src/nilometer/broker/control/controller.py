@@ -15,8 +15,9 @@ from typing import TypeVar
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.cluster.controller.decision import Decision
 from nilometer.cluster.entries import Entry, Office, encode_entry, entries_of
-from nilometer.cluster.identifiers import BrokerId, Incarnation
+from nilometer.cluster.identifiers import BrokerId, EntryNumber, Incarnation
 from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.partition import BrokenInvariant
 from nilometer.coordination.store import CoordinationStore, OutcomeUnknown, SessionLost
 from nilometer.wire.errors import ErrorCode, KafkaError
 
@@ -77,11 +78,15 @@ class Controller:
 
         Between a lost race and the next attempt only no-ops of deposed controllers, or the end of this
         term, can have come: the decision itself stays right as long as this broker is in office.
+
+        What no broker could fold is not appended. Raises KafkaError (UNKNOWN_SERVER_ERROR) then: a mistake of
+        this version costs one request, and not the cluster.
         """
         data = encode_entry(entry)
         office = self.office
         for _ in range(APPEND_ATTEMPTS_MAX):
             number = self._metadata.image.number + 1
+            self._check(number, entry)
             try:
                 await self._store.append(number, data)
             except OutcomeUnknown as problem:
@@ -94,6 +99,15 @@ class Controller:
             if self.office != office:
                 raise KafkaError(ErrorCode.not_controller, "another broker took office")
         raise KafkaError(ErrorCode.request_timed_out, "the metadata log could not be written")
+
+    def _check(self, number: int, entry: Entry) -> None:
+        try:
+            self._metadata.image.check_entry(EntryNumber(number), entry)
+        except BrokenInvariant as problem:
+            logger.critical("A decision is dropped, because it breaks the metadata: %s", problem)
+            raise KafkaError(
+                ErrorCode.unknown_server_error, f"The decision would break the metadata: {problem}"
+            ) from problem
 
     def _check_in_office(self) -> None:
         if not self.is_in_office:

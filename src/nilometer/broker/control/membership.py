@@ -147,9 +147,12 @@ class Membership:
                 await asyncio.sleep(RETRY_S)
                 seen = -1
             except KafkaError as problem:
-                if problem.code is not ErrorCode.not_controller:
+                if problem.code is ErrorCode.not_controller:
+                    logger.info("No longer controller: %s", problem.message)
+                elif problem.code is ErrorCode.unknown_server_error:
+                    logger.error("A duty of the controller waits for the next change: %s", problem.message)
+                else:
                     raise
-                logger.info("No longer controller: %s", problem.message)
 
     async def _rejoin(self) -> None:
         """Register another life; the fold of the last one's end is what it builds on."""

@@ -5,7 +5,9 @@ Everybody learns of a change the same way, the controller included: by folding i
 - entries are folded once each, in order; subscribers hear each delta before the next entry is folded;
 - whoever has to prepare for an entry is done with that before it is folded, and may be stopped in it: then
   nothing has been folded, and who goes on prepares again;
-- whoever waits for an entry's number is released after subscribers have acted on it.
+- whoever waits for an entry's number is released after subscribers have acted on it;
+- an entry that this version cannot fold changes nothing, nothing behind it is folded, and no preparer hears
+  of it: the log is *blocked* until the broker is restarted. All who run this version stop at the same entry.
 """
 
 from __future__ import annotations
@@ -15,11 +17,12 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from nilometer.cluster.delta import ImageDelta
-from nilometer.cluster.entries import Entry, decode_entry
+from nilometer.cluster.entries import BadEntry, Entry, decode_entry
 from nilometer.cluster.identifiers import EntryNumber
 from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.partition import BrokenInvariant
 from nilometer.cluster.snapshot import decode_snapshot, encode_snapshot
-from nilometer.coordination.store import CoordinationStore, EntriesRetired, StoreRefused
+from nilometer.coordination.store import CoordinationError, CoordinationStore, EntriesRetired, StoreRefused
 
 logger = logging.getLogger("nilometer.broker")
 
@@ -33,6 +36,10 @@ BeforeEntry = Callable[[Entry, ClusterImage], Awaitable[None]]
 BeforeReload = Callable[[ClusterImage], Awaitable[None]]
 
 
+class MetadataBlocked(CoordinationError):
+    """The metadata log goes on with what this version of the broker cannot fold."""
+
+
 class MetadataLog:
     def __init__(self, store: CoordinationStore) -> None:
         self._store = store
@@ -43,6 +50,10 @@ class MetadataLog:
         self._folding = asyncio.Lock()
         self._snapshot_number = 0
         self._bytes_since_snapshot = 0
+        self.blocked: str | None = None
+        """Why nothing more can be folded here."""
+        self.on_blocked: Callable[[str], None] = lambda _reason: None
+        """Told once, before anybody can act on an image that stands still."""
         self.entry_bytes: dict[int, bytes] = {}
         """The newest entries as they stand in the store, for their authors to recognise."""
 
@@ -57,8 +68,12 @@ class MetadataLog:
         self._preparers.append((before_entry, before_reload))
 
     async def catch_up(self) -> None:
-        """Fold all that the store holds now. Raises CoordinationError."""
+        """Fold all that the store holds now. Raises CoordinationError: MetadataBlocked if it holds an entry
+        that cannot be folded.
+        """
         async with self._folding:
+            if self.blocked is not None:
+                raise MetadataBlocked(self.blocked)
             while True:
                 try:
                     entries = await self._store.read(self.image.number + 1, READ_ENTRIES_MAX)
@@ -107,7 +122,12 @@ class MetadataLog:
         snapshot = await self._store.read_snapshot()
         if snapshot is None or snapshot.number <= self.image.number + 1:
             return
-        image = ClusterImage.from_snapshot(decode_snapshot(snapshot.data))
+        try:
+            image = ClusterImage.from_snapshot(decode_snapshot(snapshot.data))
+        except Exception as problem:  # whatever it is: of such a snapshot no image can be made
+            raise self._block(
+                f"the snapshot of the metadata below entry {snapshot.number}", problem
+            ) from None
         for _, before_reload in self._preparers:
             await before_reload(image)
         self.image = image
@@ -117,7 +137,11 @@ class MetadataLog:
             on_reload(self.image)
 
     async def _fold(self, number: int, data: bytes) -> None:
-        entry = decode_entry(data)
+        try:
+            entry = decode_entry(data)
+            self.image.check_entry(EntryNumber(number), entry)
+        except (BadEntry, BrokenInvariant) as problem:
+            raise self._block(f"entry {number} of the metadata log", problem) from None
         if self.image.counts(entry):
             for before_entry, _ in self._preparers:
                 await before_entry(entry, self.image)
@@ -131,3 +155,11 @@ class MetadataLog:
             )
         for subscriber in self._subscribers:
             subscriber(delta, self.image)
+
+    def _block(self, what: str, problem: Exception) -> MetadataBlocked:
+        self.blocked = (
+            f"{what} cannot be folded by this version of the broker: {problem}. Nothing of it was applied; "
+            "restart the broker with a version that can read it"
+        )
+        self.on_blocked(self.blocked)
+        return MetadataBlocked(self.blocked)

@@ -13,7 +13,9 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Table
 
-from nilometer.cli.cluster.local_cluster import BrokerProcess, LaunchFailed, LocalCluster
+from nilometer.cli.cluster.broker_process import BrokerProcess
+from nilometer.cli.cluster.local_cluster import LocalCluster
+from nilometer.cli.cluster.readiness import LaunchFailed
 from nilometer.cli.signals import exit_on_sigterm
 
 DEFAULT_DATA_DIR = ".nilometer/data"
@@ -145,7 +147,7 @@ def _stop(cluster: LocalCluster, brokers: list[BrokerProcess]) -> None:
 def down(data_dir: Path) -> None:
     """Stop the brokers of a data folder."""
     cluster = LocalCluster(data_dir)
-    running = [one for one in cluster.brokers() if one.state == "running"]
+    running = [one for one in cluster.brokers() if one.state != "down"]
     _stop(cluster, running)
     click.echo(f"Stopped {len(running)} broker{'' if len(running) == 1 else 's'}.")
 
@@ -154,11 +156,19 @@ def down(data_dir: Path) -> None:
 @_data_dir
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def status(data_dir: Path, as_json: bool) -> None:
-    """Say which brokers of a data folder run. Exit code 1 when one is down or there are none."""
+    """Say which brokers of a data folder run, and why one does not serve. Exit code 1 when one is down or
+    fenced, or there are none."""
     brokers = LocalCluster(data_dir).brokers()
     if as_json:
         listing = [
-            {"id": one.id, "pid": one.pid, "host": one.host, "port": one.port, "state": one.state}
+            {
+                "id": one.id,
+                "pid": one.pid,
+                "host": one.host,
+                "port": one.port,
+                "state": one.state,
+                **({} if one.reason is None else {"reason": one.reason}),
+            }
             for one in brokers
         ]
         click.echo(json.dumps({"brokers": listing}))
@@ -172,5 +182,8 @@ def status(data_dir: Path, as_json: bool) -> None:
         for one in brokers:
             table.add_row(str(one.id), str(one.pid or ""), one.host, str(one.port), one.state)
         Console().print(table)
+        for one in brokers:
+            if one.reason is not None:
+                click.echo(f"Broker {one.id} is {one.state}: {one.reason}")
     if not brokers or any(one.state != "running" for one in brokers):
         sys.exit(1)

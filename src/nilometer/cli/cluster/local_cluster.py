@@ -1,9 +1,9 @@
 """A cluster of broker processes on this machine, kept in one data folder.
 
 Layout: ``<data>/broker-<id>/`` holds ``server.properties``, ``broker.log`` (standard error), ``process.json``
-(written by the running broker's launcher) and ``logs/`` (the partitions); ``<data>/coordination/`` is where
-the brokers agree. A process is known by its pid *and* its start time, so that a pid used again is never
-mistaken for a broker.
+(written by the running broker's launcher), ``status.json`` (by the broker, while it does not serve) and
+``logs/`` (the partitions); ``<data>/coordination/`` is where the brokers agree. A process is known by its pid
+*and* its start time, so that a pid used again is never mistaken for a broker.
 """
 
 from __future__ import annotations
@@ -19,25 +19,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-READY_TIMEOUT_S = 60.0
+from nilometer.broker.status_file import NOT_READY, BrokerStatusFile
+from nilometer.cli.cluster.broker_process import BrokerProcess
+from nilometer.cli.cluster.readiness import READY_TIMEOUT_S, LaunchFailed, wait_all_registered
+
 STOP_TIMEOUT_S = 60.0
 _POLL_S = 0.02
-
-
-class LaunchFailed(Exception):
-    """A broker did not come up; the message says which, why, and where to look."""
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerProcess:
-    """One broker as the data folder knows it."""
-
-    id: int
-    host: str
-    port: int
-    pid: int | None
-    state: str
-    """``running`` or ``down``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +87,16 @@ class LocalCluster:
     def broker(self, broker_id: int) -> BrokerProcess:
         record = self._read_record(broker_id)
         host, port = self._configured_endpoint(broker_id)
+        status = BrokerStatusFile(self.status_path(broker_id)).read()
+        reason = None if status is None else status.reason
         if record is not None and _process_started(record.pid) == record.started:
-            return BrokerProcess(broker_id, record.host, record.port, record.pid, "running")
-        return BrokerProcess(broker_id, host, port, None, "down")
+            state = "running" if status is None else status.state
+            return BrokerProcess(broker_id, record.host, record.port, record.pid, state, reason)
+        return BrokerProcess(broker_id, host, port, None, "down", reason)
+
+    def status_path(self, broker_id: int) -> Path:
+        """Written by the broker itself."""
+        return self.broker_dir(broker_id) / "status.json"
 
     def configure(self, broker_id: int, host: str, port: int, properties: dict[str, str]) -> None:
         """Write a new broker's ``server.properties``; an existing one is left as it is."""
@@ -126,7 +120,8 @@ class LocalCluster:
         overrides: dict[str, str],
         listeners: dict[int, str] | None = None,
     ) -> list[BrokerProcess]:
-        """Start brokers side by side and return when all are ready.
+        """Start brokers side by side and return when all brokers of the folder are ready: each runs, and each
+        knows of all the others as registered and not fenced.
 
         ``listeners`` are those of this start, by broker id, in place of the configured ones.
 
@@ -140,6 +135,7 @@ class LocalCluster:
                     launches.append(_Launch(self, broker_id, overrides | at))
             for launch in launches:
                 launch.wait_ready()
+            wait_all_registered(self.brokers)
         except BaseException:
             for launch in launches:
                 launch.abandon()
@@ -207,12 +203,13 @@ class _Launch:
         command = [sys.executable, "-m", "nilometer.broker", "--config", str(folder / "server.properties")]
         for key, value in overrides.items():
             command += ["--override", f"{key}={value}"]
+        status_path = cluster.status_path(broker_id)
         read_end, write_end = os.pipe()
         self._ready_fd = read_end
         self._log_start = self._log_path.stat().st_size if self._log_path.exists() else 0
         with open(self._log_path, "ab") as log:
             self._process = subprocess.Popen(
-                [*command, "--ready-fd", str(write_end)],
+                [*command, "--ready-fd", str(write_end), "--status-file", str(status_path)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -239,7 +236,10 @@ class _Launch:
                 raise LaunchFailed(f"broker {self._id} did not start: {self._reason()}")
             seen += part
         os.close(self._ready_fd)
-        host, _, port = seen.decode().strip().rpartition(":")
+        said = seen.decode().strip()
+        if said.startswith(NOT_READY):
+            raise LaunchFailed(f"broker {self._id} is not ready: {said.removeprefix(NOT_READY)}")
+        host, _, port = said.rpartition(":")
         self._cluster.write_record(self._id, self._process.pid, host, int(port))
 
     def abandon(self) -> None:

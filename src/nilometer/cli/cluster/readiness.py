@@ -1,0 +1,79 @@
+"""Whether the brokers of a data folder are a cluster: each is asked whom it knows of.
+
+A broker that serves clients has registered; that it still runs, and that the others have heard of it, is what
+a user means by ready. Brokers of other machines do not count.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Sequence
+
+from nilometer.cli.cluster.broker_process import BrokerProcess
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import MalformedMessage
+from nilometer.wire.messages import api, decode_response, encode_request
+
+READY_TIMEOUT_S = 60.0
+_ASK_TIMEOUT_S = 5.0
+_POLL_S = 0.02
+_METADATA_VERSION = 9
+
+
+class LaunchFailed(Exception):
+    """A broker did not come up; the message says which, why, and where to look."""
+
+
+def wait_all_registered(look: Callable[[], Sequence[BrokerProcess]]) -> None:
+    """Until every broker knows of all as registered and not fenced.
+
+    Raises LaunchFailed where one does not run, or it takes too long.
+    """
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while True:
+        brokers = look()
+        for one in brokers:
+            if one.state != "running":
+                raise LaunchFailed(_not_running(one))
+        doubt = next((doubt for one in brokers if (doubt := _why_not_ready(one, brokers)) is not None), None)
+        if doubt is None:
+            return
+        if time.monotonic() > deadline:
+            raise LaunchFailed(f"the cluster was not ready after {READY_TIMEOUT_S:.0f} s: {doubt}")
+        time.sleep(_POLL_S)
+
+
+def _not_running(one: BrokerProcess) -> str:
+    if one.state == "down":
+        return f"broker {one.id} has ended: {one.reason or 'its broker.log may say why'}"
+    return f"broker {one.id} is {one.state}: {one.reason}"
+
+
+def _why_not_ready(one: BrokerProcess, brokers: Sequence[BrokerProcess]) -> str | None:
+    try:
+        known = _registered_brokers(one.host, one.port)
+    except (OSError, MalformedMessage) as problem:
+        return f"broker {one.id} does not answer on {one.host}:{one.port}: {problem!r}"
+    missing = sorted({other.id for other in brokers} - known)
+    return f"broker {one.id} does not know of broker {missing[0]}" if missing else None
+
+
+def _registered_brokers(host: str, port: int) -> set[int]:
+    """Those that clients are sent to by the broker at ``host:port``. Raises OSError, MalformedMessage."""
+    request = api(ApiKey.METADATA, _METADATA_VERSION).request(topics=(), allow_auto_topic_creation=False)
+    with socket.create_connection((host, port), timeout=_ASK_TIMEOUT_S) as connection:
+        connection.sendall(encode_request(1, "nilometer-up", request))
+        size = int.from_bytes(_receive(connection, 4), "big")
+        _, response = decode_response(ApiKey.METADATA, _METADATA_VERSION, _receive(connection, size))
+    return {broker.node_id for broker in response.brokers}
+
+
+def _receive(connection: socket.socket, count: int) -> bytes:
+    received = b""
+    while len(received) < count:
+        part = connection.recv(count - len(received))
+        if not part:
+            raise ConnectionResetError("the connection was closed")
+        received += part
+    return received
