@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from nilometer.simulation.ensemble_plan import LOCAL
 from nilometer.simulation.plan import Kind, Plan, draw, schedule
 from nilometer.simulation.run import Exit, Verdict, run
 from nilometer.simulation.workload.members import GroupPlan
@@ -33,6 +34,7 @@ class PlantedFault:
     seeds: int
     """Within so many seeds, from 0 on, it must be found."""
     minutes: float = 0.5
+    store: str = LOCAL
     one_machine: bool | None = None
     churn: bool = False
     """Whether topics come and go."""
@@ -48,7 +50,7 @@ class PlantedFault:
 
     def plan(self, seed: int) -> Plan:
         """What the seed draws, but with much bad luck and busy clients in a short time."""
-        drawn = draw(seed, self.minutes, self.kinds)
+        drawn = draw(seed, self.minutes, self.kinds, self.store)
         topics = (replace(drawn.topics[0], retention_ms=-1, retention_bytes=-1),)
         if self.deletes is not None:
             topics = (replace(topics[0], **self.deletes),)

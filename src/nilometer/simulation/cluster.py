@@ -6,6 +6,8 @@ The brokers are the product's own, whole; nothing is replaced but the runtime. T
 - *a machine each*: the folder stands on a disk of its own that all machines reach and that never loses
   power: what a store across machines is to its users.
 
+In place of the folder an ensemble of ZooKeeper servers may be the store, on machines of its own.
+
 Each broker has a supervisor that starts it again when it ended unasked, as systemd would.
 Members come (:meth:`Cluster.add`) and go for good (:meth:`Cluster.remove`).
 
@@ -16,7 +18,6 @@ told to come up; one that is retired is not started again.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Iterable, Mapping
 
 from nilometer.broker.broker import Broker, StartFailed
@@ -24,15 +25,14 @@ from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.cluster.identifiers import BrokerId
 from nilometer.cluster.image import ClusterImage
-from nilometer.coordination import LocalStore
 from nilometer.runtime import Runtime
-from nilometer.simulation.file_tree import FileNode, FolderNode
+from nilometer.simulation.file_tree import FolderNode
 from nilometer.simulation.host_disk import HostDisk
 from nilometer.simulation.offloaded_job import ATOMIC, Pace
+from nilometer.simulation.stores import ClusterStore, EnsemblePlan, FolderStore, ZooKeeperServers
 from nilometer.simulation.world import Host, Process, World
 
 PORT = 9092
-COORDINATION = "/coordination"
 RESTART_S = (0.5, 3.0)
 """How long a supervisor waits before it starts a broker again that ended by itself."""
 POLL_S = 0.25
@@ -105,18 +105,17 @@ class BrokerNode:
         return all(self.id in state.isr and state.has_leader for _, state in assigned)
 
     def expire_session(self) -> None:
-        """As a watcher does that takes it for dead: its session is over, whatever it thinks."""
-        disk = self.cluster.store_disk
-        folder = disk.find(f"{COORDINATION}/sessions")
-        assert isinstance(folder, FolderNode), "the store has sessions"
-        lives = [name.split(".") for name in folder.entries if name.endswith(".session")]
-        last = max((int(life) for broker, life, _ in lives if broker == str(self.id)), default=None)
-        marker = f"{self.id}.{last}.expired"
-        if last is not None and marker not in folder.entries:
-            node = FileNode()
-            node.links = 1
-            folder.change({marker: node})
-            disk.signal(f"{COORDINATION}/sessions/{marker}")
+        """As if others took it for dead: its session is over, whatever it thinks."""
+        self.cluster.store.expire_session(self.id)
+
+    def is_wrongly_live(self) -> bool:
+        """Whether it is sure of a session that its store has ended."""
+        if self.process is None or not self.process.alive or self.process.paused or self.broker is None:
+            return False
+        membership = self.broker._membership
+        if membership is None or not membership.is_live():
+            return False
+        return self.cluster.store.wrongly_live(self.id, membership.session.name.incarnation)
 
     # ---- what may be done to it
 
@@ -174,7 +173,9 @@ class BrokerNode:
 
     async def _main(self, runtime: Runtime) -> None:
         stop = self._stop = asyncio.Event()
-        broker = Broker(BrokerConfig(self.settings), runtime, self._store(runtime))
+        assert self.process is not None
+        store = self.cluster.store.of(self.process, runtime)
+        broker = Broker(BrokerConfig(self.settings), runtime, store)
         try:
             await broker.start()
             self.broker = broker
@@ -186,13 +187,6 @@ class BrokerNode:
         if broker.failure:
             raise StartFailed(broker.failure)
 
-    def _store(self, runtime: Runtime) -> LocalStore:
-        disk = runtime.disk
-        if self.cluster.store_disk is not self.host.disk:
-            assert self.process is not None
-            disk = self.process.view_of(self.cluster.store_disk)
-        return LocalStore(dataclasses.replace(runtime, disk=disk), COORDINATION)
-
 
 class Cluster:
     def __init__(
@@ -203,8 +197,10 @@ class Cluster:
         one_machine: bool = False,
         settings: Mapping[str, str] | None = None,
         pace: Pace = ATOMIC,
+        ensemble: EnsemblePlan | None = None,
     ) -> None:
-        """``pace``: of the offloaded work on the brokers' machines."""
+        """``pace``: of the offloaded work on the brokers' machines. ``ensemble``: ZooKeeper servers to be the
+        store, in place of a folder."""
         self.world = world
         self.one_machine = one_machine
         self.pace = pace
@@ -217,6 +213,9 @@ class Cluster:
             self._enlist(self._new_node(broker_id))
         first = self.nodes[1].host
         self.store_disk: HostDisk = first.disk if one_machine else world.shared_disk("coordination")
+        self.store: ClusterStore = (
+            FolderStore(self.store_disk) if ensemble is None else ZooKeeperServers(world, ensemble)
+        )
 
     @property
     def bootstrap_servers(self) -> str:
@@ -265,7 +264,8 @@ class Cluster:
         self.nodes.pop(node.id, None)
 
     async def set_up(self) -> None:
-        """Make the folders, start all brokers, and wait until they serve."""
+        """Make the folders, start the store and all brokers, and wait until they serve."""
+        self.store.start()
         for node in self.nodes.values():
             await node.install()
         for node in self.nodes.values():

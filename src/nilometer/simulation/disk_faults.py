@@ -13,10 +13,12 @@ import errno
 from dataclasses import dataclass
 
 from nilometer.simulation.checkers.disks import batches_with_positions
-from nilometer.simulation.cluster import COORDINATION, BrokerNode, Cluster
+from nilometer.simulation.cluster import BrokerNode, Cluster
+from nilometer.simulation.fault_kinds import Fault, Kind
 from nilometer.simulation.file_tree import FileNode, FolderNode
 from nilometer.simulation.host_disk import CHANGES, DiskUser, HostDisk
-from nilometer.simulation.plan import Fault, Kind, Plan
+from nilometer.simulation.plan import Plan
+from nilometer.simulation.stores import COORDINATION
 from nilometer.simulation.world import Host
 
 CRC_FROM = 21

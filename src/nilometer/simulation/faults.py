@@ -11,13 +11,16 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Protocol, assert_never
+from typing import Protocol
 
 from nilometer.simulation.amid_work import wait_amid_work
 from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.disk_faults import Damage, DiskTrouble
+from nilometer.simulation.ensemble_faults import EnsembleTrouble
+from nilometer.simulation.fault_kinds import WITH_OTHER, EnsembleKind, Fault, Kind
 from nilometer.simulation.host_disk import HostDisk
-from nilometer.simulation.plan import WITH_OTHER, Fault, Kind, Plan
+from nilometer.simulation.plan import Plan
+from nilometer.simulation.stores import ZooKeeperServers
 from nilometer.simulation.world import Host, Process
 
 LOOK_S = 0.5
@@ -55,6 +58,10 @@ class FaultDriver:
         self._troubles: dict[HostDisk, DiskTrouble] = {}
         self._damage = Damage(cluster, plan)
         self._signal_ms = cluster.store_disk.signal_ms
+        store = cluster.store
+        self._ensemble = (
+            EnsembleTrouble(store, cluster.world.network) if isinstance(store, ZooKeeperServers) else None
+        )
         self.damaged: dict[str, Host] = {}
         """Machines that lost what they had not synced, and have not caught up with the others since."""
         self.played: Counter[Kind] = Counter()
@@ -78,6 +85,7 @@ class FaultDriver:
             host.disk.stalled_until = 0.0
             if not host.up:
                 self._cluster.power_on(host)
+        self._cluster.store.heal()
         self._cluster.store_disk.stalled_until = 0.0
         self._cluster.store_disk.signal_ms = self._signal_ms
         self._world.network.hiccup = self._plan.hiccup
@@ -188,7 +196,15 @@ class FaultDriver:
                 name = self._node(fault).name if fault.number % 2 else ""
                 self._trouble(self._cluster.store_disk).active[fault] = name
             case _:
-                assert_never(fault.kind)
+                self._begin_at_ensemble(fault, fault.kind)
+
+    def _begin_at_ensemble(self, fault: Fault, kind: EnsembleKind) -> None:
+        assert self._ensemble is not None, f"{fault} is for an ensemble"
+        self._ensemble.begin(fault, kind, self._node(fault).host)
+
+    def _end_at_ensemble(self, fault: Fault, kind: EnsembleKind) -> None:
+        assert self._ensemble is not None
+        self._ensemble.end(fault, kind, self._node(fault).host)
 
     def _end(self, fault: Fault) -> None:
         network = self._world.network
@@ -230,7 +246,7 @@ class FaultDriver:
             case Kind.RESET | Kind.STALL | Kind.CLOCK | Kind.STORE_STALL | Kind.DAMAGE | Kind.SESSION:
                 pass
             case _:
-                assert_never(fault.kind)
+                self._end_at_ensemble(fault, fault.kind)
 
     # ---- helpers
 

@@ -9,42 +9,17 @@ Invariant: a plan asks for no more than is promised. Machines lose power only wh
 
 from __future__ import annotations
 
-import enum
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from nilometer.simulation.ensemble_plan import ZOOKEEPER, draw_store, kinds_for
+from nilometer.simulation.fault_kinds import ENSEMBLE_KINDS, FOLDER_KINDS, WITH_OTHER, Fault, Kind
 from nilometer.simulation.offloaded_job import ATOMIC, Pace
+from nilometer.simulation.stores import EnsemblePlan
 from nilometer.simulation.workload.members import CLASSIC, CONSUMER, GroupPlan
 from nilometer.simulation.workload.membership import MembershipPlan
 from nilometer.simulation.workload.producers import WriterPlan
-
-
-class Kind(enum.Enum):
-    """The kinds of faults, by the names that users give them."""
-
-    CRASH = "crash"
-    STOP = "stop"
-    POWER = "power"
-    PAUSE = "pause"
-    CUT = "cut"
-    CUT_ONE_WAY = "cut-one-way"
-    ISOLATE = "isolate"
-    SLOW = "slow"
-    RESET = "reset"
-    STALL = "stall"
-    DISK_ERROR = "disk-error"
-    DISK_FULL = "disk-full"
-    CLOCK = "clock"
-    STORE = "store"
-    STORE_STALL = "store-stall"
-    CLIENT_CRASH = "client-crash"
-    LOSS = "loss"
-    DAMAGE = "damage"
-    SESSION = "session"
-    SIGNAL = "signal"
-    STORE_UNSURE = "store-unsure"
-
 
 NEEDS_SEVERAL_MACHINES = frozenset({Kind.ISOLATE})
 HURT_SHARE = 0.85
@@ -82,30 +57,6 @@ class TopicPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """One misfortune. Who suffers it is a broker id, or 0 for the clients' machine."""
-
-    number: int
-    at_s: float
-    kind: Kind
-    target: int
-    other: int
-    duration_s: float
-    size: float
-    """Between 0 and 1: how bad, where the kind has degrees."""
-
-    def __str__(self) -> str:
-        return (
-            f"#{self.number} {self.kind.value} of {self.target}"
-            f"{f' towards {self.other}' if self.kind in WITH_OTHER else ''}"
-            f" at {self.at_s:.3f} s for {self.duration_s:.3f} s"
-        )
-
-
-WITH_OTHER = frozenset({Kind.CUT, Kind.CUT_ONE_WAY, Kind.SLOW, Kind.RESET})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     seed: int
     minutes: float
@@ -130,6 +81,8 @@ class Plan:
     store_pace: Pace = ATOMIC
     cold: float = 0.0
     hiccup: float = 0.0
+    ensemble: EnsemblePlan | None = None
+    """The ZooKeeper ensemble that is the store; None: the store is a folder."""
 
     @property
     def hurt_s(self) -> float:
@@ -148,14 +101,25 @@ class Plan:
         return min(topic.min_insync_replicas for topic in self.topics if not topic.flush_each) - 1
 
 
-def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None) -> Plan:
-    """The plan of ``seed``. ``kinds`` replaces the mix of faults that it would draw."""
+def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: str | None = None) -> Plan:
+    """The plan of ``seed``. ``kinds`` replaces the mix of faults that it would draw, ``store`` the store.
+
+    Kinds that mean nothing for its store are left out; those of an ensemble alone make that the store.
+    """
+    wanted = None if kinds is None else frozenset(kinds)
+    if store is None and wanted is not None and wanted & ENSEMBLE_KINDS:
+        store = ZOOKEEPER
     chance = random.Random(f"{seed}/plan")
+    store_chance = random.Random(f"{seed}/store")
+    ensemble = draw_store(store_chance, store)
     one_machine = chance.random() < 0.2
     brokers = chance.choice((3, 3, 3, 4, 5))
     chosen = _kinds(chance, one_machine)
-    if kinds is not None:
-        chosen = tuple(kind for kind in Kind if kind in set(kinds))
+    if wanted is not None:
+        useless = ENSEMBLE_KINDS if ensemble is None else FOLDER_KINDS
+        chosen = tuple(kind for kind in Kind if kind in wanted - useless)
+    elif ensemble is not None:
+        chosen = kinds_for(store_chance, chosen)
     if one_machine:
         chosen = tuple(kind for kind in chosen if kind not in NEEDS_SEVERAL_MACHINES)
     topics = _topics(chance, one_machine, frozenset(chosen))
@@ -183,12 +147,14 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None) -> Plan
         moves=chance.random() < 0.4,
         group=group,
         membership=membership,
+        ensemble=ensemble,
     )
 
 
 def _kinds(chance: random.Random, one_machine: bool) -> tuple[Kind, ...]:
     count = chance.choice((1, 2, 3, 3, 4, 5, 7))
-    pool = [kind for kind in Kind if not (one_machine and kind in NEEDS_SEVERAL_MACHINES)]
+    spared = ENSEMBLE_KINDS | (NEEDS_SEVERAL_MACHINES if one_machine else frozenset())
+    pool = [kind for kind in Kind if kind not in spared]
     drawn = chance.sample(pool, count)
     return tuple(kind for kind in Kind if kind in drawn)
 

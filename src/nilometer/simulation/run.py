@@ -28,9 +28,10 @@ from nilometer.simulation.checkers.history_judge import check
 from nilometer.simulation.checkers.long_history import LongHistory
 from nilometer.simulation.checkers.retention import Policy, Retention
 from nilometer.simulation.cluster import Cluster
+from nilometer.simulation.fault_kinds import ENSEMBLE_KINDS, FOLDER_KINDS, Kind
 from nilometer.simulation.faults import FaultDriver
 from nilometer.simulation.loop import Deadlock, Livelock
-from nilometer.simulation.plan import Kind, Plan, TopicPlan
+from nilometer.simulation.plan import Plan, TopicPlan
 from nilometer.simulation.story import Story
 from nilometer.simulation.verdict import Exit, Verdict
 from nilometer.simulation.workload.consumers import Reader
@@ -52,7 +53,7 @@ LOOKS_BETWEEN_BOUNDS = 20
 """Every five seconds: a leak only grows."""
 FINDINGS_SHOWN = 10
 LAST_READER = "last"
-STORE_KINDS = frozenset({Kind.DISK_ERROR, Kind.DISK_FULL, Kind.STORE, Kind.STORE_STALL, Kind.STORE_UNSURE})
+STORE_KINDS = FOLDER_KINDS - {Kind.SIGNAL} | ENSEMBLE_KINDS | {Kind.DISK_ERROR, Kind.DISK_FULL}
 
 
 def run(
@@ -92,7 +93,12 @@ class _Run:
         self._verdict = verdict
         self._story = story
         self._cluster = Cluster(
-            world, brokers=plan.brokers, one_machine=plan.one_machine, settings=plan.settings, pace=plan.pace
+            world,
+            brokers=plan.brokers,
+            one_machine=plan.one_machine,
+            settings=plan.settings,
+            pace=plan.pace,
+            ensemble=plan.ensemble,
         )
         self._clients = world.host("clients")
         self._beliefs = Beliefs(self._cluster)

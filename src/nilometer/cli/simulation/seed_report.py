@@ -28,6 +28,8 @@ class SeedWishes:
 
     minutes: float
     faults: tuple[Kind, ...] | None = None
+    store: str | None = None
+    """The store that all have; None: each draws its own."""
     only: tuple[int, ...] | None = None
     trace: Path | None = None
     minimises: bool = True
@@ -55,7 +57,7 @@ def play_seed(seed: int, wishes: SeedWishes) -> SeedReport:
     What the simulation itself raises is a failure of this seed; the others are played all the same.
     """
     try:
-        return _report(_play(draw(seed, wishes.minutes, wishes.faults), wishes), wishes)
+        return _report(_play(draw(seed, wishes.minutes, wishes.faults, wishes.store), wishes), wishes)
     except Exception as error:
         return failed_report(seed, wishes, [repr(error), *traceback.format_exc().splitlines()])
 
@@ -98,10 +100,11 @@ def _play(plan: Plan, wishes: SeedWishes) -> Verdict:
 def _headline(verdict: Verdict) -> str:
     plan = verdict.plan
     shape = "one machine" if plan.one_machine else f"{plan.brokers} machines"
+    store = "a folder" if plan.ensemble is None else "ZooKeeper"
     by_name = sorted(verdict.faults.items(), key=lambda item: item[0].value)
     faults = ", ".join(f"{count} {kind.value}" for kind, count in by_name) or "no faults"
     return (
-        f"seed {plan.seed}: {plan.brokers} brokers on {shape}; {faults}; {verdict.sends} sends, "
+        f"seed {plan.seed}: {plan.brokers} brokers on {shape}, {store}; {faults}; {verdict.sends} sends, "
         f"{verdict.acknowledged} acknowledged, {verdict.read} records read; "
         f"{verdict.simulated_s:.0f} s in {verdict.real_s:.1f} s; trace {verdict.digest}"
     )
@@ -144,6 +147,8 @@ def replay_command(seed: int, wishes: SeedWishes) -> str:
     command = f"nilometer simulate --seed {seed} --minutes {wishes.minutes:g}"
     if wishes.faults is not None:
         command += f" --faults {','.join(kind.value for kind in wishes.faults)}"
+    if wishes.store is not None:
+        command += f" --store {wishes.store}"
     if wishes.only is not None:
         command += f" --only {','.join(map(str, wishes.only))}" if wishes.only else " --only ''"
     return command

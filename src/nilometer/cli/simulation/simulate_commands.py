@@ -17,7 +17,8 @@ import click
 
 from nilometer.cli.simulation.parallel import play_in_processes
 from nilometer.cli.simulation.seed_report import SeedReport, SeedWishes, play_seed
-from nilometer.simulation.plan import Kind
+from nilometer.simulation.ensemble_plan import STORES
+from nilometer.simulation.fault_kinds import Kind
 
 KINDS = ", ".join(kind.value for kind in Kind)
 
@@ -52,6 +53,7 @@ def _numbers(context: click.Context, parameter: click.Parameter, text: str | Non
     help="How many processes play seeds at once.  [default: as many as the machine has cores]",
 )
 @click.option("--faults", callback=_kinds, help=f"Kinds of faults instead of a drawn mix: {KINDS}.")
+@click.option("--store", type=click.Choice(STORES), help="The coordination store instead of a drawn one.")
 @click.option("--only", callback=_numbers, help="Play these faults of the schedule alone, by their numbers.")
 @click.option("--trace", type=click.Path(dir_okay=False, path_type=Path), help="Write all that happens here.")
 @click.option(
@@ -64,6 +66,7 @@ def simulate(
     minutes: float,
     jobs: int | None,
     faults: tuple[Kind, ...] | None,
+    store: str | None,
     only: tuple[int, ...] | None,
     trace: Path | None,
     minimises: bool,
@@ -75,7 +78,9 @@ def simulate(
     """
     if trace is not None and seeds > 1:
         raise click.UsageError("--trace goes with one seed")
-    wishes = SeedWishes(minutes=minutes, faults=faults, only=only, trace=trace, minimises=minimises)
+    wishes = SeedWishes(
+        minutes=minutes, faults=faults, store=store, only=only, trace=trace, minimises=minimises
+    )
     numbers = range(seed, seed + seeds)
     jobs = min(seeds, jobs or len(os.sched_getaffinity(0)))
     tally = _Tally(seeds)

@@ -6,6 +6,7 @@
   committed ISR has reached (that the records are the same is for the disks to show);
 - *leader completeness*: whoever leads in a later epoch has, from its first moment on, all that any earlier
   leader called committed;
+- *sessions*: who is sure of its session, and so leads and serves, has one (where a store ends it by itself);
 - *LeaderInIsr*: a committed leader is in the committed ISR;
 - *images agree*: two brokers that folded the same number of entries hold the same metadata.
 """
@@ -43,6 +44,8 @@ class Beliefs:
         self._check_committed(newest)
         spared = set(damaged)
         for node in nodes:
+            if node.is_wrongly_live():
+                self._report(f"session: {node.name} is sure of a session that the store has ended")
             self._check_watermarks(node)
             self._check_leaderships(node, nodes, newest, spared)
 

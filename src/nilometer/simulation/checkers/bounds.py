@@ -27,7 +27,7 @@ from nilometer.broker.connection import BYTES_QUEUED_MAX, FRAMES_QUEUED_MAX, Con
 from nilometer.broker.control.metadata_log import ENTRIES_BETWEEN_SNAPSHOTS
 from nilometer.broker.replicas.partition import Partition
 from nilometer.replication import LeaderRole
-from nilometer.simulation.cluster import COORDINATION, BrokerNode, Cluster
+from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.file_tree import FileNode, FolderNode
 
 VIOLATIONS_MAX = 20
@@ -74,7 +74,12 @@ class Bounds:
         ]
 
     def _look(self, producers: int, *, at_rest: bool) -> None:
-        self._hold("the store", "entries of the metadata log", self._entries(), 2 * ENTRIES_BETWEEN_SNAPSHOTS)
+        self._hold(
+            "the store",
+            "entries of the metadata log",
+            self._cluster.store.entry_count(),
+            2 * ENTRIES_BETWEEN_SNAPSHOTS,
+        )
         for node, broker in self._serving():
             for kind, found, limit in self._always(node, broker, producers):
                 self._hold(node.name, kind, found, limit)
@@ -116,14 +121,6 @@ class Bounds:
 
     def _open_files(self, node: BrokerNode) -> int:
         return node.host.disk.open_files.get(node.process, 0) if node.process is not None else 0
-
-    def _entries(self) -> int:
-        folder = self._cluster.store_disk.find(f"{COORDINATION}/entries")
-        if not isinstance(folder, FolderNode):
-            return 0
-        return sum(
-            len(each.entries) if isinstance(each, FolderNode) else 1 for each in folder.entries.values()
-        )
 
 
 def _say(who: str, kind: str, found: int, limit: int) -> str:

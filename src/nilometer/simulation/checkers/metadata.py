@@ -1,4 +1,4 @@
-"""The metadata log as it stands on the store's disk, folded by a few lines of its own, against what the
+"""The metadata log as it stands in the store, folded by a few lines of its own, against what the
 brokers hold: leaders, ISRs, epochs, replicas, and which topics there are. Nobody enters a leader's ISR who is
 not registered, is fenced, or is on its way out (KIP-841); without a leader it is who may come to lead."""
 
@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nilometer.cluster.image import ClusterImage
-from nilometer.simulation.cluster import COORDINATION, Cluster
-from nilometer.simulation.file_tree import FileNode, FolderNode
-from nilometer.simulation.host_disk import HostDisk
+from nilometer.simulation.cluster import Cluster
 
 FIELDS = ("leader", "leader_epoch", "isr", "replicas", "partition_epoch")
 
@@ -32,24 +30,12 @@ class Folded:
     problems: list[str] = field(default_factory=list[str])
 
 
-def fold(disk: HostDisk, root: str) -> Folded | None:
-    """None where a snapshot stands for part of the log."""
-    folders = disk.find(f"{root}/entries")
-    assert isinstance(folders, FolderNode), "a store has entries"
-    if len(folders.entries) != 1:
-        return None
-    (folder,) = folders.entries.values()
-    assert isinstance(folder, FolderNode)
+def fold(entries: list[tuple[int, bytes]]) -> Folded:
     folded = Folded()
-    for name in sorted((name for name in folder.entries if name.isdecimal()), key=int):
-        node = folder.entries[name]
-        assert isinstance(node, FileNode)
-        head, _, body = bytes(node.data).partition(b"\n")
-        if head.split(b" ")[0] != b"entry":
-            continue
-        if int(name) != folded.number + 1:
-            folded.problems.append(f"metadata log: entry {name} follows {folded.number}")
-        folded.number = int(name)
+    for number, body in entries:
+        if number != folded.number + 1:
+            folded.problems.append(f"metadata log: entry {number} follows {folded.number}")
+        folded.number = number
         _apply(folded, json.loads(body))
     return folded
 
@@ -123,9 +109,10 @@ def _plain(value: Any) -> Any:
 
 def compare_cluster(cluster: Cluster) -> list[str]:
     """What brokers at rest hold, against the log in their store."""
-    folded = fold(cluster.store_disk, COORDINATION)
-    if folded is None:
+    entries = cluster.store.entries()
+    if entries is None:
         return []
+    folded = fold(entries)
     return folded.problems + [
         problem
         for node in cluster.nodes.values()

@@ -1,0 +1,75 @@
+"""The kinds of faults, and one fault of a plan."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+
+class Kind(enum.Enum):
+    """The kinds of faults, by the names that users give them."""
+
+    CRASH = "crash"
+    STOP = "stop"
+    POWER = "power"
+    PAUSE = "pause"
+    CUT = "cut"
+    CUT_ONE_WAY = "cut-one-way"
+    ISOLATE = "isolate"
+    SLOW = "slow"
+    RESET = "reset"
+    STALL = "stall"
+    DISK_ERROR = "disk-error"
+    DISK_FULL = "disk-full"
+    CLOCK = "clock"
+    STORE = "store"
+    STORE_STALL = "store-stall"
+    CLIENT_CRASH = "client-crash"
+    LOSS = "loss"
+    DAMAGE = "damage"
+    SESSION = "session"
+    SIGNAL = "signal"
+    STORE_UNSURE = "store-unsure"
+    ZOOKEEPER_CRASH = "zookeeper-crash"
+    ZOOKEEPER_PAUSE = "zookeeper-pause"
+    ZOOKEEPER_CUT = "zookeeper-cut"
+    ZOOKEEPER_CUT_CLIENT = "zookeeper-cut-client"
+    ZOOKEEPER_LAG = "zookeeper-lag"
+
+
+EnsembleKind = Literal[
+    Kind.ZOOKEEPER_CRASH,
+    Kind.ZOOKEEPER_PAUSE,
+    Kind.ZOOKEEPER_CUT,
+    Kind.ZOOKEEPER_CUT_CLIENT,
+    Kind.ZOOKEEPER_LAG,
+]
+ENSEMBLE_KINDS: frozenset[Kind] = frozenset(get_args(EnsembleKind))
+"""What befalls a ZooKeeper ensemble; where the store is a folder they mean nothing."""
+FOLDER_KINDS = frozenset({Kind.STORE, Kind.STORE_STALL, Kind.SIGNAL, Kind.STORE_UNSURE})
+"""What befalls a store that is a folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One misfortune. Who suffers it is a broker id, or 0 for the clients' machine."""
+
+    number: int
+    at_s: float
+    kind: Kind
+    target: int
+    other: int
+    duration_s: float
+    size: float
+    """Between 0 and 1: how bad, where the kind has degrees."""
+
+    def __str__(self) -> str:
+        return (
+            f"#{self.number} {self.kind.value} of {self.target}"
+            f"{f' towards {self.other}' if self.kind in WITH_OTHER else ''}"
+            f" at {self.at_s:.3f} s for {self.duration_s:.3f} s"
+        )
+
+
+WITH_OTHER = frozenset({Kind.CUT, Kind.CUT_ONE_WAY, Kind.SLOW, Kind.RESET})

@@ -1,0 +1,163 @@
+"""The coordination store of a simulated cluster, as those see it who run and judge it: one of two kinds.
+
+- *a folder*, on the brokers' machine or on a disk that all machines reach;
+- *ZooKeeper*, an ensemble of three virtual servers on machines of their own.
+
+The brokers' side is the shipped store code in both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Protocol
+
+from nilometer.coordination import CoordinationStore, LocalStore
+from nilometer.coordination.zookeeper import ZooKeeperStore
+from nilometer.runtime import Runtime
+from nilometer.simulation.file_tree import FileNode, FolderNode
+from nilometer.simulation.host_disk import HostDisk
+from nilometer.simulation.world import Process, World
+from nilometer.simulation.zookeeper.ensemble import VirtualEnsemble
+from nilometer.simulation.zookeeper.server import Settings
+from nilometer.simulation.zookeeper.tree import NodeState
+
+COORDINATION = "/coordination"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnsemblePlan:
+    """The ZooKeeper servers of a plan, and what its brokers ask of them."""
+
+    settings: Settings
+    chroot: str
+    session_timeout_ms: int
+
+
+class ClusterStore(Protocol):
+    def start(self) -> None: ...
+
+    def heal(self) -> None:
+        """Whatever is broken of it, but for disks and links, works again."""
+        ...
+
+    def of(self, process: Process, runtime: Runtime) -> CoordinationStore:
+        """A store for one start of a broker, not yet open."""
+        ...
+
+    def expire_session(self, broker_id: int) -> None:
+        """As if others took the broker for dead: its session is over, whatever it thinks."""
+        ...
+
+    def entries(self) -> list[tuple[int, bytes]] | None:
+        """The metadata log from its first entry on; None where a snapshot stands for part of it."""
+        ...
+
+    def entry_count(self) -> int: ...
+
+    def wrongly_live(self, broker_id: int, incarnation: int) -> bool:
+        """Whether a broker that is sure of its session is wrong: the store has ended it by itself."""
+        ...
+
+
+class FolderStore:
+    """One folder that every broker reaches."""
+
+    def __init__(self, disk: HostDisk) -> None:
+        self._disk = disk
+
+    def start(self) -> None:
+        """It is made by whoever opens it first."""
+
+    def heal(self) -> None:
+        """Its disk is healed as all are."""
+
+    def of(self, process: Process, runtime: Runtime) -> LocalStore:
+        disk = runtime.disk if process.host.disk is self._disk else process.view_of(self._disk)
+        return LocalStore(dataclasses.replace(runtime, disk=disk), COORDINATION)
+
+    def expire_session(self, broker_id: int) -> None:
+        folder = self._disk.find(f"{COORDINATION}/sessions")
+        assert isinstance(folder, FolderNode), "the store has sessions"
+        lives = [name.split(".") for name in folder.entries if name.endswith(".session")]
+        last = max((int(life) for broker, life, _ in lives if broker == str(broker_id)), default=None)
+        marker = f"{broker_id}.{last}.expired"
+        if last is not None and marker not in folder.entries:
+            node = FileNode()
+            node.links = 1
+            folder.change({marker: node})
+            self._disk.signal(f"{COORDINATION}/sessions/{marker}")
+
+    def entries(self) -> list[tuple[int, bytes]] | None:
+        folders = self._disk.find(f"{COORDINATION}/entries")
+        assert isinstance(folders, FolderNode), "a store has entries"
+        if len(folders.entries) != 1:
+            return None
+        (folder,) = folders.entries.values()
+        assert isinstance(folder, FolderNode)
+        found: list[tuple[int, bytes]] = []
+        for name in sorted((name for name in folder.entries if name.isdecimal()), key=int):
+            node = folder.entries[name]
+            assert isinstance(node, FileNode)
+            head, _, body = bytes(node.data).partition(b"\n")
+            if head.split(b" ")[0] == b"entry":
+                found.append((int(name), body))
+        return found
+
+    def entry_count(self) -> int:
+        folder = self._disk.find(f"{COORDINATION}/entries")
+        if not isinstance(folder, FolderNode):
+            return 0
+        return sum(
+            len(each.entries) if isinstance(each, FolderNode) else 1 for each in folder.entries.values()
+        )
+
+    def wrongly_live(self, broker_id: int, incarnation: int) -> bool:
+        return False  # its sessions end by their owners' heartbeats, which tests of the store judge
+
+
+class ZooKeeperServers:
+    """An ensemble, and the brokers' nodes in it."""
+
+    def __init__(self, world: World, plan: EnsemblePlan) -> None:
+        self.plan = plan
+        self.ensemble = VirtualEnsemble(world, settings=plan.settings)
+        self._ended_by_hand: set[tuple[int, int]] = set()
+
+    def start(self) -> None:
+        self.ensemble.start()
+
+    def heal(self) -> None:
+        self.ensemble.heal()
+
+    def of(self, process: Process, runtime: Runtime) -> ZooKeeperStore:
+        return ZooKeeperStore(
+            runtime,
+            ",".join(self.ensemble.hosts) + self.plan.chroot,
+            self.ensemble.connect(process, self.plan.chroot),
+            session_timeout_ms=self.plan.session_timeout_ms,
+        )
+
+    def expire_session(self, broker_id: int) -> None:
+        node = self._broker_node(broker_id)
+        if node is not None and self.ensemble.expire(node.owner):
+            self._ended_by_hand.add((broker_id, node.created_zxid))
+
+    def entries(self) -> list[tuple[int, bytes]] | None:
+        tree, root = self.ensemble.tree, f"{self.plan.chroot}/entries"
+        numbers = sorted(tree.children.get(root, ()))
+        if numbers and int(numbers[0]) != 0:
+            return None
+        return [(int(number), tree.nodes[f"{root}/{number}"].data) for number in numbers]
+
+    def entry_count(self) -> int:
+        return len(self.ensemble.tree.children.get(f"{self.plan.chroot}/entries", ()))
+
+    def wrongly_live(self, broker_id: int, incarnation: int) -> bool:
+        if (broker_id, incarnation) in self._ended_by_hand:
+            return False
+        node = self._broker_node(broker_id)
+        return node is None or node.created_zxid != incarnation
+
+    def _broker_node(self, broker_id: int) -> NodeState | None:
+        return self.ensemble.tree.nodes.get(f"{self.plan.chroot}/brokers/ids/{broker_id}")
