@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planted_faults import (
+    authentication_faults,
     client_faults,
     metadata_faults,
     replication_faults,
@@ -17,5 +18,6 @@ FAULTS: tuple[PlantedFault, ...] = (
     *metadata_faults.FAULTS,
     *client_faults.FAULTS,
     *upkeep_faults.FAULTS,
+    *authentication_faults.FAULTS,
 )
 BY_NAME = {fault.name: fault for fault in FAULTS}

@@ -41,6 +41,8 @@ class PlantedFault:
     group: GroupPlan | None = None
     moves: bool = False
     """Whether partitions move."""
+    rogue: bool = False
+    """Whether a client acts as a broker."""
     membership: MembershipPlan | None = None
     """Whether a broker joins, and one is taken out."""
     deletes: dict[str, int] | None = None
@@ -76,6 +78,7 @@ class PlantedFault:
             ),
             churn=self.churn,
             moves=self.moves,
+            rogue=self.rogue,
             membership=self.membership,
             group=self.group,
             settings={**drawn.settings, **group, "replica.lag.time.max.ms": "2000"},

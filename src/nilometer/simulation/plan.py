@@ -71,6 +71,8 @@ class Plan:
     """Whether topics come and go."""
     moves: bool = False
     """Whether partitions move to other brokers."""
+    rogue: bool = False
+    """Whether a client acts as a broker, and must be refused."""
     group: GroupPlan | None = None
     """The consumer group that reads all topics, if there is one."""
     membership: MembershipPlan | None = None
@@ -145,6 +147,7 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: 
         cold=chance.choice((0.0, 0.0, 0.05, 0.5)),
         hiccup=chance.choice((0.0, 0.0, 0.001, 0.02)),
         moves=chance.random() < 0.4,
+        rogue=random.Random(f"{seed}/rogue").random() < 0.3,
         group=group,
         membership=membership,
         ensemble=ensemble,

@@ -39,6 +39,7 @@ from nilometer.simulation.workload.members import GroupMember
 from nilometer.simulation.workload.membership import Membership
 from nilometer.simulation.workload.moves import Mover
 from nilometer.simulation.workload.producers import Writer
+from nilometer.simulation.workload.rogue_client import RogueClient
 from nilometer.simulation.workload.topics import KEY, TopicChurn
 from nilometer.simulation.workload.trimmer import Trimmer
 from nilometer.simulation.world import World
@@ -82,6 +83,9 @@ def run(
     verdict.simulated_s = world.loop.time()
     verdict.real_s = time.perf_counter() - begun
     return verdict
+
+
+_Client = Writer | TopicChurn | Mover | Trimmer | RogueClient | Reader | GroupMember
 
 
 class _Run:
@@ -134,7 +138,8 @@ class _Run:
                 GroupMember(f"member{number}", self._clients, servers, group, names, self._ledger)
                 for number in range(group.members)
             ]
-        changers = (*self._writers, self._churn, self._mover, self._trimmer)
+        self._rogue = RogueClient(self._clients, self._cluster) if plan.rogue else None
+        changers = (*self._writers, self._churn, self._mover, self._trimmer, self._rogue)
         self._changers = [each for each in changers if each is not None]
         """Clients that change things: they end before the cluster is judged."""
         self._driver = FaultDriver(
@@ -295,6 +300,7 @@ class _Run:
             done["brokers taken out"] = int(self._membership.left is not None)
         done["log starts risen"] = self._retention.taken
         done["deletions of records asked for"] = self._trimmer.trimmed if self._trimmer is not None else 0
+        done["requests of a client as a broker"] = self._rogue.tried.total() if self._rogue is not None else 0
         return +done
 
     # ---- judging
@@ -331,6 +337,8 @@ class _Run:
         verdict.highest = self._bounds.highest
         if self._trimmer is not None:
             verdict.find(Exit.WRONG_RESULT, self._trimmer.troubles)
+        if self._rogue is not None:
+            verdict.find(Exit.WRONG_RESULT, self._rogue.troubles[:FINDINGS_SHOWN])
         verdict.find(Exit.WRONG_RESULT, (str(each) for each in check(self._history)[:20]))
         for reader in self._readers:
             verdict.find(Exit.WRONG_RESULT, reader.troubles[:10])
@@ -373,6 +381,8 @@ def _policies(plan: Plan) -> dict[str, Policy]:
     }
 
 
-def _alive(clients: Sequence[Writer | TopicChurn | Mover | Trimmer | Reader | GroupMember]) -> list[str]:
+def _alive(
+    clients: Sequence[Writer | TopicChurn | Mover | Trimmer | RogueClient | Reader | GroupMember],
+) -> list[str]:
     """The names of those that still run."""
     return [client.name for client in clients if client.process is not None and client.process.alive]
