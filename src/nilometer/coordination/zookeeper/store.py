@@ -111,6 +111,12 @@ class ZooKeeperStore:
             raise
         self._cluster_id, self._created_zxid = found.cluster_id, found.created_zxid
         self._opened = True
+        if self._create:
+            logger.warning(
+                "ZooKeeper at %s is used without credentials: whoever reaches it can read the cluster's "
+                "secret, and change all that the brokers agree on. Let nobody but the brokers reach it.",
+                self._hosts,
+            )
         self._tasks.append(asyncio.get_running_loop().create_task(self._watches.run()))
         self._on_connected()
 
