@@ -103,8 +103,8 @@ class NilometerBroker:
         told, _, _ = select.select([self._ready_fd], [], [], READY_TIMEOUT_S)
         address = os.read(self._ready_fd, 1000) if told else b""
         self._forget_readiness()
-        if not address:
-            outcome = "ended" if told else f"was not ready after {READY_TIMEOUT_S:.0f} s"
+        if not address or address.startswith(b"!"):  # "!" and the reason: it is fenced
+            outcome = "ended or is fenced" if told else f"was not ready after {READY_TIMEOUT_S:.0f} s"
             raise RuntimeError(f"the broker {outcome}:\n{self.output[-4000:]}")
 
     def _forget_readiness(self) -> None:

@@ -22,12 +22,12 @@ COUNTS = (-1, 1, 1, 2, 3, 5, 0, -2, 10_001, 2**31 - 1, -(2**31))
 FACTORS = (-1, 1, 1, 2, 3, 0, 4, -2, 32767, -32768)
 PARTITIONS = (0, 0, 0, 1, 2, -1, 7, 2**31 - 1, -(2**31))
 OFFSETS = (-1, 0, 1, 5, 100, -2, 2**63 - 1, -(2**63))
-TIMEOUTS_MS = (0, 1, 1000, 1000, 1000, -1, -(2**31))
+TIMEOUTS_MS = (*[5000] * 14, 0, 1, -1, -(2**31))
 """None that keeps a request for long: an administrator who waits asks nothing else."""
 BAD_NAMES = ("", ".", "..", "a/b", "x y", "ä水", "\x00", "n" * 249, "n" * 250, "n" * 5000, "no-such-topic")
 BAD_BROKERS = (-1, 99, 2**31 - 1, -(2**31))
-RESOURCE_TYPES = (2, 2, 2, 4, 4, 8, 16, 32, 0, 1, 99, -1)
-OPERATIONS = (0, 0, 0, 0, 1, 2, 3, 4, -1)
+RESOURCE_TYPES = (*[2] * 12, *[4] * 8, 8, 16, 32, 0, 1, 99, -1)
+OPERATIONS = (*[0] * 12, *[1] * 4, 2, 2, 3, 3, 4, -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,75 @@
+"""Random requests of an administrator sent to every broker of a cluster at once, and what became of them.
+
+A request is named by its seed and its number; broker N of three gets every third. Each is answered, or its
+connection ends, which is noted: then the next one opens another.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from nilometer.broker.api.registry import ranges
+from nilometer.simulation.workload.random_admin_requests import (
+    AdminRequest,
+    Subjects,
+    seeded_admin_request,
+)
+from nilometer.wire.messages import decode_response, encode_request
+
+from .wire_peer import ConnectionEnded, WirePeer
+
+ANSWER_TIMEOUT_S = 120.0
+
+
+class AdminFuzz:
+    def __init__(self, bootstraps: Sequence[str], subjects: Subjects, seed: int) -> None:
+        self._bootstraps = bootstraps
+        self._subjects = subjects
+        self._seed = seed
+        self.sent = 0
+        self.answers: Counter[str] = Counter()
+        """By API and error code."""
+        self.unanswered: list[str] = []
+
+    def drive(self, numbers: Sequence[int]) -> None:
+        lanes = len(self._bootstraps)
+        with ThreadPoolExecutor(lanes) as pool:
+            list(pool.map(lambda lane: self._drive_one(lane, numbers[lane::lanes]), range(lanes)))
+
+    def _drive_one(self, lane: int, numbers: Sequence[int]) -> None:
+        peer: WirePeer | None = None
+        for number in numbers:
+            request = seeded_admin_request(self._seed, number, self._subjects, ranges(for_brokers=False))
+            try:
+                if peer is None:
+                    peer = WirePeer(self._bootstraps[lane], client_id="admin", timeout_s=ANSWER_TIMEOUT_S)
+                self._ask(peer, request)
+            except (ConnectionEnded, OSError) as problem:
+                what = f"{request.key.name} {request.version}"
+                self.unanswered.append(f"number {number} ({what}) at broker {lane + 1}: {problem!r}")
+                if peer is not None:
+                    peer.close()
+                peer = None
+        if peer is not None:
+            peer.close()
+
+    def _ask(self, peer: WirePeer, request: AdminRequest) -> None:
+        self.sent += 1
+        peer.socket.sendall(encode_request(1, "admin", request.message))
+        _, response = decode_response(request.key, request.version, peer.receive())
+        for code in _error_codes(response):
+            self.answers[f"{request.key.name} {code}"] += 1
+
+
+def _error_codes(message: object) -> Iterator[str]:
+    """Of a response and all that is in it."""
+    code = getattr(message, "error_code", None)
+    if code is not None:
+        yield getattr(code, "name", str(code))
+    for name in getattr(message, "__slots__", ()):
+        value = getattr(message, name)
+        for item in value if isinstance(value, tuple) else ():
+            if hasattr(item, "__slots__"):
+                yield from _error_codes(item)
