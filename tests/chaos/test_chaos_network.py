@@ -19,7 +19,7 @@ from support.chaos_network import ChaosNetwork, is_available
 from support.chaos_run import ChaosRun, seed_from_environment
 from support.nilometer_broker import Place
 from support.ports import free_ports
-from support.zookeeper_server import ZooKeeperServer
+from support.zookeeper_server import ZooKeeperEnsemble, ZooKeeperServer
 
 SEED = seed_from_environment(7)
 BROKERS = (1, 2, 3)
@@ -102,3 +102,51 @@ def test_leader_cut_from_zookeeper(network: ChaosNetwork, zookeeper: ZooKeeperSe
         network.isolate(node(leader), STORE, *(node(broker) for broker in BROKERS if broker != leader))
         run.wait_replaced(leader)
         run.wait_load()
+
+
+STORES = ("store1", "store2", "store3")
+
+
+@pytest.fixture
+def ensemble(tmp_path: Path) -> Iterator[tuple[ChaosNetwork, ZooKeeperEnsemble]]:
+    """Three servers with a network namespace each. One that is cut off answers reads for 10 s."""
+    if not is_available():
+        pytest.skip("network namespaces need root and iproute2")
+    if not zookeeper_server.is_installed():
+        pytest.skip("ZooKeeper is not installed")
+    nodes = [*map(node, BROKERS), *STORES, CLIENTS]
+    with ChaosNetwork(nodes) as network, network.entered(CLIENTS):
+        places = [Place(network.address(one), lambda one=one: network.entered(one)) for one in STORES]
+        ensemble = ZooKeeperEnsemble(tmp_path / "zookeeper", 3, places=places, sync_limit=50)
+        try:
+            ensemble.start()
+            yield network, ensemble
+        finally:
+            ensemble.stop()
+
+
+def test_leader_on_a_zookeeper_server_that_is_cut_off(
+    ensemble: tuple[ChaosNetwork, ZooKeeperEnsemble], tmp_path: Path
+) -> None:
+    """It reaches that server alone, which reaches no other: the others lead while it still answers reads."""
+    network, servers = ensemble
+    run = ChaosRun(
+        "leader_on_a_zookeeper_server_that_is_cut_off",
+        tmp_path,
+        SEED,
+        wounds=[network, servers],
+        places=_places(network),
+        watch_leaders=True,
+        coordination=f"zookeeper://{servers.hosts}/chaos",
+    )
+    with run:
+        follower = servers.servers.index(servers.followers()[0])
+        others = [one for number, one in enumerate(STORES) if number != follower]
+        leader = run.leader(0)
+        run.tell(f"broker {leader} reaches {STORES[follower]} alone")
+        network.isolate(node(leader), *others)
+        run.wait_load()
+        run.tell(f"{STORES[follower]} is cut off from {others}")
+        network.isolate(STORES[follower], *others)
+        run.wait_replaced(leader)
+        run.pass_time(3.0)

@@ -1,5 +1,7 @@
 """Everything that can go wrong, in an order drawn from a seed, for as long as is asked.
 
+With ZooKeeper, its three servers are killed, stopped and cut from each other as well.
+
     NILOMETER_CHAOS_SEED=17 NILOMETER_CHAOS_MINUTES=3 pytest tests/chaos -m soak -k zookeeper
 
 Brokers, store and clients have a network of their own where the machine allows it.
@@ -17,7 +19,7 @@ from support import zookeeper_server
 from support.chaos_disks import SmallDisk, can_mount
 from support.chaos_network import ChaosNetwork, is_available
 from support.chaos_run import ChaosRun, seed_from_environment
-from support.chaos_schedule import BROKERS, CLIENTS, STORE, Schedule, node
+from support.chaos_schedule import BROKERS, CLIENTS, STORES, Schedule, node
 from support.nilometer_broker import Place
 from support.zookeeper_server import ZooKeeperEnsemble
 
@@ -42,8 +44,9 @@ def _play(store: str, folder: Path, seed: int, minutes: float) -> None:
             f"soak-{store}",
             folder,
             seed,
-            wounds=[wound for wound in (network, disk) if wound is not None],
+            wounds=[wound for wound in (network, ensemble, disk) if wound is not None],
             places=_places(network),
+            watch_leaders=True,
             coordination=None if ensemble is None else f"zookeeper://{ensemble.hosts}",
         )
         with run:
@@ -56,7 +59,7 @@ def _play(store: str, folder: Path, seed: int, minutes: float) -> None:
 def _network(stack: contextlib.ExitStack) -> ChaosNetwork | None:
     if not is_available():
         return None
-    network = stack.enter_context(ChaosNetwork([*map(node, BROKERS), STORE, CLIENTS]))
+    network = stack.enter_context(ChaosNetwork([*map(node, BROKERS), *STORES, CLIENTS]))
     stack.enter_context(network.entered(CLIENTS))
     return network
 
@@ -72,9 +75,10 @@ def _places(network: ChaosNetwork | None) -> dict[int, Place]:
 def _ensemble(stack: contextlib.ExitStack, folder: Path, network: ChaosNetwork | None) -> ZooKeeperEnsemble:
     if not zookeeper_server.is_installed():
         pytest.skip("ZooKeeper is not installed")
-    host = "127.0.0.1" if network is None else network.address(STORE)
-    ensemble = ZooKeeperEnsemble(folder / "zookeeper", 3, host)
+    places = None
+    if network is not None:
+        places = [Place(network.address(one), lambda one=one: network.entered(one)) for one in STORES]
+    ensemble = ZooKeeperEnsemble(folder / "zookeeper", 3, places=places, sync_limit=30)
     stack.callback(ensemble.stop)
-    with contextlib.nullcontext() if network is None else network.entered(STORE):
-        ensemble.start()
+    ensemble.start()
     return ensemble

@@ -30,6 +30,7 @@ from nilometer.client.replicas.replica_survey import ReplicaSurvey, Survey
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import KafkaError
 
+from .chaos_leaders import LeadersWatcher
 from .chaos_load import ChaosLoad
 from .crash_load import Reader
 from .eventually import eventually
@@ -38,6 +39,7 @@ from .nilometer_cluster import NilometerCluster
 from .replica_comparison import compare_replicas
 
 TOPIC = "chaos"
+LEADERS_TOPIC = "leaders"
 PARTITIONS = 3
 SESSION_TIMEOUT_MS = 1_500
 OVERRIDES = {
@@ -70,6 +72,7 @@ class ChaosRun:
         overrides: Mapping[str, str] | None = None,
         partitions: int = PARTITIONS,
         wounds: Sequence[Wound] = (),
+        watch_leaders: bool = False,
         **cluster_options: Any,
     ) -> None:
         self.name = name
@@ -79,6 +82,8 @@ class ChaosRun:
         self.partitions = partitions
         self.cluster = NilometerCluster(folder, 3, {**OVERRIDES, **(overrides or {})}, **cluster_options)
         self.load: ChaosLoad | None = None
+        self.leaders: LeadersWatcher | None = None
+        self._watch_leaders = watch_leaders
         self.story: list[str] = []
         self._wounds = wounds
         self._idle = threading.Event()
@@ -92,6 +97,12 @@ class ChaosRun:
             self.cluster.create_topic(TOPIC, self.partitions)
             self.load = ChaosLoad(self.cluster.bootstrap, TOPIC, self.partitions)
             self.load.start()
+            if self._watch_leaders:
+                self.cluster.create_topic(LEADERS_TOPIC, self.partitions)
+                self.leaders = LeadersWatcher(
+                    self.cluster.bootstrap, LEADERS_TOPIC, self.partitions, SESSION_TIMEOUT_MS / 1000
+                )
+                self.leaders.start()
             self.wait_load()
         except BaseException:
             self._keep()
@@ -130,7 +141,10 @@ class ChaosRun:
         try:
             eventually(is_going_on, f"every producer gets {records} more acknowledgements", timeout_s)
         except AssertionError as problem:
-            raise AssertionError(f"{problem}: from {before} to {load.acknowledged}") from None
+            found = [*load.findings, *(self.leaders.findings if self.leaders is not None else ())]
+            raise AssertionError(
+                "\n".join([f"{problem}: from {before} to {load.acknowledged}", *found])
+            ) from None
 
     def heal(self) -> None:
         """Everything outside is whole, every broker runs, every replica is in sync, and the load goes on."""
@@ -228,6 +242,10 @@ class ChaosRun:
         self.tell("the load has stopped")
         wrong = [*self._read_to_end(), *self._compare_replicas()]
         load.stop_reading()
+        if self.leaders is not None:
+            self.leaders.stop()
+            wrong += self.leaders.findings
+            self.tell(f"leaders accepted {self.leaders.accepted} writes of who watches them")
         anomalies = check(load.history)
         wrong += [*load.findings, *(str(each) for each in anomalies)]
         sends = load.history.sends

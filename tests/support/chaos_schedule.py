@@ -7,6 +7,7 @@ not before every replica is in sync again.
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,10 +15,11 @@ from dataclasses import dataclass, field
 from .chaos_disks import SmallDisk, lose_everything, lose_unsynced_tail
 from .chaos_network import ChaosNetwork
 from .chaos_run import TOPIC, ChaosRun
-from .zookeeper_server import ZooKeeperEnsemble
+from .zookeeper_server import ZooKeeperEnsemble, ZooKeeperServer
 
 BROKERS = (1, 2, 3)
-STORE, CLIENTS = "store", "clients"
+STORES = ("store1", "store2", "store3")
+CLIENTS = "clients"
 DISK_LEFT_BYTES = 200_000
 
 
@@ -58,6 +60,8 @@ class Schedule:
         """As `heal`, but nothing is waited for."""
         if self.network is not None:
             self.network.heal()
+        if self.ensemble is not None:
+            self.ensemble.heal()
         if self.small_disk is not None:
             self.small_disk.heal()
         for broker_id in BROKERS:
@@ -76,9 +80,9 @@ class Schedule:
         if self.network is not None:
             faults += [self._cut_links, self._cut_one_way, self._isolate, self._cut_and_kill]
             if self.ensemble is not None:
-                faults += [self._cut_from_store]
+                faults += [self._cut_from_store, self._cut_store_servers]
         if self.ensemble is not None:
-            faults += [self._kill_store_leader]
+            faults += [self._kill_store_leader, self._kill_store_servers, self._stop_store_servers]
         if self.small_disk is not None:
             faults += [self._fill_disk]
         return faults
@@ -198,7 +202,7 @@ class Schedule:
         assert self.network is not None
         victim = self.run.chance.choice(BROKERS)
         others = [node(one) for one in BROKERS if one != victim]
-        cut_off = self.run.chance.choice((others, [*others, CLIENTS], [*others, CLIENTS, STORE]))
+        cut_off = self.run.chance.choice((others, [*others, CLIENTS], [*others, CLIENTS, *STORES]))
         self.run.tell(f"cuts {victim} off from {cut_off}")
         self.network.isolate(node(victim), *cut_off)
         self.run.pass_time(self.run.chance.uniform(0.5, 5.0))
@@ -212,11 +216,13 @@ class Schedule:
         self._kill_some()
 
     def _cut_from_store(self) -> None:
+        """From one server, from two, or from all."""
         assert self.network is not None
         victims = self._some(2)
-        self.run.tell(f"cuts {victims} off from the store")
+        servers = self.run.chance.sample(STORES, self.run.chance.randint(1, len(STORES)))
+        self.run.tell(f"cuts {victims} off from {servers}")
         for victim in victims:
-            self.network.isolate(node(victim), STORE)
+            self.network.isolate(node(victim), *servers)
         self.run.pass_time(self.run.chance.uniform(0.5, 5.0))
 
     def _kill_store_leader(self) -> None:
@@ -225,9 +231,42 @@ class Schedule:
         self.run.tell("kills ZooKeeper's leader")
         server.kill()
         self.run.pass_time(self.run.chance.uniform(0.0, 3.0))
-        if self.network is not None:
-            with self.network.entered(STORE):
-                server.start()
-        else:
-            server.start()
+        server.start()
         server.wait_ready()
+
+    def _kill_store_servers(self) -> None:
+        """One, or the quorum; they are away for a while."""
+        assert self.ensemble is not None
+        for server in self._some_servers():
+            server.kill()
+        self.run.pass_time(self.run.chance.uniform(0.0, 4.0))
+        self.ensemble.heal()
+
+    def _stop_store_servers(self) -> None:
+        """They hang, and go on where they were."""
+        assert self.ensemble is not None
+        for server in self._some_servers():
+            server.signal(signal.SIGSTOP)
+        self.run.pass_time(self.run.chance.uniform(0.5, 6.0))
+        self.ensemble.heal()
+
+    def _some_servers(self) -> list[ZooKeeperServer]:
+        assert self.ensemble is not None
+        servers = self.run.chance.sample(self.ensemble.servers, self.run.chance.randint(1, 2))
+        self.run.tell(f"of ZooKeeper's servers: {[server.host + ' ' + server.mode for server in servers]}")
+        return servers
+
+    def _cut_store_servers(self) -> None:
+        """One server from the other two, both ways or one; brokers reach all three."""
+        assert self.network is not None and self.ensemble is not None
+        victim = self.run.chance.choice(STORES)
+        others = [one for one in STORES if one != victim]
+        both = self.run.chance.random() < 0.7
+        self.run.tell(f"cuts {victim} off from {others}, both ways: {both}")
+        for other in others:
+            self.network.cut(victim, other)
+            if both:
+                self.network.cut(other, victim)
+        self.run.pass_time(self.run.chance.uniform(0.5, 8.0))
+        if self.run.chance.random() < 0.5:
+            self._kill_some()

@@ -9,10 +9,12 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from support.nilometer_broker import Place
 from support.ports import free_ports
 
 JARS = Path("/usr/share/java")
@@ -38,14 +40,17 @@ class ZooKeeperServer:
         folder: Path,
         number: int,
         port: int,
-        members: dict[int, tuple[int, int]],
+        members: dict[int, tuple[str, int, int]],
         host: str = "127.0.0.1",
+        entered: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
         sync_limit: int = 10,
         session_timeouts_ms: tuple[int, int] = (400, 60_000),
     ) -> None:
-        """``sync_limit``: after so many ticks of 200 ms without its leader a follower stops to serve.
+        """``members``: host and the two ports among servers of each. ``entered`` holds while it is started.
+        ``sync_limit``: after so many ticks of 200 ms without its leader a follower stops to serve.
         ``session_timeouts_ms``: the least and the most that is granted."""
         self._folder = folder
+        self._entered = entered
         self.host = host
         self.port = port
         (folder / "data").mkdir(parents=True)
@@ -64,14 +69,14 @@ class ZooKeeperServer:
             "4lw.commands.whitelist=*",
         ]
         if len(members) > 1:
-            lines += [f"server.{id}=127.0.0.1:{peer}:{vote}" for id, (peer, vote) in sorted(members.items())]
+            lines += [f"server.{id}={at}:{peer}:{vote}" for id, (at, peer, vote) in sorted(members.items())]
         (folder / "zoo.cfg").write_text("\n".join(lines) + "\n")
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         classpath = ":".join(str(part) for part in [*CLASSPATH, self._folder])
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-        with (self._folder / "server.log").open("ab") as log:
+        with self._entered(), (self._folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 ["java", "-Xmx128m", "-cp", classpath, main, str(self._folder / "zoo.cfg")],
                 stdout=log,
@@ -103,6 +108,11 @@ class ZooKeeperServer:
                 )
             time.sleep(0.05)
 
+    @property
+    def is_running(self) -> bool:
+        """Stopped by a signal or not."""
+        return self._process is not None and self._process.poll() is None
+
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
@@ -115,13 +125,29 @@ class ZooKeeperServer:
 
 
 class ZooKeeperEnsemble:
-    def __init__(self, folder: Path, size: int, host: str = "127.0.0.1", **options: Any) -> None:
-        """``options``: those of every server."""
+    def __init__(
+        self,
+        folder: Path,
+        size: int,
+        host: str = "127.0.0.1",
+        places: Sequence[Place] | None = None,
+        **options: Any,
+    ) -> None:
+        """``places``: one for each server, where they differ. ``options``: those of every server."""
+        at = places or [Place(host)] * size
         ports = free_ports(3 * size)
-        members = {i + 1: (ports[size + 2 * i], ports[size + 2 * i + 1]) for i in range(size)}
+        members = {i + 1: (at[i].host, ports[size + 2 * i], ports[size + 2 * i + 1]) for i in range(size)}
         self.servers = [
-            ZooKeeperServer(folder / str(number), number, ports[number - 1], members, host, **options)
-            for number in members
+            ZooKeeperServer(
+                folder / str(number),
+                number,
+                ports[number - 1],
+                members,
+                place.host,
+                entered=place.entered,
+                **options,
+            )
+            for number, place in zip(members, at, strict=True)
         ]
 
     @property
@@ -139,6 +165,16 @@ class ZooKeeperEnsemble:
 
     def leader(self) -> ZooKeeperServer:
         return next(server for server in self.servers if server.mode in ("leader", "standalone"))
+
+    def heal(self) -> None:
+        """All servers run."""
+        for server in self.servers:
+            if server.is_running:
+                server.signal(signal.SIGCONT)
+            else:
+                server.start()
+        for server in self.servers:
+            server.wait_ready()
 
     def stop(self) -> None:
         for server in self.servers:
