@@ -5,6 +5,7 @@ from __future__ import annotations
 from planted_faults import (
     authentication_faults,
     client_faults,
+    folder_faults,
     metadata_faults,
     replication_faults,
     storage_faults,
@@ -16,6 +17,7 @@ FAULTS: tuple[PlantedFault, ...] = (
     *storage_faults.FAULTS,
     *replication_faults.FAULTS,
     *metadata_faults.FAULTS,
+    *folder_faults.FAULTS,
     *client_faults.FAULTS,
     *upkeep_faults.FAULTS,
     *authentication_faults.FAULTS,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -43,10 +43,15 @@ class PlantedFault:
     """Whether partitions move."""
     rogue: bool = False
     """Whether a client acts as a broker."""
+    reuses_names: bool = False
+    """Whether a topic's name is used again and again."""
     membership: MembershipPlan | None = None
     """Whether a broker joins, and one is taken out."""
     deletes: dict[str, int] | None = None
     """How the topic deletes its records: fields of its plan."""
+    mean_gap_s: float = MEAN_GAP_S
+    settings: dict[str, str] = field(default_factory=dict[str, str])
+    """Of the brokers, instead of what is drawn."""
     flushes: bool | None = None
     """Whether every topic counts only what is flushed; where given, instead of what is drawn."""
 
@@ -67,7 +72,7 @@ class PlantedFault:
                 drawn.kinds,
                 drawn.hurt_s,
                 drawn.brokers + (self.membership is not None),
-                mean_gap_s=MEAN_GAP_S,
+                mean_gap_s=self.mean_gap_s,
                 longest_s=LONGEST_S,
             ),
             topics=topics,
@@ -79,9 +84,10 @@ class PlantedFault:
             churn=self.churn,
             moves=self.moves,
             rogue=self.rogue,
+            reuses_names=self.reuses_names,
             membership=self.membership,
             group=self.group,
-            settings={**drawn.settings, **group, "replica.lag.time.max.ms": "2000"},
+            settings={**drawn.settings, **group, "replica.lag.time.max.ms": "2000", **self.settings},
             one_machine=one_machine,
         )
 

@@ -31,6 +31,7 @@ class Kind(enum.Enum):
     SESSION = "session"
     SIGNAL = "signal"
     STORE_UNSURE = "store-unsure"
+    CRASH_ALL = "crash-all"
     ZOOKEEPER_CRASH = "zookeeper-crash"
     ZOOKEEPER_PAUSE = "zookeeper-pause"
     ZOOKEEPER_CUT = "zookeeper-cut"

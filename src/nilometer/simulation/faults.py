@@ -139,6 +139,9 @@ class FaultDriver:
         match fault.kind:
             case Kind.CRASH:
                 self._node(fault).crash()
+            case Kind.CRASH_ALL:
+                for node in self._cluster.nodes.values():
+                    node.crash()
             case Kind.STOP:
                 self._node(fault).stop()
             case Kind.POWER:
@@ -211,6 +214,9 @@ class FaultDriver:
         match fault.kind:
             case Kind.CRASH | Kind.STOP:
                 self._node(fault).start()
+            case Kind.CRASH_ALL:
+                for node in self._cluster.nodes.values():
+                    node.start()
             case Kind.POWER:
                 host = self._node(fault).host
                 if not host.up:

@@ -22,6 +22,8 @@ from nilometer.simulation.workload.membership import MembershipPlan
 from nilometer.simulation.workload.producers import WriterPlan
 
 NEEDS_SEVERAL_MACHINES = frozenset({Kind.ISOLATE})
+CRASH_ALL_SHARE = 0.15
+"""How many seeds kill all brokers at once, besides what else they do."""
 HURT_SHARE = 0.85
 """How much of a run the faults have; the rest is for healing and reading."""
 
@@ -73,6 +75,8 @@ class Plan:
     """Whether partitions move to other brokers."""
     rogue: bool = False
     """Whether a client acts as a broker, and must be refused."""
+    reuses_names: bool = False
+    """Whether a topic's name is used again and again within seconds."""
     group: GroupPlan | None = None
     """The consumer group that reads all topics, if there is one."""
     membership: MembershipPlan | None = None
@@ -122,6 +126,8 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: 
         chosen = tuple(kind for kind in Kind if kind in wanted - useless)
     elif ensemble is not None:
         chosen = kinds_for(store_chance, chosen)
+    if wanted is None and random.Random(f"{seed}/crash-all").random() < CRASH_ALL_SHARE:
+        chosen = (*chosen, Kind.CRASH_ALL)
     if one_machine:
         chosen = tuple(kind for kind in chosen if kind not in NEEDS_SEVERAL_MACHINES)
     topics = _topics(chance, one_machine, frozenset(chosen))
@@ -151,12 +157,13 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: 
         group=group,
         membership=membership,
         ensemble=ensemble,
+        reuses_names=random.Random(f"{seed}/names").random() < 0.35,
     )
 
 
 def _kinds(chance: random.Random, one_machine: bool) -> tuple[Kind, ...]:
     count = chance.choice((1, 2, 3, 3, 4, 5, 7))
-    spared = ENSEMBLE_KINDS | (NEEDS_SEVERAL_MACHINES if one_machine else frozenset())
+    spared = {Kind.CRASH_ALL} | ENSEMBLE_KINDS | (NEEDS_SEVERAL_MACHINES if one_machine else frozenset())
     pool = [kind for kind in Kind if kind not in spared]
     drawn = chance.sample(pool, count)
     return tuple(kind for kind in Kind if kind in drawn)

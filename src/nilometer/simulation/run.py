@@ -34,11 +34,13 @@ from nilometer.simulation.loop import Deadlock, Livelock
 from nilometer.simulation.plan import Plan, TopicPlan
 from nilometer.simulation.story import Story
 from nilometer.simulation.verdict import Exit, Verdict
+from nilometer.simulation.workload.admin_program import AdminProgram
 from nilometer.simulation.workload.consumers import Reader
 from nilometer.simulation.workload.members import GroupMember
 from nilometer.simulation.workload.membership import Membership
 from nilometer.simulation.workload.moves import Mover
 from nilometer.simulation.workload.producers import Writer
+from nilometer.simulation.workload.reused_names import NameReuser
 from nilometer.simulation.workload.rogue_client import RogueClient
 from nilometer.simulation.workload.topics import KEY, TopicChurn
 from nilometer.simulation.workload.trimmer import Trimmer
@@ -138,8 +140,10 @@ class _Run:
                 GroupMember(f"member{number}", self._clients, servers, group, names, self._ledger)
                 for number in range(group.members)
             ]
+        durable = plan.machines_lost_max > 1 or (plan.one_machine and Kind.POWER in plan.kinds)
+        self._reuser = NameReuser(self._clients, servers, flush_each=durable) if plan.reuses_names else None
         self._rogue = RogueClient(self._clients, self._cluster) if plan.rogue else None
-        changers = (*self._writers, self._churn, self._mover, self._trimmer, self._rogue)
+        changers = (*self._writers, self._churn, self._mover, self._trimmer, self._reuser, self._rogue)
         self._changers = [each for each in changers if each is not None]
         """Clients that change things: they end before the cluster is judged."""
         self._driver = FaultDriver(
@@ -201,7 +205,8 @@ class _Run:
         self._verdict.find(Exit.CRASH, self._failed_clients())
 
     def _producers(self) -> int:
-        return sum(writer.lives for writer in self._writers)
+        reused = self._reuser.producers if self._reuser is not None else 0
+        return sum(writer.lives for writer in self._writers) + reused
 
     def _busy(self) -> list[str]:
         """Who changes things still."""
@@ -298,6 +303,7 @@ class _Run:
         if self._membership is not None:
             done["brokers joined"] = int(self._membership.joined is not None)
             done["brokers taken out"] = int(self._membership.left is not None)
+        done["topics of a reused name"] = self._reuser.incarnations if self._reuser is not None else 0
         done["log starts risen"] = self._retention.taken
         done["deletions of records asked for"] = self._trimmer.trimmed if self._trimmer is not None else 0
         done["requests of a client as a broker"] = self._rogue.tried.total() if self._rogue is not None else 0
@@ -339,6 +345,8 @@ class _Run:
             verdict.find(Exit.WRONG_RESULT, self._trimmer.troubles)
         if self._rogue is not None:
             verdict.find(Exit.WRONG_RESULT, self._rogue.troubles[:FINDINGS_SHOWN])
+        if self._reuser is not None:
+            verdict.find(Exit.WRONG_RESULT, self._reuser.troubles)
         verdict.find(Exit.WRONG_RESULT, (str(each) for each in check(self._history)[:20]))
         for reader in self._readers:
             verdict.find(Exit.WRONG_RESULT, reader.troubles[:10])
@@ -381,8 +389,6 @@ def _policies(plan: Plan) -> dict[str, Policy]:
     }
 
 
-def _alive(
-    clients: Sequence[Writer | TopicChurn | Mover | Trimmer | RogueClient | Reader | GroupMember],
-) -> list[str]:
+def _alive(clients: Sequence[Writer | AdminProgram | RogueClient | Reader | GroupMember]) -> list[str]:
     """The names of those that still run."""
     return [client.name for client in clients if client.process is not None and client.process.alive]

@@ -1,0 +1,225 @@
+"""A program that uses one topic name again and again: create, write, purge, delete, within seconds.
+
+What a topic leaves behind under its name (checkpoint lines, folders, caches) would befall its successor. So
+each topic is judged as itself, by its id: every acknowledged record is there at its offset unless somebody
+asked for its deletion, and no record of an earlier topic is.
+
+Deletions go by topic id, so that one that arrives late harms no successor; a creation that arrives late makes
+a topic that is taken up like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from nilometer.client.admin.admin import Admin
+from nilometer.client.admin.descriptions import NewTopic
+from nilometer.client.consumer.consumer import Consumer
+from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartition
+from nilometer.client.producer.producer import Producer
+from nilometer.runtime import Runtime
+from nilometer.simulation.workload.admin_program import AdminProgram
+from nilometer.simulation.world import Host
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.messages import Api, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NAME = "reused"
+PARTITIONS = 2
+REPLICAS = 3
+RECORDS_MAX = 25
+POLL_MS = 500
+LOOKS_MAX = 60
+"""A second apart, before a topic that nobody knows is taken for lost."""
+TROUBLES_MAX = 10
+
+
+@dataclass(slots=True)
+class Incarnation:
+    """One topic of the name, and what was acknowledged to it."""
+
+    number: int
+    topic_id: UUID
+    acknowledged: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
+    """Value by partition and offset."""
+    deleted_to: dict[int, int] = field(default_factory=dict[int, int])
+    """By partition, up to where the deletion of records was asked for."""
+    doomed: bool = False
+    """Its deletion was asked for: from then on nothing is promised."""
+
+
+class NameReuser(AdminProgram):
+    gap_s = (0.0, 2.0)
+
+    def __init__(self, host: Host, bootstrap_servers: str, *, flush_each: bool) -> None:
+        super().__init__("reuser", host, bootstrap_servers)
+        self.troubles: list[str] = []
+        self.incarnations = 0
+        self.producers = 0
+        self.compared = 0
+        """How often all records of a topic were read back."""
+        self._configs = {"min.insync.replicas": "2", "segment.ms": "5000"}
+        if flush_each:
+            self._configs["flush.messages"] = "1"
+        self._topic: Incarnation | None = None
+        self._doomed: set[UUID] = set()
+        self._records = 0
+
+    async def _main(self, runtime: Runtime) -> None:
+        await super()._main(runtime)
+        looks = 0
+        while (topic := self._topic) is not None and not topic.doomed:
+            try:
+                async with Admin(runtime, self._settings) as admin:
+                    if await self._is_current(admin, topic):
+                        await self._compare(runtime, topic)
+                        return
+                looks += 1  # a broker that has just started may not know it yet
+                if looks == LOOKS_MAX:
+                    self._trouble(f"{self._told(topic)} is gone, and nobody deleted it")
+                    return
+            except KafkaError as problem:
+                self.problems[problem.code.name] += 1
+            await asyncio.sleep(1)
+
+    async def _step(self, runtime: Runtime, admin: Admin) -> None:
+        topic = self._topic
+        if topic is None or topic.doomed:
+            topic = await self._create(admin)
+            if topic is not None:
+                await self._write(runtime, topic)
+            return
+        match runtime.entropy.below(6):
+            case 0:
+                await self._write(runtime, topic)
+            case 1 | 2:
+                await self._purge(runtime, admin, topic)
+            case 3:
+                await self._compare(runtime, topic)
+            case _:
+                await self._delete(admin, topic)
+                if (successor := await self._create(admin)) is not None:
+                    await self._write(runtime, successor)
+
+    async def _create(self, admin: Admin) -> Incarnation | None:
+        """The topic of the name now; None while an earlier one is all that is known."""
+        outcome = (await admin.create_topics([NewTopic(NAME, PARTITIONS, REPLICAS, self._configs)]))[NAME]
+        if outcome is not None and outcome.code is not ErrorCode.topic_already_exists:
+            raise outcome
+        found = await self._find(admin)
+        if found is None or found.topic_id is None or found.topic_id in self._doomed:
+            return None
+        self.incarnations += 1
+        self._topic = Incarnation(self.incarnations, found.topic_id)
+        return self._topic
+
+    async def _find(self, admin: Admin) -> TopicMetadata | None:
+        """The topic of the name that there is, as a broker knows. Raises KafkaError when nobody knows."""
+        found = (await admin.describe_topics([NAME]))[NAME]
+        if not isinstance(found, KafkaError):
+            return found
+        if found.code is ErrorCode.unknown_topic_or_partition:
+            return None
+        raise found
+
+    async def _is_current(self, admin: Admin, topic: Incarnation) -> bool:
+        found = await self._find(admin)
+        return found is not None and found.topic_id == topic.topic_id
+
+    async def _write(self, runtime: Runtime, topic: Incarnation) -> None:
+        """Some records, all of which have an outcome before anything else is done to the topic."""
+        settings = {
+            "bootstrap.servers": self._settings["bootstrap.servers"],
+            "client.id": self.name,
+            "acks": "all",
+            "delivery.timeout.ms": 20_000,
+            "request.timeout.ms": 10_000,
+            "max.block.ms": 20_000,
+            "allow.auto.create.topics": False,
+        }
+        self.producers += 1
+        async with Producer(runtime, settings) as producer:
+            for _ in range(1 + runtime.entropy.below(RECORDS_MAX)):
+                self._records += 1
+                value = f"{topic.number}-{self._records}"
+                partition = runtime.entropy.below(PARTITIONS)
+                told = await (await producer.send(NAME, value.encode(), partition=partition))
+                topic.acknowledged[partition, told.offset] = value
+
+    async def _purge(self, runtime: Runtime, admin: Admin, topic: Incarnation) -> None:
+        """Delete records up to one in the middle, as a log start inside of a segment comes about."""
+        if not topic.acknowledged:
+            return
+        index, offset = runtime.entropy.choice(list(topic.acknowledged))
+        topic.deleted_to[index] = max(offset, topic.deleted_to.get(index, 0))
+        partition = TopicPartition(NAME, index)
+
+        def make(api: Api) -> Message:
+            part = api.make_request("DeleteRecordsPartition", partition_index=index, offset=offset)
+            return api.request(
+                timeout_ms=10_000,
+                topics=(api.make_request("DeleteRecordsTopic", name=NAME, partitions=(part,)),),
+            )
+
+        await admin.client.topic(NAME, 10_000)
+        await admin.client.send_to_leader(partition, ApiKey.DELETE_RECORDS, make)
+
+    async def _delete(self, admin: Admin, topic: Incarnation) -> None:
+        topic.doomed = True
+        self._doomed.add(topic.topic_id)
+
+        def make(api: Api) -> Message:
+            state = api.make_request("DeleteTopicState", name=None, topic_id=topic.topic_id)
+            return api.request(topics=(state,), timeout_ms=10_000)
+
+        response = await admin.client.send_to_controller(ApiKey.DELETE_TOPICS, make)
+        code = response.responses[0].error_code
+        if code not in (ErrorCode.none, ErrorCode.unknown_topic_id):
+            raise KafkaError(code, "deletion refused")
+
+    async def _compare(self, runtime: Runtime, topic: Incarnation) -> None:
+        """Read the whole topic back. Raises KafkaError when it cannot be read now."""
+        seen = await self._read(runtime, topic)
+        for (partition, offset), value in topic.acknowledged.items():
+            found = seen.get((partition, offset))
+            if found != value and (found is not None or offset >= topic.deleted_to.get(partition, 0)):
+                what = f"has {found}" if found is not None else "has no record"
+                self._trouble(f"{self._told(topic)} {what} at {partition}/{offset}: {value} was acknowledged")
+        for (partition, offset), value in seen.items():
+            if not value.startswith(f"{topic.number}-"):
+                self._trouble(f"{self._told(topic)} has {value} of an earlier one at {partition}/{offset}")
+        self.compared += 1
+
+    async def _read(self, runtime: Runtime, topic: Incarnation) -> Mapping[tuple[int, int], str]:
+        """Value by partition and offset. Raises KafkaError where brokers that are behind show another one."""
+        seen: dict[tuple[int, int], str] = {}
+        partitions = [TopicPartition(NAME, index) for index in range(PARTITIONS)]
+        settings = {
+            **self._settings,
+            "auto.offset.reset": "earliest",
+            "allow.auto.create.topics": False,
+        }
+        async with Consumer(runtime, settings) as consumer:
+            consumer.assign(partitions)
+            consumer.seek_to_beginning(*partitions)
+            ends = await consumer.end_offsets(partitions)
+            while [one for one in partitions if await consumer.position(one) < ends[one]]:
+                for record in await consumer.poll(timeout_ms=POLL_MS):
+                    known = consumer.client.metadata.topics.get(NAME)
+                    if known is None or known.topic_id != topic.topic_id:
+                        raise KafkaError(ErrorCode.inconsistent_topic_id, "another topic of the name")
+                    seen[record.partition, record.offset] = (record.value or b"").decode()
+        return seen
+
+    def _told(self, topic: Incarnation) -> str:
+        return f"reused name: topic {topic.number} of {NAME}"
+
+    def _trouble(self, what: str) -> None:
+        if len(self.troubles) < TROUBLES_MAX:
+            self.troubles.append(what)
