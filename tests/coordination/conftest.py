@@ -38,12 +38,39 @@ def zookeeper(zygote: Zygote, zookeeper_server: ZooKeeperEnsemble) -> Cluster:
     return Cluster(zygote, "zookeeper", f"zookeeper://{zookeeper_server.hosts}/{chroot}", 1500)
 
 
+@pytest.fixture(scope="session")
+def three_servers() -> Iterator[ZooKeeperEnsemble]:
+    with running_ensemble(3) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture
+def zookeeper_of_three(zygote: Zygote, three_servers: ZooKeeperEnsemble) -> Iterator[Cluster]:
+    """One of three servers is killed just before, the leader every other time: two go on."""
+    number = next(_numbers)
+    leader = three_servers.leader()
+    (victim, *_) = [leader] if number % 2 else three_servers.followers()
+    victim.kill()
+    for server in three_servers.servers:
+        if server is not victim:
+            server.wait_ready()
+    yield Cluster(zygote, "zookeeper", f"zookeeper://{three_servers.hosts}/nilometer-{number}", 1500)
+    three_servers.heal()
+
+
 @pytest.fixture
 def virtual_zookeeper() -> VirtualCluster:
     return VirtualCluster(next(_numbers))
 
 
-@pytest.fixture(params=["local", "zookeeper", "virtual_zookeeper"])
+@pytest.fixture(
+    params=[
+        "local",
+        "zookeeper",
+        "virtual_zookeeper",
+        pytest.param("zookeeper_of_three", marks=pytest.mark.soak),
+    ]
+)
 def cluster(request: pytest.FixtureRequest) -> Cluster | VirtualCluster:
     """One cluster per kind of store, and one on the ensemble of the simulation: the conformance suite."""
     return request.getfixturevalue(request.param)
