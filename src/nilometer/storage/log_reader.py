@@ -19,8 +19,8 @@ from nilometer.storage.leader_epoch_cache import LeaderEpochCache
 from nilometer.storage.segments.batch_scan import CHUNK_BYTES, scan
 from nilometer.storage.segments.offset_index import CorruptIndex, OffsetIndex
 from nilometer.wire.compression import Bytes
-from nilometer.wire.errors import KafkaError
-from nilometer.wire.record_batch import BatchHeader, check_batch
+from nilometer.wire.errors import CorruptBatch, KafkaError
+from nilometer.wire.record_batch import HEADER_BYTES, BatchHeader, check_batch, read_header
 
 
 class FolderBatch(NamedTuple):
@@ -68,7 +68,7 @@ class LogFolderReader:
         """
         bases = self.base_offsets()
         first = max((index for index, base in enumerate(bases) if base <= from_offset), default=0)
-        for base_offset in bases[first:]:
+        for base_offset, following in zip(bases[first:], [*bases[first + 1 :], None], strict=True):
             if to_offset is not None and base_offset >= to_offset:
                 return
             path = self.segment_path(base_offset)
@@ -77,8 +77,15 @@ class LogFolderReader:
             except FileNotFoundError:
                 continue  # deleted by retention since it was listed
             try:
-                start = self._position_near(base_offset, from_offset)
-                for batch in self._segment(file, start, from_offset, verify, chunk_bytes):
+                start = self._position_near(file, base_offset, from_offset)
+                found = self._segment(
+                    file, start, from_offset, verify, chunk_bytes, is_sealed=following is not None
+                )
+                if verify:
+                    found = _in_order(found, None if start else base_offset, following)
+                for batch in found:
+                    if batch.header.last_offset < from_offset:
+                        continue
                     if to_offset is not None and batch.header.next_offset > to_offset:
                         return
                     yield batch
@@ -94,27 +101,77 @@ class LogFolderReader:
         return end
 
     def _segment(
-        self, file: File, position: int, from_offset: int, verify: bool, chunk_bytes: int
+        self,
+        file: File,
+        position: int,
+        from_offset: int,
+        verify: bool,
+        chunk_bytes: int,
+        *,
+        is_sealed: bool,
     ) -> Iterator[FolderBatch]:
         end, next_offset = position, from_offset
         try:
             for found, header, buffer, at in scan(file, position, file.size(), chunk_bytes):
                 end, next_offset = found, header.base_offset
-                if header.last_offset < from_offset:
-                    continue
                 if verify:
                     check_batch(buffer, at, header)
                 yield FolderBatch(file.path, found, header, buffer, at)
                 end, next_offset = found + header.size, header.next_offset
+            if verify and is_sealed and end != file.size():
+                raise CorruptBatch("no batch ends at the end of the file")
         except KafkaError as problem:
             raise CorruptRecordFound(file.path, end, next_offset, str(problem)) from problem
 
-    def _position_near(self, base_offset: int, offset: int) -> int:
+    def _position_near(self, file: File, base_offset: int, offset: int) -> int:
         if offset <= base_offset:
             return 0
         try:
             data = self._disk.read_file(self.segment_path(base_offset, names.INDEX_SUFFIX))
             whole = data[: len(data) - len(data) % 8]  # an entry may be half written just now
-            return OffsetIndex.parse(base_offset, whole).lookup(offset - 1)
+            entry = OffsetIndex.parse(base_offset, whole).lookup_entry(offset - 1)
         except (FileNotFoundError, CorruptIndex):
             return 0
+        return entry[1] if entry is not None and _is_true(file, *entry) else 0
+
+
+def _is_true(file: File, last_offset: int, position: int) -> bool:
+    """Whether the batch that ends at ``last_offset`` begins at ``position``, as an index entry says."""
+    try:
+        return read_header(file.read_at(position, HEADER_BYTES)).last_offset == last_offset
+    except KafkaError:
+        return False
+
+
+def _in_order(
+    batches: Iterator[FolderBatch], floor: int | None, end_offset: int | None
+) -> Iterator[FolderBatch]:
+    """The same batches, as long as their offsets rise; base offsets lie outside the CRC.
+
+    A batch behind a gap that reaches into the one after it, or behind the segment, is the damaged one. It is
+    held back until that is known. ``floor`` is None where the first batch may begin anywhere.
+    """
+    held: FolderBatch | None = None
+    held_floor = 0
+    for batch in batches:
+        base_offset = batch.header.base_offset
+        if floor is not None and base_offset < floor:
+            damaged, due = (batch, floor) if held is None else (held, held_floor)
+            raise _out_of_order(damaged, due)
+        if held is not None:
+            yield held
+            held = None
+        if floor is not None and base_offset > floor:
+            held, held_floor = batch, floor
+        else:
+            yield batch
+        floor = batch.header.next_offset
+    if held is not None:
+        if end_offset is not None and held.header.next_offset > end_offset:
+            raise _out_of_order(held, held_floor)
+        yield held
+
+
+def _out_of_order(batch: FolderBatch, due: int) -> CorruptRecordFound:
+    problem = f"a batch from {batch.header.base_offset} to {batch.header.last_offset} where {due} is due"
+    return CorruptRecordFound(batch.path, batch.position, due, problem)

@@ -12,13 +12,22 @@ shared state is changed: safe on another thread, beside the owner's appends and 
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from nilometer.storage.errors import CorruptRecordFound, OffsetOutOfRange
 from nilometer.storage.local_log import LocalLog
+from nilometer.storage.locating import (
+    Outcome,
+    ReadBytes,
+    Search,
+    Window,
+    damage,
+    locate_from_entry,
+    locate_from_hint,
+    read_header_at,
+)
 from nilometer.storage.segments.index_cache import SegmentIndexes
 from nilometer.storage.segments.offset_index import CorruptIndex
 from nilometer.storage.segments.segment import LogSegment
@@ -42,24 +51,6 @@ class LogSlice(NamedTuple):
     position: int
 
 
-class _Outcome(enum.Enum):
-    WOULD_WAIT = enum.auto()
-    EXHAUSTED = enum.auto()
-    """The segment has nothing at or above the offset."""
-
-
-class _Window(NamedTuple):
-    """Bytes of a log file, and the first wanted batch in them."""
-
-    position: int
-    buffer: Bytes
-    at: int
-    header: BatchHeader
-
-
-ReadBytes = Callable[[int, int], Bytes | None]
-
-
 def read(
     log: LocalLog, offset: int, max_bytes: int, upper_bound_offset: int, *, min_one: bool, only_cached: bool
 ) -> LogSlice | None:
@@ -72,103 +63,66 @@ def read(
     following: LogSegment | None = segment if offset < upper else None
     while following is not None:
         segment = following
-        found = _read_segment(log, segment, offset, max_bytes, upper, min_one, only_cached)
-        if found is _Outcome.WOULD_WAIT:
+        higher = log.segments.higher(segment.base_offset)
+        found = _read_segment(log, segment, higher, offset, max_bytes, upper, min_one, only_cached)
+        if found is Outcome.WOULD_WAIT:
             return None
         if isinstance(found, LogSlice):
             return found
-        following = log.segments.higher(segment.base_offset)
+        following = higher
     return nothing
 
 
 def _read_segment(
     log: LocalLog,
     segment: LogSegment,
+    higher: LogSegment | None,
     offset: int,
     max_bytes: int,
     upper: int,
     min_one: bool,
     only_cached: bool,
-) -> LogSlice | _Outcome:
-    hint = log.read_hints.get(offset)
-    entry: tuple[int, int] | None = None
-    if hint is None or hint[0] is not segment:
-        hint = None
-        indexes = find_indexes(log, segment, only_cached=only_cached)
-        if indexes is None:
-            return _Outcome.WOULD_WAIT
-        entry = indexes.offsets.lookup_entry(offset)
+) -> LogSlice | Outcome:
     with bytes_of(log, segment, only_cached=only_cached) as read_bytes:
-        wanted = max_bytes + READ_AHEAD_BYTES
-        if hint is not None:
-            window = _locate(segment, hint[1], offset, offset, wanted, read_bytes)
-        else:
-            window = _locate_from_entry(segment, entry, offset, wanted, read_bytes)
-        if isinstance(window, _Outcome):
+        size = segment.size
+        end_offset = higher.base_offset if higher is not None else log.log_end_offset
+        search = Search(segment, offset, size, end_offset, max_bytes + READ_AHEAD_BYTES, read_bytes)
+        window = _locate(log, search, only_cached=only_cached)
+        if isinstance(window, Outcome):
             return window
         first = window.header
         if first.next_offset > log.log_end_offset:
-            raise _damage(segment, window.position + window.at, offset, "a batch beyond the end of the log")
+            raise damage(segment, window.position + window.at, offset, "a batch beyond the end of the log")
         if first.next_offset > upper or (first.size > max_bytes and not min_one):
             return LogSlice(b"", offset, segment.log_path, window.position + window.at)
         rest = segment.size - window.position - window.at
         if first.size > rest:
-            raise _damage(segment, window.position + window.at, offset, f"{first.size} bytes in {rest} left")
+            raise damage(segment, window.position + window.at, offset, f"{first.size} bytes in {rest} left")
         needed = min(max(first.size, max_bytes), rest)
         if len(window.buffer) - window.at < needed:
             buffer = read_bytes(window.position + window.at, needed)
             if buffer is None:
-                return _Outcome.WOULD_WAIT
-            window = _Window(window.position + window.at, buffer, 0, first)
+                return Outcome.WOULD_WAIT
+            window = Window(window.position + window.at, buffer, 0, first)
         return _take(log, segment, window, max(max_bytes, first.size), upper, offset)
 
 
-def _locate_from_entry(
-    segment: LogSegment, entry: tuple[int, int] | None, offset: int, wanted: int, read_bytes: ReadBytes
-) -> _Window | _Outcome:
-    """As :func:`_locate`, from an index entry; from the start if the entry and the batch there disagree."""
-    if entry is not None:
-        entry_offset, position = entry
-        data = read_bytes(position, HEADER_BYTES)
-        if data is None:
-            return _Outcome.WOULD_WAIT
-        header = _header(segment, position, data, 0, offset)
-        if header.last_offset == entry_offset:
-            return _locate(segment, position, header.base_offset, offset, wanted, read_bytes)
-    return _locate(segment, 0, segment.base_offset, offset, wanted, read_bytes)
-
-
-def _locate(
-    segment: LogSegment, position: int, floor: int, offset: int, wanted: int, read_bytes: ReadBytes
-) -> _Window | _Outcome:
-    """The first batch at or behind ``position`` that holds ``offset`` or something above it.
-
-    Offsets lie outside the CRC, so that they rise (from ``floor`` on) is checked on the way.
-    """
-    size = segment.size
-    while size - position >= HEADER_BYTES:
-        buffer = read_bytes(position, min(wanted, size - position))
-        if buffer is None:
-            return _Outcome.WOULD_WAIT
-        at = 0
-        while len(buffer) - at >= HEADER_BYTES:
-            header = _header(segment, position, buffer, at, offset)
-            if header.base_offset < floor:
-                raise _damage(segment, position + at, floor, "offsets go back")
-            floor = header.next_offset
-            if floor > offset:
-                return _Window(position, buffer, at, header)
-            at += header.size
-        if at == 0:
-            break
-        position += at
-    if position != size:
-        raise _damage(segment, position, offset, f"no batch ends at the end of the file, {size}")
-    return _Outcome.EXHAUSTED
+def _locate(log: LocalLog, search: Search, *, only_cached: bool) -> Window | Outcome:
+    """From where the last read of this reader ended, or else from the sparse index."""
+    hint = log.read_hints.get(search.offset)
+    if hint is not None and hint[0] is search.segment:
+        found = locate_from_hint(search, hint[1])
+        if found is not Outcome.UNPROVEN:
+            return found
+    indexes = find_indexes(log, search.segment, only_cached=only_cached)
+    if indexes is None:
+        return Outcome.WOULD_WAIT
+    found = locate_from_entry(search, indexes.offsets.lookup_entry(search.offset))
+    return locate_from_entry(search, None) if found is Outcome.UNPROVEN else found
 
 
 def _take(
-    log: LocalLog, segment: LogSegment, window: _Window, max_bytes: int, upper: int, offset: int
+    log: LocalLog, segment: LogSegment, window: Window, max_bytes: int, upper: int, offset: int
 ) -> LogSlice:
     """The whole, undamaged batches from the window's first on, within ``max_bytes`` and below ``upper``."""
     position, buffer, start, header = window
@@ -179,19 +133,22 @@ def _take(
     try:
         while end == start or limit - end >= HEADER_BYTES:
             if end > start:
-                header = _header(segment, position, buffer, end, next_offset)
+                header = read_header_at(segment, position, buffer, end, next_offset)
             following = end + header.size
             if following > limit or header.next_offset > upper:
                 break
             if end > start and not next_offset <= header.base_offset < log.log_end_offset:
-                raise _damage(segment, position + end, next_offset, "offsets do not follow")
+                raise damage(segment, position + end, next_offset, "offsets do not follow")
+            leaves_gap = end > start and header.base_offset > next_offset
+            if leaves_gap and not _is_followed(buffer, following, header):
+                break  # only a read of its own can prove the gap
             check_batch(buffer, end, header)
             end, next_offset = following, header.next_offset
     except KafkaError as problem:
         if end == start:
             if isinstance(problem, CorruptRecordFound):
                 raise
-            raise _damage(segment, position + end, next_offset, str(problem)) from problem
+            raise damage(segment, position + end, next_offset, str(problem)) from problem
     _remember(log, next_offset, segment, position + end)
     whole = start == 0 and end == len(buffer)
     return LogSlice(
@@ -199,15 +156,14 @@ def _take(
     )
 
 
-def _header(segment: LogSegment, position: int, buffer: Bytes, at: int, offset: int) -> BatchHeader:
+def _is_followed(buffer: Bytes, position: int, header: BatchHeader) -> bool:
+    """Whether the batch after ``header`` is in the buffer, and begins where ``header`` ends or later."""
+    if len(buffer) - position < HEADER_BYTES:
+        return False
     try:
-        return read_header(buffer, at)
-    except KafkaError as problem:
-        raise _damage(segment, position + at, offset, str(problem)) from problem
-
-
-def _damage(segment: LogSegment, position: int, offset: int, problem: str) -> CorruptRecordFound:
-    return CorruptRecordFound(segment.log_path, position, offset, problem)
+        return read_header(buffer, position).base_offset >= header.next_offset
+    except KafkaError:
+        return False
 
 
 def _remember(log: LocalLog, next_offset: int, segment: LogSegment, position: int) -> None:

@@ -188,7 +188,7 @@ class LogLoader:
         if len(segments):
             active = segments.active
             try:
-                loaded.log_end_offset, is_whole = active.activate()
+                loaded.log_end_offset, is_whole = active.activate(verify=True)
             except (CorruptIndex, FileNotFoundError, KafkaError):
                 is_whole = False
             if not is_whole:

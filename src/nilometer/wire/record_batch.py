@@ -197,16 +197,16 @@ def skip_good_batches(
 ) -> tuple[int, int]:
     """Position and next offset behind the whole, undamaged batches that follow ``next_offset``.
 
-    Stops before the first batch that reaches behind ``limit`` or ``upper_bound_offset``, or is not as it
-    should be in whatever way; the caller finds that out with :func:`read_header` and :func:`check_batch`.
-    This judges as they do, and is quick because no batch becomes an object.
+    Stops before the first batch that reaches behind ``limit`` or ``upper_bound_offset``, leaves a gap, or is
+    not as it should be in whatever way; the caller finds that out with :func:`read_header` and
+    :func:`check_batch`. This judges as they do, and is quick because no batch becomes an object.
     """
     unpack = _HEADER.unpack_from
     with memoryview(buffer) as view:
         while limit - position >= HEADER_BYTES:
             base_offset, length, _, magic, crc, attributes, last_delta, *_, count = unpack(view, position)
             end, following = position + length + LOG_OVERHEAD, base_offset + last_delta + 1
-            if end > limit or following > upper_bound_offset or base_offset < next_offset:
+            if end > limit or following > upper_bound_offset or base_offset != next_offset:
                 break
             if magic != MAGIC or length < _LENGTH_MIN or attributes & _CODEC_MASK > _CODEC_LAST:
                 break

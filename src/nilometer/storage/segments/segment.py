@@ -26,6 +26,8 @@ from nilometer.storage.segments.offset_index import CorruptIndex, OffsetIndex
 from nilometer.storage.segments.segment_files import IndexFiles, SegmentFiles
 from nilometer.storage.segments.time_index import NO_TIMESTAMP, TimeIndex
 from nilometer.storage.segments.transaction_index import AbortedTxn
+from nilometer.wire.errors import KafkaError
+from nilometer.wire.record_batch import HEADER_BYTES, check_batch, read_header
 
 UNWRITTEN_ENTRIES_MAX = 512
 
@@ -260,14 +262,23 @@ class LogSegment:
         except (CorruptIndex, FileNotFoundError):
             return 0
         assert indexes is not None, "reading may wait here"
-        return indexes.offsets.lookup(offset - 1)
+        entry = indexes.offsets.lookup_entry(offset - 1)
+        return entry[1] if entry is not None and self._is_true(*entry) else 0
 
-    def activate(self) -> tuple[int, bool]:
+    def _is_true(self, last_offset: int, position: int) -> bool:
+        """Whether the batch that ends at ``last_offset`` begins at ``position``, as an index entry says."""
+        try:
+            return read_header(self.open_log().read_at(position, HEADER_BYTES)).last_offset == last_offset
+        except KafkaError:
+            return False
+
+    def activate(self, *, verify: bool = False) -> tuple[int, bool]:
         """Make a loaded segment ready to be appended to.
 
         Returns the offset behind its last batch, and whether that batch ends where the file does.
 
-        Looks at the batches behind the last index entry only. Raises CorruptIndex and what ``scan`` raises.
+        Looks at the batches behind the last index entry only; with ``verify`` their CRCs are checked, too.
+        Raises CorruptIndex, KafkaError.
         """
         found = self.indexes()
         assert found is not None, "reading may wait here"
@@ -277,8 +288,12 @@ class LogSegment:
         self._max_timestamp, self._offset_of_max_timestamp = found.times.last_entry
         next_offset = self.base_offset
         start = end = found.offsets.last_position
+        if len(found.offsets) and not self._is_true(found.offsets.last_offset, start):
+            raise CorruptIndex(f"the last entry of the index of {self.log_path} is not true of it")
         for batch in scan(self.open_log(), start, self.size):
             header = batch.header
+            if verify:
+                check_batch(batch.buffer, batch.at, header)
             next_offset, end = header.next_offset, batch.position + header.size
             if header.max_timestamp > self._max_timestamp:
                 self._max_timestamp, self._offset_of_max_timestamp = header.max_timestamp, header.last_offset

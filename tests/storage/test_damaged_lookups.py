@@ -1,0 +1,158 @@
+"""A bit that flips in a header or an index never makes a reader skip a record or take one for another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from log_model import build_batch
+
+from nilometer.storage import CorruptRecordFound, Log, LogConfig, TopicPartition
+from nilometer.storage.log_reader import LogFolderReader
+from nilometer.storage.recovery import OpenOptions
+from nilometer.storage.segments.segment_files import SegmentFiles
+from nilometer.wire.record_batch import HEADER_BYTES, batches
+from nilometer.wire.records import decode_records
+from support.memory_disk import MemoryDisk
+
+FOLDER, KEY = "/data/t-0", TopicPartition("t", 0)
+CONFIG = LogConfig(segment_bytes=800, index_interval_bytes=150)
+END = 21
+Found = list[tuple[int, bytes]]
+
+
+def write_log(gaps: bool) -> MemoryDisk:
+    """Seven batches of three records each, in three segments; with ``gaps`` two are compacted away."""
+    disk = MemoryDisk()
+    log = open_log(disk)
+    for number in range(7):
+        base_offset = 3 * number
+        if gaps and number in (2, 4):
+            continue
+        values = tuple(b"%d" % (base_offset + index) for index in range(3))
+        log.append_as_follower(build_batch(values, base_offset=base_offset, epoch=0), wall_ms=1)
+    log.close(wall_ms=1)
+    return disk
+
+
+def open_log(disk: MemoryDisk) -> Log:
+    disk.crash_process()
+    return Log.open(SegmentFiles.on(disk), FOLDER, KEY, CONFIG, OpenOptions(clean=True, wall_ms=1))
+
+
+def read_to_end(log: Log, offset: int) -> Found:
+    """What a reader gets from ``offset`` on, up to the end or the first damage."""
+    found: Found = []
+    while offset < log.log_end_offset:
+        try:
+            part = log.read(offset, 300, log.log_end_offset)
+        except CorruptRecordFound:
+            return [*found, (-1, b"damage")]
+        assert part is not None
+        assert part.records, f"nothing at {offset}, and no damage"
+        found += records_of(part.records, offset)
+        offset = part.next_offset
+    return found
+
+
+def records_of(data: object, offset: int) -> Iterator[tuple[int, bytes]]:
+    records = bytes(data)  # type: ignore[call-overload]
+    for position, header in batches(records):
+        for record in decode_records(records, position, header):
+            if record.offset >= offset:
+                assert record.value is not None
+                yield record.offset, record.value
+
+
+def flips(disk: MemoryDisk, name: str, positions: Iterator[int]) -> Iterator[tuple[int, int]]:
+    """Flip each bit in turn, and back again."""
+    whole = bytes(disk.read_file(f"{FOLDER}/{name}"))
+    for position in positions:
+        for bit in range(8):
+            disk._file(f"{FOLDER}/{name}").data[position] ^= 1 << bit
+            yield position, bit
+            disk._file(f"{FOLDER}/{name}").data[:] = whole
+
+
+def header_positions(data: bytes, first: int = 0) -> Iterator[int]:
+    for position, _ in batches(data):
+        yield from range(position + first, position + HEADER_BYTES)
+
+
+def log_names(disk: MemoryDisk) -> list[str]:
+    return [name for name in disk.list_directory(FOLDER) if name.endswith(".log")]
+
+
+def expect_prefix(found: Found, whole: Found, where: object) -> None:
+    """All that there is, or all up to the damage."""
+    if found and found[-1][0] < 0:
+        assert found[:-1] == whole[: len(found) - 1], where
+    else:
+        assert found == whole, where
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+def test_no_bit_of_a_header_makes_a_reader_skip_records(gaps: bool) -> None:
+    """Between two gaps nothing tells where a batch begins but its base offset, which no CRC covers."""
+    disk = write_log(gaps)
+    whole = read_to_end(open_log(disk), 0)
+    assert len(whole) == (15 if gaps else 21)
+    for name in log_names(disk):
+        data = bytes(disk.read_file(f"{FOLDER}/{name}"))
+        log = open_log(disk)
+        for place in flips(disk, name, header_positions(data, first=8 if gaps else 0)):
+            log.read_hints = {}
+            for offset in range(0, END, 2):
+                due = [one for one in whole if one[0] >= offset]
+                expect_prefix(read_to_end(log, offset), due, (name, place, offset))
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+def test_no_bit_of_an_index_makes_a_reader_skip_records(gaps: bool) -> None:
+    disk = write_log(gaps)
+    whole = read_to_end(open_log(disk), 0)
+    for name in disk.list_directory(FOLDER):
+        if not name.endswith((".index", ".timeindex")):
+            continue
+        for place in flips(disk, name, iter(range(disk.file_size(f"{FOLDER}/{name}")))):
+            log = open_log(disk)
+            assert log.damages == ()
+            for offset in range(0, END, 4):
+                assert read_to_end(log, offset) == [one for one in whole if one[0] >= offset], (name, place)
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+def test_a_check_of_a_segment_finds_what_stops_a_reader(gaps: bool) -> None:
+    """Else the damage would never be repaired. The offset it names is the first one that is not good."""
+    disk = write_log(gaps)
+    whole = read_to_end(open_log(disk), 0)
+    log = open_log(disk)
+    reader = LogFolderReader(disk, FOLDER)
+    for name in log_names(disk)[:-1]:  # of the last segment the end may be half written
+        data = bytes(disk.read_file(f"{FOLDER}/{name}"))
+        for place in flips(disk, name, header_positions(data)):
+            log.read_hints = {}
+            found = read_to_end(log, 0)
+            if found[-1][0] >= 0:
+                continue
+            good = found[-2][0] + 1 if len(found) > 1 else 0
+            with pytest.raises(CorruptRecordFound) as damage:
+                for _ in reader.batches():
+                    pass
+            assert (
+                good <= damage.value.offset <= next((offset for offset, _ in whole if offset >= good), END)
+            ), (name, place)
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_a_flipped_last_offset_of_the_last_batch_is_found_when_the_log_is_opened(indexed: bool) -> None:
+    disk = write_log(gaps=False)
+    name = log_names(disk)[-1]
+    path = f"{FOLDER}/{name}"
+    if not indexed:
+        disk._file(path.replace(".log", ".index")).data[:] = b""
+    last = [position for position, _ in batches(bytes(disk.read_file(path)))][-1]
+    disk._file(path).data[last + 26] ^= 1  # last offset delta 2 becomes 3
+    log = open_log(disk)
+    assert log.log_end_offset == END - 3
+    assert log.damages
