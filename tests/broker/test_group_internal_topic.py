@@ -78,6 +78,15 @@ def test_there_is_no_coordinator_of_other_things(
         assert [one.error_code for one in found.coordinators] == [error]
 
 
+def test_an_internal_topic_that_nobody_needs_is_not_made_as_an_ordinary_one(broker: NilometerBroker) -> None:
+    with WirePeer(broker.bootstrap) as peer:
+        asked = topic_of(peer, "__transaction_state", create=True)
+        assert (asked.error_code, asked.is_internal) == (ErrorCode.unknown_topic_or_partition, True)
+        assert topic_of(peer, "ordinary", create=True).error_code is ErrorCode.none
+        names = {topic.name for topic in peer.ask(ApiKey.METADATA, 12, topics=None).topics}
+        assert "__transaction_state" not in names
+
+
 def test_clients_do_not_write_to_it(broker: NilometerBroker) -> None:
     find(broker.bootstrap, "a")
     records = {0: batch(b"v")}

@@ -1,4 +1,8 @@
-"""Topics that come into being because somebody asked for them (``auto.create.topics.enable``)."""
+"""Topics that come into being because somebody asked for them (``auto.create.topics.enable``).
+
+An internal topic is made with its own settings or not at all: one that no broker needs is not made as an
+ordinary topic, whose settings would be wrong for ever.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from collections.abc import Sequence
 from nilometer.broker.control.internal_topics import new_internal_topic
 from nilometer.broker.services import Services
 from nilometer.cluster.controller.topics import NewTopic
+from nilometer.cluster.topic import INTERNAL_TOPICS
 from nilometer.coordination.store import CoordinationError
 from nilometer.wire.errors import ErrorCode, KafkaError
 
@@ -19,7 +24,10 @@ async def create_missing_topics(services: Services, names: Sequence[str]) -> dic
     A topic that cannot have as many replicas as it should is *not there yet* to its clients: they ask again.
     """
     unique = list(dict.fromkeys(names))
-    wanted = [_new_topic(services, name) for name in unique]
+    topics = [_new_topic(services, name) for name in unique]
+    wanted = [topic for topic in topics if topic is not None]
+    if not wanted:
+        return {}
     try:
         errors = await services.controller_link.create_topics(wanted, services.runtime.entropy)
     except KafkaError as problem:
@@ -29,10 +37,9 @@ async def create_missing_topics(services: Services, names: Sequence[str]) -> dic
     return {name: error for name, error in errors.items() if error not in _FINE}
 
 
-def _new_topic(services: Services, name: str) -> NewTopic:
-    internal = new_internal_topic(services.config, services.image, name)
-    if internal is not None:
-        return internal
+def _new_topic(services: Services, name: str) -> NewTopic | None:
+    if name in INTERNAL_TOPICS:
+        return new_internal_topic(services.config, services.image, name)
     defaults = services.topic_defaults
     return NewTopic(
         name=name,
