@@ -11,7 +11,7 @@ import pytest
 from nilometer.client.network.cluster_metadata import ClusterMetadata, TopicPartition
 from nilometer.client.producer.batch import ProducerBatch
 from nilometer.client.producer.delivery import Delivery, RecordMetadata
-from nilometer.client.producer.idempotence import IdempotenceState, Verdict
+from nilometer.client.producer.idempotence import IN_FLIGHT_MAX, IdempotenceState, Verdict
 from nilometer.client.producer.partitioner import partition_for_key
 from nilometer.client.producer.producer import Producer
 from nilometer.config import ConfigProblem
@@ -257,6 +257,33 @@ def test_what_may_be_written_keeps_its_sequence() -> None:
     assert state.judge(batches[1], ErrorCode.out_of_order_sequence_number) is Verdict.RETRY
     state.maybe_raise_epoch()
     assert (batches[1].producer_epoch, batches[1].base_sequence) == (1, 0)
+
+
+def test_no_more_goes_ahead_of_a_batch_than_a_broker_remembers() -> None:
+    """Two batches wait for an old leader that hangs, and the new one, which has both, answers all others."""
+    state = IdempotenceState()
+    state.adopt(7, 0)
+
+    def batch() -> ProducerBatch:
+        made = ProducerBatch(TopicPartition("t", 0), None, 0, 1_000)
+        made.records_count = 1
+        return made
+
+    first = batch()
+    state.begin(first)
+    state.on_acknowledged(first)
+    hanging = [batch(), batch()]
+    for one in hanging:
+        state.begin(one)
+    ahead = 0
+    while ahead < 10 and state.may_send(following := batch()):
+        state.begin(following)
+        state.on_acknowledged(following)
+        ahead += 1
+    assert ahead == IN_FLIGHT_MAX - len(hanging)
+    state.on_acknowledged(hanging[0])
+    state.on_acknowledged(hanging[1])
+    assert state.may_send(batch())
 
 
 async def test_no_producer_id_fails_what_waits_for_one() -> None:

@@ -58,8 +58,17 @@ class PartitionSequences:
     last_acknowledged: int = NOTHING_ACKNOWLEDGED
     """The sequence of the last record acknowledged under this identity."""
     in_flight: list[ProducerBatch] = field(default_factory=list[ProducerBatch])
+    acknowledged_ahead: int = 0
+    """How many batches were acknowledged before one that was sent earlier, since nothing was in flight: the
+    earlier one still waits for the old leader, when the new one has answered already."""
     unresolved: bool = False
     """A batch was given up of which nobody knows whether it was written: nothing new until that is known."""
+
+    def resolve(self, batch: ProducerBatch) -> None:
+        """``batch`` is in flight no more."""
+        self.in_flight.remove(batch)
+        if not self.in_flight:
+            self.acknowledged_ahead = 0
 
     def is_next(self, batch: ProducerBatch) -> bool:
         """Whether all records before ``batch`` are acknowledged."""
@@ -106,7 +115,9 @@ class IdempotenceState:
         # A broker that does not know the producer takes whatever sequence comes first: let that be 0, and
         # nothing else be under way until it is written.
         in_flight_max = IN_FLIGHT_MAX if state.last_acknowledged >= 0 else 1
-        if state.unresolved or len(state.in_flight) >= in_flight_max:
+        # What was acknowledged ahead of the first in flight counts: were there more behind it than a broker
+        # remembers, it could not be recognised when it is sent again.
+        if state.unresolved or len(state.in_flight) + state.acknowledged_ahead >= in_flight_max:
             return False
         return not (self._is_stale(state) and state.in_flight)
 
@@ -128,7 +139,8 @@ class IdempotenceState:
         if state is None:
             return
         if batch in state.in_flight:
-            state.in_flight.remove(batch)
+            state.acknowledged_ahead += batch is not state.in_flight[0]
+            state.resolve(batch)
         if self._has_identity_of(state, batch):
             last = next_sequence(batch.base_sequence, batch.records_count - 1)
             if state.last_acknowledged < 0 or 0 < next_sequence(last, -state.last_acknowledged) < 1 << 30:
@@ -141,7 +153,7 @@ class IdempotenceState:
         if state is None or batch not in state.in_flight:
             return
         place = state.in_flight.index(batch)
-        del state.in_flight[place]
+        state.resolve(batch)
         if maybe_written:
             state.unresolved = True
         elif self._has_identity_of(state, batch):
@@ -211,6 +223,7 @@ class IdempotenceState:
         state.producer_epoch = self.producer_epoch
         state.last_acknowledged = NOTHING_ACKNOWLEDGED
         state.unresolved = False
+        state.acknowledged_ahead = 0
         sequence = 0
         for batch in state.in_flight:
             batch.set_sequence(state.producer_id, state.producer_epoch, sequence)
