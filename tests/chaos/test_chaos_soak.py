@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 from pathlib import Path
 
 import pytest
 
 from support import zookeeper_server
+from support.chaos_administration import Mover, TopicReuse
 from support.chaos_disks import SmallDisk, can_mount
 from support.chaos_network import ChaosNetwork, is_available
-from support.chaos_run import ChaosRun, seed_from_environment
-from support.chaos_schedule import BROKERS, CLIENTS, STORES, Schedule, node
+from support.chaos_run import TOPIC, ChaosRun, seed_from_environment
+from support.chaos_schedule import BROKERS, CLIENTS, SECOND_DISK_OF, STORES, Schedule, node
 from support.nilometer_broker import Place
 from support.zookeeper_server import ZooKeeperEnsemble
 
@@ -39,21 +41,38 @@ def _play(store: str, folder: Path, seed: int, minutes: float) -> None:
     with contextlib.ExitStack() as stack:
         network = _network(stack)
         ensemble = _ensemble(stack, folder, network) if store == "zookeeper" else None
-        disk = stack.enter_context(SmallDisk(folder / "broker-2", DISK_BYTES)) if can_mount(folder) else None
+        disk = second = None
+        if can_mount(folder):
+            disk = stack.enter_context(SmallDisk(folder / "broker-2", DISK_BYTES))
+            second = stack.enter_context(SmallDisk(_second_folder(folder, SECOND_DISK_OF), DISK_BYTES))
         run = ChaosRun(
             f"soak-{store}",
             folder,
             seed,
-            wounds=[wound for wound in (network, ensemble, disk) if wound is not None],
+            wounds=[wound for wound in (network, ensemble, disk, second) if wound is not None],
             places=_places(network),
             watch_leaders=True,
+            own_overrides={one: {"log.dirs": _log_dirs(folder, one)} for one in BROKERS},
             coordination=None if ensemble is None else f"zookeeper://{ensemble.hosts}",
         )
         with run:
-            schedule = Schedule(run, network, ensemble, disk)
+            reuse = TopicReuse(run.cluster.bootstrap, len(BROKERS), random.Random(seed + 1), run.tell)
+            mover = Mover(run.cluster.bootstrap, TOPIC, run.partitions, BROKERS, random.Random(seed + 2))
+            run.administer(reuse, mover)
+            schedule = Schedule(run, network, ensemble, disk, second)
             schedule.play(minutes)
             run.tell(f"rounds: {schedule.counts}")
+        run.tell(f"{reuse.cycles} topics reused, {reuse.abandoned} names abandoned, {mover.moves} moves")
+        assert reuse.cycles and mover.moves, "an administrator who did nothing proves nothing"
         print("\n".join(run.story[-6:]))
+
+
+def _log_dirs(folder: Path, broker_id: int) -> str:
+    return f"{folder / f'broker-{broker_id}'},{_second_folder(folder, broker_id)}"
+
+
+def _second_folder(folder: Path, broker_id: int) -> Path:
+    return folder / f"broker-{broker_id}-b"
 
 
 def _network(stack: contextlib.ExitStack) -> ChaosNetwork | None:

@@ -30,6 +30,7 @@ from nilometer.client.replicas.replica_survey import ReplicaSurvey, Survey
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import KafkaError
 
+from .chaos_administration import Mover, TopicReuse
 from .chaos_leaders import LeadersWatcher
 from .chaos_load import ChaosLoad
 from .crash_load import Reader
@@ -86,6 +87,7 @@ class ChaosRun:
         self._watch_leaders = watch_leaders
         self.story: list[str] = []
         self._wounds = wounds
+        self._programs: list[TopicReuse | Mover] = []
         self._idle = threading.Event()
         self._began = time.monotonic()
 
@@ -192,6 +194,28 @@ class ChaosRun:
 
     def wait_in_sync(self) -> None:
         self.cluster.wait_full_isr(TOPIC, HEALED_TIMEOUT_S)
+        for program in self._programs:
+            if isinstance(program, TopicReuse):
+                eventually(
+                    lambda one=program: self._is_whole(one.topic), "reused topics in sync", HEALED_TIMEOUT_S
+                )
+
+    def _is_whole(self, topic: str) -> bool:
+        """All replicas in sync, as every running broker sees it that knows the topic."""
+        for broker_id in self.cluster.running:
+            try:
+                known = self.cluster.metadata_of(broker_id, [topic]).topics.get(topic)
+            except KafkaError:
+                return False
+            if known and any(set(one.in_sync_replicas) != set(one.replicas) for one in known.partitions):
+                return False
+        return True
+
+    def administer(self, *programs: TopicReuse | Mover) -> None:
+        """Have these run until the verdict."""
+        self._programs += programs
+        for program in programs:
+            program.start()
 
     # --- who is who
 
@@ -238,6 +262,9 @@ class ChaosRun:
         load = self.load
         assert load is not None
         self.heal()
+        for program in self._programs:
+            program.stop()
+        self.heal()
         load.stop_writing()
         self.tell("the load has stopped")
         wrong = [*self._read_to_end(), *self._compare_replicas()]
@@ -248,6 +275,7 @@ class ChaosRun:
             self.tell(f"leaders accepted {self.leaders.accepted} writes of who watches them")
         anomalies = check(load.history)
         wrong += [*load.findings, *(str(each) for each in anomalies)]
+        wrong += [finding for program in self._programs for finding in program.findings]
         sends = load.history.sends
         unsettled = [str(send) for send in sends if send.outcome is not Outcome.OK]
         wrong += [f"neither acknowledged nor refused: {story}" for story in unsettled]
@@ -277,12 +305,15 @@ class ChaosRun:
     def _compare_replicas(self) -> list[str]:
         """As far as all must agree: from the highest log start to the lowest high watermark."""
         eventually(self._are_level, "all replicas know that everything is committed", 20)
-        data_dirs = {broker_id: broker.data_dir for broker_id, broker in self.cluster.brokers.items()}
         wrong: list[str] = []
         for partition in range(self.partitions):
             states = [row.state for row in self.survey().rows if row.partition == partition]
             start = max(state.log_start_offset for state in states if state is not None)
             end = min(state.high_watermark for state in states if state is not None)
+            data_dirs = {
+                broker_id: broker.log_dir_of(TOPIC, partition)
+                for broker_id, broker in self.cluster.brokers.items()
+            }
             wrong += [str(each) for each in compare_replicas(data_dirs, TOPIC, partition, start, end)]
         return wrong
 

@@ -21,6 +21,7 @@ BROKERS = (1, 2, 3)
 STORES = ("store1", "store2", "store3")
 CLIENTS = "clients"
 DISK_LEFT_BYTES = 200_000
+SMALL_DISK_OF, SECOND_DISK_OF = 2, 3
 
 
 def node(broker_id: int) -> str:
@@ -33,7 +34,9 @@ class Schedule:
     network: ChaosNetwork | None = None
     ensemble: ZooKeeperEnsemble | None = None
     small_disk: SmallDisk | None = None
-    """Under broker 2."""
+    """Under the first folder of broker 2."""
+    second_disk: SmallDisk | None = None
+    """Under the second folder of broker 3."""
     counts: dict[str, int] = field(default_factory=dict[str, int])
 
     def play(self, minutes: float) -> None:
@@ -62,8 +65,9 @@ class Schedule:
             self.network.heal()
         if self.ensemble is not None:
             self.ensemble.heal()
-        if self.small_disk is not None:
-            self.small_disk.heal()
+        for disk in (self.small_disk, self.second_disk):
+            if disk is not None:
+                disk.heal()
         for broker_id in BROKERS:
             self.run.cluster.resume(broker_id)
 
@@ -85,6 +89,8 @@ class Schedule:
             faults += [self._kill_store_leader, self._kill_store_servers, self._stop_store_servers]
         if self.small_disk is not None:
             faults += [self._fill_disk]
+        if self.second_disk is not None:
+            faults += [self._fill_second_folder]
         return faults
 
     # --- processes
@@ -157,24 +163,38 @@ class Schedule:
         run = self.run
 
         def lose(victim: int) -> None:
-            data_dir = run.cluster.brokers[victim].data_dir
-            lost = lose_unsynced_tail(data_dir, TOPIC, run.partitions, run.chance)
-            run.tell(f"broker {victim} lost its tail: {lost}")
+            for folder in run.cluster.brokers[victim].log_dirs:
+                lost = lose_unsynced_tail(folder, TOPIC, run.partitions, run.chance)
+                run.tell(f"broker {victim} lost its tail in {folder.name}: {lost}")
 
         self._crash(lose)
 
     def _lose_disk(self) -> None:
         def lose(victim: int) -> None:
-            lose_everything(self.run.cluster.brokers[victim].data_dir)
-            self.run.tell(f"broker {victim} lost its disk")
+            for folder in self.run.cluster.brokers[victim].log_dirs:
+                lose_everything(folder)
+            self.run.tell(f"broker {victim} lost its disks")
 
         self._crash(lose)
 
     def _fill_disk(self) -> None:
-        run = self.run
         assert self.small_disk is not None
-        self.small_disk.fill(DISK_LEFT_BYTES)
+        self._fill(self.small_disk, SMALL_DISK_OF)
+
+    def _fill_second_folder(self) -> None:
+        assert self.second_disk is not None
+        self._fill(self.second_disk, SECOND_DISK_OF)
+
+    def _fill(self, disk: SmallDisk, broker_id: int) -> None:
+        """One folder of a broker fails; what was in it comes back with the broker's next start."""
+        run = self.run
+        disk.fill(DISK_LEFT_BYTES)
+        run.tell(f"fills {disk.folder.name}")
         run.pass_time(run.chance.uniform(1.0, 6.0))
+        disk.heal()
+        if run.cluster.brokers[broker_id].alive():
+            run.kill(broker_id)
+        run.start(broker_id)
 
     # --- network and store
 

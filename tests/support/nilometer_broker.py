@@ -54,6 +54,16 @@ class NilometerBroker:
         self._ready_fd: int | None = None
 
     @property
+    def log_dirs(self) -> list[Path]:
+        """The folders of its logs; the first is `data_dir` unless the settings say otherwise."""
+        return [Path(one) for one in self._settings["log.dirs"].split(",")]
+
+    def log_dir_of(self, topic: str, partition: int) -> Path:
+        """The one that holds the replica."""
+        name = f"{topic}-{partition}"
+        return next((one for one in self.log_dirs if (one / name).is_dir()), self.data_dir)
+
+    @property
     def host(self) -> str:
         return self._place.host
 
