@@ -11,6 +11,8 @@ import asyncio
 import logging
 import posixpath
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 
 from nilometer.broker import life_marker
 from nilometer.broker.api.dispatcher import RequestDispatcher
@@ -33,6 +35,7 @@ from nilometer.broker.replicas.checkpoint_writer import CheckpointWriter
 from nilometer.broker.replicas.group_commit import GroupCommit
 from nilometer.broker.replicas.isr_requests import IsrRequests
 from nilometer.broker.replicas.log_disposal import LogDisposal
+from nilometer.broker.replicas.offline_replicas import OfflineReplicas
 from nilometer.broker.replicas.partition_host import LocalPartitionHost
 from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.replicas.replica_fetchers import ReplicaFetchers
@@ -224,8 +227,10 @@ class Broker:
     def _judge_last_life(self, logs: LogManager) -> int:
         """The last life's epoch if it is certain that nothing of it was lost. May stall."""
         disk, folder = self._runtime.disk, self._config.log_dirs[0]
-        if _lost_records(logs):
-            life_marker.doubt(disk, folder)  # the next start will not find the damage that is cut off by now
+        if self._has_failed_directory() or _lost_records(logs):
+            # The next start may find the directory in order, and will not find the damage: it is cut off.
+            with suppress(OSError):  # a marker in a failed directory, which cannot be read either then
+                life_marker.doubt(disk, folder)
             return NO_BROKER_EPOCH
         if logs.previous_broker_epoch is not None:
             return logs.previous_broker_epoch
@@ -278,7 +283,11 @@ class Broker:
         host = LocalPartitionHost(
             runtime, logs, disposal, commit, isr_requests, fetchers, checkpoints, failures
         )
-        self._replicas = replicas = ReplicaManager(config, runtime, logs, host, disposal, fetchers, failures)
+        offline = OfflineReplicas(config.node_id, link)
+        self._replicas = replicas = ReplicaManager(
+            config, runtime, logs, host, disposal, fetchers, failures, offline
+        )
+        failures.on_broken = replicas.fence
         checkpoints.high_watermarks = replicas.high_watermarks
         replicas.on_damage = ReplicaRepair(runtime, self._tasks, replicas, link, host).begin
         metadata.prepare(replicas.before_entry, replicas.before_reload)
@@ -310,6 +319,7 @@ class Broker:
         self._dispatcher = RequestDispatcher(services, config.integer("max.connections"))
         await metadata.catch_up()
         await metadata.check_reaches(self._last_registration(logs))
+        replicas.find_offline(metadata.image)
         self._membership = membership = Membership(
             self._registration(logs),
             store,
@@ -319,6 +329,11 @@ class Broker:
             self._cluster_defaults(),
             self._tasks,
             self._on_registered,
+            lambda registration: replace(
+                registration,
+                failed_dirs=sum(each.failure is not None for each in logs.directories),
+                offline=offline.by_topic(),
+            ),
         )
         host.is_live = membership.is_live
         await membership.join()
@@ -344,6 +359,7 @@ class Broker:
         ControllerUpkeep(config, controller).start(self._tasks)
         self._tasks.service("growth of internal topics", growth.run())
         self._tasks.periodic("rotations of the cluster's secret", LOOK_EVERY_MS, secrets.refresh)
+        self._tasks.service("report of offline replicas", offline.run())
         await self._serve()
 
     async def _until_registered(self, membership: Membership) -> None:
@@ -370,10 +386,21 @@ class Broker:
         if earlier is not None:
             await asyncio.wait([earlier])
         disk, folder, epoch = self._runtime.disk, self._config.log_dirs[0], self._broker_epoch()
+        assert self._logs is not None
+        is_doubtful, is_offline = self._has_failed_directory(), self._logs.is_offline(folder)
+
+        def write() -> None:
+            with suppress(OSError) if is_offline else nullcontext():  # if it works, so much the better
+                life_marker.write(disk, folder, epoch, is_doubtful=is_doubtful)
+
         try:
-            await disk.offload(lambda: life_marker.write(disk, folder, epoch))
+            await disk.offload(write)
         except OSError as error:
             self._on_directory_failure(folder, error)
+
+    def _has_failed_directory(self) -> bool:
+        assert self._logs is not None
+        return any(directory.failure is not None for directory in self._logs.directories)
 
     async def _serve(self) -> None:
         assert self._listener is not None
@@ -439,9 +466,14 @@ class Broker:
         """A folder is offline; the broker goes on with the others, if there are any."""
         assert self._logs is not None
         logger.error("The folder %s is taken out of use: %s", path, error)
+        is_last = all(directory.failure is not None for directory in self._logs.directories)
         if self._replicas is not None:
-            self._replicas.on_logs_failed(affected)
-        if all(directory.failure is not None for directory in self._logs.directories):
+            if is_last:
+                self._replicas.offline.stop_reporting()
+            self._replicas.on_logs_failed(affected, f"the log directory {path} failed: {error}")
+        if self._marking is not None:
+            self._marking = self._tasks.spawn(self._write_life_marker(self._marking), name="life marker")
+        if is_last:
             self.fail(f"no data folder is usable any more: {error}")
 
     # ── going down ──────────────────────────────────────────────────────────────────────────────

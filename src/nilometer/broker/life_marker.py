@@ -24,9 +24,9 @@ class _Marker(msgspec.Struct):
     boot_id: str
 
 
-def write(disk: Disk, folder: str, broker_epoch: int) -> None:
-    """May stall. Raises OSError."""
-    marker = _Marker(_VERSION, broker_epoch, disk.boot_id())
+def write(disk: Disk, folder: str, broker_epoch: int, *, is_doubtful: bool = False) -> None:
+    """``is_doubtful``: as after :func:`doubt`. May stall. Raises OSError."""
+    marker = _Marker(_VERSION, broker_epoch, "" if is_doubtful else disk.boot_id())
     disk.replace_file(f"{folder}/{NAME}", msgspec.json.encode(marker))
 
 

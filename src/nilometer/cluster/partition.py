@@ -3,6 +3,7 @@
 Invariants (checked wherever a state comes into being):
 - *leader in ISR*: a partition without a leader keeps its last in-sync members, but a leader is one of them;
 - *ISR never empty, within the assignment*; eligible leader replicas likewise within it, apart from the ISR;
+- *offline replicas within the assignment*, and none of them leads;
 - both epochs only rise, and the leader epoch with every change of leadership.
 """
 
@@ -32,6 +33,9 @@ class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     adding: Replicas = ()
     removing: Replicas = ()
     recovery_state: RecoveryState = RecoveryState.RECOVERED
+    offline: Replicas = ()
+    """Replicas that their brokers cannot use, though those are up: their log directory failed (KIP-858), or
+    they were fenced. Until the broker registers again, they neither lead nor are in sync."""
 
     @property
     def has_leader(self) -> bool:
@@ -73,6 +77,7 @@ class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
             self.adding if change.adding is None else change.adding,
             self.removing if change.removing is None else change.removing,
             self.recovery_state if change.recovery_state is None else change.recovery_state,
+            self.offline if change.offline is None else change.offline,
         )
         state.check()
         if change.replicas is not None and len(set(state.replicas)) != len(state.replicas):
@@ -97,6 +102,9 @@ class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         for member in self.elr:
             if member in self.isr or member not in self.replicas:
                 raise BrokenInvariant(f"eligible leader replicas inside the ISR or unassigned: {self}")
+        for member in self.offline:
+            if member == self.leader or member not in self.replicas:
+                raise BrokenInvariant(f"an offline replica leads or is unassigned: {self}")
 
 
 def partition_of(record: PartitionCreated) -> PartitionState:

@@ -163,6 +163,7 @@ class PartitionChanged(_Record, frozen=True):
     removing: Replicas | None = None
     recovery_state: RecoveryState | None = None
     election: Election | None = None
+    offline: Replicas | None = None
 
 
 class TopicDeleted(_Record, frozen=True):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from nilometer.replication.invariants import check
 from nilometer.replication.partition import NO_EPOCH, UNKNOWN_OFFSET, LeaderEpoch, Offset
 from nilometer.wire.errors import ErrorCode
 
@@ -63,17 +62,12 @@ def diverging_epoch(leader: ReplicaLog, fetch_offset: Offset, last_fetched_epoch
 
     Returns IN_AGREEMENT itself if they do not part. A follower without records (NO_EPOCH) agrees with
     everybody. What the follower has of its last epoch must be in the leader's log in full; if not, the
-    answer names the largest epoch not above it and where that ends in the leader's log.
+    answer names the largest epoch not above it and where that ends in the leader's log. If that log's chain
+    ends below ``last_fetched_epoch``, the answer is (NO_EPOCH, UNKNOWN_OFFSET): it cannot tell.
     """
     if last_fetched_epoch == NO_EPOCH:
         return IN_AGREEMENT
     epoch, end_offset = leader.end_offset_for_epoch(last_fetched_epoch)
-    check(
-        epoch != NO_EPOCH,
-        "a leader's epoch chain reaches its own epoch",
-        leader.latest_epoch,
-        last_fetched_epoch,
-    )
     if epoch == last_fetched_epoch and fetch_offset <= end_offset:
         return IN_AGREEMENT
     return EpochEnd(epoch, end_offset)

@@ -196,7 +196,7 @@ class FollowerRole:
 
     # ── below: how ──────────────────────────────────────────────────────────────────────────────
     def _on_error(self, answer: FetchAnswer) -> Effects:
-        if answer.error is ErrorCode.offset_out_of_range and answer.log_start_offset != UNKNOWN_OFFSET:
+        if answer.error is ErrorCode.offset_out_of_range and answer.log_start_offset >= 0:
             log = self._log
             # Either the leader has deleted what comes next, or there is nothing here that could be kept.
             if log.log_end_offset < answer.log_start_offset or log.latest_epoch == NO_EPOCH:

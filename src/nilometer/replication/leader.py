@@ -54,6 +54,7 @@ from nilometer.replication.isr import (
     Ruling,
 )
 from nilometer.replication.partition import (
+    NO_EPOCH,
     BrokerEpoch,
     BrokerId,
     EligibleBrokers,
@@ -284,6 +285,12 @@ class LeaderRole:
             return RefuseFetch(refusal, f"fetch of {replica} in leader epoch {leader_epoch}"), NOTHING
         diverging = diverging_epoch(self._log, fetch_offset, last_fetched_epoch)
         if diverging is not IN_AGREEMENT:
+            check(
+                diverging.epoch != NO_EPOCH,
+                "a leader's epoch chain reaches its own epoch",
+                self._log.latest_epoch,
+                last_fetched_epoch,
+            )
             return DivergingFetch(diverging), NOTHING
         if not self._log.log_start_offset <= fetch_offset <= self.log_end_offset:
             return RefuseFetch(

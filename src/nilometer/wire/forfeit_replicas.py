@@ -1,7 +1,8 @@
 """ForfeitReplicas, Nilometer's own API: a broker gives up its place in partitions whose records it lost.
 
 Between brokers: damage at rest was found in a replica, and the controller is asked to take it out of the ISR
-and of the eligible replicas, and out of office if it leads. Every partition is answered for itself.
+and of the eligible replicas, and out of office if it leads. Or the replica cannot be used any more at all, as
+its log directory failed. Every partition is answered for itself.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class ForfeitReplicasRequest(msgspec.Struct, frozen=True, kw_only=True):
     broker_id: int
     broker_epoch: int
     replicas: tuple[ReplicaOfPartition, ...]
+    offline: bool = False
+    """They cannot be used until the broker registers again; nothing keeps their places."""
 
 
 class ForfeitOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

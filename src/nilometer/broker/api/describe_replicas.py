@@ -97,6 +97,7 @@ def _replica(
             replicas=state.replicas,
             isr=state.isr,
             in_sync=services.broker_id in state.isr,
+            problems=_why_offline(services, key),
         )
     log, replica = hosted.log, hosted.replica
     role, leader_epoch, leader = _role(services, hosted)
@@ -122,6 +123,11 @@ def _replica(
         leader=leader,
         problems=services.replicas.failures.of(log.topic_partition),
     )
+
+
+def _why_offline(services: Services, key: TopicIdPartition) -> tuple[str, ...]:
+    reason = services.replicas.offline.reason(key)
+    return (reason,) if reason else ()
 
 
 def _role(services: Services, partition: Partition) -> tuple[str, int, wire.LeaderState | None]:

@@ -1,4 +1,5 @@
-"""ForfeitReplicas (Nilometer's own): a broker gives up its place where its records at rest are damaged.
+"""ForfeitReplicas (Nilometer's own): a broker gives up its place where its records at rest are damaged, or
+where it cannot use its log any more.
 
 Between brokers.
 """
@@ -26,7 +27,13 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
     asked = [TopicIdPartition(TopicId(one.topic_id), one.partition) for one in body.replicas]
 
     def decide(image: ClusterImage) -> Decision[Forfeited]:
-        return decide_forfeit_replicas(image, BrokerId(body.broker_id), BrokerEpoch(body.broker_epoch), asked)
+        return decide_forfeit_replicas(
+            image,
+            BrokerId(body.broker_id),
+            BrokerEpoch(body.broker_epoch),
+            asked,
+            offline=body.offline,
+        )
 
     return on_controller(services, request, decide, _respond, _refuse, acting_broker=body.broker_id)
 

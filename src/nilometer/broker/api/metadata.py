@@ -127,9 +127,12 @@ def _partition(services: Services, request: Request, index: int, state: Partitio
 
 
 def offline_replicas(services: Services, state: PartitionState) -> tuple[int, ...]:
+    """Those whose broker is gone, or cannot use their log."""
     image = services.image
     return tuple(
-        replica for replica in state.replicas if (broker := image.broker(replica)) is None or broker.fenced
+        replica
+        for replica in state.replicas
+        if (broker := image.broker(replica)) is None or broker.fenced or replica in state.offline
     )
 
 

@@ -108,27 +108,39 @@ class ControllerLink:
 
     async def forfeit_replica(self, partition: TopicIdPartition) -> Outcome:
         """Give up this broker's place in a partition; this broker has folded it when that returns."""
+        (outcome,) = await self._forfeit((partition,), offline=False)
+        return outcome
+
+    async def report_offline(self, partitions: Sequence[TopicIdPartition]) -> Sequence[Outcome]:
+        """These replicas cannot be used here any more; this broker has folded it when that returns."""
+        return await self._forfeit(partitions, offline=True)
+
+    async def _forfeit(self, partitions: Sequence[TopicIdPartition], *, offline: bool) -> Sequence[Outcome]:
         if self._controller.is_in_office:
-            (forfeited,) = await self._controller.decide(
+            forfeited = await self._controller.decide(
                 lambda image: decide_forfeit_replicas(
-                    image, self._broker_id, self._broker_epoch, (partition,)
+                    image, self._broker_id, self._broker_epoch, partitions, offline=offline
                 )
             )
-            return forfeited.outcome
-        replica = wire.ReplicaOfPartition(topic_id=partition.topic_id, partition=partition.partition)
+            return [one.outcome for one in forfeited]
+        replicas = tuple(
+            wire.ReplicaOfPartition(topic_id=key.topic_id, partition=key.partition) for key in partitions
+        )
         response: wire.ForfeitReplicasResponse = await self._channel.call(
             wire.KEY,
             lambda api: api.request(
-                broker_id=self._broker_id, broker_epoch=self._broker_epoch, replicas=(replica,)
+                broker_id=self._broker_id,
+                broker_epoch=self._broker_epoch,
+                replicas=replicas,
+                offline=offline,
             ),
         )
-        if response.error_code or len(response.outcomes) != 1:
+        if response.error_code or len(response.outcomes) != len(replicas):
             raise KafkaError(
                 ErrorCode(response.error_code), response.message or "ForfeitReplicas was refused"
             )
         await self._metadata.catch_up_with_all()
-        (outcome,) = response.outcomes
-        return Outcome(ErrorCode(outcome.error_code), outcome.message)
+        return [Outcome(ErrorCode(one.error_code), one.message) for one in response.outcomes]
 
     async def allocate_producer_ids(self) -> ProducerIdBlock:
         if self._controller.is_in_office:

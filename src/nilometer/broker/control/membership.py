@@ -65,9 +65,12 @@ class Membership:
         cluster_defaults: dict[str, str],
         tasks: Tasks,
         on_registered: Callable[[], None],
+        with_offline: Callable[[BrokerRegistration], BrokerRegistration] = lambda registration: registration,
     ) -> None:
-        """``on_registered`` hears of each life of this broker once the metadata log has it."""
-        self._registration = registration
+        """``on_registered`` hears of each life of this broker once the metadata log has it. ``with_offline``
+        completes a registration with what this broker cannot use at that moment."""
+        self._with_offline = with_offline
+        self._registration = with_offline(registration)
         self._store = store
         self._metadata = metadata
         self._controller = controller
@@ -161,6 +164,7 @@ class Membership:
             # Only of a life that was registered is it known that this process lost nothing since.
             self._registration = replace(self._registration, previous_broker_epoch=known.epoch)
         while True:
+            self._registration = self._with_offline(self._registration)
             try:
                 self._session = await self._store.register(
                     self._registration.broker_id, msgspec.json.encode(self._registration)

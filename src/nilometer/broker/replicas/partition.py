@@ -22,6 +22,7 @@ from nilometer.cluster.identifiers import TopicIdPartition
 from nilometer.cluster.partition import PartitionState
 from nilometer.replication import (
     IN_AGREEMENT,
+    NO_EPOCH,
     AdvanceHighWatermark,
     AdvanceLogStart,
     AlterPartition,
@@ -78,6 +79,10 @@ class PartitionHost(Protocol):
     def truncate_fully_and_start_at(self, partition: Partition, offset: int) -> None: ...
 
     def log_failed(self, partition: Partition, reason: LogFenced) -> None: ...
+
+    def invariant_broken(self, partition: Partition, broken: AssertionError) -> None:
+        """Fence the replica: it has no role when this returns."""
+        ...
 
 
 class CommitWait(Protocol):
@@ -210,11 +215,22 @@ class Partition:
         except LogFenced as reason:
             self._host.log_failed(self, reason)
             raise
+        except AssertionError as broken:
+            raise self._fence(broken) from broken
         if not info.duplicate:
             self._bytes_above_high_watermark += info.size
-            self._carry_out(leader.on_appended(log.log_end_offset, self._host.clock.monotonic_ms()))
+            try:
+                effects = leader.on_appended(log.log_end_offset, self._host.clock.monotonic_ms())
+            except AssertionError as broken:
+                raise self._fence(broken) from broken
+            self._carry_out(effects)
             self._after_append(info)
         return info
+
+    def _fence(self, broken: AssertionError) -> KafkaError:
+        """What a request is answered that met a broken invariant."""
+        self._host.invariant_broken(self, broken)
+        return KafkaError(ErrorCode.kafka_storage_error, f"{self} is offline here: {broken}")
 
     def _after_append(self, info: AppendInfo) -> None:
         if self.fetch_waiters:
@@ -347,15 +363,18 @@ class Partition:
         log_start_offset: int,
     ) -> FetchVerdict:
         """A follower asks for what lies behind ``fetch_offset``, and so has all below. Raises KafkaError."""
-        verdict, effects = self.leader.on_follower_fetch(
-            replica_id,
-            broker_epoch,
-            leader_epoch,
-            fetch_offset,
-            last_fetched_epoch,
-            log_start_offset,
-            self._host.clock.monotonic_ms(),
-        )
+        try:
+            verdict, effects = self.leader.on_follower_fetch(
+                replica_id,
+                broker_epoch,
+                leader_epoch,
+                fetch_offset,
+                last_fetched_epoch,
+                log_start_offset,
+                self._host.clock.monotonic_ms(),
+            )
+        except AssertionError as broken:
+            raise self._fence(broken) from broken
         self._carry_out(effects)
         self._look_at_deletions()
         if isinstance(verdict, ServeFetch) and verdict.went_back:
@@ -373,7 +392,7 @@ class Partition:
         """Where the log that a reader has read to ``fetch_offset`` parts from this one; None if
         it does not.
 
-        Raises KafkaError: OFFSET_OUT_OF_RANGE for an epoch that has not been yet.
+        Raises KafkaError: OFFSET_OUT_OF_RANGE for an epoch that has not been yet, or not in this log.
         """
         if last_fetched_epoch > self.leader_epoch:
             raise KafkaError(
@@ -381,6 +400,12 @@ class Partition:
                 f"{self} is in leader epoch {self.leader_epoch}; nothing was read in {last_fetched_epoch}",
             )
         found = diverging_epoch(self.log, fetch_offset, last_fetched_epoch)
+        if found.epoch == NO_EPOCH and found is not IN_AGREEMENT:
+            # A follower may not have a batch of the epoch in which its leader has written already.
+            raise KafkaError(
+                ErrorCode.offset_out_of_range,
+                f"{self} ends before the leader epoch {last_fetched_epoch} that was read in",
+            )
         return None if found is IN_AGREEMENT else found
 
     def readable_end(self, *, read_committed: bool) -> int:
@@ -459,6 +484,9 @@ class Partition:
         except OSError as error:
             self.log.fence(error)
             self._host.log_failed(self, LogFenced(self.log.name, error))
+            return False
+        except AssertionError as broken:
+            self._host.invariant_broken(self, broken)
             return False
         return True
 

@@ -66,6 +66,9 @@ class LocalPartitionHost:
         """The log could not be written: its whole folder is taken out of use, as one disk is one fate."""
         self._failures.disk_failed(partition, reason)
 
+    def invariant_broken(self, partition: Partition, broken: AssertionError) -> None:
+        self._failures.on_broken(partition, broken)
+
     def _dispose(self, partition: Partition, truncation: Truncation) -> None:
         self._disposal.remove_files(truncation.removable, partition.log.config.file_delete_delay_ms)
         log = partition.log

@@ -4,6 +4,7 @@ Services work for all replicas of the broker in turn. What goes wrong for one of
 the service goes on for the others:
 
 - the disk failed (OSError, or a log fenced by one): the folder of the log is taken out of use;
+- an invariant is broken (AssertionError): the replica is fenced, since going on would spread the damage;
 - anything else: the work has failed for this one replica. It is tried again later, and until it succeeds the
   failure is shown (DescribeReplicas). It is logged when it begins, and again only if another error follows.
 """
@@ -20,12 +21,18 @@ from nilometer.storage import Log, LogFenced, TopicPartition
 logger = logging.getLogger("nilometer.broker")
 
 
+class ReplicaFenced(OSError):
+    """Why a log takes no more: an invariant of its replica was broken. Its disk is in order."""
+
+
 class ReplicaFailures:
     """Which work fails for which replica, at present. One for each broker."""
 
     def __init__(self, on_log_failure: Callable[[Log, OSError], None]) -> None:
         """``on_log_failure`` takes the folder of that log out of use, if the log still is in use itself."""
         self._on_log_failure = on_log_failure
+        self.on_broken: Callable[[Partition, AssertionError], None] = lambda _partition, _broken: None
+        """Fences the replica."""
         self._failing: dict[TopicPartition, dict[str, str]] = {}
 
     @property
@@ -38,6 +45,9 @@ class ReplicaFailures:
         if isinstance(error, LogFenced | OSError):
             self.disk_failed(partition, error)
             return
+        if isinstance(error, AssertionError):
+            self.on_broken(partition, error)
+            return
         failing = self._failing.setdefault(partition.log.topic_partition, {})
         text = describe(error)
         if failing.get(work) != text:
@@ -49,6 +59,8 @@ class ReplicaFailures:
     def disk_failed(self, partition: Partition, error: OSError | LogFenced) -> None:
         """One disk is one fate: the whole folder in which the log of ``partition`` lies goes offline."""
         reason = error.reason if isinstance(error, LogFenced) else error
+        if isinstance(reason, ReplicaFenced):
+            return  # no disk failed
         partition.log.fence(reason)
         self._on_log_failure(partition.log, reason)
 

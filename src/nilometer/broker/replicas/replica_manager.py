@@ -4,7 +4,7 @@ Every folded entry comes by here once; what it changes for this broker is carrie
 folded: logs created and deleted, roles given, settings passed on. Requests find their partition here.
 
 Invariants:
-- a partition is hosted iff the newest image assigns it to this broker and its log could be opened;
+- a partition is hosted iff the newest image assigns it to this broker and its replica is not offline;
 - a topic deleted and created anew under its name is another topic: its partitions are known by topic id;
 - nothing is done about entries from before this life of the broker was registered, least of all while the
   log is read from its beginning: what they say is over, and whoever acts on it takes up old leader epochs
@@ -15,17 +15,20 @@ from __future__ import annotations
 
 import logging
 import posixpath
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from uuid import UUID
 
 from nilometer.broker.replica_selection import RACK_AWARE_SELECTOR, preferred_read_replica
 from nilometer.broker.replicas.hosted_logs import HostedLogs
 from nilometer.broker.replicas.log_disposal import LogDisposal
+from nilometer.broker.replicas.offline_replicas import OfflineReplicas
 from nilometer.broker.replicas.partition import Partition, PartitionHost
-from nilometer.broker.replicas.replica_failures import ReplicaFailures
+from nilometer.broker.replicas.replica_failures import ReplicaFailures, ReplicaFenced
 from nilometer.broker.replicas.replica_fetchers import ReplicaFetchers
-from nilometer.broker.replicas.wanted_logs import wanted_by, wanted_of, wanted_on
+from nilometer.broker.replicas.wanted_logs import WantedLog, wanted_by, wanted_of, wanted_on
 from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.tasks import describe
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.entries import Entry
 from nilometer.cluster.identifiers import (
@@ -33,6 +36,7 @@ from nilometer.cluster.identifiers import (
     BrokerId,
     Incarnation,
     TopicIdPartition,
+    topic_id_of,
     uuid_from_text,
 )
 from nilometer.cluster.image import ClusterImage
@@ -59,6 +63,7 @@ class ReplicaManager:
         disposal: LogDisposal,
         fetchers: ReplicaFetchers,
         failures: ReplicaFailures,
+        offline: OfflineReplicas,
     ) -> None:
         self._config = config
         self._runtime = runtime
@@ -68,6 +73,9 @@ class ReplicaManager:
         self._hosted = HostedLogs(config, runtime, logs, disposal)
         self._fetchers = fetchers
         self.failures = failures
+        self.offline = offline
+        self._fenced: dict[TopicIdPartition, TopicPartition] = {}
+        """Those that are offline because an invariant was broken: their logs are still here."""
         self._broker_id = BrokerId(config.node_id)
         self.serves_from_followers = config.optional_string("replica.selector.class") == RACK_AWARE_SELECTOR
         """Whether consumers are sent to, and may read from, followers."""
@@ -172,14 +180,19 @@ class ReplicaManager:
     async def before_entry(self, entry: Entry, image: ClusterImage) -> None:
         """``entry`` is about to be folded: have the logs there that it asks for."""
         if self._lives:
-            await self._hosted.create_ahead(image, wanted_by(entry, image, self._broker_id))
+            await self._hosted.create_ahead(image, self._usable(wanted_by(entry, image, self._broker_id)))
         elif any(self._begins_life(record) for record in entry.records):
-            await self._hosted.create_ahead(image, wanted_on(image, self._broker_id))
+            await self._hosted.create_ahead(image, self._usable(wanted_on(image, self._broker_id)))
+
+    def _usable(self, wanted: Iterable[WantedLog]) -> Iterator[WantedLog]:
+        for one in wanted:
+            if TopicIdPartition(topic_id_of(one.topic_id), one.name.partition) not in self.offline:
+                yield one
 
     async def before_reload(self, image: ClusterImage) -> None:
         own = image.broker(self._broker_id)
         if self._lives or (own is not None and own.incarnation == self.incarnation()):
-            await self._hosted.create_ahead(image, wanted_on(image, self._broker_id))
+            await self._hosted.create_ahead(image, self._usable(wanted_on(image, self._broker_id)))
 
     def _begins_life(self, record: Record) -> bool:
         return (
@@ -217,8 +230,9 @@ class ReplicaManager:
             return
         self._update_eligible(image)
         assigned = dict(image.partitions_on(self._broker_id))
-        for key in [key for key in self._partitions if key not in assigned]:
+        for key in [key for key in (*self._partitions, *self._fenced) if key not in assigned]:
             self._stop_hosting(key, "it is no longer assigned to this broker")
+        self.offline.on_image(image)
         self._reconfigure(image, ConfigResourceType.CLUSTER, "")
         for key, state in assigned.items():
             self._follow_state(key, state)
@@ -232,13 +246,44 @@ class ReplicaManager:
             logger.warning("The log of %s belongs to no topic of this cluster and is removed", name)
             self._disposal.delete(name)
 
-    def on_logs_failed(self, names: Sequence[TopicPartition]) -> None:
-        """Their folder failed: they are offline here until the broker starts anew."""
+    def on_logs_failed(self, names: Sequence[TopicPartition], reason: str) -> None:
+        """Their folder failed: they are offline here until the broker starts again."""
         for name in names:
             partition = self._by_name.get((name.topic, name.partition))
             if partition is not None:
-                self._forget(partition)
-                partition.resign()
+                self._take_offline(partition, reason)
+
+    def fence(self, partition: Partition, broken: Exception) -> None:
+        """An invariant of the replica is broken: it does nothing more, and gives up its roles."""
+        if not self.hosts(partition):
+            return
+        reason = f"an invariant was broken: {describe(broken)}"
+        logger.critical("%s is fenced: %s", partition, reason, exc_info=broken)
+        partition.log.fence(ReplicaFenced(reason))
+        self._fenced[partition.key] = partition.log.topic_partition
+        self._take_offline(partition, reason)
+
+    def _take_offline(self, partition: Partition, reason: str) -> None:
+        self._forget(partition)
+        self.offline.add(partition.key, reason)
+        try:
+            partition.resign()
+        except AssertionError:
+            logger.exception("%s could not resign in order", partition)
+
+    def find_offline(self, image: ClusterImage) -> None:
+        """Before this broker registers: what it should have by ``image`` and has not, while one of its log
+        directories is out of use, may lie there."""
+        failed = [directory for directory in self.logs.directories if directory.failure is not None]
+        if not failed:
+            return
+        reason = f"the log directory {failed[0].path} failed: {failed[0].failure}"
+        for key, _ in image.partitions_on(self._broker_id):
+            topic = image.topic_by_id(key.topic_id)
+            assert topic is not None, "a partition has a topic"
+            log = self.logs.get(TopicPartition(topic.name, key.partition))
+            if log is None or log.topic_id not in (None, topic.uuid):
+                self.offline.add(key, reason)
 
     def begin_life(self, image: ClusterImage) -> None:
         """This broker is registered (again): what it had to do before, it may have to do anew."""
@@ -273,11 +318,23 @@ class ReplicaManager:
             partition.resign()
         elif partition is not None:
             epoch_before = partition.leader_epoch
-            partition.on_metadata(state, self._eligible)
-            if partition.leader_epoch != epoch_before:
+            with self._fencing(partition):
+                partition.on_metadata(state, self._eligible)
+            if partition.leader_epoch != epoch_before and self.hosts(partition):
                 self._fetchers.assign(partition)
 
+    @contextmanager
+    def _fencing(self, partition: Partition) -> Iterator[None]:
+        """A role that could not be taken up in order would be half-way: its replica is fenced instead, and
+        the broker goes on."""
+        try:
+            yield
+        except Exception as error:
+            self.fence(partition, error)
+
     def _begin_hosting(self, key: TopicIdPartition, state: PartitionState) -> Partition | None:
+        if key in self.offline:
+            return None
         topic = self._image.topic_by_id(key.topic_id)
         assert topic is not None, "a partition has a topic"
         name = TopicPartition(topic.name, key.partition)
@@ -287,6 +344,7 @@ class ReplicaManager:
             )
         except (OSError, NoLogDirectory) as error:
             logger.error("The log of %s cannot be opened: %s", name, error)
+            self.offline.add(key, f"its log cannot be opened: {error}")
             if self.logs.get(name) is not None:
                 self.logs.fail_directory(self.logs.directory_of(name), error)
             return None
@@ -308,6 +366,9 @@ class ReplicaManager:
         return partition
 
     def _stop_hosting(self, key: TopicIdPartition, why: str) -> None:
+        self.offline.remove(key)
+        if (fenced := self._fenced.pop(key, None)) is not None:
+            self._disposal.delete(fenced)
         partition = self._partitions.get(key)
         if partition is None:
             return
@@ -330,7 +391,8 @@ class ReplicaManager:
             if kind is not ConfigResourceType.TOPIC or partition.topic == name:
                 partition.log.config = self._hosted.configs.of_topic(image, partition.topic)
                 self._note_flush_ms(partition)
-                partition.configure(image.min_insync_replicas(partition.topic))
+                with self._fencing(partition):
+                    partition.configure(image.min_insync_replicas(partition.topic))
 
     def _note_flush_ms(self, partition: Partition) -> None:
         if partition.log.config.flush_ms < LONG_MAX:
@@ -350,4 +412,5 @@ class ReplicaManager:
         for partition in list(self):
             role = partition.replica.role
             if isinstance(role, LeaderRole) and len(role.replicas) > 1:
-                partition.on_metadata(partition.state, self._eligible)
+                with self._fencing(partition):
+                    partition.on_metadata(partition.state, self._eligible)

@@ -95,7 +95,7 @@ def _alter(draft: PartitionDraft, broker_id: BrokerId, request: AlterPartition) 
             f"The partition epoch is {state.partition_epoch}, not {request.partition_epoch}",
         )
     _check_isr(state, request)
-    _refuse_ineligible(image, request)
+    _refuse_ineligible(image, state, request)
     wanted = Wanted(
         isr=tuple(member.broker_id for member in request.new_isr),
         recovered=request.recovery_state is RecoveryState.RECOVERED,
@@ -163,17 +163,17 @@ def _check_isr(state: PartitionState, request: AlterPartition) -> None:
             raise Refusal(ErrorCode.invalid_request, "A recovered leader cannot be recovering again")
 
 
-def _refuse_ineligible(image: ClusterImage, request: AlterPartition) -> None:
+def _refuse_ineligible(image: ClusterImage, state: PartitionState, request: AlterPartition) -> None:
     reasons = [
         f"{member.broker_id} ({reason})"
         for member in request.new_isr
-        if (reason := _why_ineligible(image, member)) is not None
+        if (reason := _why_ineligible(image, state, member)) is not None
     ]
     if reasons:
         raise Refusal(ErrorCode.ineligible_replica, f"Ineligible for the ISR: {', '.join(reasons)}")
 
 
-def _why_ineligible(image: ClusterImage, member: IsrMember) -> str | None:
+def _why_ineligible(image: ClusterImage, state: PartitionState, member: IsrMember) -> str | None:
     broker = image.broker(member.broker_id)
     if broker is None:
         return "not registered"
@@ -183,4 +183,6 @@ def _why_ineligible(image: ClusterImage, member: IsrMember) -> str | None:
         return "fenced"
     if member.broker_epoch not in (NO_BROKER_EPOCH, broker.epoch):
         return f"broker epoch {member.broker_epoch} instead of {broker.epoch}"
+    if member.broker_id in state.offline:
+        return "its replica is offline"
     return None

@@ -13,8 +13,8 @@ A broker that bounced is two events, down and up, each decided on the image as i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from nilometer.cluster.broker import Broker
 from nilometer.cluster.controller.broker_epoch import check_broker_epoch
@@ -27,6 +27,7 @@ from nilometer.cluster.identifiers import (
     BrokerEpoch,
     BrokerId,
     Incarnation,
+    TopicId,
     TopicIdPartition,
 )
 from nilometer.cluster.image import ClusterImage
@@ -53,6 +54,10 @@ class BrokerRegistration:
     log_dirs: tuple[str, ...] = ()
     previous_broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
     """The broker epoch of a life whose end is known to have lost nothing; -1 where that is not known."""
+    failed_dirs: int = 0
+    """How many of its log directories the broker cannot use. They are not gone: they may come back."""
+    offline: Mapping[TopicId, tuple[int, ...]] = field(default_factory=dict[TopicId, tuple[int, ...]])
+    """Partitions, by topic, whose log this broker should have but cannot use: its directory failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,12 +105,13 @@ def decide_broker_up(image: ClusterImage, registration: BrokerRegistration) -> D
     draft = PartitionDraft(image)
     if known is not None:
         _forfeit(draft, known, registration)
+        _note_offline(draft, registration)
     record = BrokerRegistered(
         broker_id=broker_id,
         incarnation=registration.incarnation,
         endpoints=registration.endpoints,
         rack=registration.rack,
-        log_dirs=registration.log_dirs,
+        log_dirs=_log_dirs(known, registration),
         previous_broker_epoch=registration.previous_broker_epoch,
     )
     before = draft.take_units()
@@ -173,7 +179,7 @@ def decide_unregister_broker(image: ClusterImage, broker_id: BrokerId) -> Decisi
 
 def _forfeit(draft: PartitionDraft, known: Broker, registration: BrokerRegistration) -> None:
     """Takes back what the broker's earlier life was trusted with, unless it is known to have lost nothing."""
-    disk_lost = not set(known.log_dirs) <= set(registration.log_dirs)
+    disk_lost = not set(known.log_dirs) <= set(_log_dirs(known, registration))
     if registration.previous_broker_epoch == known.epoch and not disk_lost:
         return
     which = (registration.broker_id,)
@@ -185,6 +191,29 @@ def _forfeit(draft: PartitionDraft, known: Broker, registration: BrokerRegistrat
                 key,
                 draft.with_election_policy(key, wanted),
                 may_lead=lambda r: r != registration.broker_id and draft.image.is_active(r),
+            )
+
+
+def _log_dirs(known: Broker | None, registration: BrokerRegistration) -> tuple[str, ...]:
+    """Those in use, and those that only failed: without them, a later start could not tell that a disk was
+    replaced by an empty one."""
+    failed = known.log_dirs if known is not None and registration.failed_dirs else ()
+    return tuple(dict.fromkeys((*registration.log_dirs, *failed)))
+
+
+def _note_offline(draft: PartitionDraft, registration: BrokerRegistration) -> None:
+    """What the broker cannot use now is offline, all else is online again. A replica that was offline may
+    have lost records: it comes back without its place, and catches up."""
+    broker_id = registration.broker_id
+    goes_offline = Wanted(offline=(broker_id,))
+    comes_back = Wanted(online=(broker_id,), forfeited=(broker_id,))
+    for key, state in draft.image.partitions_on(broker_id):
+        is_offline = key.partition in registration.offline.get(key.topic_id, ())
+        if is_offline != (broker_id in state.offline):
+            draft.change(
+                key,
+                draft.with_election_policy(key, goes_offline if is_offline else comes_back),
+                may_lead=lambda r: r != broker_id and draft.image.is_active(r),
             )
 
 

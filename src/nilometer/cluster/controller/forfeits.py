@@ -5,6 +5,10 @@ eligible replicas, and another leads. Every such partition gets a new leader epo
 stays: what that leader knew of the replica's log is no longer true, and no fetch of before may be counted.
 
 A replica that nobody could replace keeps its place: its log up to the damage is the best there is.
+
+A replica may also be reported *offline*: its log directory failed, or the broker fenced it (KIP-858 in
+meaning). The replica then cannot be used at all. It leaves the ISR and the leadership in any case, the
+partition has no leader if nobody else can be it, and it stays out until its broker registers again.
 """
 
 from __future__ import annotations
@@ -18,6 +22,8 @@ from nilometer.cluster.controller.partition_change import Wanted
 from nilometer.cluster.controller.partition_draft import PartitionDraft
 from nilometer.cluster.identifiers import BrokerEpoch, BrokerId, TopicIdPartition
 from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.partition import PartitionState
+from nilometer.cluster.records import Replicas
 from nilometer.wire.errors import ErrorCode
 
 
@@ -32,7 +38,10 @@ def decide_forfeit_replicas(
     broker_id: BrokerId,
     broker_epoch: BrokerEpoch,
     partitions: Sequence[TopicIdPartition],
+    *,
+    offline: bool = False,
 ) -> Decision[tuple[ForfeitedReplica, ...]]:
+    """``offline``: the replicas cannot be used any more; otherwise they lost records and will catch up."""
     asked = tuple(dict.fromkeys(partitions))
     try:
         check_broker_epoch(image, broker_id, broker_epoch)
@@ -42,22 +51,44 @@ def decide_forfeit_replicas(
     reply: list[ForfeitedReplica] = []
     for key in asked:
         try:
-            _forfeit(draft, broker_id, key)
+            if offline:
+                _take_offline(draft, broker_id, key)
+            else:
+                _forfeit(draft, broker_id, key)
             reply.append(ForfeitedReplica(key, OK))
         except Refusal as refusal:
             reply.append(ForfeitedReplica(key, refusal.outcome))
     return Decision(draft.take_units(), tuple(reply))
 
 
-def _forfeit(draft: PartitionDraft, broker_id: BrokerId, key: TopicIdPartition) -> None:
-    image = draft.image
+def _take_offline(draft: PartitionDraft, broker_id: BrokerId, key: TopicIdPartition) -> None:
+    """What a failed disk still holds is uncertain, so the replica is safe no longer if another one is."""
+    state = _state_with(draft.image, broker_id, key)
+    if broker_id in state.offline:
+        return  # asked for again: the earlier answer was lost
+    forfeited = (broker_id,) if any(other != broker_id for other in _safe(state)) else ()
+    wanted = Wanted(offline=(broker_id,), forfeited=forfeited, new_epoch=True)
+    draft.change(key, draft.with_election_policy(key, wanted), may_lead=draft.image.is_active)
+
+
+def _state_with(image: ClusterImage, broker_id: BrokerId, key: TopicIdPartition) -> PartitionState:
     state = image.partition_by_id(*key)
     if state is None:
         raise Refusal(ErrorCode.unknown_topic_or_partition, f"There is no partition {key}")
     if broker_id not in state.replicas:
         raise Refusal(ErrorCode.invalid_request, f"Broker {broker_id} has no replica of {key}")
-    safe = () if state.is_suspect else (*state.isr, *state.elr)
-    if not any(other != broker_id and image.is_active(other) for other in safe):
+    return state
+
+
+def _safe(state: PartitionState) -> Replicas:
+    return () if state.is_suspect else (*state.isr, *state.elr)
+
+
+def _forfeit(draft: PartitionDraft, broker_id: BrokerId, key: TopicIdPartition) -> None:
+    image = draft.image
+    state = _state_with(image, broker_id, key)
+    usable = [other for other in _safe(state) if image.is_active(other) and other not in state.offline]
+    if not any(other != broker_id for other in usable):
         raise Refusal(
             ErrorCode.eligible_leaders_not_available, "No other replica that surely has every record is here."
         )

@@ -9,7 +9,8 @@ leader replica (KIP-966: it was in the ISR when that shrank below min.insync.rep
 leader could not advance its high watermark). A restart without a clean shutdown ends that certainty: the
 replica is *forfeited*.
 
-A replica whose broker may not lead (fenced, about to stop) is not in sync either, but stays safe. Who
+A replica that may not lead (its broker is fenced or about to stop, or the replica itself is *offline*: its
+log directory failed) is not in sync either, but stays safe. Who
 leads, in this order, each by assignment order:
 
 1. the leader in office, if it is still in sync (a preferred election asks the first replica first);
@@ -54,6 +55,10 @@ class Wanted:
     """Restarted without a clean shutdown: neither in sync nor eligible any more."""
     lost: Collection[BrokerId] = ()
     """Came back without their log: not even good as last known leader."""
+    offline: Collection[BrokerId] = ()
+    """Their replica cannot be used from now on, though their broker is up."""
+    online: Collection[BrokerId] = ()
+    """Their replica can be used again."""
     new_epoch: bool = False
     """A new leader epoch, also where the leader stays: what it knows of a follower is no longer so."""
     recovered: bool = False
@@ -88,14 +93,24 @@ def change_partition(
     may_lead: MayLead,
     min_insync_replicas: int,
 ) -> PartitionChanged | None:
-    underway = _wanted_assignment(state, wanted, may_lead)
+    offline = _offline(state, wanted)
+
+    def is_usable(replica: BrokerId) -> bool:
+        return replica not in offline and may_lead(replica)
+
+    underway = _wanted_assignment(state, wanted, is_usable)
     assignment = _completed(underway)
-    standing = _elect(state, assignment, wanted, may_lead, min_insync_replicas)
+    standing = _elect(state, assignment, wanted, is_usable, min_insync_replicas)
     if standing.leader == NO_LEADER and assignment is not underway:
         # To wait for a leader with fewer replicas than there are could be to wait for ever.
         assignment = underway
-        standing = _elect(state, assignment, wanted, may_lead, min_insync_replicas)
-    return _record(key, state, assignment, standing, wants_epoch=wanted.new_epoch)
+        standing = _elect(state, assignment, wanted, is_usable, min_insync_replicas)
+    offline = tuple(r for r in assignment.replicas if r in offline)
+    return _record(key, state, assignment, standing, offline, wants_epoch=wanted.new_epoch)
+
+
+def _offline(state: PartitionState, wanted: Wanted) -> Replicas:
+    return tuple(r for r in dict.fromkeys((*state.offline, *wanted.offline)) if r not in wanted.online)
 
 
 def _wanted_assignment(state: PartitionState, wanted: Wanted, may_lead: MayLead) -> _Assignment:
@@ -204,10 +219,11 @@ def _record(
     state: PartitionState,
     assignment: _Assignment,
     standing: _Standing,
+    offline: Replicas,
     *,
     wants_epoch: bool,
 ) -> PartitionChanged | None:
-    if _is_so(state, assignment, standing) and not wants_epoch:
+    if _is_so(state, assignment, standing) and offline == state.offline and not wants_epoch:
         return None
     new_leader = standing.leader != state.leader
     # A replica taken out of the assignment must not be counted, nor fetch, under the epoch it knows.
@@ -230,6 +246,7 @@ def _record(
             standing.recovery_state if standing.recovery_state is not state.recovery_state else None
         ),
         election=standing.election if new_leader and standing.leader != NO_LEADER else None,
+        offline=_unless_equal(offline, state.offline),
     )
 
 

@@ -132,5 +132,5 @@ def _survives_on(image: ClusterImage, state: PartitionState, replicas: Replicas)
     """Whether one of ``replicas`` can lead with nothing lost: now, or once it is back."""
     safe = () if state.is_suspect else tuple(r for r in (*state.isr, *state.elr) if r in replicas)
     if state.has_leader:
-        return any(image.is_active(r) for r in safe)
+        return any(image.is_active(r) and r not in state.offline for r in safe)
     return state.last_known_leader in replicas and (state.is_suspect or bool(safe))
