@@ -5,6 +5,7 @@ from __future__ import annotations
 from planted_faults import (
     authentication_faults,
     client_faults,
+    ensemble_faults,
     folder_faults,
     metadata_faults,
     replication_faults,
@@ -21,5 +22,6 @@ FAULTS: tuple[PlantedFault, ...] = (
     *client_faults.FAULTS,
     *upkeep_faults.FAULTS,
     *authentication_faults.FAULTS,
+    *ensemble_faults.FAULTS,
 )
 BY_NAME = {fault.name: fault for fault in FAULTS}

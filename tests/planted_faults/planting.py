@@ -34,6 +34,7 @@ class PlantedFault:
     seeds: int
     """Within so many seeds, from 0 on, it must be found."""
     minutes: float = 0.5
+    longest_s: float = LONGEST_S
     store: str = LOCAL
     one_machine: bool | None = None
     churn: bool = False
@@ -73,7 +74,7 @@ class PlantedFault:
                 drawn.hurt_s,
                 drawn.brokers + (self.membership is not None),
                 mean_gap_s=self.mean_gap_s,
-                longest_s=LONGEST_S,
+                longest_s=self.longest_s,
             ),
             topics=topics,
             writers=tuple(

@@ -36,8 +36,6 @@ class NodeState:
     version: int = 0
     owner: int = 0
     """The session that an ephemeral node ends with; 0: it stays."""
-    acl: object = None
-    """As it was given: opaque here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,6 @@ class CreateNode:
     path: str
     data: bytes
     ephemeral: bool = False
-    acl: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +193,8 @@ class DataTree:
         self, step: Single, transaction: Transaction, events: list[tuple[Event, str]]
     ) -> NodeState | None:
         match step:
-            case CreateNode(path, data, ephemeral, acl):
-                return self._create(path, data, transaction if ephemeral else None, acl, events)
+            case CreateNode(path, data, ephemeral):
+                return self._create(path, data, transaction if ephemeral else None, events)
             case SetData(path, data, version):
                 node = self._checked(path, version)
                 changed = replace(node, data=data, version=node.version + 1, modified_zxid=self.zxid)
@@ -218,7 +215,6 @@ class DataTree:
         path: str,
         data: bytes,
         owned_by: Transaction | None,
-        acl: object,
         events: list[tuple[Event, str]],
     ) -> NodeState:
         parent = self.nodes.get(parent_of(path))
@@ -229,7 +225,7 @@ class DataTree:
         if parent.owner:
             raise Refusal(Code.NO_CHILDREN_FOR_EPHEMERALS, path)
         owner = owned_by.session if owned_by is not None else 0
-        node = NodeState(data, self.zxid, self.zxid, owner=owner, acl=acl)
+        node = NodeState(data, self.zxid, self.zxid, owner=owner)
         self._link(path, node)
         events += [(Event.CREATED, path), (Event.CHILDREN, parent_of(path))]
         return node
