@@ -77,7 +77,7 @@ def test_coordination_is_local_a_folder_or_zookeeper():
 
 def test_keys_that_size_threads_are_accepted_and_named():
     accepted = config(num_io_threads="8", num_network_threads="3")
-    assert accepted.ignored == ("num.io.threads", "num.network.threads")
+    assert accepted.without_effect == ("num.io.threads", "num.network.threads")
 
 
 def test_properties_files_are_read_line_by_line():

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from nilometer.broker.broker import Broker, StartFailed
-from nilometer.broker.settings.config import BrokerConfig, parse_properties
+from nilometer.broker.settings.config import BrokerConfig, notices_at_start, parse_properties
 from nilometer.broker.status_file import NOT_READY, BrokerStatusFile
 from nilometer.config import ConfigProblem
 from nilometer.runtime import Runtime
@@ -51,8 +51,8 @@ def run_broker(
         format=f"%(asctime)s %(levelname)s [broker {config.node_id}] %(message)s",
     )
     _allow_many_descriptors()
-    if config.ignored:
-        logger.info("Accepted, but without effect here: %s", ", ".join(config.ignored))
+    for notice in notices_at_start(config):
+        logger.info("%s", notice)
     try:
         return _run(_serve(config, ready_fd, status))
     except StartFailed as problem:

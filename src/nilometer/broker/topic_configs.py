@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from nilometer.broker.services import Services
 from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION
+from nilometer.cluster.controller.configs import CLUSTER_WIDE_KEYS
 from nilometer.cluster.records import ConfigResourceType
 from nilometer.config import ConfigKey
 from nilometer.storage.log_config import TOPIC_CONFIG
@@ -70,14 +71,15 @@ def _topic_entry(services: Services, key: ConfigKey, given: Mapping[str, str]) -
 
 def _broker_values(services: Services, key: ConfigKey, topic_key: ConfigKey | None = None) -> list[Synonym]:
     image, values = services.image, list[Synonym]()
-    for resource, source in (
-        (str(services.broker_id), ConfigSource.DYNAMIC_BROKER),
-        ("", ConfigSource.DYNAMIC_DEFAULT_BROKER),
-    ):
+    is_cluster_wide = key.name in CLUSTER_WIDE_KEYS
+    own = () if is_cluster_wide else ((str(services.broker_id), ConfigSource.DYNAMIC_BROKER),)
+    for resource, source in (*own, ("", ConfigSource.DYNAMIC_DEFAULT_BROKER)):
         text = image.config(ConfigResourceType.BROKER, resource).get(key.name)
         if text is not None:
             values.append(Synonym(key.name, text, source))
     static = services.config.texts.get(key.name)
+    if is_cluster_wide:  # the controller's file, of which the image tells: all brokers go by that one
+        static, topic_key = image.config(ConfigResourceType.CLUSTER, "").get(key.name), None
     if static is not None:
         values.append(Synonym(key.name, static, ConfigSource.STATIC_BROKER))
     elif topic_key is not None and (value := services.static_topic_defaults.get(topic_key.name)) is not None:

@@ -57,14 +57,12 @@ class LogConfig:
     is_log_append_time: bool = False
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
-    min_insync_replicas: int = 1
     retention_bytes: int = -1
     retention_ms: int = WEEK_MS
     segment_bytes: int = 1 << 30
     segment_index_bytes: int = 10 << 20
     segment_jitter_ms: int = 0
     segment_ms: int = WEEK_MS
-    unclean_leader_election_enable: bool = False
 
     @classmethod
     def parse(cls, texts: Mapping[str, str], defaults: Mapping[str, ConfigValue] | None = None) -> LogConfig:

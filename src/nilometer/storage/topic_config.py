@@ -1,7 +1,8 @@
 """Every topic-level key of Apache Kafka 4.x: types, defaults, ranges, broker synonyms.
 
-Keys whose feature does not exist here are accepted, so that topics can be created with them, and say so
-in their documentation. A table, hence longer than a room should be.
+Of a key whose feature does not exist here only the value is accepted that leaves the feature off. Keys that
+wait for log compaction are in :data:`TOPIC_KEYS_WITHOUT_EFFECT`, which a broker names when it starts. A
+table, hence a long module.
 """
 
 from __future__ import annotations
@@ -80,7 +81,22 @@ def _lags_apart(values: ConfigValues) -> str | None:
 
 TOPIC_RULES = (ConfigRule(("min.compaction.lag.ms", "max.compaction.lag.ms"), _lags_apart),)
 
-_NOT_HERE = " Accepted for compatibility; there is no tiered storage here."
+TOPIC_KEYS_WITHOUT_EFFECT = frozenset(
+    {"delete.retention.ms", "max.compaction.lag.ms", "min.cleanable.dirty.ratio", "min.compaction.lag.ms"}
+)
+"""Accepted, and without effect as long as logs are not compacted."""
+
+
+def _absent_feature(name: str, kind: ConfigKind, default: ConfigValue, doc: str, feature: str) -> ConfigKey:
+    """A key of which no value but the default can have its effect."""
+
+    def validate(value: ConfigValue) -> str | None:
+        return None if value == default else f"there is no {feature} here"
+
+    return ConfigKey(name=name, kind=kind, default=default, doc=doc, validate=validate, dynamic=True)
+
+
+_TIERED = "tiered storage"
 _K = ConfigKind
 
 TOPIC_CONFIG = ConfigDefinition.of(
@@ -139,11 +155,12 @@ TOPIC_CONFIG = ConfigDefinition.of(
             synonym="log.cleaner.delete.retention.ms",
             minimum=0,
         ),
-        _key(
+        _absent_feature(
             "errors.deadletterqueue.group.enable",
             _K.BOOLEAN,
             False,
-            "Whether share groups may use the topic as a dead letter queue. Accepted for compatibility.",
+            "Whether share groups may use the topic as a dead letter queue.",
+            "share group",
         ),
         _key(
             "file.delete.delay.ms",
@@ -186,21 +203,19 @@ TOPIC_CONFIG = ConfigDefinition.of(
             minimum=1,
         ),
         _throttle_key("leader.replication.throttled.replicas", "leader"),
-        _key(
+        _absent_feature(
             "local.retention.bytes",
             _K.LONG,
             -2,
-            "Retention by size of the local part of a tiered topic." + _NOT_HERE,
-            synonym="log.local.retention.bytes",
-            minimum=-2,
+            "Retention by size of the local part of a tiered topic; -2: as retention.bytes.",
+            _TIERED,
         ),
-        _key(
+        _absent_feature(
             "local.retention.ms",
             _K.LONG,
             -2,
-            "Retention by time of the local part of a tiered topic." + _NOT_HERE,
-            synonym="log.local.retention.ms",
-            minimum=-2,
+            "Retention by time of the local part of a tiered topic; -2: as retention.ms.",
+            _TIERED,
         ),
         _key(
             "max.compaction.lag.ms",
@@ -276,23 +291,26 @@ TOPIC_CONFIG = ConfigDefinition.of(
             synonym="min.insync.replicas",
             minimum=1,
         ),
-        _key(
+        _absent_feature(
             "preallocate",
             _K.BOOLEAN,
             False,
-            "Whether to reserve a new segment's space. Accepted for compatibility; files grow as needed.",
-            synonym="log.preallocate",
+            "Whether to reserve a new segment's space; files grow as needed.",
+            "preallocation",
         ),
-        _key("remote.copy.lag.bytes", _K.LONG, -1, "Bytes kept back from tiering." + _NOT_HERE, minimum=-1),
-        _key("remote.copy.lag.ms", _K.LONG, 0, "Time kept back from tiering." + _NOT_HERE, minimum=-1),
-        _key("remote.log.copy.disable", _K.BOOLEAN, False, "Stops copying to remote storage." + _NOT_HERE),
-        _key(
+        _absent_feature("remote.copy.lag.bytes", _K.LONG, -1, "Bytes kept back from tiering.", _TIERED),
+        _absent_feature("remote.copy.lag.ms", _K.LONG, 0, "Time kept back from tiering.", _TIERED),
+        _absent_feature(
+            "remote.log.copy.disable", _K.BOOLEAN, False, "Stops copying to remote storage.", _TIERED
+        ),
+        _absent_feature(
             "remote.log.delete.on.disable",
             _K.BOOLEAN,
             False,
-            "Deletes the remote part when tiering is switched off." + _NOT_HERE,
+            "Deletes the remote part when tiering is switched off.",
+            _TIERED,
         ),
-        _key("remote.storage.enable", _K.BOOLEAN, False, "Switches tiered storage on." + _NOT_HERE),
+        _absent_feature("remote.storage.enable", _K.BOOLEAN, False, "Switches tiered storage on.", _TIERED),
         _key(
             "retention.bytes",
             _K.LONG,

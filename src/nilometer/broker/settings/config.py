@@ -10,12 +10,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nilometer.broker.settings.config_keys import IGNORED_KEYS, OWN_KEYS
+from nilometer.broker.settings.config_keys import IGNORED_KEYS, KNOWN_KEYS_WITHOUT_EFFECT, OWN_KEYS
 from nilometer.broker.settings.group_settings import group_config
 from nilometer.config import ConfigDefinition, ConfigKey, ConfigProblem, Settings
 from nilometer.config.definition import ConfigValue
 from nilometer.coordination.connect_string import parse_connect_string
 from nilometer.storage.log_config import TOPIC_CONFIG, topic_defaults
+from nilometer.storage.topic_config import TOPIC_KEYS_WITHOUT_EFFECT
 
 _LISTENER = re.compile(r"^(?P<name>[A-Za-z0-9_]+)://(?P<host>\[[0-9a-fA-F:.%]+\]|[^:/\[\]]*):(?P<port>\d+)$")
 
@@ -63,7 +64,8 @@ class BrokerConfig(Settings):
     """
 
     def __init__(self, texts: Mapping[str, str]) -> None:
-        self.ignored = tuple(sorted(name for name in texts if name in IGNORED_KEYS))
+        without_effect = IGNORED_KEYS | KNOWN_KEYS_WITHOUT_EFFECT
+        self.without_effect = tuple(sorted(name for name in texts if name in without_effect))
         self.texts = {name: text for name, text in texts.items() if name not in IGNORED_KEYS}
         super().__init__(BROKER_CONFIG_DEFINITION, self.texts)
         self.node_id = self._node_id()
@@ -157,6 +159,16 @@ class BrokerConfig(Settings):
             parse_connect_string(text)
         except ValueError as error:
             raise ConfigProblem(name, f"Invalid value {value} for configuration {name}: {error}") from None
+
+
+def notices_at_start(config: BrokerConfig) -> list[str]:
+    """What is accepted here and has no effect: settings that were given, and those of topics."""
+    topics = ", ".join(sorted(TOPIC_KEYS_WITHOUT_EFFECT))
+    given = ", ".join(config.without_effect)
+    return [
+        *([f"Accepted, but without effect here: {given}"] if given else []),
+        f"Accepted of topics, but without effect as long as logs are not compacted: {topics}",
+    ]
 
 
 def parse_properties(text: str, origin: str) -> dict[str, str]:

@@ -7,8 +7,9 @@ Keys that give topics their defaults (``log.segment.bytes``, …) are derived fr
 from __future__ import annotations
 
 from nilometer.broker.replica_selection import SELECTORS
-from nilometer.broker.settings.group_config_keys import GROUP_KEYS, GROUP_KEYS_WITHOUT_EFFECT
+from nilometer.broker.settings.group_config_keys import GROUP_BOUNDS, GROUP_KEYS, GROUP_KEYS_WITHOUT_EFFECT
 from nilometer.config import ConfigKey, ConfigKind
+from nilometer.storage.topic_config import TOPIC_CONFIG, TOPIC_KEYS_WITHOUT_EFFECT
 
 _BOOLEAN, _INT, _LONG = ConfigKind.BOOLEAN, ConfigKind.INT, ConfigKind.LONG
 _STRING, _LIST = ConfigKind.STRING, ConfigKind.LIST
@@ -80,14 +81,14 @@ LOGS = [
         "log.flush.offset.checkpoint.interval.ms",
         _INT,
         60_000,
-        "How often recovery points are written down.",
+        "Without effect: recovery points are written down with the high watermarks.",
         minimum=0,
     ),
     _key(
         "log.flush.start.offset.checkpoint.interval.ms",
         _INT,
         60_000,
-        "How often log start offsets are written down.",
+        "Without effect: log start offsets are written down with the high watermarks.",
         minimum=0,
     ),
     _key(
@@ -250,8 +251,28 @@ IGNORED_KEYS = frozenset(
         "listener.security.protocol.map",
         "log.cleaner.threads",
         "num.replica.alter.log.dirs.threads",
+        "log.preallocate",
+        "log.local.retention.bytes",
+        "log.local.retention.ms",
         *GROUP_KEYS_WITHOUT_EFFECT,
     }
 )
-"""Keys of Kafka's own that size threads and buffers which a single event loop does not have. They are
-accepted, so that a server.properties written for Kafka starts, and named in the log as without effect."""
+"""Keys of Kafka's own that size threads and buffers which a single event loop does not have, or belong to
+features that are not here. They are accepted, so that a server.properties written for Kafka starts, and named
+in the log as without effect."""
+
+KNOWN_KEYS_WITHOUT_EFFECT = frozenset(
+    {
+        "log.flush.offset.checkpoint.interval.ms",
+        "log.flush.start.offset.checkpoint.interval.ms",
+        *GROUP_BOUNDS,
+        *(
+            key.synonym
+            for name, key in TOPIC_CONFIG.keys.items()
+            if name in TOPIC_KEYS_WITHOUT_EFFECT and key.synonym
+        ),
+    }
+)
+"""Keys whose values are checked, and named in the log where they are given: recovery points and log starts
+are written with the high watermarks; groups have no settings of their own that could be bounded; logs are not
+compacted."""

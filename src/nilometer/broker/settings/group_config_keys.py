@@ -221,3 +221,11 @@ GROUP_KEYS_WITHOUT_EFFECT = frozenset(
     }
 )
 """Those that size threads and buffers which a single event loop does not have."""
+
+GROUP_BOUNDS = frozenset(
+    f"group.consumer.{bound}.{what}.ms"
+    for bound in ("min", "max")
+    for what in ("session.timeout", "heartbeat.interval", "assignment.interval")
+)
+"""What a group's own settings may lie between. The broker's own values are held to them when it starts;
+settings of single groups are not served, so they bound nothing else."""

@@ -1,0 +1,119 @@
+"""A setting that is accepted has its effect, is refused, or is named as without effect at start (SPEC A-3).
+
+Every key of a topic and of a broker is held to one of the three. That a key has its effect is judged by the
+code that is shipped: something outside of the tables of keys reads its value.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import nilometer
+from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION, BrokerConfig, notices_at_start
+from nilometer.broker.settings.config_keys import IGNORED_KEYS, KNOWN_KEYS_WITHOUT_EFFECT
+from nilometer.broker.settings.group_config_keys import GROUP_KEYS
+from nilometer.config import ConfigKey, ConfigProblem
+from nilometer.groups.config import GroupConfig
+from nilometer.storage import LogConfig
+from nilometer.storage.topic_config import TOPIC_CONFIG, TOPIC_KEYS_WITHOUT_EFFECT
+
+TABLES = {"config_keys.py", "group_config_keys.py", "group_settings.py", "topic_config.py"}
+OTHER_TEXTS = ("true", "false", "5", "2000000", "*", "0:1", "compact", "gzip", "LogAppendTime", "0.25", "1")
+READ_UNDER_ANOTHER_NAME = {
+    "cleanup.policy": "is_compacted",
+    "message.timestamp.type": "is_log_append_time",
+    "internal.segment.bytes": "segment_bytes",
+}
+READ_BY_SIDE = {
+    f"{side}.replication.throttled.{what}" for side in ("leader", "follower") for what in ("replicas", "rate")
+}
+"""``replication_quota.py`` makes their names of the side."""
+OF_GROUPS_IN_MINUTES = {"offsets.retention.minutes": "offsets_retention_ms"}
+
+
+@cache
+def code() -> tuple[frozenset[str], frozenset[str]]:
+    """All attributes that the broker's code reads, and all texts that it names, outside of the tables."""
+    attributes: set[str] = set()
+    texts: set[str] = set()
+    for path in Path(nilometer.__file__).parent.rglob("*.py"):
+        if path.name in TABLES or {"simulation", "client", "cli", "pipeline"} & set(path.parts):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute):
+                attributes.add(node.attr)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.add(node.value)
+    return frozenset(attributes), frozenset(texts)
+
+
+def is_refused(key: ConfigKey) -> bool:
+    """Whether no value but the default is accepted."""
+    others = 0
+    for text in OTHER_TEXTS:
+        try:
+            others += key.parse(text) != key.default
+        except ConfigProblem:
+            continue
+    return not others
+
+
+def topic_key_has_effect(name: str) -> bool:
+    attributes, texts = code()
+    field = READ_UNDER_ANOTHER_NAME.get(name, name.replace(".", "_"))
+    is_field = field in {one.name for one in dataclasses.fields(LogConfig)}
+    return (is_field and field in attributes) or (not is_field and name in texts) or name in READ_BY_SIDE
+
+
+@pytest.mark.parametrize("name", TOPIC_CONFIG.keys)
+def test_a_topic_key_has_its_effect_or_is_refused_or_is_named(name: str) -> None:
+    notices = " ".join(notices_at_start(BrokerConfig({"node.id": "1"}))).replace(",", " ").split()
+    held_to = {
+        "effect": topic_key_has_effect(name),
+        "refused": is_refused(TOPIC_CONFIG.key(name)),
+        "named": name in notices,
+    }
+    assert sum(held_to.values()) == 1, held_to
+    assert held_to["named"] == (name in TOPIC_KEYS_WITHOUT_EFFECT)
+
+
+def broker_key_has_effect(name: str) -> bool:
+    attributes, texts = code()
+    if name in {key.name for key in GROUP_KEYS}:
+        field = OF_GROUPS_IN_MINUTES.get(name, name.replace(".", "_"))
+        if field in {one.name for one in dataclasses.fields(GroupConfig)}:
+            return field in attributes
+        if field + "_ms" in {one.name for one in dataclasses.fields(GroupConfig)}:
+            return field + "_ms" in attributes
+    of_topics = [key.name for key in TOPIC_CONFIG.keys.values() if key.synonym == name]
+    return name in texts or name in READ_BY_SIDE or any(topic_key_has_effect(topic) for topic in of_topics)
+
+
+@pytest.mark.parametrize("name", sorted({*BROKER_CONFIG_DEFINITION.keys, *IGNORED_KEYS}))
+def test_a_broker_key_has_its_effect_or_is_named_where_it_is_given(name: str) -> None:
+    key = BROKER_CONFIG_DEFINITION.keys.get(name)
+    default = None if key is None or key.default is None else key.format(key.default)
+    given = {"node.id": "1", name: default or "1"}
+    if name in IGNORED_KEYS | KNOWN_KEYS_WITHOUT_EFFECT:
+        assert name in notices_at_start(BrokerConfig(given))[0]
+    else:
+        assert broker_key_has_effect(name)
+
+
+def test_features_that_are_not_here_can_only_be_left_off() -> None:
+    for name, text in {
+        "remote.storage.enable": "true",
+        "local.retention.ms": "1000",
+        "preallocate": "true",
+        "errors.deadletterqueue.group.enable": "true",
+    }.items():
+        key = TOPIC_CONFIG.key(name)
+        with pytest.raises(ConfigProblem, match="there is no"):
+            key.parse(text)
+        assert key.default is not None
+        assert key.parse(key.format(key.default)) == key.default
