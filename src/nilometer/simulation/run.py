@@ -27,6 +27,7 @@ from nilometer.simulation.checkers.history import Outcome
 from nilometer.simulation.checkers.history_judge import check
 from nilometer.simulation.checkers.long_history import LongHistory
 from nilometer.simulation.checkers.retention import Policy, Retention
+from nilometer.simulation.checkers.services import Services
 from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.fault_kinds import ENSEMBLE_KINDS, FOLDER_KINDS, Kind
 from nilometer.simulation.faults import FaultDriver
@@ -109,6 +110,7 @@ class _Run:
         self._clients = world.host("clients")
         self._beliefs = Beliefs(self._cluster)
         self._bounds = Bounds(self._cluster)
+        self._services = Services(self._cluster)
         self._history = LongHistory(kept_whole=frozenset({LAST_READER}))
         self._partitions = [partition for topic in plan.topics for partition in _partitions_of(topic)]
         servers = self._cluster.bootstrap_servers
@@ -190,6 +192,7 @@ class _Run:
         if not self._verdict.findings:
             await self._until(lambda: not self._bounds.waiting_at_rest(), CONVERGENCE_S)
             self._bounds.look_at_rest(self._producers())
+            self._services.look_at_rest()
         await self._until(lambda: not self._group_unwell(), CONVERGENCE_S)
         self._verdict.find(Exit.NO_CONVERGENCE, self._group_unwell())
         for reader in (*self._readers, *self._members):
@@ -253,6 +256,7 @@ class _Run:
             looks += 1
             if looks % LOOKS_BETWEEN_BOUNDS == 0:
                 self._bounds.look(self._producers())
+                self._services.look()
 
     def _look(self) -> None:
         self._beliefs.look(self._driver.damaged)
@@ -340,6 +344,7 @@ class _Run:
         verdict.find(Exit.WRONG_RESULT, self._beliefs.violations)
         verdict.find(Exit.WRONG_RESULT, self._retention.violations[:FINDINGS_SHOWN])
         verdict.find(Exit.WRONG_RESULT, self._bounds.violations[:FINDINGS_SHOWN])
+        verdict.find(Exit.WRONG_RESULT, self._services.violations)
         verdict.highest = self._bounds.highest
         if self._trimmer is not None:
             verdict.find(Exit.WRONG_RESULT, self._trimmer.troubles)
