@@ -21,9 +21,12 @@ from nilometer.simulation.plan import Plan
 from nilometer.simulation.stores import COORDINATION
 from nilometer.simulation.world import Host
 
-CRC_FROM = 21
-"""The bytes of a batch from here on are covered by its checksum."""
-
+CRC_AT = 17
+"""From here on a batch has its checksum, and then the bytes that it covers …"""
+HEADER_BYTES = 61
+"""… of which those up to here are the rest of the header: places are found by what they say."""
+HEADER_SHARE = 0.5
+"""How often the bit flips in the header, which is short, rather than in the records."""
 
 LED_SHARE = 0.8
 """How often the bit flips where clients read, rather than anywhere."""
@@ -111,7 +114,9 @@ class Damage:
         if self.host is not None or not found:
             return False
         path, position, data = self._world.chance.choice(found)
-        at, bit = self._world.chance.randrange(CRC_FROM, len(data)), self._world.chance.randrange(8)
+        in_header = self._world.chance.random() < HEADER_SHARE or len(data) == HEADER_BYTES
+        where = (CRC_AT, HEADER_BYTES) if in_header else (HEADER_BYTES, len(data))
+        at, bit = self._world.chance.randrange(*where), self._world.chance.randrange(8)
         node.host.disk.flip_bit(path, position + at, bit)
         damaged = bytearray(data)
         damaged[at] ^= 1 << bit
