@@ -88,7 +88,7 @@ class ReadyStore:
         ]
 
 
-def one_big_topic() -> list[Entry]:
+def one_big_topic(configs: dict[str, str] | None = None) -> list[Entry]:
     """A controller takes office, broker 1 registers, and gets a topic of many partitions."""
     chance = SeededEntropy(random.Random(1))
     image = ClusterImage()
@@ -111,7 +111,7 @@ def one_big_topic() -> list[Entry]:
     )
     append(*entries_of(decide_broker_up(image, registration).units, image.office))
     topic = NewTopic(
-        name="t", num_partitions=PARTITIONS, replication_factor=1, configs={"flush.messages": "1"}
+        name="t", num_partitions=PARTITIONS, replication_factor=1, configs=configs or {"flush.messages": "1"}
     )
     created = decide_create_topics(
         image, [topic], config_definition=TOPIC_CONFIG, chance=chance, defaults=TopicDefaults()
@@ -124,11 +124,11 @@ def one_big_topic() -> list[Entry]:
 class OneBroker:
     """As much of a broker as hosts logs."""
 
-    def __init__(self, disk: SteppedDisk, entries: list[Entry]) -> None:
+    def __init__(self, disk: SteppedDisk, entries: list[Entry], default: LogConfig | None = None) -> None:
         self.disk = disk
         entropy = SeededEntropy(random.Random(2))
         options = ManagerOptions(
-            node_id=1, directories=["/data"], entropy=entropy, config_for=lambda _: LogConfig()
+            node_id=1, directories=["/data"], entropy=entropy, config_for=lambda _: default or LogConfig()
         )
         disk.crash_process()
         self.manager = LogManager.open(disk, options, wall_ms=1)
@@ -270,3 +270,37 @@ def test_nothing_is_created_for_an_entry_of_a_deposed_controller() -> None:
         assert not broker.manager.logs and not broker.disk.list_directory("/data")[2:]
 
     _play(story)
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_the_policy_of_the_topic_decides_what_a_gap_between_segments_is(policy: str) -> None:
+    """After an unclean stop. The broker's own default is the other policy."""
+    disk = SteppedDisk()
+    name = TopicPartition("t", 0)
+    image = ClusterImage()
+    for number, entry in enumerate(entries := one_big_topic({"cleanup.policy": policy})):
+        image.apply_entry(EntryNumber(number), entry)
+    wanted = next(one for one in wanted_on(image, ME) if one.name == name)
+    small = LogConfig(segment_bytes=200)
+    first = OneBroker(disk, [])
+    log = first.manager.create(name, small, topic_id=wanted.topic_id, wall_ms=1)
+    for number in range(9):
+        builder = BatchBuilder()
+        builder.append(1, b"k", b"%d" % number * 20)
+        log.append_as_leader(builder.build(), leader_epoch=0, wall_ms=1)
+    _, second, third, *_ = log.segments
+    disk.open(second.log_path).truncate(0)
+
+    again = OneBroker(disk, entries, default=LogConfig(is_compacted=policy == "delete"))
+    assert again.manager.has_gaps
+    found = again.hosted.open(image, wanted)
+    assert not again.manager.has_gaps
+    if policy == "compact":
+        assert found.log_end_offset == 9
+        part = found.read(second.base_offset, 1, 9)
+        assert part is not None
+        assert part.next_offset == third.base_offset + 1
+        assert found.damages == ()
+    else:
+        assert found.log_end_offset == second.base_offset
+        assert len(found.damages) == 1

@@ -514,8 +514,8 @@ class Broker:
 
 
 def _lost_records(logs: LogManager) -> bool:
-    """Whether recovery cut off more than the torn end that the death of a process leaves."""
-    return any(damage.kind is not DamageKind.TORN for damage in logs.damages)
+    """Whether recovery cut off more than the torn end that the death of a process leaves, or will have to."""
+    return any(damage.kind is not DamageKind.TORN for damage in logs.damages) or logs.has_gaps
 
 
 def _reachable(host: str) -> str:

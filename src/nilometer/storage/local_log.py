@@ -21,6 +21,7 @@ from nilometer.storage.leader_epoch_cache import LeaderEpochCache
 from nilometer.storage.log_config import LogConfig
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.producers.producer_state import ProducerStateManager
+from nilometer.storage.segment_gaps import SegmentGap
 from nilometer.storage.segments.segment import LogSegment
 from nilometer.storage.segments.segment_files import SegmentFiles
 from nilometer.storage.segments.segments import LogSegments
@@ -40,6 +41,7 @@ class LocalLog:
         "first_unflushed_ms",
         "flushed_offset",
         "folder",
+        "gap",
         "log_end_offset",
         "log_start_offset",
         "name_changes",
@@ -84,6 +86,8 @@ class LocalLog:
         """When the oldest record that is not durable was appended."""
         self.topic_id: uuid.UUID | None = topic_id
         self.failure: OSError | None = None
+        self.gap: SegmentGap | None = None
+        """Found when the log was opened: whether it is damage is not decided yet."""
         self.awaits_checkpoint = False
         """The log was cut below what the checkpoint files say: it must not grow before they say less."""
         self.truncations = 0
@@ -118,6 +122,11 @@ class LocalLog:
     def recovery_point(self) -> int:
         """From where an unclean restart must check the log; all below, with its indexes, is durable."""
         return min([self.flushed_offset, *self.unsynced_sealed])
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether the log may be closed as one that needs no check when it is opened again."""
+        return self.failure is None and self.gap is None
 
     def fence(self, reason: OSError) -> None:
         """Take no more appends: the device failed, and what it holds above the flushed offset is unknown."""

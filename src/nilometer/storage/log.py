@@ -64,6 +64,7 @@ class Log(LocalLog):
             entropy=options.entropy,
         )
         log.damages = tuple(loaded.damages)
+        log.gap = loaded.gap
         for segment in loaded.recovered:
             if segment is not loaded.segments.active and segment in tuple(loaded.segments):
                 log.unsynced_sealed[segment.base_offset] = segment
@@ -182,6 +183,14 @@ class Log(LocalLog):
         """Drop everything; the next record gets ``offset``."""
         return cuts.truncate_fully_and_start_at(self, offset, log_start_offset, wall_ms)
 
+    def settle_gap(self, *, wall_ms: int) -> Damage | None:
+        """Decide by the policy what :attr:`gap` is; the damage where the log was cut. Raises LogFenced."""
+        gap, self.gap = self.gap, None
+        if gap is None or self.config.is_compacted:
+            return None
+        self.damages = (*self.damages, damage := gap.as_damage(cuts.cut_at_gap(self, gap, wall_ms)))
+        return damage
+
     def advance_log_start_offset(self, offset: int, high_watermark: int) -> bool:
         """Serve nothing below ``offset`` any more. Raises KafkaError above the high watermark."""
         return retention.advance_log_start_offset(self, offset, high_watermark)
@@ -211,9 +220,12 @@ class Log(LocalLog):
         return self.first_unflushed_ms is not None and wall_ms - self.first_unflushed_ms >= config.flush_ms
 
     def close(self, *, wall_ms: int) -> None:
-        """Make all durable and let go of all files; a fenced log only lets go. Stalls. Raises OSError."""
+        """Make all durable and let go of all files; a log that is not in order only lets go.
+
+        Stalls. Raises OSError.
+        """
         try:
-            if self.failure is None:
+            if self.is_in_order:
                 self._settle(wall_ms)
         finally:
             self.files.pool.forget_folder(self.folder)

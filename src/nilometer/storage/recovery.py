@@ -6,6 +6,8 @@ what is good. The log ends before the first thing that is not: a torn tail is cu
 batches lie behind the damage, the rest is moved aside (``.corrupt``) as evidence and never served. No
 valid record before the first damage is lost, whichever way the process or machine died.
 
+A gap between two segments may be damage or not: see :mod:`segment_gaps`. It is noted, not judged here.
+
 A half-done swap or deletion of segments is completed first. Missing or unusable indexes of older
 segments are rebuilt.
 """
@@ -25,6 +27,7 @@ from nilometer.storage.leader_epoch_cache import UNDEFINED_EPOCH, LeaderEpochCac
 from nilometer.storage.log_config import LogConfig
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.producers.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerStateManager
+from nilometer.storage.segment_gaps import SegmentGap
 from nilometer.storage.segments.batch_scan import scan
 from nilometer.storage.segments.offset_index import CorruptIndex
 from nilometer.storage.segments.segment import BatchMark, LogSegment
@@ -67,6 +70,7 @@ class LoadedLog:
     topic_id: uuid.UUID | None = None
     recovered: list[LogSegment] = field(default_factory=list[LogSegment])
     damages: list[Damage] = field(default_factory=list[Damage])
+    gap: SegmentGap | None = None
     bytes_checked: int = 0
     is_changed: bool = False
     """Whether files were created or rewritten that may not be durable yet."""
@@ -277,9 +281,10 @@ class LogLoader:
         for done, segment in enumerate(suspects):
             if self._options.on_progress is not None:
                 self._options.on_progress(done, len(suspects))
-            problem = self._gap(segment, next_offset) if done else None
+            problem = self._overlap(segment, next_offset) if done else None
             if problem is None:
                 if done:
+                    self._note_gap(loaded, segment, next_offset, recovery_point)
                     loaded.producers.take_snapshot(sync=False)
                 next_offset, problem = self._recover_segment(loaded, segment)
                 loaded.recovered.append(segment)
@@ -289,19 +294,21 @@ class LogLoader:
             if segment is not suspects[-1]:
                 segment.seal()
 
-    def _gap(self, segment: LogSegment, next_offset: int) -> Damage | None:
-        """The end of the segment before was lost although this one was not: only compaction leaves gaps."""
-        if segment.base_offset == next_offset or (
-            self._config.is_compacted and segment.base_offset > next_offset
-        ):
+    @staticmethod
+    def _overlap(segment: LogSegment, next_offset: int) -> Damage | None:
+        if segment.base_offset >= next_offset:
             return None
-        return Damage(
-            segment.log_path,
-            0,
-            next_offset,
-            f"segment begins at offset {segment.base_offset}, the one before ended at {next_offset}",
-            DamageKind.DAMAGED,
-        )
+        problem = f"segment begins at offset {segment.base_offset}, the one before ended at {next_offset}"
+        return Damage(segment.log_path, 0, next_offset, problem, DamageKind.DAMAGED)
+
+    def _note_gap(
+        self, loaded: LoadedLog, segment: LogSegment, next_offset: int, recovery_point: int
+    ) -> None:
+        """Nothing below the recovery point can have been lost, and nothing below the log start is read."""
+        is_possible_loss = recovery_point <= next_offset < segment.base_offset
+        is_readable = segment.base_offset > self._options.log_start_offset
+        if is_possible_loss and is_readable and loaded.gap is None:
+            loaded.gap = SegmentGap(segment.log_path, next_offset, segment.base_offset)
 
     def _recover_segment(self, loaded: LoadedLog, segment: LogSegment) -> tuple[int, Damage | None]:
         """Check every batch and rebuild what is derived; returns where the good part ends, and why."""

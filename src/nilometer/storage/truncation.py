@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from nilometer.storage import names
 from nilometer.storage.errors import LogFenced
 from nilometer.storage.local_log import LocalLog
+from nilometer.storage.segment_gaps import SegmentGap
 from nilometer.storage.segments.batch_scan import scan
 from nilometer.storage.segments.segment import LogSegment
 from nilometer.wire.errors import KafkaError
@@ -74,7 +76,17 @@ def truncate_fully_and_start_at(
         raise LogFenced(log.name, error) from error
 
 
-def _cut(log: LocalLog, offset: int, wall_ms: int) -> Truncation:
+def cut_at_gap(log: LocalLog, gap: SegmentGap, wall_ms: int) -> list[str]:
+    """End the log before the gap; returns the files of what lay behind, which are kept. Raises LogFenced."""
+    log.check_writable()
+    try:
+        return _cut(log, gap.offset, wall_ms, names.CORRUPT_SUFFIX).removable
+    except OSError as error:
+        log.fence(error)
+        raise LogFenced(log.name, error) from error
+
+
+def _cut(log: LocalLog, offset: int, wall_ms: int, suffix: str = names.DELETED_SUFFIX) -> Truncation:
     _invalidate(log)
     recovery_point, log_start_offset = log.recovery_point, log.log_start_offset
     removable: list[str] = []
@@ -82,7 +94,7 @@ def _cut(log: LocalLog, offset: int, wall_ms: int) -> Truncation:
     for segment in reversed(gone):
         log.segments.remove([segment])
         log.unsynced_sealed.pop(segment.base_offset, None)
-        removable += segment.mark_deleted()
+        removable += segment.mark_deleted(suffix)
     log.producers.remove_snapshots([segment.base_offset for segment in gone])
     active = log.segments.active
     position, end_offset = _find_cut(active, offset)

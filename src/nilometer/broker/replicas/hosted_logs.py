@@ -23,7 +23,7 @@ from nilometer.broker.replicas.wanted_logs import WantedLog
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.cluster.image import ClusterImage
 from nilometer.runtime import Runtime
-from nilometer.storage import Log, LogConfig, TopicPartition
+from nilometer.storage import Log, LogConfig, LogFenced, TopicPartition
 from nilometer.storage.directories.log_manager import LogManager, NoLogDirectory
 from nilometer.storage.directories.new_folder import NewFolder
 
@@ -62,8 +62,22 @@ class HostedLogs:
         if log is None:
             return self._create(image, wanted)
         log.config = self._config_of(image, wanted)
+        self._settle_gap(log)
         log.assign_topic_id(wanted.topic_id)
         return log
+
+    def _settle_gap(self, log: Log) -> None:
+        """The topic's cleanup policy is known now. Raises OSError."""
+        if (gap := log.gap) is None:
+            return
+        try:
+            damage = self._manager.settle_gap(log, wall_ms=self._runtime.clock.wall_ms())
+        except LogFenced as fenced:
+            raise fenced.reason from fenced
+        if damage is not None:
+            logger.error("Damage found: %s", damage)
+        else:
+            logger.info("%s is compacted: the gap from offset %d to %d stays", log.name, *gap[1:])
 
     async def create_ahead(self, image: ClusterImage, wanted: Iterable[WantedLog]) -> None:
         """Have what is ``wanted`` and not there created when this returns, as far as that can be."""

@@ -91,6 +91,11 @@ class LogManager:
         return [damage for _, log in sorted(self.logs.items()) for damage in log.damages]
 
     @property
+    def has_gaps(self) -> bool:
+        """Whether in some log it is not decided yet if records were lost."""
+        return any(log.gap is not None for log in self.logs.values())
+
+    @property
     def previous_broker_epoch(self) -> int | None:
         """The broker epoch of the last orderly stop; None if any directory in use was left in disorder."""
         epochs = [each.clean_broker_epoch for each in self.directories if each.failure is None]
@@ -188,6 +193,13 @@ class LogManager:
         )
         self._hold_after_cut(log)
         return truncation
+
+    def settle_gap(self, log: Log, *, wall_ms: int) -> Damage | None:
+        """The log has its topic's settings now: see :meth:`Log.settle_gap`. Raises LogFenced."""
+        damage = log.settle_gap(wall_ms=wall_ms)
+        if damage is not None:
+            self._hold_after_cut(log)
+        return damage
 
     def _hold_after_cut(self, log: Log) -> None:
         """A crash after the log grew again would find lines that vouch for, or hide, what is new."""
@@ -297,7 +309,7 @@ class LogManager:
                     log.close(wall_ms=wall_ms)
                 plans = {plan.directory: plan for plan in self.plan_checkpoints(high_watermarks)}
                 plans[directory.path].run()
-                if all(log.failure is None for log in logs.values()):
+                if all(log.is_in_order for log in logs.values()):
                     directory.mark_clean(broker_epoch)
             except OSError as error:
                 failures.append(error)
