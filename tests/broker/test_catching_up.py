@@ -14,6 +14,7 @@ from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.controller_channel import ControllerChannel
 from nilometer.broker.control.controller_link import ControllerLink
 from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.tasks import Tasks
 from nilometer.cluster.controller.office import office_entry
 from nilometer.cluster.entries import encode_entry
 from nilometer.cluster.identifiers import BrokerId, Incarnation, TopicId, TopicIdPartition
@@ -67,7 +68,7 @@ def test_what_the_controller_knew_is_folded_before_its_answer_counts(question: s
     store = cast(CoordinationStore, LaggingStore())
     metadata = MetadataLog(store)
     link = ControllerLink(
-        1, Controller(1, store, metadata), cast(ControllerChannel, AnsweringChannel()), metadata
+        1, Controller(1, store, metadata, Tasks()), cast(ControllerChannel, AnsweringChannel()), metadata
     )
 
     async def ask() -> None:

@@ -268,7 +268,7 @@ class Broker:
         peers = BrokerPeers(config.node_id, store.cluster_id, runtime, secrets, accept_unproved=unproved)
         self._metadata = metadata = MetadataLog(store)
         metadata.on_blocked = self.fence
-        controller = Controller(config.node_id, store, metadata)
+        controller = Controller(config.node_id, store, metadata, self._tasks)
         self._checkpoints = checkpoints = CheckpointWriter(
             runtime, logs, self._tasks, self._on_directory_failure
         )

@@ -3,6 +3,10 @@
 The pure ``decide_*`` functions of ``cluster`` say what should change; here their records become entries
 of the metadata log. Whether a decision holds is never read off the answer to the append: a deposed
 controller can win a number too. Only the fold tells, so the reply waits for it.
+
+A decision that has begun goes on when its requester is gone: an append that nobody waits for could be
+applied by the store behind a later decision that was made without it. Where the outcome of an append stayed
+unknown, its entry can turn up later, and a decision that loses its number to it is made again.
 """
 
 from __future__ import annotations
@@ -13,8 +17,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.tasks import Tasks
 from nilometer.cluster.controller.decision import Decision
-from nilometer.cluster.entries import Entry, Office, encode_entry, entries_of
+from nilometer.cluster.entries import Entry, Office, decode_entry, encode_entry, entries_of
 from nilometer.cluster.identifiers import BrokerId, EntryNumber, Incarnation
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.partition import BrokenInvariant
@@ -31,10 +36,11 @@ APPEND_ATTEMPTS_MAX = 1000
 class Controller:
     """The decisions of this broker, valid while it is in office."""
 
-    def __init__(self, broker_id: int, store: CoordinationStore, metadata: MetadataLog) -> None:
+    def __init__(self, broker_id: int, store: CoordinationStore, metadata: MetadataLog, tasks: Tasks) -> None:
         self._broker_id = BrokerId(broker_id)
         self._store = store
         self._metadata = metadata
+        self._tasks = tasks
         self._incarnation = Incarnation("")
         self._deciding = asyncio.Lock()
 
@@ -55,29 +61,45 @@ class Controller:
         async with self._deciding:
             self._incarnation = Incarnation(incarnation)
             await self._metadata.catch_up()
-            await self._append(decide(self._metadata.image))
+            while not await self._append(decide(self._metadata.image)):
+                pass  # the controller before this one went on deciding
             if not self.is_in_office:
                 raise KafkaError(ErrorCode.not_controller, "another broker took office")
 
     async def decide(self, decide: Callable[[ClusterImage], Decision[R]]) -> R:
         """Make a decision on the newest image and return its reply once the fold has accepted it.
 
+        A caller that is cancelled ends its waiting, and not the decision. ``decide`` may be called again.
+
         Raises KafkaError: NOT_CONTROLLER when this broker is not, or no longer, in office.
         """
-        async with self._deciding:
-            await self._metadata.catch_up()
-            self._check_in_office()
-            decision = decide(self._metadata.image)
-            for entry in entries_of(decision.units, self.office):
-                await self._append(entry)
-                self._check_in_office()
-            return decision.reply
+        return await asyncio.shield(self._tasks.spawn(self._decide(decide)))
 
-    async def _append(self, entry: Entry) -> None:
+    async def _decide(self, decide: Callable[[ClusterImage], Decision[R]]) -> R:
+        async with self._deciding:
+            for _ in range(APPEND_ATTEMPTS_MAX):
+                await self._metadata.catch_up()
+                self._check_in_office()
+                decision = decide(self._metadata.image)
+                if await self._append_all(decision):
+                    return decision.reply
+        raise KafkaError(ErrorCode.request_timed_out, "the metadata log could not be written")
+
+    async def _append_all(self, decision: Decision[object]) -> bool:
+        """Whether all entries of ``decision`` count. False: it was overtaken, and none is in the log."""
+        for index, entry in enumerate(entries_of(decision.units, self.office)):
+            if not await self._append(entry):
+                if index == 0:
+                    return False
+                raise KafkaError(ErrorCode.request_timed_out, "only a part of the change was applied")
+            self._check_in_office()
+        return True
+
+    async def _append(self, entry: Entry) -> bool:
         """Put ``entry`` into the log behind whatever is there, and fold it.
 
-        Between a lost race and the next attempt only no-ops of deposed controllers, or the end of this
-        term, can have come: the decision itself stays right as long as this broker is in office.
+        False: it was overtaken by an entry that counts, was decided without it, and is not in the log. No-ops
+        of deposed controllers leave a decision right, as long as this broker is in office.
 
         What no broker could fold is not appended. Raises KafkaError (UNKNOWN_SERVER_ERROR) then: a mistake of
         this version costs one request, and not the cluster.
@@ -95,10 +117,20 @@ class Controller:
                 raise KafkaError(ErrorCode.not_controller, str(problem)) from None
             await self._metadata.catch_up()
             if self._metadata.entry_bytes.get(number) == data:
-                return
+                return True
             if self.office != office:
                 raise KafkaError(ErrorCode.not_controller, "another broker took office")
+            if self._has_counting_entries(number, office):
+                return False
         raise KafkaError(ErrorCode.request_timed_out, "the metadata log could not be written")
+
+    def _has_counting_entries(self, first: int, office: Office) -> bool:
+        """Whether anything from number ``first`` on may have changed the image in the term ``office``."""
+        for number in range(first, self._metadata.image.number + 1):
+            data = self._metadata.entry_bytes.get(number)
+            if data is None or decode_entry(data).office == office:  # None: folded as part of a snapshot
+                return True
+        return False
 
     def _check(self, number: int, entry: Entry) -> None:
         try:

@@ -1,0 +1,128 @@
+"""A decision of the controller is never made without an earlier one that is still on its way to the store."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from typing import Any, cast
+
+import pytest
+
+from nilometer.broker.control.controller import Controller
+from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.tasks import Tasks
+from nilometer.cluster.controller.decision import Decision
+from nilometer.cluster.controller.office import office_entry
+from nilometer.cluster.identifiers import BrokerEpoch, BrokerId, Incarnation
+from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.records import ProducerIdsAllocated
+from nilometer.coordination.store import CoordinationStore, Entry, OutcomeUnknown, StoreUnavailable
+from nilometer.runtime.entropy import SeededEntropy
+
+BLOCK = 1000
+
+
+class RemoteStore:
+    """As ZooKeeper: what was sent is applied later, whether or not somebody still waits for the answer."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.hidden: list[Entry] = []
+        """Applied, and not yet shown by the server that is read from."""
+        self.sent = asyncio.Event()
+        self.is_prompt = True
+        self.applies = asyncio.Event()
+        self.next_append_is_unknown = False
+        self.is_in_reach = True
+        self._sending: set[asyncio.Task[bool]] = set()
+
+    async def read(self, from_number: int, limit: int) -> list[Entry]:
+        if not self.is_in_reach:
+            self.is_in_reach = True
+            raise StoreUnavailable("no server is in reach")
+        return self.entries[from_number : from_number + limit]
+
+    async def append(self, number: int, data: bytes) -> bool:
+        if self.next_append_is_unknown:
+            self.next_append_is_unknown = self.is_in_reach = False
+            self.hidden.append(Entry(number, data))
+            raise OutcomeUnknown("the connection was lost")
+        sending = asyncio.create_task(self._apply(number, data))
+        self._sending.add(sending)
+        self.sent.set()
+        return await asyncio.shield(sending)
+
+    async def _apply(self, number: int, data: bytes) -> bool:
+        if not self.is_prompt:
+            await self.applies.wait()
+        self.entries += self.hidden
+        self.hidden.clear()
+        if number != len(self.entries):
+            return False
+        self.entries.append(Entry(number, data))
+        return True
+
+
+class Office:
+    """A controller in office over a remote store."""
+
+    def __init__(self) -> None:
+        self.store = RemoteStore()
+        self.metadata = MetadataLog(cast(CoordinationStore, self.store))
+        self.tasks = Tasks()
+        self.controller = Controller(1, cast(CoordinationStore, self.store), self.metadata, self.tasks)
+
+    async def begin(self) -> None:
+        entropy = SeededEntropy(random.Random(1))
+        await self.controller.take_office(
+            "7", lambda image: office_entry(image, BrokerId(1), Incarnation("7"), entropy)
+        )
+
+    def allocate(self, broker_id: int) -> Coroutine[Any, Any, int]:
+        """A block of producer ids for that broker; its first."""
+
+        def decide(image: ClusterImage) -> Decision[int]:
+            first = image.next_producer_id
+            record = ProducerIdsAllocated(
+                broker_id=BrokerId(broker_id), broker_epoch=BrokerEpoch(1), next_producer_id=first + BLOCK
+            )
+            return Decision(((record,),), first)
+
+        return self.controller.decide(decide)
+
+
+def test_a_requester_that_is_gone_ends_no_decision() -> None:
+    async def play() -> None:
+        office = Office()
+        await office.begin()
+        store = office.store
+        store.is_prompt = False
+        store.sent.clear()
+        asking = asyncio.create_task(office.allocate(2))
+        await store.sent.wait()
+        asking.cancel()  # as the connection does when its client is gone
+        await asyncio.wait([asking])
+        assert asking.cancelled()
+        others = asyncio.create_task(office.allocate(3))
+        await asyncio.sleep(0)
+        store.applies.set()
+        assert await others == BLOCK, "decided without the block that broker 2 was given"
+        assert office.metadata.image.next_producer_id == 2 * BLOCK
+        await office.tasks.stop()
+
+    asyncio.run(play())
+
+
+def test_a_decision_overtaken_by_an_append_of_unknown_outcome_is_made_again() -> None:
+    async def play() -> None:
+        office = Office()
+        await office.begin()
+        office.store.next_append_is_unknown = True
+        with pytest.raises(StoreUnavailable):
+            await office.allocate(2)
+        assert await office.allocate(3) == BLOCK, "decided without the block that broker 2 was given"
+        assert office.metadata.image.next_producer_id == 2 * BLOCK
+        await office.tasks.stop()
+
+    asyncio.run(play())
