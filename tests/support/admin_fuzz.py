@@ -7,7 +7,7 @@ connection ends, which is noted: then the next one opens another.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from nilometer.broker.api.registry import ranges
@@ -16,6 +16,7 @@ from nilometer.simulation.workload.random_admin_requests import (
     Subjects,
     seeded_admin_request,
 )
+from nilometer.simulation.workload.random_administrator import error_codes
 from nilometer.wire.messages import decode_response, encode_request
 
 from .wire_peer import ConnectionEnded, WirePeer
@@ -59,17 +60,5 @@ class AdminFuzz:
         self.sent += 1
         peer.socket.sendall(encode_request(1, "admin", request.message))
         _, response = decode_response(request.key, request.version, peer.receive())
-        for code in _error_codes(response):
+        for code in error_codes(response):
             self.answers[f"{request.key.name} {code}"] += 1
-
-
-def _error_codes(message: object) -> Iterator[str]:
-    """Of a response and all that is in it."""
-    code = getattr(message, "error_code", None)
-    if code is not None:
-        yield getattr(code, "name", str(code))
-    for name in getattr(message, "__slots__", ()):
-        value = getattr(message, name)
-        for item in value if isinstance(value, tuple) else ():
-            if hasattr(item, "__slots__"):
-                yield from _error_codes(item)

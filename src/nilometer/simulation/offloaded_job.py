@@ -22,6 +22,9 @@ import greenlet
 
 from nilometer.simulation.loop import Owner, ProcessGone, VirtualLoop
 
+STALL_LOOK_S = 0.5
+"""How soon work that stands still on a disk goes on once the disk is healed before its time."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
@@ -89,8 +92,9 @@ class OffloadedJob:
             logging.disable(before)
 
     def _go_on(self) -> None:
-        if self._loop.time() < self._disk.stalled_until:
-            self._loop.in_process(self._disk.stalled_until - self._loop.time(), self._process, self._go_on)
+        stalled_s = self._disk.stalled_until - self._loop.time()
+        if stalled_s > 0:
+            self._loop.in_process(min(stalled_s, STALL_LOOK_S), self._process, self._go_on)
             return
         self._loop.job = self
         try:

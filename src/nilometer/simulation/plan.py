@@ -75,6 +75,8 @@ class Plan:
     """Whether partitions move to other brokers."""
     rogue: bool = False
     """Whether a client acts as a broker, and must be refused."""
+    administers: bool = False
+    """Whether random requests of an administrator are sent, valid and not."""
     reuses_names: bool = False
     """Whether a topic's name is used again and again within seconds."""
     group: GroupPlan | None = None
@@ -154,6 +156,7 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: 
         hiccup=chance.choice((0.0, 0.0, 0.001, 0.02)),
         moves=chance.random() < 0.4,
         rogue=random.Random(f"{seed}/rogue").random() < 0.3,
+        administers=random.Random(f"{seed}/administrator").random() < 0.3,
         group=group,
         membership=membership,
         ensemble=ensemble,

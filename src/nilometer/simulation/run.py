@@ -41,6 +41,7 @@ from nilometer.simulation.workload.members import GroupMember
 from nilometer.simulation.workload.membership import Membership
 from nilometer.simulation.workload.moves import Mover
 from nilometer.simulation.workload.producers import Writer
+from nilometer.simulation.workload.random_administrator import RandomAdministrator
 from nilometer.simulation.workload.reused_names import NameReuser
 from nilometer.simulation.workload.rogue_client import RogueClient
 from nilometer.simulation.workload.topics import KEY, TopicChurn
@@ -88,7 +89,8 @@ def run(
     return verdict
 
 
-_Client = Writer | TopicChurn | Mover | Trimmer | RogueClient | Reader | GroupMember
+_Operator = AdminProgram | RogueClient | RandomAdministrator
+_Client = Writer | _Operator | Reader | GroupMember
 
 
 class _Run:
@@ -145,7 +147,9 @@ class _Run:
         durable = plan.machines_lost_max > 1 or (plan.one_machine and Kind.POWER in plan.kinds)
         self._reuser = NameReuser(self._clients, servers, flush_each=durable) if plan.reuses_names else None
         self._rogue = RogueClient(self._clients, self._cluster) if plan.rogue else None
-        changers = (*self._writers, self._churn, self._mover, self._trimmer, self._reuser, self._rogue)
+        self._random_admin = RandomAdministrator(self._clients, self._cluster) if plan.administers else None
+        operators = (self._churn, self._mover, self._trimmer, self._reuser, self._rogue, self._random_admin)
+        changers = (*self._writers, *operators)
         self._changers = [each for each in changers if each is not None]
         """Clients that change things: they end before the cluster is judged."""
         self._driver = FaultDriver(
@@ -311,6 +315,8 @@ class _Run:
         done["log starts risen"] = self._retention.taken
         done["deletions of records asked for"] = self._trimmer.trimmed if self._trimmer is not None else 0
         done["requests of a client as a broker"] = self._rogue.tried.total() if self._rogue is not None else 0
+        if self._random_admin is not None:
+            done["answers to random requests"] = self._random_admin.answers.total()
         return +done
 
     # ---- judging
@@ -352,6 +358,8 @@ class _Run:
             verdict.find(Exit.WRONG_RESULT, self._rogue.troubles[:FINDINGS_SHOWN])
         if self._reuser is not None:
             verdict.find(Exit.WRONG_RESULT, self._reuser.troubles)
+        if self._random_admin is not None:
+            verdict.find(Exit.CRASH, self._random_admin.troubles)
         verdict.find(Exit.WRONG_RESULT, (str(each) for each in check(self._history)[:20]))
         for reader in self._readers:
             verdict.find(Exit.WRONG_RESULT, reader.troubles[:10])
@@ -394,6 +402,6 @@ def _policies(plan: Plan) -> dict[str, Policy]:
     }
 
 
-def _alive(clients: Sequence[Writer | AdminProgram | RogueClient | Reader | GroupMember]) -> list[str]:
+def _alive(clients: Sequence[_Client]) -> list[str]:
     """The names of those that still run."""
     return [client.name for client in clients if client.process is not None and client.process.alive]

@@ -43,6 +43,9 @@ class Subjects:
     internal_topics: Sequence[str] = ("__consumer_offsets", "__transaction_state")
     unregister: bool = True
     """Whether brokers that there are may be asked to be unregistered."""
+    only_own: bool = False
+    """Whether topics that are not named here must be spared: settings of brokers, from which all topics
+    inherit, are judged only, and no election is of all partitions unless it is one of preferred leaders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +216,12 @@ def _alter_configs(maker: _Maker) -> Fields:
             ),
         )
 
-    return {"resources": maker.some(resource), "validate_only": maker.flag()}
+    resources = maker.some(resource)
+    inherited = any(one.resource_type in (4, 8) for one in resources)
+    return {
+        "resources": resources,
+        "validate_only": maker.flag() or (maker.subjects.only_own and inherited),
+    }
 
 
 def _reassign(maker: _Maker) -> Fields:
@@ -235,9 +243,12 @@ def _elect(maker: _Maker) -> Fields:
     def topic() -> Message:
         return maker.make("TopicPartitions", topic=maker.topic(), partitions=maker.partitions())
 
+    election = maker.chance.choice((0, 0, 1, 2, -1, 127))
+    named = maker.some(topic) if not maker.flag() else None
+    spares = maker.subjects.only_own and election == 1
     return {
-        "election_type": maker.chance.choice((0, 0, 1, 2, -1, 127)),
-        "topic_partitions": maker.some(topic) if not maker.flag() else None,
+        "election_type": election,
+        "topic_partitions": () if named is None and spares else named,
         "timeout_ms": maker.timeout(),
     }
 

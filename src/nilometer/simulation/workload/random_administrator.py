@@ -1,0 +1,119 @@
+"""A program that sends random requests of an administrator, valid and not, to every broker.
+
+Whatever comes of them, no broker may end, log a traceback, or answer that it failed itself; all brokers must
+hold the same metadata, and the cluster must be well again once it stops. It keeps to topics of its own, and
+has settings of brokers judged only, so that what is promised of other topics stays as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Iterator
+
+from nilometer.broker.api.registry import ranges
+from nilometer.client.network.connection import Connection
+from nilometer.client.producer.producer import Producer
+from nilometer.runtime import Runtime
+from nilometer.simulation.cluster import Cluster
+from nilometer.simulation.workload.random_admin_requests import AdminRequest, Subjects, random_admin_request
+from nilometer.simulation.world import Host, Process
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+GAP_S = (0.05, 1.0)
+TIMEOUT_MS = 10_000
+REQUESTS_OF_A_CONNECTION = 8
+WRITE_SHARE = 0.1
+"""How often it writes a few records instead, so that settings have something to act on."""
+TOPICS = ("random-0", "random-1", "random-2")
+TROUBLES_MAX = 10
+
+
+class RandomAdministrator:
+    def __init__(self, host: Host, cluster: Cluster) -> None:
+        self.name = "random-admin"
+        self.troubles: list[str] = []
+        self.answers: Counter[str] = Counter()
+        """By API and error code."""
+        self.problems: Counter[str] = Counter()
+        self.process: Process | None = None
+        self._host = host
+        self._cluster = cluster
+        self._stopping = False
+
+    def start(self) -> Process:
+        self.process = self._host.start(self.name, self._main)
+        return self.process
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    async def _main(self, runtime: Runtime) -> None:
+        chance = random.Random(runtime.entropy.bytes(16))
+        while not self._stopping:
+            await asyncio.sleep(chance.uniform(*GAP_S))
+            try:
+                if chance.random() < WRITE_SHARE:
+                    await self._write(runtime, chance)
+                else:
+                    await self._ask_one_broker(runtime, chance)
+            except KafkaError as problem:
+                self.problems[problem.code.name] += 1
+
+    async def _ask_one_broker(self, runtime: Runtime, chance: random.Random) -> None:
+        node = chance.choice(list(self._cluster.nodes.values()))
+        connection = await Connection.open(
+            runtime, node.host.name, node.port, client_id=self.name, request_timeout_ms=TIMEOUT_MS
+        )
+        try:
+            for _ in range(chance.randint(1, REQUESTS_OF_A_CONNECTION)):
+                request = random_admin_request(chance, self._subjects(), ranges(for_brokers=False))
+                self._note(request, node.name, await connection.send(request.message))
+        finally:
+            connection.close()
+
+    def _subjects(self) -> Subjects:
+        return Subjects(
+            topics=TOPICS,
+            brokers=sorted(self._cluster.open_to_replicas),
+            new_topics=TOPICS,
+            internal_topics=(),
+            unregister=False,
+            only_own=True,
+        )
+
+    def _note(self, request: AdminRequest, broker: str, answer: object) -> None:
+        for code in error_codes(answer):
+            self.answers[f"{request.key.name} {code}"] += 1
+            if code == ErrorCode.unknown_server_error.name and len(self.troubles) < TROUBLES_MAX:
+                self.troubles.append(f"administrator: {broker} failed of its own at {request.message}")
+
+    async def _write(self, runtime: Runtime, chance: random.Random) -> None:
+        settings = {
+            "bootstrap.servers": self._cluster.bootstrap_servers,
+            "client.id": self.name,
+            "acks": "1",
+            "enable.idempotence": False,
+            "allow.auto.create.topics": False,
+            "max.block.ms": 3_000,
+            "request.timeout.ms": 3_000,
+            "delivery.timeout.ms": 6_000,
+        }
+        topic = chance.choice(TOPICS)
+        async with Producer(runtime, settings) as producer:
+            for number in range(chance.randint(1, 5)):
+                key, value = str(number).encode(), bytes(chance.randint(0, 500))
+                await (await producer.send(topic, value, key=key))
+
+
+def error_codes(message: object) -> Iterator[str]:
+    """The names of all error codes in a response, at any depth."""
+    code = getattr(message, "error_code", None)
+    if code is not None:
+        yield ErrorCode(code).name
+    for name in getattr(message, "__slots__", ()):
+        value = getattr(message, name)
+        for item in value if isinstance(value, tuple) else ():
+            if hasattr(item, "__slots__"):
+                yield from error_codes(item)
