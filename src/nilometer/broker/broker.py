@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from uuid import UUID
 
 from nilometer.broker import life_marker
 from nilometer.broker.api.dispatcher import RequestDispatcher
@@ -219,6 +220,9 @@ class Broker:
         disk, wall_ms = self._runtime.disk, self._runtime.clock.wall_ms()
         self._logs = logs = await disk.offload(lambda: LogManager.open(disk, options, wall_ms=wall_ms))
         logs.on_directory_failed = self._on_directory_failed
+        for directory in logs.directories:
+            if directory.failure is not None:
+                logger.error("The folder %s is taken out of use: %s", directory.path, directory.failure)
         for damage in logs.damages:
             logger.error("Damage found: %s", damage)
         self._whole_epoch = await disk.offload(lambda: self._judge_last_life(logs))
@@ -227,7 +231,7 @@ class Broker:
     def _judge_last_life(self, logs: LogManager) -> int:
         """The last life's epoch if it is certain that nothing of it was lost. May stall."""
         disk, folder = self._runtime.disk, self._config.log_dirs[0]
-        if self._has_failed_directory() or _lost_records(logs):
+        if self._has_failed_directory() or _lost_records(logs) or logs.duplicates:
             # The next start may find the directory in order, and will not find the damage: it is cut off.
             with suppress(OSError):  # a marker in a failed directory, which cannot be read either then
                 life_marker.doubt(disk, folder)
@@ -261,7 +265,8 @@ class Broker:
             cluster_id=next((d.identity.cluster_id for d in logs.directories if d.identity.cluster_id), None),
         )
         await store.open()
-        await runtime.disk.offload(lambda: logs.assign_cluster_id(store.cluster_id))
+        failed = await runtime.disk.offload(lambda: logs.assign_cluster_id(store.cluster_id))
+        self._on_directory_failures(failed)
         secrets = SecretKeeper(store, runtime)
         await secrets.open()
         unproved = config.accepts_unproved_brokers
@@ -319,6 +324,7 @@ class Broker:
         self._dispatcher = RequestDispatcher(services, config.integer("max.connections"))
         await metadata.catch_up()
         await metadata.check_reaches(self._last_registration(logs))
+        await self._settle_duplicates(logs, metadata)
         replicas.find_offline(metadata.image)
         self._membership = membership = Membership(
             self._registration(logs),
@@ -361,6 +367,21 @@ class Broker:
         self._tasks.periodic("rotations of the cluster's secret", LOOK_EVERY_MS, secrets.refresh)
         self._tasks.service("report of offline replicas", offline.run())
         await self._serve()
+
+    async def _settle_duplicates(self, logs: LogManager, metadata: MetadataLog) -> None:
+        """Folders that lay in an offline directory while their partitions got others."""
+
+        def topic_id(name: TopicPartition) -> UUID | None:
+            topic = metadata.image.topic(name.topic)
+            return None if topic is None else topic.uuid
+
+        if not logs.duplicates:
+            return
+        wall_ms = self._runtime.clock.wall_ms()
+        settled = await self._runtime.disk.offload(lambda: logs.settle_duplicates(topic_id, wall_ms=wall_ms))
+        for stale in settled.set_aside:
+            logger.warning("%s", stale)
+        self._on_directory_failures(settled.failures)
 
     async def _until_registered(self, membership: Membership) -> None:
         """Raises StartFailed when this broker cannot go on, which may be found out meanwhile."""
@@ -461,6 +482,10 @@ class Broker:
     def _on_directory_failure(self, path: str, error: Exception) -> None:
         assert self._logs is not None
         self._logs.fail_directory(path, error)
+
+    def _on_directory_failures(self, failures: Mapping[str, OSError]) -> None:
+        for path, error in failures.items():
+            self._on_directory_failure(path, error)
 
     def _on_directory_failed(self, path: str, error: Exception, affected: Sequence[TopicPartition]) -> None:
         """A folder is offline; the broker goes on with the others, if there are any."""

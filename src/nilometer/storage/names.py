@@ -90,5 +90,14 @@ def parse_folder_name(name: str) -> PartitionFolder | None:
 
 def delete_folder_name(topic_partition: TopicPartition, unique_hex: str) -> str:
     """What a partition's folder is renamed to before its files go; long topic names are cut to fit."""
-    tail = f"-{topic_partition.partition}.{unique_hex}-{FolderKind.DELETE.value}"
+    return _suffixed_folder_name(topic_partition, unique_hex, FolderKind.DELETE)
+
+
+def stray_folder_name(topic_partition: TopicPartition, unique_hex: str) -> str:
+    """What a folder that no metadata asks for is renamed to; long topic names are cut to fit."""
+    return _suffixed_folder_name(topic_partition, unique_hex, FolderKind.STRAY)
+
+
+def _suffixed_folder_name(topic_partition: TopicPartition, unique_hex: str, kind: FolderKind) -> str:
+    tail = f"-{topic_partition.partition}.{unique_hex}-{kind.value}"
     return topic_partition.topic[: _FOLDER_NAME_MAX - len(tail)] + tail

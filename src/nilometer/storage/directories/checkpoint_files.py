@@ -17,6 +17,7 @@ from nilometer.runtime import Disk
 from nilometer.storage import checkpoints, names
 from nilometer.storage.directories import void_checkpoints
 from nilometer.storage.errors import CorruptCheckpoint
+from nilometer.storage.log import Log
 from nilometer.storage.names import TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
@@ -116,3 +117,12 @@ class CheckpointFiles:
         except CorruptCheckpoint as problem:
             self.problems.append(problem)
             return {}
+
+
+def moved_starts(logs: Mapping[TopicPartition, Log]) -> dict[TopicPartition, int]:
+    """Log starts that the first segment's name does not tell."""
+    return {
+        key: log.log_start_offset
+        for key, log in logs.items()
+        if log.log_start_offset > log.segments.first.base_offset
+    }

@@ -99,8 +99,9 @@ class LogDirectory:
         path = self._join(names.META_PROPERTIES)
         self.identity.check(path, self.identity.node_id or 0, cluster_id)
         if self.identity.cluster_id != cluster_id:
-            self.identity = MetaProperties(self.identity.node_id, cluster_id, self.identity.directory_id)
-            meta_properties.write(self._disk, path, self.identity)
+            identity = MetaProperties(self.identity.node_id, cluster_id, self.identity.directory_id)
+            meta_properties.write(self._disk, path, identity)
+            self.identity = identity
 
     def partition_folders(self) -> list[PartitionFolder]:
         """The folders that are partitions, in every state, by name."""
@@ -149,6 +150,9 @@ class LogDirectory:
 
     def new_delete_folder(self, topic_partition: TopicPartition, entropy: Entropy) -> str:
         return self._join(names.delete_folder_name(topic_partition, entropy.uuid().hex))
+
+    def new_stray_folder(self, topic_partition: TopicPartition, entropy: Entropy) -> str:
+        return self._join(names.stray_folder_name(topic_partition, entropy.uuid().hex))
 
     def leftovers(self) -> list[str]:
         """Folders of partitions deleted by an earlier life, still to be removed."""

@@ -17,7 +17,14 @@ from collections.abc import Callable, Mapping, Sequence
 from nilometer.runtime import Disk, LockHeld
 from nilometer.storage import names
 from nilometer.storage.directories import void_checkpoints
-from nilometer.storage.directories.checkpoint_files import CheckpointPlan
+from nilometer.storage.directories.checkpoint_files import CheckpointPlan, moved_starts
+from nilometer.storage.directories.duplicate_folders import (
+    Copy,
+    DuplicateFolder,
+    DuplicateHost,
+    Settlement,
+    settle,
+)
 from nilometer.storage.directories.log_directory import LogDirectory
 from nilometer.storage.directories.manager_options import (
     DirectoryDescription,
@@ -54,6 +61,8 @@ class LogManager:
         self._logs_of: dict[str, dict[TopicPartition, Log]] = {path: {} for path in options.directories}
         self.removable_folders: list[str] = []
         """Folders of deleted partitions found on opening, to be removed at leisure."""
+        self.duplicates: list[DuplicateFolder] = []
+        """Further folders of partitions that are open, until :meth:`settle_duplicates`."""
 
     @classmethod
     def open(cls, disk: Disk, options: ManagerOptions, *, wall_ms: int) -> LogManager:
@@ -237,7 +246,7 @@ class LogManager:
                 directory.plan_checkpoints(
                     recovery_points={key: log.recovery_point for key, log in logs.items()},
                     high_watermarks={key: directory.high_watermarks[key] for key in logs},
-                    log_start_offsets=_moved_starts(logs),
+                    log_start_offsets=moved_starts(logs),
                     cuts={key: log.truncations for key, log in logs.items() if log.awaits_checkpoint},
                 )
             )
@@ -251,10 +260,34 @@ class LogManager:
             if log is not None and log.truncations == cuts:
                 log.awaits_checkpoint = False
 
-    def assign_cluster_id(self, cluster_id: str) -> None:
-        """Raises CorruptCheckpoint where a directory belongs to another cluster."""
+    def assign_cluster_id(self, cluster_id: str) -> dict[str, OSError]:
+        """The directories that failed, by path; they are still to be taken offline.
+
+        Raises CorruptCheckpoint where a directory belongs to another cluster.
+        """
+        failures: dict[str, OSError] = {}
         for directory in self._online():
-            directory.assign_cluster_id(cluster_id)
+            try:
+                directory.assign_cluster_id(cluster_id)
+            except OSError as error:
+                failures[directory.path] = error
+        return failures
+
+    # -- duplicates
+
+    def settle_duplicates(
+        self, topic_ids: Callable[[TopicPartition], uuid.UUID | None], *, wall_ms: int
+    ) -> Settlement:
+        """Keep one folder of each partition, and set the others aside. ``topic_ids``: of the topics that
+        there are."""
+        found, self.duplicates = self.duplicates, []
+        host = DuplicateHost(
+            self._disk,
+            opened=lambda key: Copy(self._directory_of[key], self.logs[key]) if key in self.logs else None,
+            load=lambda each: self._load_log(each.directory, each.topic_partition, wall_ms),
+            use=lambda copy: self._add(copy.directory, copy.log),
+        )
+        return settle(host, found, topic_ids, self._options.entropy, wall_ms=wall_ms)
 
     # -- trouble
 
@@ -299,10 +332,15 @@ class LogManager:
         """Flush and close every log, write the checkpoints, then the marker of an orderly stop.
 
         A directory where any of that fails gets no marker, and so is checked when it is opened again.
-        Returns the failures.
+        Returns the failures. A directory with duplicates is left as it was found: checkpoints of the logs in
+        use would drop the lines of those.
         """
         failures: list[Exception] = []
+        unsettled = [duplicate.directory for duplicate in self.duplicates]
         for directory in self._online():
+            if directory in unsettled:
+                directory.release()
+                continue
             try:
                 logs = self._logs_in(directory)
                 for _, log in sorted(logs.items()):
@@ -344,7 +382,8 @@ class LogManager:
         self, directory: LogDirectory, key: TopicPartition, wall_ms: int, done: int, total: int
     ) -> None:
         if key in self.logs:
-            raise CorruptCheckpoint(directory.path, f"{key} lies in {self.directory_of(key)} too")
+            self.duplicates.append(DuplicateFolder(directory, key))
+            return
 
         def report(segments_done: int, segments_total: int) -> None:
             if self._options.on_progress is not None:
@@ -353,6 +392,11 @@ class LogManager:
                 )
 
         report(0, 0)
+        self._add(directory, self._load_log(directory, key, wall_ms, report))
+
+    def _load_log(
+        self, directory: LogDirectory, key: TopicPartition, wall_ms: int, report: Progress | None = None
+    ) -> Log:
         options = self._open_options(
             clean=directory.is_clean,
             wall_ms=wall_ms,
@@ -361,8 +405,9 @@ class LogManager:
             on_progress=report,
         )
         folder = directory.folder_of(key)
-        self._add(directory, Log.open(self._files, folder, key, self._options.config_for(key), options))
+        log = Log.open(self._files, folder, key, self._options.config_for(key), options)
         self._files.pool.forget_folder(folder)
+        return log
 
     def _open_options(
         self,
@@ -407,15 +452,10 @@ class LogManager:
         return self._logs_of[directory.path]
 
     def _add(self, directory: LogDirectory, log: Log) -> None:
-        self.logs[log.topic_partition] = log
-        self._directory_of[log.topic_partition] = directory
-        self._logs_of[directory.path][log.topic_partition] = log
-
-
-def _moved_starts(logs: Mapping[TopicPartition, Log]) -> dict[TopicPartition, int]:
-    """Log starts that the first segment's name does not tell."""
-    return {
-        key: log.log_start_offset
-        for key, log in logs.items()
-        if log.log_start_offset > log.segments.first.base_offset
-    }
+        """In use from here on, in place of a log of the same partition in another directory."""
+        key = log.topic_partition
+        if (earlier := self._directory_of.get(key)) is not None:
+            del self._logs_of[earlier.path][key]
+        self.logs[key] = log
+        self._directory_of[key] = directory
+        self._logs_of[directory.path][key] = log

@@ -1,0 +1,145 @@
+"""A partition that has folders in several log directories, and the one of them that counts.
+
+Such folders arise while a directory is offline: the topic is deleted and created again, or the replica is
+moved away and back, and its new log is made in another directory. When the old directory can be used again,
+the folder in it is stale. It is renamed to ``…-stray``, as Kafka names what no metadata asks for: it is kept,
+and never served.
+
+Which one is stale is known once the metadata is: the topic id in ``partition.metadata`` tells it. May stall.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from nilometer.runtime import Disk, Entropy
+from nilometer.storage.directories.log_directory import LogDirectory
+from nilometer.storage.log import Log
+from nilometer.storage.names import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class DuplicateFolder:
+    """Found in ``directory`` while the partition was open in another one; not opened yet."""
+
+    directory: LogDirectory
+    topic_partition: TopicPartition
+
+    @property
+    def path(self) -> str:
+        return self.directory.folder_of(self.topic_partition)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One folder of the partition, with its log."""
+
+    directory: LogDirectory
+    log: Log
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """What became of a stale folder. ``kept`` is the folder that counts."""
+
+    folder: str
+    renamed_to: str
+    topic_id: uuid.UUID | None
+    kept: str
+    kept_topic_id: uuid.UUID | None
+
+    def __str__(self) -> str:
+        return (
+            f"{self.folder} (topic id {self.topic_id}) is a stale copy of {self.kept} (topic id "
+            f"{self.kept_topic_id}); it is set aside as {self.renamed_to}, to be removed by hand"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """``failures``: the directories, by path, that failed meanwhile; they are still to be taken offline."""
+
+    set_aside: list[SetAside]
+    failures: dict[str, OSError]
+
+
+def choose(copies: Sequence[Copy], topic_id: uuid.UUID | None) -> Copy:
+    """The copy that counts for the topic ``topic_id`` (None: there is no such topic).
+
+    Of two copies of one topic, the one written last: with the later leader epoch, then with more records.
+    That is likely, not certain; so whoever finds duplicates does not claim that it lost nothing.
+    """
+
+    def rank(copy: Copy) -> tuple[bool, bool, int, int]:
+        known = copy.log.topic_id
+        matches = known is not None and known == topic_id
+        return matches, known is None, copy.log.latest_epoch, copy.log.log_end_offset
+
+    return max(copies, key=rank)
+
+
+@dataclass(frozen=True, slots=True)
+class DuplicateHost:
+    """What is needed of the keeper of all logs."""
+
+    disk: Disk
+    opened: Callable[[TopicPartition], Copy | None]
+    """The copy in use."""
+    load: Callable[[DuplicateFolder], Log]
+    """Opens the log, and does not use it yet. Raises OSError."""
+    use: Callable[[Copy], None]
+    """In place of the one in use."""
+
+
+def settle(
+    host: DuplicateHost,
+    duplicates: Sequence[DuplicateFolder],
+    topic_ids: Callable[[TopicPartition], uuid.UUID | None],
+    entropy: Entropy,
+    *,
+    wall_ms: int,
+) -> Settlement:
+    settled = Settlement([], {})
+    for key in dict.fromkeys(each.topic_partition for each in duplicates):
+        copies = _copies(host, key, duplicates, settled.failures)
+        if not copies:
+            continue
+        kept = choose(copies, topic_ids(key))
+        host.use(kept)
+        for copy in copies:
+            if copy is not kept:
+                try:
+                    settled.set_aside.append(_set_aside(host.disk, copy, kept, entropy, wall_ms))
+                except OSError as error:
+                    settled.failures[copy.directory.path] = error
+    return settled
+
+
+def _copies(
+    host: DuplicateHost,
+    key: TopicPartition,
+    duplicates: Sequence[DuplicateFolder],
+    failures: dict[str, OSError],
+) -> list[Copy]:
+    opened = host.opened(key)
+    copies = [] if opened is None else [opened]
+    for each in duplicates:
+        path = each.directory.path
+        if each.topic_partition == key and each.directory.failure is None and path not in failures:
+            try:
+                copies.append(Copy(each.directory, host.load(each)))
+            except OSError as error:
+                failures[path] = error
+    return copies
+
+
+def _set_aside(disk: Disk, stale: Copy, kept: Copy, entropy: Entropy, wall_ms: int) -> SetAside:
+    key, folder = stale.log.topic_partition, stale.log.folder
+    target = stale.directory.new_stray_folder(key, entropy)
+    stale.log.close(wall_ms=wall_ms)
+    disk.rename(folder, target)
+    disk.sync_directory(stale.directory.path)
+    stale.directory.forget(key)
+    return SetAside(folder, target, stale.log.topic_id, kept.log.folder, kept.log.topic_id)
