@@ -36,7 +36,7 @@ from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.storage.log import Log
 from nilometer.storage.log_config import LogConfig
 from nilometer.storage.names import FolderKind, TopicPartition
-from nilometer.storage.recovery import OpenOptions, Progress
+from nilometer.storage.recovery import Progress
 from nilometer.storage.segments.segment_files import SegmentFiles
 from nilometer.storage.tail_damage import Damage
 from nilometer.storage.truncation import Truncation
@@ -155,7 +155,7 @@ class LogManager:
             return existing
         target = self._choose_directory(directory)
         try:
-            options = self._open_options(clean=True, wall_ms=wall_ms, is_new=True)
+            options = self._options.open_options(clean=True, wall_ms=wall_ms, is_new=True)
             folder = target.folder_of(topic_partition)
             self._mark_void(target, topic_partition, folder)
             log = Log.open(self._files, folder, topic_partition, config, options)
@@ -397,7 +397,7 @@ class LogManager:
     def _load_log(
         self, directory: LogDirectory, key: TopicPartition, wall_ms: int, report: Progress | None = None
     ) -> Log:
-        options = self._open_options(
+        options = self._options.open_options(
             clean=directory.is_clean,
             wall_ms=wall_ms,
             recovery_point=directory.recovery_points.get(key, 0),
@@ -408,27 +408,6 @@ class LogManager:
         log = Log.open(self._files, folder, key, self._options.config_for(key), options)
         self._files.pool.forget_folder(folder)
         return log
-
-    def _open_options(
-        self,
-        *,
-        clean: bool,
-        wall_ms: int,
-        is_new: bool = False,
-        recovery_point: int = 0,
-        log_start_offset: int = 0,
-        on_progress: Progress | None = None,
-    ) -> OpenOptions:
-        return OpenOptions(
-            clean=clean,
-            wall_ms=wall_ms,
-            is_new=is_new,
-            recovery_point=recovery_point,
-            log_start_offset=log_start_offset,
-            producer_expiration_ms=self._options.producer_expiration_ms,
-            entropy=self._options.entropy,
-            on_progress=on_progress,
-        )
 
     def _mark_void(self, directory: LogDirectory, key: TopicPartition, folder: str) -> None:
         """No line of an earlier folder of this name is ever believed for the new one."""

@@ -9,6 +9,7 @@ from nilometer.runtime import Entropy
 from nilometer.storage.log_config import LogConfig
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.producers.producer_state import PRODUCER_ID_EXPIRATION_MS
+from nilometer.storage.recovery import OpenOptions, Progress
 from nilometer.storage.segments.file_pool import OPEN_FILES_MAX
 
 
@@ -23,6 +24,28 @@ class ManagerOptions:
     producer_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS
     open_files_max: int = OPEN_FILES_MAX
     on_progress: Callable[[LoadingProgress], None] | None = None
+
+    def open_options(
+        self,
+        *,
+        clean: bool,
+        wall_ms: int,
+        is_new: bool = False,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        on_progress: Progress | None = None,
+    ) -> OpenOptions:
+        """For one log."""
+        return OpenOptions(
+            clean=clean,
+            wall_ms=wall_ms,
+            is_new=is_new,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            producer_expiration_ms=self.producer_expiration_ms,
+            entropy=self.entropy,
+            on_progress=on_progress,
+        )
 
 
 @dataclass(frozen=True, slots=True)
