@@ -16,13 +16,17 @@ from nilometer.wire.records import decode_records
 from support.memory_disk import MemoryDisk
 
 FOLDER, KEY = "/data/t-0", TopicPartition("t", 0)
-CONFIG = LogConfig(segment_bytes=800, index_interval_bytes=150)
+CONFIG = LogConfig(segment_bytes=280, index_interval_bytes=150)
 END = 21
 Found = list[tuple[int, bytes]]
 
 
 def write_log(gaps: bool) -> MemoryDisk:
-    """Seven batches of three records each, in three segments; with ``gaps`` two are compacted away."""
+    """Seven batches of three records each, in three segments.
+
+    With ``gaps`` two batches are compacted away, and five are in two segments. One gap is inside the first
+    segment, the other between the two.
+    """
     disk = MemoryDisk()
     log = open_log(disk)
     for number in range(7):
@@ -32,6 +36,7 @@ def write_log(gaps: bool) -> MemoryDisk:
         values = tuple(b"%d" % (base_offset + index) for index in range(3))
         log.append_as_follower(build_batch(values, base_offset=base_offset, epoch=0), wall_ms=1)
     log.close(wall_ms=1)
+    assert [segment.base_offset for segment in log.segments] == ([0, 15] if gaps else [0, 9, 18])
     return disk
 
 

@@ -79,7 +79,12 @@ class LogFolderReader:
             try:
                 start = self._position_near(file, base_offset, from_offset)
                 found = self._segment(
-                    file, start, from_offset, verify, chunk_bytes, is_sealed=following is not None
+                    file,
+                    start,
+                    max(from_offset, base_offset),
+                    verify,
+                    chunk_bytes,
+                    is_sealed=following is not None,
                 )
                 if verify:
                     found = _in_order(found, None if start else base_offset, following)
