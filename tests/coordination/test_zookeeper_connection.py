@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import socket
+import struct
 from collections.abc import Callable
 
 import pytest
 
 from nilometer.coordination import make_store
+from nilometer.coordination.connect_string import parse_connect_string
+from nilometer.coordination.zookeeper.kazoo_bridge import KazooBridge
 from nilometer.runtime import Runtime
 from support.zookeeper_server import ZooKeeperServer, running_ensemble
 
@@ -71,3 +75,29 @@ def test_who_reaches_no_server_says_why() -> None:
             await store.open()
 
     asyncio.run(story())
+
+
+def _grant(connection: socket.socket, timeout_ms: int) -> None:
+    """Begin a session, as a server does."""
+    connection.recv(1024)
+    welcome = struct.pack(">iiqi16s?", 0, timeout_ms, 1, 16, b"", False)
+    connection.sendall(struct.pack(">i", len(welcome)) + welcome)
+
+
+def test_stopping_leaves_a_server_that_hangs__however_long_a_timeout_it_granted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story(listener: socket.socket) -> None:
+        port = listener.getsockname()[1]
+        bridge = KazooBridge(parse_connect_string(f"127.0.0.1:{port}"), 1000, lambda: None, lambda: None)
+        starting = asyncio.create_task(bridge.start(30))
+        connection, _ = await asyncio.to_thread(listener.accept)
+        with connection:
+            await asyncio.to_thread(_grant, connection, 600_000)
+            await starting
+            async with asyncio.timeout(60):  # unhurried it would be 400 s
+                await bridge.stop()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        asyncio.run(story(listener))
+    assert "left open" not in caplog.text

@@ -119,14 +119,23 @@ class KazooBridge:
             raise Disconnected(f"no server answered within {patience_s:g} s{why}") from error
 
     async def stop(self) -> None:
-        def stop() -> None:
-            self._client.stop()
-            self._client.close()
-
         assert self._loop is not None
         self._client.remove_listener(self._on_state)
-        await self._loop.run_in_executor(self._threads, stop)
+        stopping = self._loop.run_in_executor(self._threads, self._stop_client)
+        patience_s = self._asked_timeout_ms / 1000 * UNANSWERED_FRACTION
+        # A server that hangs is heard out by kazoo for two thirds of what it granted, which may be minutes.
+        while not (await asyncio.wait((stopping,), timeout=patience_s))[0]:
+            self._connection.leave()
         self._threads.shutdown(wait=False)
+        await stopping
+
+    def _stop_client(self) -> None:
+        try:
+            self._client.stop()
+        except kazoo_exceptions.WriterNotClosedException as error:
+            logger.warning("The connection to ZooKeeper is left open: %s", error)
+        else:
+            self._client.close()
 
     # ---- calls
 
