@@ -389,6 +389,18 @@ def test_a_server_that_lacks_more_than_the_log_holds_gets_a_snapshot() -> None:
     played(story)
 
 
+def test_servers_that_start_together_serve_soon__whoever_is_the_first_to_know_its_leader() -> None:
+    for seed in range(60):
+        stage = Stage(seed)
+
+        async def story(stage: Stage) -> None:
+            while not all(server.database.current_epoch for server in stage.ensemble.servers):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+        stage.run(story)
+        assert stage.world.loop.time() < 2, f"seed {seed}: followers that came too early upset the election"
+
+
 def test_the_same_seed_takes_the_same_course() -> None:
     def digest(seed: int) -> str:
         stage = Stage(seed)

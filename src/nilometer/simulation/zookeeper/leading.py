@@ -84,6 +84,7 @@ class Leading:
         self._proposals: deque[Proposal] = deque()
         self._timers: list[asyncio.TimerHandle] = []
         self._half_ticks = 0
+        self._door = peer.open_to_learners()
 
     # ---- the role
 
@@ -94,6 +95,7 @@ class Leading:
 
     def end(self) -> None:
         self._ended = True
+        self._door.close()
         for timer in self._timers:
             timer.cancel()
         if self._sessions is not None:

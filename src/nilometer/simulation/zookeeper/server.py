@@ -141,7 +141,6 @@ class Peer:
         self.round = 0
         self.role: Role | None = None
         Door(self.fabric, process, CLIENT_PORT, self._on_client)
-        Door(self.fabric, process, QUORUM_PORT, self._on_learner)
 
     def note(self, what: str) -> None:
         self.server.world.trace.note(self.server.name, what)
@@ -195,6 +194,10 @@ class Peer:
         """Somebody looks for a leader, and there is one."""
         if notification.state is State.LOOKING:
             self.notify(notification.sender, Notification(self.number, self.round, vote, state))
+
+    def open_to_learners(self) -> Door:
+        """Only a leader listens for others: who comes too early is refused, and tries again."""
+        return Door(self.fabric, self.process, QUORUM_PORT, self._on_learner)
 
     def _on_client(self, end: End) -> None:
         assert self.role is not None
