@@ -8,11 +8,15 @@ import struct
 
 import crc32c
 
+from nilometer.broker.broker import StartFailed
+from nilometer.coordination import BrokerIdInUse, StoreUnavailable
 from nilometer.simulation.checkers import disks, metadata
 from nilometer.simulation.checkers.disks import StoredBatch, StoredReplica
+from nilometer.simulation.fault_kinds import Kind
 from nilometer.simulation.file_tree import FileNode, FolderNode
 from nilometer.simulation.host_disk import HostDisk
 from nilometer.simulation.loop import VirtualLoop
+from nilometer.simulation.run import may_end_by_itself
 from nilometer.simulation.workload.topics import KEY, Fate, KnownTopic, TopicChurn
 from nilometer.simulation.world import World
 
@@ -79,7 +83,7 @@ def _entry(office: tuple[int, str, int], *records: dict[str, object]) -> bytes:
         "controller_epoch": office[2],
         "records": records,
     }
-    return b"entry 0 0\n" + json.dumps(body).encode()
+    return json.dumps(body).encode()
 
 
 def test_the_fold_of_the_log_leaves_out_deposed_controllers() -> None:
@@ -95,9 +99,7 @@ def test_the_fold_of_the_log_leaves_out_deposed_controllers() -> None:
             | {"partition_epoch": 1, "isr": [2]},
         ),
     ]
-    disk = _disk({f"/store/entries/0.x/{number:020d}": data for number, data in enumerate(entries)})
-    folded = metadata.fold(disk, "/store")
-    assert folded is not None
+    folded = metadata.fold(list(enumerate(entries)))
     assert (folded.number, folded.office, folded.topics) == (4, second, {"i": "t"})
     assert folded.partitions["i", 0] == {
         "replicas": [1, 2],
@@ -131,9 +133,7 @@ def test_whoever_enters_an_isr_serves() -> None:
         ("BrokerFenced", (entry("BrokerRegistered", broker_id=2),), True),
     ):
         entries = [*began, entry(end, broker_id=2), *back, changed([1, 2])]
-        disk = _disk({f"/store/entries/0.x/{number:020d}": data for number, data in enumerate(entries)})
-        folded = metadata.fold(disk, "/store")
-        assert folded is not None
+        folded = metadata.fold(list(enumerate(entries)))
         assert [problem.partition(":")[0] for problem in folded.problems] == ["ineligible"] * (
             not is_eligible
         )
@@ -151,3 +151,18 @@ def test_topics_and_settings_that_were_acknowledged_must_be_there() -> None:
     assert [each.partition(":")[0] for each in churn.judge({"gone": None})] == ["lost topic", "undead topic"]
     [problem] = churn.judge({"kept": "6"})
     assert problem.startswith("lost setting") and f"{KEY}=6" in problem
+
+
+def test_faults_of_an_ensemble_excuse_brokers_that_cannot_reach_it__but_no_id_in_use() -> None:
+    def failed(cause: Exception) -> StartFailed:
+        error = StartFailed(str(cause))
+        error.__cause__ = cause
+        return error
+
+    unreachable, in_use = failed(StoreUnavailable("no server answered")), failed(BrokerIdInUse(1, "another"))
+    assert may_end_by_itself(unreachable, [Kind.CRASH, Kind.ZOOKEEPER_CRASH])
+    assert not may_end_by_itself(unreachable, [Kind.CRASH])
+    assert not may_end_by_itself(in_use, [Kind.CRASH, Kind.ZOOKEEPER_CRASH])
+    assert not may_end_by_itself(in_use, [Kind.DISK_ERROR, Kind.ZOOKEEPER_PAUSE])
+    assert may_end_by_itself(in_use, [Kind.STORE_STALL]), "a folder that hangs may show a session of before"
+    assert may_end_by_itself(None, [Kind.STORE]) and not may_end_by_itself(None, [Kind.CUT])

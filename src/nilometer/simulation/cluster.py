@@ -57,8 +57,8 @@ class BrokerNode:
         self.broker: Broker | None = None
         """The running broker object, once it serves: for those who look on."""
         self.lives = 0
-        self.ended_by_itself: list[str] = []
-        """Why its processes ended when nobody had asked for it."""
+        self.ended_by_itself: list[BaseException | None] = []
+        """Why its processes ended when nobody had asked for it; None for one that ended without an error."""
         self._stop: asyncio.Event | None = None
 
     @property
@@ -163,7 +163,7 @@ class BrokerNode:
         error = process.exited.result()
         if self.wanted:
             if self._stop is None or not self._stop.is_set():
-                self.ended_by_itself.append(repr(error) if error is not None else "it stopped")
+                self.ended_by_itself.append(error)
             delay = self.cluster.world.chance.uniform(*RESTART_S)
             self.cluster.world.loop.in_process(delay, None, self._start_again)
 

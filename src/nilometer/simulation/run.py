@@ -17,6 +17,7 @@ from nilometer.client.admin.descriptions import ConfigChange, NewTopic, Resource
 from nilometer.client.group.coordinator import Coordinator
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.cluster.topic import GROUP_METADATA_TOPIC
+from nilometer.coordination import BrokerIdInUse
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers import disks, metadata
 from nilometer.simulation.checkers.beliefs import Beliefs
@@ -372,15 +373,31 @@ class _Run:
             verdict.find(Exit.WRONG_RESULT, member.troubles[:FINDINGS_SHOWN])
             verdict.problems += member.problems
         verdict.generations = self._ledger.generations
-        if not STORE_KINDS & set(self._plan.kinds):
-            for node in self._cluster.known.values():
-                reasons = (f"{node.name} ended by itself: {reason}" for reason in node.ended_by_itself)
-                verdict.find(Exit.CRASH, reasons)
+        for node in self._cluster.known.values():
+            reasons = (
+                f"{node.name} ended by itself: {'it stopped' if error is None else repr(error)}"
+                for error in node.ended_by_itself
+                if not may_end_by_itself(error, self._plan.kinds)
+            )
+            verdict.find(Exit.CRASH, reasons)
         sends = self._history.sends
         verdict.sends = len(sends)
         verdict.acknowledged = sum(send.outcome is Outcome.OK for send in sends)
         verdict.faults = self._driver.played
         verdict.workloads = self._workloads()
+
+
+def may_end_by_itself(error: BaseException | None, kinds: Iterable[Kind]) -> bool:
+    """Whether faults of ``kinds`` excuse a broker that ended with ``error`` and was not asked to.
+
+    No trouble of a ZooKeeper ensemble makes a broker's own earlier session another broker: its start waits
+    for that session's end.
+    """
+    cause = error.__cause__ if error is not None else None
+    folder = FOLDER_KINDS & set(kinds)
+    if isinstance(cause, BrokerIdInUse) and not folder:
+        return False
+    return not STORE_KINDS.isdisjoint(kinds)
 
 
 def _partitions_of(topic: TopicPlan) -> list[TopicPartition]:
