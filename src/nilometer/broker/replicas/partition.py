@@ -223,7 +223,8 @@ class Partition:
                 effects = leader.on_appended(log.log_end_offset, self._host.clock.monotonic_ms())
             except AssertionError as broken:
                 raise self._fence(broken) from broken
-            self._carry_out(effects)
+            if not self._carry_out(effects):
+                raise KafkaError(ErrorCode.kafka_storage_error, f"{self} is offline here")
             self._after_append(info)
         return info
 
@@ -252,13 +253,12 @@ class Partition:
     def acknowledge_when_committed(
         self, info: AppendInfo, outcome: ProduceOutcome, request: DelayedProduce
     ) -> None:
-        """acks=all: now, if all in sync have it, or when they do."""
+        """acks=all: now, if all in sync have it, or when they do. Raises KafkaError."""
         leader, required = self.leader, info.last_offset + 1
         verdict = leader.acks_all_outcome(required)
         if verdict is ErrorCode.request_timed_out:
-            ticket = self._next_ticket = self._next_ticket + 1
+            ticket = self._hold(leader, required)
             self._produce_waits[ticket] = request.wait_for(outcome)
-            leader.hold_produce(ticket, required)
         elif verdict is not ErrorCode.none:
             outcome.fail(verdict)
 
@@ -267,9 +267,16 @@ class Partition:
 
         Raises KafkaError.
         """
+        self._produce_waits[self._hold(self.leader, offset)] = wait
+
+    def _hold(self, leader: LeaderRole, offset: int) -> int:
+        """A ticket that is released with ``offset``; whoever waits is noted by it."""
         ticket = self._next_ticket = self._next_ticket + 1
-        self.leader.hold_produce(ticket, offset)
-        self._produce_waits[ticket] = wait
+        try:
+            leader.hold_produce(ticket, offset)
+        except AssertionError as broken:
+            raise self._fence(broken) from broken
+        return ticket
 
     def acknowledge_when_written(
         self, info: AppendInfo, outcome: ProduceOutcome, request: DelayedProduce
@@ -447,9 +454,12 @@ class Partition:
             raise KafkaError(
                 ErrorCode.offset_out_of_range, f"{target} is above the high watermark {leader.high_watermark}"
             )
-        self.log.advance_log_start_offset(target, leader.high_watermark)
-        self.tell_log_start()
-        outcome.low_watermark = leader.low_watermark
+        try:
+            self.log.advance_log_start_offset(target, leader.high_watermark)
+            self.tell_log_start()
+            outcome.low_watermark = leader.low_watermark
+        except AssertionError as broken:
+            raise self._fence(broken) from broken
         if outcome.low_watermark < target:
             self._deletion_waits.hold(target, outcome, request)
 

@@ -268,7 +268,7 @@ class ReplicaManager:
         self.offline.add(partition.key, reason)
         try:
             partition.resign()
-        except AssertionError:
+        except Exception:  # the others of its directory are still to be taken offline
             logger.exception("%s could not resign in order", partition)
 
     def find_offline(self, image: ClusterImage) -> None:
