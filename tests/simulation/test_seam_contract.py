@@ -136,6 +136,23 @@ def test_names_come_and_go(play: Play) -> None:
     play(story)
 
 
+def test_a_file_is_replaced_by_several_at_once(play: Play) -> None:
+    """Each replacement has a temporary name of its own: all succeed, and none leaves a file behind."""
+
+    async def story(runtime: Runtime, folder: str) -> None:
+        disk = runtime.disk
+        contents = [b"%d" % number * 5_000 for number in range(8)]
+
+        async def replace(data: bytes) -> None:
+            await disk.offload(lambda: [disk.replace_file(f"{folder}/file", data) for _ in range(5)])
+
+        await asyncio.gather(*(replace(data) for data in contents))
+        assert disk.read_file(f"{folder}/file") in contents
+        assert [name for name in disk.list_directory(folder) if name.startswith("file")] == ["file"]
+
+    play(story)
+
+
 def test_an_open_file_outlives_its_name(play: Play) -> None:
     async def story(runtime: Runtime, folder: str) -> None:
         disk = runtime.disk

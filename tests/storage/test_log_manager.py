@@ -163,3 +163,16 @@ def test_a_reader_without_a_lock_sees_what_is_whole_and_a_dump_every_line() -> N
     index = list(dump.dump_file(disk, log.segments.first.path(".index")))
     assert index
     assert all(isinstance(line, dump.IndexLine) for line in index)
+
+
+def test_what_a_crash_left_of_files_that_were_being_replaced_is_removed() -> None:
+    disk = MemoryDisk()
+    manager = open_manager(disk)
+    manager.create(FIRST, CONFIG, wall_ms=1)
+    folder = manager.logs[FIRST].folder
+    left = ["/one/recovery-point-offset-checkpoint.7-1.tmp", f"{folder}/leader-epoch-checkpoint.7-2.tmp"]
+    for path in left:
+        disk.replace_file(path, b"half")
+    again = open_manager(disk)
+    assert FIRST in again.logs
+    assert not [path for path in left if disk.exists(path)]

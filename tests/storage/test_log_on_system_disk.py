@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import uuid
 from pathlib import Path
@@ -103,3 +104,21 @@ def test_a_deleted_log_is_renamed_then_removed(tmp_path: Path) -> None:
     assert manager.logs == {}
     assert manager.removable_folders == [folder]
     manager.abandon()
+
+
+def test_a_replacement_that_another_one_overtakes_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, path = SystemDisk(), str(tmp_path / "checkpoint")
+    fsync, overtaken = os.fsync, [False]
+
+    def fsync_and_be_overtaken(descriptor: int) -> None:
+        if not overtaken[0]:
+            overtaken[0] = True
+            disk.replace_file(path, b"overtakes")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync_and_be_overtaken)
+    disk.replace_file(path, b"was first")
+    assert disk.read_file(path) == b"was first"
+    assert os.listdir(tmp_path) == ["checkpoint"]
