@@ -94,6 +94,18 @@ def test_a_setting_for_all_brokers_is_judged_together_with_every_topic(world: Cl
     assert alter(world, TOPIC, min_compaction_lag_ms="101", max_compaction_lag_ms="102").ok
 
 
+def test_the_resources_of_one_request_are_judged_together(world: ClusterWorld) -> None:
+    create(world)
+    requests = [
+        AlterResource(TOPIC, [ConfigAlteration(MIN, ConfigOperation.SET, "100")]),
+        AlterResource(ALL_BROKERS, [ConfigAlteration(MAX_OF_BROKERS, ConfigOperation.SET, "1")]),
+    ]
+    first, second = world.enact(decide_alter_configs(world.image, requests, definitions=DEFINITIONS))
+    assert first[1].ok
+    assert second[1].error is ErrorCode.invalid_config
+    assert world.image.config(*ALL_BROKERS) == {}
+
+
 def test_taking_a_setting_back_is_judged_by_what_is_inherited_then(world: ClusterWorld) -> None:
     create(world, min_compaction_lag_ms="100", max_compaction_lag_ms="200")
     assert alter(world, ALL_BROKERS, log_cleaner_max_compaction_lag_ms="50").ok

@@ -39,40 +39,68 @@ class ConfigDefinitions:
     inherited_of: InheritedOf = nothing_inherited
 
 
+class SettingsAfter:
+    """What will be set once the changes put here are in force; the image itself stays as it is."""
+
+    def __init__(self, image: ClusterImage) -> None:
+        self._image = image
+        self._changed: dict[ConfigResource, Mapping[str, str]] = {}
+
+    def of(self, resource: ConfigResource) -> Mapping[str, str]:
+        """What is set for the resource itself; nothing inherited."""
+        return self._changed[resource] if resource in self._changed else self._image.config(*resource)
+
+    def resources(self) -> list[ConfigResource]:
+        """All that have settings, and those that had some before their changes."""
+        return list(dict.fromkeys((*self._image.config_resources(), *self._changed)))
+
+    def put(self, resource: ConfigResource, changes: Mapping[str, str | None]) -> None:
+        """None takes a setting back."""
+        texts = {**self.of(resource), **changes}
+        self._changed[resource] = {key: text for key, text in texts.items() if text is not None}
+
+    def copy(self) -> SettingsAfter:
+        copied = SettingsAfter(self._image)
+        copied._changed = dict(self._changed)
+        return copied
+
+
 def check_topic_settings(
     image: ClusterImage, definition: ConfigDefinition, inherited_of: InheritedOf, texts: Mapping[str, str]
 ) -> None:
     """The settings of a new topic. Raises Refusal (INVALID_CONFIG)."""
     try:
-        for inherited in _inherited_on_brokers(image, inherited_of):
+        for inherited in _inherited_on_brokers(SettingsAfter(image), inherited_of):
             definition.judge(texts, inherited)
     except ConfigProblem as problem:
         raise Refusal(ErrorCode.invalid_config, str(problem)) from problem
 
 
 def check_together(
-    image: ClusterImage,
+    before: SettingsAfter,
     definitions: ConfigDefinitions,
     resource: ConfigResource,
     changes: Mapping[str, str | None],
-) -> None:
-    """``changes``, each sound by itself, must fit what else is in force. Raises Refusal (INVALID_CONFIG).
+) -> SettingsAfter:
+    """``changes``, each sound by itself, must fit what else is in force: gives the settings with them.
 
-    A contradiction that is in the image already refuses nothing but a change of that very topic that leaves
-    it in place: what a cluster has, its other settings can still be changed beside it.
+    Raises Refusal (INVALID_CONFIG). A contradiction that is there already refuses nothing but a change of
+    that very topic that leaves it in place: other settings of the cluster can still be changed beside it.
     """
-    after = {key: text for key, text in {**image.config(*resource), **changes}.items() if text is not None}
+    after = before.copy()
+    after.put(resource, changes)
     match resource.type:
         case ConfigResourceType.TOPIC:
-            for inherited in _inherited_on_brokers(image, definitions.inherited_of):
-                _refuse_contradictions(definitions.topic, after, inherited)
+            for inherited in _inherited_on_brokers(after, definitions.inherited_of):
+                _refuse_contradictions(definitions.topic, after.of(resource), inherited)
         case ConfigResourceType.BROKER:
-            before = list(_inherited_on_brokers(image, definitions.inherited_of))
-            for inherited in _inherited_on_brokers(image, definitions.inherited_of, {resource: after}):
-                if inherited not in before:
-                    _refuse_new_contradictions(image, definitions.topic, before, inherited)
+            known = list(_inherited_on_brokers(before, definitions.inherited_of))
+            for inherited in _inherited_on_brokers(after, definitions.inherited_of):
+                if inherited not in known:
+                    _refuse_new_contradictions(after, definitions.topic, known, inherited)
         case ConfigResourceType.CLUSTER:
             pass
+    return after
 
 
 def _refuse_contradictions(
@@ -83,38 +111,24 @@ def _refuse_contradictions(
 
 
 def _refuse_new_contradictions(
-    image: ClusterImage, definition: ConfigDefinition, before: Sequence[Inherited], after: Inherited
+    after: SettingsAfter, definition: ConfigDefinition, known: Sequence[Inherited], inherited: Inherited
 ) -> None:
-    """Of topics that inherit ``after`` and had none of their own while they inherited ``before``."""
-    _refuse_contradictions(definition, _NOTHING, after)
-    for topic in _topics_with_settings(image):
-        texts = image.config(ConfigResourceType.TOPIC, topic)
-        if any(definition.contradictions(texts, inherited) for inherited in before):
+    """Of topics that will inherit ``inherited`` and had none of their own with what is ``known``."""
+    _refuse_contradictions(definition, _NOTHING, inherited)
+    for resource in after.resources():
+        texts = after.of(resource)
+        if resource.type is not ConfigResourceType.TOPIC or any(
+            definition.contradictions(texts, each) for each in known
+        ):
             continue
-        for problem in definition.contradictions(texts, after):
-            raise Refusal(ErrorCode.invalid_config, f"{problem} (topic {topic})")
+        for problem in definition.contradictions(texts, inherited):
+            raise Refusal(ErrorCode.invalid_config, f"{problem} (topic {resource.name})")
 
 
-def _topics_with_settings(image: ClusterImage) -> Iterator[str]:
-    for resource in image.config_resources():
-        if resource.type is ConfigResourceType.TOPIC:
-            yield resource.name
-
-
-def _inherited_on_brokers(
-    image: ClusterImage,
-    inherited_of: InheritedOf,
-    instead: Mapping[ConfigResource, Mapping[str, str]] | None = None,
-) -> Iterator[Inherited]:
+def _inherited_on_brokers(settings: SettingsAfter, inherited_of: InheritedOf) -> Iterator[Inherited]:
     """What topics inherit on a broker without settings of its own, and on each that has some."""
-    replaced = instead or {}
-
-    def texts_of(resource: ConfigResource) -> Mapping[str, str]:
-        return replaced[resource] if resource in replaced else image.config(*resource)
-
-    common = texts_of(ALL_BROKERS)
+    common = settings.of(ALL_BROKERS)
     yield inherited_of(common)
-    named = dict.fromkeys((*image.config_resources(), *replaced))
-    for resource in named:
+    for resource in settings.resources():
         if resource.type is ConfigResourceType.BROKER and resource.name:
-            yield inherited_of(common, texts_of(resource))
+            yield inherited_of(common, settings.of(resource))

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 
 from nilometer.cluster.config_table import min_insync_replicas_of
 from nilometer.cluster.controller.config_rules import (
+    ALL_BROKERS,
     ConfigDefinitions,
     InheritedOf,
+    SettingsAfter,
     check_together,
     check_topic_settings,
 )
@@ -30,6 +32,7 @@ from nilometer.cluster.topic import Topic
 from nilometer.config import ConfigDefinition, ConfigKind, ConfigProblem
 from nilometer.wire.errors import ErrorCode
 
+_CLUSTER = ConfigResource(ConfigResourceType.CLUSTER, "")
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 CLUSTER_WIDE_KEYS = (MIN_INSYNC_REPLICAS, "unclean.leader.election.enable")
 """Read off the image by the controller and by leaders alike, which would disagree if one broker had a value
@@ -82,7 +85,9 @@ def decide_alter_configs(
     definitions: ConfigDefinitions,
     validate_only: bool = False,
 ) -> Decision[tuple[tuple[ConfigResource, Outcome], ...]]:
-    units: list[Unit] = []
+    """Each resource is judged together with those accepted before it in the same request."""
+    settings = SettingsAfter(image)
+    accepted: dict[ConfigResource, Mapping[str, str | None]] = {}
     reply: list[tuple[ConfigResource, Outcome]] = []
     resources = Counter(request.resource for request in requests)
     for request in requests:
@@ -90,66 +95,78 @@ def decide_alter_configs(
             if resources[request.resource] > 1:
                 raise Refusal(ErrorCode.invalid_request, "Each resource must appear at most once.")
             changes = _changes(image, request, definitions)
+            settings = check_together(settings, definitions, request.resource, changes)
         except Refusal as refusal:
             reply.append((request.resource, refusal.outcome))
             continue
-        units.extend(config_units(image, request.resource, changes))
+        accepted[request.resource] = changes
         reply.append((request.resource, OK))
-    return Decision(() if validate_only else tuple(units), tuple(reply))
+    return Decision(() if validate_only else tuple(config_units(image, accepted)), tuple(reply))
 
 
 def config_units(
-    image: ClusterImage, resource: ConfigResource, changes: Mapping[str, str | None]
+    image: ClusterImage, changes: Mapping[ConfigResource, Mapping[str, str | None]]
 ) -> list[Unit]:
     """The records that bring ``changes`` into force, in an order that may be interrupted anywhere."""
-    units: list[Unit] = []
-    if MIN_INSYNC_REPLICAS in changes:
-        units.extend(_forget_eligible_replicas(image, resource, changes[MIN_INSYNC_REPLICAS]))
-    records = tuple(
-        ConfigChanged(resource_type=resource.type, resource_name=resource.name, key=key, value=value)
-        for key, value in changes.items()
-    )
-    return [*units, records] if records else units
-
-
-def _forget_eligible_replicas(image: ClusterImage, resource: ConfigResource, value: str | None) -> list[Unit]:
-    units: list[Unit] = []
-    for topic in _affected_topics(image, resource):
-        after = _min_insync_replicas_after(image, topic.name, resource, value)
-        for index, state in enumerate(topic.partitions):
-            if not state.elr:
-                continue
-            change = change_partition(
-                TopicIdPartition(topic.id, index),
-                state,
-                Wanted(),
-                may_lead=image.is_active,
-                min_insync_replicas=after,
+    units = _forget_eligible_replicas(image, changes)
+    for resource, texts in changes.items():
+        if texts:
+            records = (
+                ConfigChanged(resource_type=resource.type, resource_name=resource.name, key=key, value=value)
+                for key, value in texts.items()
             )
-            if change is not None:
-                units.append((change,))
+            units.append(tuple(records))
     return units
 
 
-def _affected_topics(image: ClusterImage, resource: ConfigResource) -> Sequence[Topic]:
-    match resource.type:
-        case ConfigResourceType.TOPIC:
-            topic = image.topic(resource.name)
-            return [] if topic is None else [topic]
-        case ConfigResourceType.BROKER | ConfigResourceType.CLUSTER:
-            return image.topics() if resource.name == "" else []
+def _forget_eligible_replicas(
+    image: ClusterImage, changes: Mapping[ConfigResource, Mapping[str, str | None]]
+) -> list[Unit]:
+    """Once for each partition, by the lowest value that is in force on the way to the last one."""
+    settings, stages = SettingsAfter(image), list[SettingsAfter]()
+    names: set[str] | None = set()
+    for resource, texts in changes.items():
+        settings.put(resource, texts)
+        if MIN_INSYNC_REPLICAS not in texts:
+            continue
+        stages.append(settings.copy())
+        if resource.type is not ConfigResourceType.TOPIC:
+            names = None  # of all topics
+        elif names is not None:
+            names.add(resource.name)
+    units: list[Unit] = []
+    for topic in _affected_topics(image, names):
+        lowest = min(_min_insync_replicas(stage, topic.name) for stage in stages)
+        units.extend(_forget_eligible_replicas_of(image, topic, lowest))
+    return units
 
 
-def _min_insync_replicas_after(
-    image: ClusterImage, topic: str, resource: ConfigResource, value: str | None
-) -> int:
-    """min.insync.replicas of ``topic`` once ``resource`` says ``value``."""
-    for source in (
-        ConfigResource(ConfigResourceType.TOPIC, topic),
-        ConfigResource(ConfigResourceType.BROKER, ""),
-        ConfigResource(ConfigResourceType.CLUSTER, ""),
-    ):
-        text = value if source == resource else image.config(*source).get(MIN_INSYNC_REPLICAS)
+def _affected_topics(image: ClusterImage, names: set[str] | None) -> Sequence[Topic]:
+    if names is None:
+        return image.topics()
+    return [topic for name in sorted(names) if (topic := image.topic(name)) is not None]
+
+
+def _forget_eligible_replicas_of(image: ClusterImage, topic: Topic, min_insync_replicas: int) -> list[Unit]:
+    units: list[Unit] = []
+    for index, state in enumerate(topic.partitions):
+        if not state.elr:
+            continue
+        change = change_partition(
+            TopicIdPartition(topic.id, index),
+            state,
+            Wanted(),
+            may_lead=image.is_active,
+            min_insync_replicas=min_insync_replicas,
+        )
+        if change is not None:
+            units.append((change,))
+    return units
+
+
+def _min_insync_replicas(settings: SettingsAfter, topic: str) -> int:
+    for resource in (ConfigResource(ConfigResourceType.TOPIC, topic), ALL_BROKERS, _CLUSTER):
+        text = settings.of(resource).get(MIN_INSYNC_REPLICAS)
         if text is not None and (number := min_insync_replicas_of(text)) is not None:
             return number
     return 1
@@ -173,7 +190,6 @@ def _changes(
         # Brokers take an unchanged value too: it makes them reload what stands behind it (KAFKA-14136).
         if new != present.get(alteration.key) or resource.type is ConfigResourceType.BROKER:
             changes[alteration.key] = new
-    check_together(image, definitions, resource, changes)
     return changes
 
 

@@ -102,7 +102,7 @@ def decide_cluster_defaults(image: ClusterImage, defaults: Mapping[str, str]) ->
         for key in sorted({*present, *defaults})
         if present.get(key) != defaults.get(key)
     }
-    return Decision(tuple(config_units(image, resource, changes)), None)
+    return Decision(tuple(config_units(image, {resource: changes})), None)
 
 
 def decide_repair(image: ClusterImage) -> Decision[None]:
