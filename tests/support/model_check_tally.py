@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from nilometer.simulation import model_check
-from nilometer.simulation.model_check import Exploration, World
+from nilometer.simulation.model_check import Exploration
+from nilometer.simulation.model_check.explorer import Explorable
 
 _explored: list[Exploration] = []
 
 
-def explore(world: World, **limits: Any) -> Exploration:
+def explore(world: Explorable[Any], **limits: Any) -> Exploration:
     """As the model check does it, and counted."""
     seen = model_check.explore(world, **limits)
     _explored.append(seen)

@@ -3,7 +3,8 @@
 :class:`World` (:mod:`world`) holds two or three processes with the real
 :class:`~nilometer.replication.Replica`, a log of (epoch, value), a controller and a network that delays,
 loses and repeats. :func:`explore` (:mod:`explorer`) walks through every reachable state, shortest stories
-first, and :mod:`properties` says what must hold in each.
+first, and :mod:`properties` says what must hold in each. :class:`SettingsWorld` (:mod:`settings_world`) is a
+small world of its own, of the settings of topics and brokers.
 """
 
 from nilometer.simulation.model_check.cluster_controller import ClusterController
@@ -12,6 +13,11 @@ from nilometer.simulation.model_check.explorer import Exploration, Progress, exp
 from nilometer.simulation.model_check.model_log import ModelLog
 from nilometer.simulation.model_check.parts import Bounds, View
 from nilometer.simulation.model_check.properties import Violation, loss, violation
+from nilometer.simulation.model_check.settings_world import (
+    SettingsBounds,
+    SettingsWorld,
+    settings_violation,
+)
 from nilometer.simulation.model_check.world import State, Step, World
 
 __all__ = [
@@ -21,6 +27,8 @@ __all__ = [
     "Exploration",
     "ModelLog",
     "Progress",
+    "SettingsBounds",
+    "SettingsWorld",
     "SmallController",
     "SmallImage",
     "State",
@@ -30,5 +38,6 @@ __all__ = [
     "World",
     "explore",
     "loss",
+    "settings_violation",
     "violation",
 ]

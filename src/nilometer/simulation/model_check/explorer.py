@@ -7,12 +7,25 @@ going through its steps again.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 from nilometer.replication import InvariantBroken
 from nilometer.simulation.model_check.properties import Violation, violation
-from nilometer.simulation.model_check.world import State, Step, World
+from nilometer.simulation.model_check.world import Step
+
+S = TypeVar("S", bound=Hashable)
+
+
+class Explorable(Protocol[S]):
+    """Anything that can be walked through."""
+
+    def first_state(self) -> S: ...
+
+    def steps(self, state: S) -> Iterator[tuple[Step, S]]:
+        """Everything that can happen next, and what comes of it; steps from one state differ."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +37,7 @@ class Exploration:
     depth: int
     is_complete: bool
     violation: Violation | None = None
-    story: tuple[tuple[Step, State], ...] = ()
+    story: tuple[tuple[Step, Any], ...] = ()
     """From the first state to the violation: each step and the state after it."""
 
 
@@ -63,21 +76,21 @@ class _Trail:
 
 
 def explore(
-    world: World,
+    world: Explorable[S],
     *,
     depth_max: int | None = None,
     states_max: int | None = None,
-    judge: Callable[[World, State], Violation | None] = violation,
+    judge: Callable[[Any, S], Violation | None] = violation,
     on_level: Callable[[Progress], None] | None = None,
 ) -> Exploration:
     """Go through all states, or those within ``depth_max`` steps, or until ``states_max`` were seen."""
     first = world.first_state()
-    numbers: dict[State, int] = {first: 0}
+    numbers: dict[S, int] = {first: 0}
     trail = _Trail()
     trail.add(0, ("begin", 0, 0))
     frontier, depth, transitions = [first], 0, 0
 
-    def seen(found: Violation | None = None, story: tuple[tuple[Step, State], ...] = ()) -> Exploration:
+    def seen(found: Violation | None = None, story: tuple[tuple[Step, S], ...] = ()) -> Exploration:
         return Exploration(
             states=len(numbers),
             transitions=transitions,
@@ -89,7 +102,7 @@ def explore(
 
     while frontier and (depth_max is None or depth < depth_max):
         depth += 1
-        level: list[State] = []
+        level: list[S] = []
         for state in frontier:
             parent = numbers[state]
             try:
@@ -113,10 +126,10 @@ def explore(
     return seen()
 
 
-def tell(world: World, steps: list[Step]) -> tuple[tuple[Step, State], ...]:
+def tell(world: Explorable[S], steps: list[Step]) -> tuple[tuple[Step, S], ...]:
     """Go through ``steps`` again from the first state."""
     state = world.first_state()
-    story: list[tuple[Step, State]] = []
+    story: list[tuple[Step, S]] = []
     for wanted in steps:
         state = next(after for step, after in world.steps(state) if step == wanted)
         story.append((wanted, state))

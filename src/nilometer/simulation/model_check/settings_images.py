@@ -1,0 +1,197 @@
+"""Metadata images as numbers, what comes of folding an entry, and what a broker makes of the settings.
+
+Images that differ in nothing but the number of their last entry are one image here, so that ways which lead
+to the same settings meet again. Each image is kept as its snapshot, from which it is made again to be used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from nilometer.cluster.controller import (
+    BrokerRegistration,
+    NewTopic,
+    decide_broker_up,
+    decide_brokers_down,
+    decide_cluster_defaults,
+    office_entry,
+)
+from nilometer.cluster.controller.decision import Decision
+from nilometer.cluster.entries import BadEntry, Entry, decode_entry, encode_entry, entries_of
+from nilometer.cluster.identifiers import NO_BROKER_EPOCH, BrokerId, EntryNumber, Incarnation
+from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.partition import BrokenInvariant
+from nilometer.cluster.records import ConfigResourceType
+from nilometer.cluster.snapshot import decode_snapshot, encode_snapshot
+from nilometer.config.definition import ConfigValue
+from nilometer.replication import check
+from nilometer.simulation.model_check.properties import Violation
+from nilometer.simulation.model_check.settings_requests import CLUSTER_DEFAULTS, FILE, chance, create
+from nilometer.storage import LogConfig
+from nilometer.storage.topic_config import TOPIC_CONFIG
+
+SNAPSHOT_IS_WHOLE = "a snapshot gives back the image that it was made of"
+ALL_OR_NOTHING = "an entry that cannot be folded changes nothing"
+HELD_BACK = "a replica is eligible only while the high watermark waits for it"
+
+_FOLDING = (BrokerId(1), BrokerId(2))
+_DEAD = BrokerId(4)
+"""It was in sync with the one partition of topic ``t``, and is an eligible leader since it died."""
+
+V = TypeVar("V")
+Values = tuple[tuple[str, ConfigValue | None], ...]
+
+
+class Numbered(Generic[V]):
+    """Values as numbers: equal values have one number."""
+
+    def __init__(self) -> None:
+        self.values: list[V] = []
+        self._numbers: dict[V, int] = {}
+
+    def number_of(self, value: V) -> int:
+        number = self._numbers.get(value)
+        if number is None:
+            number = self._numbers[value] = len(self.values)
+            self.values.append(value)
+        return number
+
+
+class Folded(NamedTuple):
+    image: int
+    can_be_folded: bool = True
+    changes_settings: bool = False
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What is in force on a broker, by topic, and what it could not apply."""
+
+    topics: tuple[tuple[str, Values], ...]
+    problems: tuple[str, ...]
+
+
+class SettingsImages:
+    def __init__(self) -> None:
+        self.broker_ids = _FOLDING
+        self.applied: Numbered[Applied] = Numbered()
+        self._contents: Numbered[bytes] = Numbered()
+        self._entries: Numbered[bytes] = Numbered()
+        self._images: dict[int, ClusterImage] = {}
+        self._folds: dict[tuple[int, int], Folded] = {}
+        self._fresh: dict[tuple[int, BrokerId], int] = {}
+        self._violations: dict[int, Violation | None] = {}
+        self.first = self._first()
+
+    def image(self, number: int) -> ClusterImage:
+        """For reading only."""
+        if number not in self._images:
+            self._images[number] = self._made(number)
+        return self._images[number]
+
+    def entry(self, entry: Entry) -> int:
+        return self._entries.number_of(encode_entry(entry))
+
+    def fold(self, image: int, entry: int) -> Folded:
+        """As a broker does it: judged first, then folded."""
+        key = (image, entry)
+        if key not in self._folds:
+            self._folds[key] = self._fold(image, self._entries.values[entry])
+        return self._folds[key]
+
+    def applied_after_start(self, image: int, broker_id: BrokerId) -> int:
+        key = (image, broker_id)
+        if key not in self._fresh:
+            self._fresh[key] = self._apply(image, broker_id, None)
+        return self._fresh[key]
+
+    def applied_after(self, image: int, broker_id: BrokerId, before: int) -> int:
+        """The last good values of a broker stand for what it cannot apply."""
+        return self._apply(image, broker_id, self.applied.values[before])
+
+    def violation(self, number: int) -> Violation | None:
+        """What does not hold in the image by itself."""
+        if number not in self._violations:
+            self._violations[number] = _of_eligible_replicas(self.image(number))
+        return self._violations[number]
+
+    # ── making ──────────────────────────────────────────────────────────────────────────────────
+    def _first(self) -> int:
+        """A topic of two replicas, of which one is dead; min.insync.replicas 2 comes from the file."""
+        image = ClusterImage()
+
+        def enact(decision: Decision[object]) -> None:
+            for entry in entries_of(decision.units, image.office):
+                image.apply_entry(EntryNumber(image.number + 1), entry)
+
+        image.apply_entry(
+            EntryNumber(0), office_entry(image, _FOLDING[0], Incarnation("term-0"), chance("office"))
+        )
+        enact(decide_cluster_defaults(image, CLUSTER_DEFAULTS))
+        for broker_id in (*_FOLDING, _DEAD):
+            enact(decide_broker_up(image, _registration(broker_id)))
+        enact(create(image, NewTopic(name="t", assignments=((0, (_FOLDING[0], _DEAD)),))))
+        enact(decide_brokers_down(image, [_DEAD]))
+        return self._number_of(image)
+
+    def _number_of(self, image: ClusterImage) -> int:
+        data = encode_snapshot(msgspec.structs.replace(image.snapshot(), number=EntryNumber(0)))
+        return self._contents.number_of(data)
+
+    def _made(self, number: int) -> ClusterImage:
+        return ClusterImage.from_snapshot(decode_snapshot(self._contents.values[number]))
+
+    def _fold(self, number: int, data: bytes) -> Folded:
+        image, at = self._made(number), EntryNumber(1)
+        try:
+            entry = decode_entry(data)
+            image.check_entry(at, entry)
+            check(self._number_of(image) == number, ALL_OR_NOTHING, entry)
+            delta = image.apply_entry(at, entry)
+        except (BadEntry, BrokenInvariant) as problem:
+            check(self._number_of(image) == number, ALL_OR_NOTHING, problem)
+            return Folded(number, can_be_folded=False, problem=str(problem))
+        after = self._number_of(image)
+        image.number = EntryNumber(0)
+        check(self._made(after) == image, SNAPSHOT_IS_WHOLE)
+        return Folded(after, changes_settings=bool(delta.configs or delta.topics_created))
+
+    def _apply(self, number: int, broker_id: BrokerId, before: Applied | None) -> int:
+        image, last = self.image(number), dict(before.topics) if before is not None else {}
+        inherited = FILE.topic_defaults(
+            image.config(ConfigResourceType.BROKER, ""),
+            image.config(ConfigResourceType.BROKER, str(broker_id)),
+        )
+        topics: list[tuple[str, Values]] = []
+        problems: list[str] = []
+        for topic in image.topics():
+            texts = image.config(ConfigResourceType.TOPIC, topic.name)
+            settled = TOPIC_CONFIG.settle(texts, inherited, dict(last.get(topic.name, ())) or None)
+            LogConfig.of(settled.values)
+            topics.append((topic.name, tuple(settled.values.items())))
+            problems.extend(f"topic {topic.name}: {problem}" for problem in settled.problems)
+        return self.applied.number_of(Applied(tuple(topics), tuple(problems)))
+
+
+def _registration(broker_id: BrokerId) -> BrokerRegistration:
+    return BrokerRegistration(
+        broker_id=broker_id,
+        incarnation=Incarnation(f"broker-{broker_id}"),
+        endpoints=(),
+        previous_broker_epoch=NO_BROKER_EPOCH,
+    )
+
+
+def _of_eligible_replicas(image: ClusterImage) -> Violation | None:
+    """With as many in sync as it takes, the high watermark moves on without the eligible ones."""
+    for topic in image.topics():
+        for state in topic.partitions:
+            needed = min(image.min_insync_replicas(topic.name), len(state.replicas))
+            if state.elr and len(state.isr) >= needed:
+                detail = f"{state} of topic {topic.name}, which needs {needed} in sync"
+                return Violation(HELD_BACK, detail)
+    return None

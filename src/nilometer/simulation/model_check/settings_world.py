@@ -1,0 +1,252 @@
+"""A small world of settings: two administrators, controllers in turn, brokers that fold at different times.
+
+The decisions, the fold, snapshots and the definitions of settings are those of the product. An administrator
+of topics and one of brokers ask in every order (:mod:`settings_requests`); each record that may stand alone
+is an entry of its own, so that a controller may be deposed between any two; brokers fold at any later time
+and start again from a snapshot; an entry that nobody can fold may come at any time.
+
+:func:`settings_violation` says what must hold in each state; what must hold of a step is checked in the step,
+which raises InvariantBroken. Not modelled: settings in brokers' own files that differ from broker to broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from nilometer.cluster.controller import office_entry
+from nilometer.cluster.entries import Entry, entries_of
+from nilometer.cluster.identifiers import BrokerEpoch, BrokerId, Incarnation
+from nilometer.cluster.records import BrokerFenced, ConfigChanged, ConfigResourceType
+from nilometer.replication import check
+from nilometer.simulation.model_check.explorer import Step
+from nilometer.simulation.model_check.properties import Violation
+from nilometer.simulation.model_check.settings_images import Applied, SettingsImages
+from nilometer.simulation.model_check.settings_requests import REQUESTS, chance, decide
+
+APPLICABLE = "every broker can apply what was accepted"
+SAME_IMAGE = "all who folded the same entries have the same image"
+SAME_VALUES = "what is in force follows from the image, and not from how a broker came to it"
+ONE_MIN_ISR = "min.insync.replicas is the same for the controller and every leader"
+REFUSED_CHANGES_NOTHING = "what is refused changes nothing"
+STALE_CHANGES_NOTHING = "an entry of a deposed controller changes nothing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingsBounds:
+    """How much may happen."""
+
+    requests: int = 1
+    """Of each administrator."""
+    controller_changes: int = 1
+    restarts: int = 1
+    foreign_entries: int = 1
+    """Entries that nobody can fold; nothing comes after one."""
+    followers: tuple[int, ...] = (1, 2)
+    """The brokers that fold, of 1 and 2. They do not influence each other: two worlds of one broker each
+    have the violations of one world of two, and far fewer states."""
+
+
+class FoldingBroker(NamedTuple):
+    image: int
+    applied: int
+    behind: int
+    """Entries that it has not folded."""
+    blocked: bool = False
+
+
+class SettingsState(NamedTuple):
+    newest: int
+    """The image after all entries that can be folded."""
+    tail: tuple[int, ...]
+    """The entries since the snapshot or, if that is older, the position of the slowest broker."""
+    brokers: tuple[FoldingBroker, ...]
+    snapshot: int
+    """Its image."""
+    since_snapshot: int
+    """Entries behind the snapshot."""
+    pending: tuple[int, ...] = ()
+    """What the controller has decided and not appended yet."""
+    late: tuple[int, ...] = ()
+    """What a deposed controller has sent and may still arrive."""
+    asked: tuple[int, ...] = (0,) * len(REQUESTS)
+    controller_changes: int = 0
+    restarts: int = 0
+    foreign_entries: int = 0
+
+
+class SettingsWorld:
+    """To be explored by :func:`~nilometer.simulation.model_check.explorer.explore`."""
+
+    def __init__(self, bounds: SettingsBounds) -> None:
+        self.bounds = bounds
+        self.images = SettingsImages()
+        self._followers = tuple(BrokerId(broker_id) for broker_id in bounds.followers)
+        self._decided: dict[tuple[int, int, int], tuple[int, ...]] = {}
+        self._judged: dict[tuple[int, FoldingBroker], Violation | None] = {}
+
+    def applied(self, broker: FoldingBroker) -> Applied:
+        return self.images.applied.values[broker.applied]
+
+    def violation_of(self, index: int, broker: FoldingBroker) -> Violation | None:
+        """What does not hold on the broker by itself."""
+        key = (index, broker)
+        if key not in self._judged:
+            found = self.images.violation(broker.image)
+            self._judged[key] = found or _of_values(self, self._followers[index], broker)
+        return self._judged[key]
+
+    def first_state(self) -> SettingsState:
+        first = self.images.first
+        brokers = tuple(
+            FoldingBroker(first, self.images.applied_after_start(first, broker_id), 0)
+            for broker_id in self._followers
+        )
+        return SettingsState(first, (), brokers, first, 0)
+
+    def steps(self, state: SettingsState) -> Iterator[tuple[Step, SettingsState]]:
+        """Everything that can happen next, and what comes of it."""
+        yield from self._steps_of_brokers(state)
+        if state.foreign_entries:
+            return  # the controller is fenced like all others
+        if state.pending:
+            after = self._appended(state, state.pending[0])
+            yield ("append", 0, 0), after._replace(pending=state.pending[1:])
+        else:
+            yield from self._requests(state)
+        if state.late:
+            after = self._appended(state, state.late[0])
+            check(after.newest == state.newest, STALE_CHANGES_NOTHING)
+            yield ("late-append", 0, 0), after._replace(late=())
+        if state.controller_changes < self.bounds.controller_changes:
+            yield ("depose", 0, 0), self._deposed(state)
+        if state.since_snapshot and state.restarts < self.bounds.restarts:
+            yield ("snapshot", 0, 0), _tidied(state._replace(snapshot=state.newest, since_snapshot=0))
+        if state.foreign_entries < self.bounds.foreign_entries:
+            yield ("foreign", 0, 0), self._with_foreign_entry(state)
+
+    # ── brokers ─────────────────────────────────────────────────────────────────────────────────
+    def _steps_of_brokers(self, state: SettingsState) -> Iterator[tuple[Step, SettingsState]]:
+        for index, broker in enumerate(state.brokers):
+            if broker.behind and not broker.blocked:
+                yield ("fold", index, 0), _with_broker(state, index, self._folded(state, index, broker))
+            if state.restarts < self.bounds.restarts:
+                applied = self.images.applied_after_start(state.snapshot, self._followers[index])
+                restarted = FoldingBroker(state.snapshot, applied, state.since_snapshot)
+                after = _with_broker(state, index, restarted)
+                yield ("restart", index, 0), after._replace(restarts=state.restarts + 1)
+
+    def _folded(self, state: SettingsState, index: int, broker: FoldingBroker) -> FoldingBroker:
+        folded = self.images.fold(broker.image, state.tail[-broker.behind])
+        if not folded.can_be_folded:
+            return broker._replace(image=folded.image, blocked=True)
+        applied = broker.applied
+        if folded.changes_settings:
+            applied = self.images.applied_after(folded.image, self._followers[index], broker.applied)
+        return FoldingBroker(folded.image, applied, broker.behind - 1)
+
+    # ── administrators and controllers ──────────────────────────────────────────────────────────
+    def _requests(self, state: SettingsState) -> Iterator[tuple[Step, SettingsState]]:
+        for administrator, requests in enumerate(REQUESTS):
+            if state.asked[administrator] >= self.bounds.requests:
+                continue
+            asked = list(state.asked)
+            asked[administrator] += 1
+            for number in range(len(requests)):
+                entries = self._decide(state.newest, administrator, number)
+                yield ("ask", administrator, number), state._replace(pending=entries, asked=tuple(asked))
+
+    def _decide(self, image: int, administrator: int, number: int) -> tuple[int, ...]:
+        key = (image, administrator, number)
+        if key not in self._decided:
+            now = self.images.image(image)
+            decision, outcomes = decide(now, REQUESTS[administrator][number])
+            check(any(outcome.ok for outcome in outcomes) or not decision.units, REFUSED_CHANGES_NOTHING)
+            entries = entries_of(decision.units, now.office, target=1)
+            self._decided[key] = tuple(self.images.entry(entry) for entry in entries)
+        return self._decided[key]
+
+    def _appended(self, state: SettingsState, entry: int) -> SettingsState:
+        folded = self.images.fold(state.newest, entry)
+        check(folded.can_be_folded, "the controller decides what can be folded", folded.problem)
+        brokers = tuple(broker._replace(behind=broker.behind + 1) for broker in state.brokers)
+        return _tidied(
+            state._replace(
+                newest=folded.image,
+                tail=(*state.tail, entry),
+                brokers=brokers,
+                since_snapshot=state.since_snapshot + 1,
+            )
+        )
+
+    def _deposed(self, state: SettingsState) -> SettingsState:
+        """Another broker is controller; what its predecessor sent last may still be on its way."""
+        number = state.controller_changes + 1
+        holder = self.images.broker_ids[number % len(self.images.broker_ids)]
+        image = self.images.image(state.newest)
+        entry = office_entry(image, holder, Incarnation(f"term-{number}"), chance("office"))
+        after = self._appended(state, self.images.entry(entry))
+        return after._replace(pending=(), late=state.pending[:1], controller_changes=number)
+
+    def _with_foreign_entry(self, state: SettingsState) -> SettingsState:
+        """Its first record could be applied, its second cannot."""
+        office = self.images.image(state.newest).office
+        good = ConfigChanged(
+            resource_type=ConfigResourceType.TOPIC, resource_name="t", key="retention.ms", value="1"
+        )
+        bad = BrokerFenced(broker_id=BrokerId(99), broker_epoch=BrokerEpoch(1))
+        entry = Entry(
+            controller_id=office.controller_id,
+            controller_incarnation=office.incarnation,
+            controller_epoch=office.controller_epoch,
+            records=(good, bad),
+        )
+        number = self.images.entry(entry)
+        check(not self.images.fold(state.newest, number).can_be_folded, "a broken entry cannot be folded")
+        brokers = tuple(broker._replace(behind=broker.behind + 1) for broker in state.brokers)
+        return state._replace(
+            tail=(*state.tail, number),
+            brokers=brokers,
+            since_snapshot=state.since_snapshot + 1,
+            foreign_entries=state.foreign_entries + 1,
+            pending=(),
+            late=(),
+        )
+
+
+def settings_violation(world: SettingsWorld, state: SettingsState) -> Violation | None:
+    """The first property that does not hold in ``state``."""
+    for index, broker in enumerate(state.brokers):
+        if broker.behind == state.foreign_entries and broker.image != state.newest:
+            return Violation(SAME_IMAGE, f"follower {index} differs from the controller")
+        if (found := world.violation_of(index, broker)) is not None:
+            return found
+    return world.images.violation(state.newest)
+
+
+def _of_values(world: SettingsWorld, broker_id: BrokerId, broker: FoldingBroker) -> Violation | None:
+    applied = world.applied(broker)
+    if applied.problems:
+        return Violation(APPLICABLE, f"broker {broker_id}: {'; '.join(applied.problems)}")
+    fresh = world.images.applied.values[world.images.applied_after_start(broker.image, broker_id)]
+    if applied != fresh:
+        return Violation(SAME_VALUES, f"broker {broker_id} has {applied}, and {fresh} after a restart")
+    image = world.images.image(broker.image)
+    for topic, values in applied.topics:
+        in_force, of_image = dict(values)["min.insync.replicas"], image.min_insync_replicas(topic)
+        if in_force != of_image:
+            detail = f"broker {broker_id} has {in_force} for topic {topic}, the controller {of_image}"
+            return Violation(ONE_MIN_ISR, detail)
+    return None
+
+
+def _with_broker(state: SettingsState, index: int, broker: FoldingBroker) -> SettingsState:
+    brokers = (*state.brokers[:index], broker, *state.brokers[index + 1 :])
+    return _tidied(state._replace(brokers=brokers))
+
+
+def _tidied(state: SettingsState) -> SettingsState:
+    """Without the entries that nobody will read again: states that differ in them are one."""
+    needed = max(state.since_snapshot, *(broker.behind for broker in state.brokers))
+    return state._replace(tail=state.tail[len(state.tail) - needed :])
