@@ -10,7 +10,9 @@ from log_model import build_batch
 from nilometer.storage import CorruptRecordFound, Log, LogConfig, TopicPartition
 from nilometer.storage.log_reader import LogFolderReader
 from nilometer.storage.recovery import OpenOptions
+from nilometer.storage.segments.offset_index import CorruptIndex
 from nilometer.storage.segments.segment_files import SegmentFiles
+from nilometer.wire.errors import KafkaError
 from nilometer.wire.record_batch import HEADER_BYTES, batches
 from nilometer.wire.records import decode_records
 from support.memory_disk import MemoryDisk
@@ -161,3 +163,34 @@ def test_a_flipped_last_offset_of_the_last_batch_is_found_when_the_log_is_opened
     log = open_log(disk)
     assert log.log_end_offset == END - 3
     assert log.damages
+
+
+def test_no_bit_of_a_header_or_an_index_makes_a_search_by_time_skip_a_record() -> None:
+    """Within one segment. Positions before 12 are base offset and length: a batch is found by them."""
+    disk = MemoryDisk()
+    config = LogConfig(index_interval_bytes=150)
+    disk.crash_process()
+    options = OpenOptions(clean=True, wall_ms=1)
+    log = Log.open(SegmentFiles.on(disk), FOLDER, KEY, config, options)
+    for number in range(8):
+        log.append_as_leader(build_batch((b"v",), timestamp=1_000 + number), leader_epoch=0, wall_ms=1)
+    log.roll(wall_ms=1)
+    first = log.segments.first
+    assert first.largest_timestamp() == 1_007
+    for name in [name for name in disk.list_directory(FOLDER) if name.startswith("0" * 20)]:
+        data = bytes(disk.read_file(f"{FOLDER}/{name}"))
+        if name.endswith(".log"):
+            positions = header_positions(data, first=12)
+        elif name.endswith("index"):
+            positions = iter(range(len(data)))
+        else:
+            continue
+        for place in flips(disk, name, positions):
+            log.files.index_cache.forget(first.log_path)
+            for number in range(8):
+                try:
+                    found = log.offset_for_timestamp(1_000 + number)
+                except (KafkaError, CorruptIndex):
+                    continue
+                assert found is not None, (name, place, number)
+                assert (found.timestamp, found.offset) == (1_000 + number, number), (name, place)

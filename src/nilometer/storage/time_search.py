@@ -13,6 +13,7 @@ from nilometer.storage.errors import CorruptRecordFound
 from nilometer.storage.local_log import LocalLog
 from nilometer.storage.reading import find_indexes
 from nilometer.storage.segments.batch_scan import ScannedBatch, scan
+from nilometer.storage.segments.index_cache import SegmentIndexes
 from nilometer.storage.segments.segment import LogSegment
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.record_batch import check_batch
@@ -33,11 +34,12 @@ def offset_for_timestamp(log: LocalLog, timestamp: int) -> TimestampOffset | Non
             continue
         indexes = find_indexes(log, segment, only_cached=False)
         assert indexes is not None, "reading may wait here"
-        earliest = max(indexes.times.lookup(timestamp), log.log_start_offset)
-        with _batches(log, segment, indexes.offsets.lookup(earliest)) as batches:
+        start = max(_start(log, segment, indexes, timestamp), _log_start(log, segment, indexes))
+        with _batches(log, segment, start) as batches:
             for batch in batches:
                 header = batch.header
                 if header.max_timestamp < timestamp or header.last_offset < log.log_start_offset:
+                    _check(segment, batch)  # or a changed header would hide the record that is sought
                     continue
                 for record in _records(segment, batch):
                     if record.timestamp >= timestamp and record.offset >= log.log_start_offset:
@@ -63,6 +65,42 @@ def offset_of_max_timestamp(log: LocalLog) -> TimestampOffset | None:
     return None
 
 
+def _start(log: LocalLog, segment: LogSegment, indexes: SegmentIndexes, timestamp: int) -> int:
+    """A position before which no record is sought; the start where the indexes and the log disagree."""
+    time_entry = indexes.times.lookup_entry(timestamp)
+    if time_entry is None:
+        return 0
+    newest, offset = time_entry
+    entry = indexes.offsets.lookup_entry(offset)
+    if entry is None:
+        return 0
+    with _batches(log, segment, entry[1]) as batches:
+        try:
+            for batch in batches:
+                header = batch.header
+                if batch.position == entry[1] and header.last_offset != entry[0]:
+                    return 0
+                if header.last_offset >= offset:
+                    _check(segment, batch)
+                    return entry[1] if header.base_offset <= offset and header.max_timestamp == newest else 0
+        except KafkaError:
+            return 0  # the search meets the damage, if it comes so far
+    return 0
+
+
+def _log_start(log: LocalLog, segment: LogSegment, indexes: SegmentIndexes) -> int:
+    """A position before which all lies below the log start."""
+    entry = indexes.offsets.lookup_entry(log.log_start_offset - 1)
+    if entry is None or log.log_start_offset <= segment.base_offset:
+        return 0
+    with _batches(log, segment, entry[1]) as batches:
+        try:
+            first = next(batches, None)
+        except KafkaError:
+            return 0
+    return entry[1] if first is not None and first.header.last_offset == entry[0] else 0
+
+
 @contextmanager
 def _batches(
     log: LocalLog, segment: LogSegment, position: int
@@ -75,9 +113,18 @@ def _batches(
 
 
 def _records(segment: LogSegment, batch: ScannedBatch) -> list[Record]:
+    _check(segment, batch)
+    try:
+        return decode_records(batch.buffer, batch.at, batch.header)
+    except KafkaError as problem:
+        raise CorruptRecordFound(
+            segment.log_path, batch.position, batch.header.base_offset, str(problem)
+        ) from problem
+
+
+def _check(segment: LogSegment, batch: ScannedBatch) -> None:
     try:
         check_batch(batch.buffer, batch.at, batch.header)
-        return decode_records(batch.buffer, batch.at, batch.header)
     except KafkaError as problem:
         raise CorruptRecordFound(
             segment.log_path, batch.position, batch.header.base_offset, str(problem)

@@ -76,8 +76,13 @@ class TimeIndex:
 
     def lookup(self, timestamp: int) -> int:
         """The offset of the last entry whose timestamp is not above ``timestamp``; else the base offset."""
+        entry = self.lookup_entry(timestamp)
+        return self.base_offset if entry is None else entry[1]
+
+    def lookup_entry(self, timestamp: int) -> tuple[int, int] | None:
+        """The last entry whose timestamp is not above ``timestamp``, as (timestamp, offset)."""
         slot = bisect_right(self._timestamps, timestamp) - 1
-        return self.base_offset + (self._offsets[slot] if slot >= 0 else 0)
+        return (self._timestamps[slot], self.base_offset + self._offsets[slot]) if slot >= 0 else None
 
     def truncate_to(self, offset: int) -> None:
         """Drop the entries at ``offset`` and above."""
