@@ -21,10 +21,12 @@ from nilometer.simulation.plan import Plan
 from nilometer.simulation.stores import COORDINATION
 from nilometer.simulation.world import Host
 
-CRC_AT = 17
-"""From here on a batch has its checksum, and then the bytes that it covers …"""
 HEADER_BYTES = 61
-"""… of which those up to here are the rest of the header: places are found by what they say."""
+_LEADER_EPOCH = range(12, 16)
+HEADER_AT = tuple(at for at in range(HEADER_BYTES) if at not in _LEADER_EPOCH)
+"""The bytes of a header that may rot: places are found by what they say. The checksum covers those behind it;
+those in front of it must agree with the headers around. The leader epoch alone is said once, and covered by
+nothing."""
 HEADER_SHARE = 0.5
 """How often the bit flips in the header, which is short, rather than in the records."""
 
@@ -115,8 +117,8 @@ class Damage:
             return False
         path, position, data = self._world.chance.choice(found)
         in_header = self._world.chance.random() < HEADER_SHARE or len(data) == HEADER_BYTES
-        where = (CRC_AT, HEADER_BYTES) if in_header else (HEADER_BYTES, len(data))
-        at, bit = self._world.chance.randrange(*where), self._world.chance.randrange(8)
+        at = self._world.chance.choice(HEADER_AT if in_header else range(HEADER_BYTES, len(data)))
+        bit = self._world.chance.randrange(8)
         node.host.disk.flip_bit(path, position + at, bit)
         damaged = bytearray(data)
         damaged[at] ^= 1 << bit
