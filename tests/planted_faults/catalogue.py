@@ -9,6 +9,7 @@ from planted_faults import (
     folder_faults,
     metadata_faults,
     replication_faults,
+    settings_faults,
     storage_faults,
     upkeep_faults,
 )
@@ -18,6 +19,7 @@ FAULTS: tuple[PlantedFault, ...] = (
     *storage_faults.FAULTS,
     *replication_faults.FAULTS,
     *metadata_faults.FAULTS,
+    *settings_faults.FAULTS,
     *folder_faults.FAULTS,
     *client_faults.FAULTS,
     *upkeep_faults.FAULTS,

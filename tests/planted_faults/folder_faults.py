@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import posixpath
 from types import SimpleNamespace
 from typing import Any
 
+from nilometer.broker.replicas.checkpoint_writer import CheckpointWriter
 from nilometer.broker.replicas.log_disposal import LogDisposal
+from nilometer.simulation.disk import VirtualDisk
 from nilometer.simulation.fault_kinds import Kind
+from nilometer.simulation.offloaded_job import Pace
 from nilometer.storage.directories.checkpoint_files import CheckpointFiles
 from planted_faults.planting import Patch, PlantedFault
 
@@ -22,6 +27,31 @@ def believe_lines_of_earlier_topics(patch: Patch) -> None:
     patch.setattr(CheckpointFiles, "may_have_line", lambda self, key: False)
 
 
+def write_checkpoints_at_once(patch: Patch) -> None:
+    def one_temporary_name(self: VirtualDisk, path: str, data: bytes, *, sync: bool = True) -> None:
+        file = self.open(f"{path}.tmp", create=True)
+        try:
+            file.truncate(0)
+            file.append([data])
+            if sync:
+                file.sync()
+        finally:
+            file.close()
+        self.rename(f"{path}.tmp", path)
+        if sync:
+            self.sync_directory(posixpath.dirname(path))
+
+    def at_once(self: CheckpointWriter, directory: str) -> asyncio.Future[None]:
+        async def write() -> None:
+            for plan in self._logs.plan_checkpoints(self.high_watermarks(), directory):
+                await self._write_plan(plan)
+
+        return self._tasks.spawn(write())
+
+    patch.setattr(VirtualDisk, "replace_file", one_temporary_name)
+    patch.setattr(CheckpointWriter, "request", at_once)
+
+
 FAULTS = (
     PlantedFault(
         name="believe-lines-of-earlier-topics",
@@ -32,5 +62,15 @@ FAULTS = (
         reuses_names=True,
         mean_gap_s=3.0,
         settings={"replica.high.watermark.checkpoint.interval.ms": "5000"},
+    ),
+    PlantedFault(
+        name="write-checkpoints-at-once",
+        what="two writers of one checkpoint file share a temporary name",
+        plant=write_checkpoints_at_once,
+        kinds=(Kind.CRASH,),
+        seeds=10,
+        reuses_names=True,
+        settings={"replica.high.watermark.checkpoint.interval.ms": "200"},
+        pace=Pace(pause_share=0.2, pause_ms=(0.01, 3.0), sync_ms=(5.0, 40.0)),
     ),
 )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from nilometer.simulation.ensemble_plan import LOCAL
+from nilometer.simulation.offloaded_job import Pace
 from nilometer.simulation.plan import Kind, Plan, draw, schedule
 from nilometer.simulation.run import Exit, Verdict, run
 from nilometer.simulation.workload.members import GroupPlan
@@ -46,6 +47,8 @@ class PlantedFault:
     """Whether a client acts as a broker."""
     reuses_names: bool = False
     """Whether a topic's name is used again and again."""
+    administers: bool = False
+    """Whether random requests of an administrator are sent."""
     membership: MembershipPlan | None = None
     """Whether a broker joins, and one is taken out."""
     deletes: dict[str, int] | None = None
@@ -53,6 +56,8 @@ class PlantedFault:
     mean_gap_s: float = MEAN_GAP_S
     settings: dict[str, str] = field(default_factory=dict[str, str])
     """Of the brokers, instead of what is drawn."""
+    pace: Pace | None = None
+    """Of the offloaded work; where given, instead of what is drawn."""
     flushes: bool | None = None
     """Whether every topic counts only what is flushed; where given, instead of what is drawn."""
 
@@ -86,10 +91,12 @@ class PlantedFault:
             moves=self.moves,
             rogue=self.rogue,
             reuses_names=self.reuses_names,
+            administers=self.administers,
             membership=self.membership,
             group=self.group,
             settings={**drawn.settings, **group, "replica.lag.time.max.ms": "2000", **self.settings},
             one_machine=one_machine,
+            pace=drawn.pace if self.pace is None else self.pace,
         )
 
 

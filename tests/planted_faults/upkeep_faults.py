@@ -8,6 +8,7 @@ from typing import Any
 from nilometer.broker.api import unregister_broker
 from nilometer.broker.api.dispatcher import RequestDispatcher
 from nilometer.broker.fetching.fetch_session import FetchSessionCache
+from nilometer.broker.replicas.delayed_delete_records import DeleteOutcome, DeletionWaits
 from nilometer.broker.replicas.partition import Partition
 from nilometer.cluster.controller import partition_change
 from nilometer.cluster.controller.decision import OK, Decision
@@ -71,6 +72,13 @@ def keep_the_log_start(patch: Patch) -> None:
             carry_out(self, effect)
 
     patch.setattr(Partition, "_carry_out_one", but_not_that)
+
+
+def answer_before_all_deleted(patch: Patch) -> None:
+    def at_once(self: DeletionWaits, required_offset: int, outcome: DeleteOutcome, request: Any) -> None:
+        outcome.low_watermark = required_offset
+
+    patch.setattr(DeletionWaits, "hold", at_once)
 
 
 def keep_waits(patch: Patch) -> None:
@@ -150,6 +158,15 @@ FAULTS = (
         kinds=(Kind.CRASH,),
         seeds=10,
         deletes=BY_SIZE,
+    ),
+    PlantedFault(
+        name="answer-before-all-deleted",
+        what="a deletion of records is answered when the leader has deleted",
+        plant=answer_before_all_deleted,
+        kinds=(Kind.RESET,),
+        seeds=20,
+        minutes=1.0,
+        deletes={**BY_SIZE, "retention_bytes": 200_000},
     ),
     PlantedFault(
         name="keep-waits",

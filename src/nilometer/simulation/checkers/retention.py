@@ -22,6 +22,7 @@ from nilometer.simulation.checkers.disks import LOG_SUFFIX, StoredBatch, batches
 from nilometer.simulation.checkers.history import History, Outcome, Partition, Send
 from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.file_tree import FileNode, FolderNode
+from nilometer.simulation.world import Process
 
 SLACK_BYTES = 4_000
 """What a replica may be short of, that lost the end of its log since its retention counted: two batches."""
@@ -62,6 +63,30 @@ class Retention:
         """DeleteRecords will be asked for."""
         known = self._known[partition]
         known.asked = max(known.asked, offset)
+
+    def members(self, partition: Partition) -> dict[int, Process]:
+        """By broker, the process that holds an in-sync replica of ``partition`` now."""
+        image = self._cluster.newest_image
+        found: dict[int, Process] = {}
+        for node in self._cluster.nodes.values():
+            for each in node.partitions:
+                state = image and image.partition_by_id(each.key.topic_id, each.key.partition)
+                if str(each) == partition and state is not None and node.id in state.isr and node.process:
+                    found[node.id] = node.process
+        return found
+
+    def deleted(self, partition: Partition, offset: int, before: Mapping[int, Process]) -> None:
+        """DeleteRecords was answered: who was in sync before, and is, in the same process, has deleted."""
+        now = self.members(partition)
+        for node in self._cluster.nodes.values():
+            if node.id not in now or now[node.id] is not before.get(node.id):
+                continue
+            for each in node.partitions:
+                if str(each) == partition and each.log.log_start_offset < offset:
+                    self.violations.append(
+                        f"deletion of records: {partition} begins at {each.log.log_start_offset} on "
+                        f"{node.name}, after the deletion up to {offset} was acknowledged"
+                    )
 
     def look(self) -> None:
         if not self._known:

@@ -21,7 +21,7 @@ from nilometer.simulation.workload.random_admin_requests import AdminRequest, Su
 from nilometer.simulation.world import Host, Process
 from nilometer.wire.errors import ErrorCode, KafkaError
 
-GAP_S = (0.05, 1.0)
+GAP_S = (0.02, 0.5)
 TIMEOUT_MS = 10_000
 REQUESTS_OF_A_CONNECTION = 8
 WRITE_SHARE = 0.1

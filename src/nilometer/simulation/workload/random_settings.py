@@ -45,6 +45,8 @@ def _random_settings(
 ) -> list[tuple[str, str | None]]:
     """Key and text, mostly of known keys; a key may come twice."""
     if chance.random() < 0.2:
+        if chance.random() < 0.5:
+            return list(zip(pair, ("100", "1"), strict=True))
         return [(key, str(chance.choice((0, 1, 100)))) for key in pair[: chance.choice((1, 2, 2))]]
     keys: Sequence[str] = list(definition.keys)
     found: list[tuple[str, str | None]] = []

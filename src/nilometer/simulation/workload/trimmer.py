@@ -42,12 +42,14 @@ class Trimmer(AdminProgram):
         offset = last + NEVER_WRITTEN if too_far else first + runtime.entropy.below(max(last - first, 0) + 1)
         if not too_far:
             self._retention.asked(str(partition), offset)
+        before = self._retention.members(str(partition))
         code = await self._delete(admin, partition, offset)
         if code is not ErrorCode.none:
             self.problems[code.name] += 1
         elif too_far:
             self.troubles.append(f"records of {partition} up to {offset} were deleted; its end was {last}")
         else:
+            self._retention.deleted(str(partition), offset, before)
             self.trimmed += 1
 
     @staticmethod
