@@ -18,6 +18,7 @@ from uuid import UUID
 from nilometer.client.admin.admin import Admin
 from nilometer.client.admin.descriptions import NewTopic
 from nilometer.client.consumer.consumer import Consumer
+from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartition
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime
@@ -149,8 +150,16 @@ class NameReuser(AdminProgram):
                 self._records += 1
                 value = f"{topic.number}-{self._records}"
                 partition = runtime.entropy.below(PARTITIONS)
+                await self._check_means(producer.client, topic)
                 told = await (await producer.send(NAME, value.encode(), partition=partition))
+                await self._check_means(producer.client, topic)
                 topic.acknowledged[partition, told.offset] = value
+
+    async def _check_means(self, client: Client, topic: Incarnation) -> None:
+        """A client writes and reads by the id that it knows: where it asked a broker that is behind, by an
+        earlier topic's, whose leaders and replicas may all be behind too. Raises KafkaError then."""
+        if (await client.topic(NAME, 10_000)).topic_id != topic.topic_id:
+            raise KafkaError(ErrorCode.inconsistent_topic_id, "another topic of the name")
 
     async def _purge(self, runtime: Runtime, admin: Admin, topic: Incarnation) -> None:
         """Delete records up to one in the middle, as a log start inside of a segment comes about."""
@@ -184,17 +193,38 @@ class NameReuser(AdminProgram):
             raise KafkaError(code, "deletion refused")
 
     async def _compare(self, runtime: Runtime, topic: Incarnation) -> None:
-        """Read the whole topic back. Raises KafkaError when it cannot be read now."""
-        seen = await self._read(runtime, topic)
+        """Read the whole topic back. Raises KafkaError when it cannot be read now.
+
+        Ends of partitions are asked for by name, and the leader that answers may still mean an earlier topic:
+        so a record counts as lost only when it is missed again and again.
+        """
+        missing = self._judge(topic, await self._read(runtime, topic))
+        for _ in range(LOOKS_MAX):
+            if not missing:
+                break
+            await asyncio.sleep(1)
+            try:
+                missing = self._judge(topic, await self._read(runtime, topic))
+            except KafkaError as problem:
+                self.problems[problem.code.name] += 1
+        for trouble in missing:
+            self._trouble(trouble)
+        self.compared += 1
+
+    def _judge(self, topic: Incarnation, seen: Mapping[tuple[int, int], str]) -> list[str]:
+        """Note what is wrong in ``seen``; return what is missing from it."""
+        missing: list[str] = []
         for (partition, offset), value in topic.acknowledged.items():
+            at = f"at {partition}/{offset}: {value} was acknowledged"
             found = seen.get((partition, offset))
-            if found != value and (found is not None or offset >= topic.deleted_to.get(partition, 0)):
-                what = f"has {found}" if found is not None else "has no record"
-                self._trouble(f"{self._told(topic)} {what} at {partition}/{offset}: {value} was acknowledged")
+            if found is None and offset >= topic.deleted_to.get(partition, 0):
+                missing.append(f"{self._told(topic)} has no record {at}")
+            elif found not in (None, value):
+                self._trouble(f"{self._told(topic)} has {found} {at}")
         for (partition, offset), value in seen.items():
             if not value.startswith(f"{topic.number}-"):
                 self._trouble(f"{self._told(topic)} has {value} of an earlier one at {partition}/{offset}")
-        self.compared += 1
+        return missing
 
     async def _read(self, runtime: Runtime, topic: Incarnation) -> Mapping[tuple[int, int], str]:
         """Value by partition and offset. Raises KafkaError where brokers that are behind show another one."""
