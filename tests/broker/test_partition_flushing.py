@@ -60,6 +60,9 @@ class Host:
     def log_failed(self, partition: Partition, reason: LogFenced) -> None:
         self.failed.append((partition, reason))
 
+    def invariant_broken(self, partition: Partition, broken: AssertionError) -> None:
+        raise broken
+
     def commit(self) -> None:
         """Flush all that want it."""
         wanting, self.wanting = self.wanting, []

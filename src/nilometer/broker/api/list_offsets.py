@@ -13,7 +13,7 @@ import logging
 
 from nilometer.broker.api.spec import ApiSpec, Request, spawn
 from nilometer.broker.connection import Reply
-from nilometer.broker.replicas.partition import MAX_TIMESTAMP
+from nilometer.broker.replicas.readable_partition import MAX_TIMESTAMP
 from nilometer.broker.services import Services
 from nilometer.storage import CorruptRecordFound
 from nilometer.wire.api_keys import ApiKey

@@ -12,17 +12,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol, assert_never
+from typing import TYPE_CHECKING, Protocol, assert_never
 
 from nilometer.broker.replicas.delayed_delete_records import DeleteOutcome, DeletionWaits
 from nilometer.broker.replicas.delayed_fetch import FetchWaiter
 from nilometer.broker.replicas.delayed_produce import DelayedProduce, ProduceOutcome, ProduceWait
 from nilometer.broker.replicas.delayed_request import DelayedRequest
+from nilometer.broker.replicas.readable_partition import ReadablePartition
 from nilometer.cluster.identifiers import TopicIdPartition
 from nilometer.cluster.partition import PartitionState
 from nilometer.replication import (
-    IN_AGREEMENT,
-    NO_EPOCH,
     AdvanceHighWatermark,
     AdvanceLogStart,
     AlterPartition,
@@ -30,7 +29,6 @@ from nilometer.replication import (
     AppendBatches,
     BackOff,
     EligibleBrokers,
-    EpochEnd,
     FetchAnswer,
     FetchVerdict,
     FollowerFetch,
@@ -44,45 +42,14 @@ from nilometer.replication import (
     StartEpoch,
     TruncateFully,
     TruncateTo,
-    fence,
 )
 from nilometer.replication.effects import Effect, Effects
-from nilometer.replication.epochs import diverging_epoch
-from nilometer.runtime import Clock
-from nilometer.storage import AppendInfo, AppendOrigin, Log, LogFenced, TimestampOffset
+from nilometer.storage import AppendInfo, AppendOrigin, Log, LogFenced
 from nilometer.wire.compression import Bytes
 from nilometer.wire.errors import ErrorCode, KafkaError
 
-MAX_TIMESTAMP = -3
-"""Asks for the record with the largest timestamp."""
-
-
-class PartitionHost(Protocol):
-    """What a partition needs of the broker around it."""
-
-    clock: Clock
-    is_live: Callable[[], bool]
-    """Whether this broker may lead: its session stands, and it is sure of that."""
-
-    def request_flush(self, partition: Partition) -> None:
-        """Have the log flushed soon, together with others."""
-        ...
-
-    def flushed(self, partition: Partition) -> None:
-        """Its log has been flushed: if it follows, it may fetch on."""
-        ...
-
-    def send_alter_partition(self, partition: Partition, request: AlterPartition) -> None: ...
-
-    def truncate_to(self, partition: Partition, offset: int) -> None: ...
-
-    def truncate_fully_and_start_at(self, partition: Partition, offset: int) -> None: ...
-
-    def log_failed(self, partition: Partition, reason: LogFenced) -> None: ...
-
-    def invariant_broken(self, partition: Partition, broken: AssertionError) -> None:
-        """Fence the replica: it has no role when this returns."""
-        ...
+if TYPE_CHECKING:
+    from nilometer.broker.replicas.partition_host import PartitionHost
 
 
 class CommitWait(Protocol):
@@ -93,8 +60,8 @@ class CommitWait(Protocol):
         ...
 
 
-class Partition:
-    """See the module. Knows its topic by name for people and by id for everything else."""
+class Partition(ReadablePartition):
+    """See the module."""
 
     def __init__(
         self,
@@ -105,11 +72,8 @@ class Partition:
         replica: Replica,
         host: PartitionHost,
     ) -> None:
-        self.topic = topic
-        self.key = key
+        super().__init__(topic, key, log, replica, host)
         self.state = state
-        self.log = log
-        self.replica = replica
         self._host = host
         self.fetch_waiters: dict[FetchWaiter, None] = {}
         self.on_role_changed: Callable[[], None] | None = None
@@ -122,26 +86,7 @@ class Partition:
         self._unflushed_records = 0
         self._is_seal_flush_asked = False
 
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.key.partition}"
-
     # ── roles ───────────────────────────────────────────────────────────────────────────────────
-    @property
-    def leader(self) -> LeaderRole:
-        """The role, if it is to lead. Raises KafkaError."""
-        role = self.replica.role
-        if not isinstance(role, LeaderRole) or not self._host.is_live():
-            raise KafkaError(ErrorCode.not_leader_or_follower, f"this broker does not lead {self}")
-        return role
-
-    @property
-    def is_led_here(self) -> bool:
-        return isinstance(self.replica.role, LeaderRole) and self._host.is_live()
-
-    @property
-    def leader_epoch(self) -> int:
-        return self.replica.leader_epoch
-
     def on_metadata(self, state: PartitionState, eligible: EligibleBrokers) -> None:
         """The metadata log has this state of the partition now."""
         epoch_before = self.replica.leader_epoch
@@ -336,30 +281,7 @@ class Partition:
         if isinstance(role, LeaderRole) and role.needs_tick:
             self._carry_out(role.on_tick(self._host.clock.monotonic_ms()))
 
-    # ── reading ─────────────────────────────────────────────────────────────────────────────────
-    def check_reader(self, current_leader_epoch: int) -> LeaderRole:
-        """The leader role, for a reader that believes in ``current_leader_epoch`` (-1: none).
-
-        Raises KafkaError.
-        """
-        leader = self.leader
-        if current_leader_epoch >= 0 and (error := fence(current_leader_epoch, leader.leader_epoch)):
-            raise KafkaError(
-                error, f"{self} is in leader epoch {leader.leader_epoch}, not {current_leader_epoch}"
-            )
-        return leader
-
-    def check_consumer(self, current_leader_epoch: int) -> LeaderRole | FollowerRole:
-        """The role, for a consumer that may read from a follower too (KIP-392). Raises KafkaError."""
-        role = self.replica.role
-        if not isinstance(role, FollowerRole) or not role.has_leader or not self._host.is_live():
-            return self.check_reader(current_leader_epoch)
-        if current_leader_epoch >= 0 and (error := fence(current_leader_epoch, role.leader_epoch)):
-            raise KafkaError(
-                error, f"{self} is in leader epoch {role.leader_epoch}, not {current_leader_epoch}"
-            )
-        return role
-
+    # ── followers that fetch ────────────────────────────────────────────────────────────────────
     def on_follower_fetch(
         self,
         replica_id: int,
@@ -394,52 +316,6 @@ class Partition:
         for waiter in list(self.fetch_waiters):
             if waiter.for_replica:
                 waiter.on_readable(self, 0)
-
-    def diverging_epoch(self, fetch_offset: int, last_fetched_epoch: int) -> EpochEnd | None:
-        """Where the log that a reader has read to ``fetch_offset`` parts from this one; None if
-        it does not.
-
-        Raises KafkaError: OFFSET_OUT_OF_RANGE for an epoch that has not been yet, or not in this log.
-        """
-        if last_fetched_epoch > self.leader_epoch:
-            raise KafkaError(
-                ErrorCode.offset_out_of_range,
-                f"{self} is in leader epoch {self.leader_epoch}; nothing was read in {last_fetched_epoch}",
-            )
-        found = diverging_epoch(self.log, fetch_offset, last_fetched_epoch)
-        if found.epoch == NO_EPOCH and found is not IN_AGREEMENT:
-            # A follower may not have a batch of the epoch in which its leader has written already.
-            raise KafkaError(
-                ErrorCode.offset_out_of_range,
-                f"{self} ends before the leader epoch {last_fetched_epoch} that was read in",
-            )
-        return None if found is IN_AGREEMENT else found
-
-    def readable_end(self, *, read_committed: bool) -> int:
-        """Consumers may read below this offset."""
-        high_watermark = self.replica.high_watermark
-        return self.log.last_stable_offset(high_watermark) if read_committed else high_watermark
-
-    def latest_offset(self, *, read_committed: bool) -> int:
-        """Raises KafkaError: OFFSET_NOT_AVAILABLE while "latest" could go backwards (KIP-207)."""
-        if not self.leader.is_latest_offset_available:
-            raise KafkaError(ErrorCode.offset_not_available, f"{self} has just changed its leader")
-        return self.readable_end(read_committed=read_committed)
-
-    def find_by_time(self, timestamp_ms: int, bound: int) -> TimestampOffset | None:
-        """The first record not older than ``timestamp_ms`` below ``bound``; -3: the one with the largest
-        timestamp.
-
-        May stall: run it aside.
-        """
-        if timestamp_ms == MAX_TIMESTAMP:
-            found = self.log.offset_of_max_timestamp()
-        else:
-            found = self.log.offset_for_timestamp(timestamp_ms)
-        return found if found is not None and found.offset < bound else None
-
-    def end_offset_for_leader_epoch(self, current: int, epoch: int) -> tuple[ErrorCode, EpochEnd]:
-        return self.leader.end_offset_for_leader_epoch(current, epoch)
 
     # ── upkeep ──────────────────────────────────────────────────────────────────────────────────
     def delete_records(self, offset: int, outcome: DeleteOutcome, request: DelayedRequest) -> None:

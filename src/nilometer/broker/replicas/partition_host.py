@@ -4,20 +4,48 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
 from nilometer.broker.replicas.checkpoint_writer import CheckpointWriter
 from nilometer.broker.replicas.group_commit import GroupCommit
 from nilometer.broker.replicas.isr_requests import IsrRequests
 from nilometer.broker.replicas.log_disposal import LogDisposal
 from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.readable_partition import Liveness
 from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.replicas.replica_fetchers import ReplicaFetchers
 from nilometer.replication import AlterPartition
-from nilometer.runtime import Runtime
+from nilometer.runtime import Clock, Runtime
 from nilometer.storage import LogFenced, Truncation
 from nilometer.storage.directories.log_manager import LogManager
 
 logger = logging.getLogger("nilometer.broker")
+
+
+class PartitionHost(Liveness, Protocol):
+    """What a partition needs of the broker around it."""
+
+    clock: Clock
+
+    def request_flush(self, partition: Partition) -> None:
+        """Have the log flushed soon, together with others."""
+        ...
+
+    def flushed(self, partition: Partition) -> None:
+        """Its log has been flushed: if it follows, it may fetch on."""
+        ...
+
+    def send_alter_partition(self, partition: Partition, request: AlterPartition) -> None: ...
+
+    def truncate_to(self, partition: Partition, offset: int) -> None: ...
+
+    def truncate_fully_and_start_at(self, partition: Partition, offset: int) -> None: ...
+
+    def log_failed(self, partition: Partition, reason: LogFenced) -> None: ...
+
+    def invariant_broken(self, partition: Partition, broken: AssertionError) -> None:
+        """Fence the replica: it has no role when this returns."""
+        ...
 
 
 class LocalPartitionHost:

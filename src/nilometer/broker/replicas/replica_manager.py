@@ -23,7 +23,8 @@ from nilometer.broker.replica_selection import RACK_AWARE_SELECTOR, preferred_re
 from nilometer.broker.replicas.hosted_logs import HostedLogs
 from nilometer.broker.replicas.log_disposal import LogDisposal
 from nilometer.broker.replicas.offline_replicas import OfflineReplicas
-from nilometer.broker.replicas.partition import Partition, PartitionHost
+from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.partition_host import PartitionHost
 from nilometer.broker.replicas.replica_failures import ReplicaFailures, ReplicaFenced
 from nilometer.broker.replicas.replica_fetchers import ReplicaFetchers
 from nilometer.broker.replicas.wanted_logs import WantedLog, wanted_by, wanted_of, wanted_on

@@ -1,0 +1,127 @@
+"""A partition as its readers see it: whether it may be read here, how far, and whose log it agrees with.
+
+Changes nothing. What is done to the partition, and who waits for it, is
+:class:`~nilometer.broker.replicas.partition.Partition`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from nilometer.cluster.identifiers import TopicIdPartition
+from nilometer.replication import IN_AGREEMENT, NO_EPOCH, EpochEnd, FollowerRole, LeaderRole, Replica, fence
+from nilometer.replication.epochs import diverging_epoch
+from nilometer.storage import Log, TimestampOffset
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+MAX_TIMESTAMP = -3
+"""Asks for the record with the largest timestamp."""
+
+
+class Liveness(Protocol):
+    is_live: Callable[[], bool]
+    """Whether this broker may lead: its session stands, and it is sure of that."""
+
+
+class ReadablePartition:
+    """Knows its topic by name for people and by id for everything else."""
+
+    def __init__(
+        self, topic: str, key: TopicIdPartition, log: Log, replica: Replica, liveness: Liveness
+    ) -> None:
+        self.topic = topic
+        self.key = key
+        self.log = log
+        self.replica = replica
+        self._liveness = liveness
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.key.partition}"
+
+    # ── roles ───────────────────────────────────────────────────────────────────────────────────
+    @property
+    def leader(self) -> LeaderRole:
+        """The role, if it is to lead. Raises KafkaError."""
+        role = self.replica.role
+        if not isinstance(role, LeaderRole) or not self._liveness.is_live():
+            raise KafkaError(ErrorCode.not_leader_or_follower, f"this broker does not lead {self}")
+        return role
+
+    @property
+    def is_led_here(self) -> bool:
+        return isinstance(self.replica.role, LeaderRole) and self._liveness.is_live()
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.replica.leader_epoch
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────
+    def check_reader(self, current_leader_epoch: int) -> LeaderRole:
+        """The leader role, for a reader that believes in ``current_leader_epoch`` (-1: none).
+
+        Raises KafkaError.
+        """
+        leader = self.leader
+        if current_leader_epoch >= 0 and (error := fence(current_leader_epoch, leader.leader_epoch)):
+            raise KafkaError(
+                error, f"{self} is in leader epoch {leader.leader_epoch}, not {current_leader_epoch}"
+            )
+        return leader
+
+    def check_consumer(self, current_leader_epoch: int) -> LeaderRole | FollowerRole:
+        """The role, for a consumer that may read from a follower too (KIP-392). Raises KafkaError."""
+        role = self.replica.role
+        if not isinstance(role, FollowerRole) or not role.has_leader or not self._liveness.is_live():
+            return self.check_reader(current_leader_epoch)
+        if current_leader_epoch >= 0 and (error := fence(current_leader_epoch, role.leader_epoch)):
+            raise KafkaError(
+                error, f"{self} is in leader epoch {role.leader_epoch}, not {current_leader_epoch}"
+            )
+        return role
+
+    def diverging_epoch(self, fetch_offset: int, last_fetched_epoch: int) -> EpochEnd | None:
+        """Where the log that a reader has read to ``fetch_offset`` parts from this one; None if
+        it does not.
+
+        Raises KafkaError: OFFSET_OUT_OF_RANGE for an epoch that has not been yet, or not in this log.
+        """
+        if last_fetched_epoch > self.leader_epoch:
+            raise KafkaError(
+                ErrorCode.offset_out_of_range,
+                f"{self} is in leader epoch {self.leader_epoch}; nothing was read in {last_fetched_epoch}",
+            )
+        found = diverging_epoch(self.log, fetch_offset, last_fetched_epoch)
+        if found.epoch == NO_EPOCH and found is not IN_AGREEMENT:
+            # A follower may not have a batch of the epoch in which its leader has written already.
+            raise KafkaError(
+                ErrorCode.offset_out_of_range,
+                f"{self} ends before the leader epoch {last_fetched_epoch} that was read in",
+            )
+        return None if found is IN_AGREEMENT else found
+
+    def readable_end(self, *, read_committed: bool) -> int:
+        """Consumers may read below this offset."""
+        high_watermark = self.replica.high_watermark
+        return self.log.last_stable_offset(high_watermark) if read_committed else high_watermark
+
+    def latest_offset(self, *, read_committed: bool) -> int:
+        """Raises KafkaError: OFFSET_NOT_AVAILABLE while "latest" could go backwards (KIP-207)."""
+        if not self.leader.is_latest_offset_available:
+            raise KafkaError(ErrorCode.offset_not_available, f"{self} has just changed its leader")
+        return self.readable_end(read_committed=read_committed)
+
+    def find_by_time(self, timestamp_ms: int, bound: int) -> TimestampOffset | None:
+        """The first record not older than ``timestamp_ms`` below ``bound``; -3: the one with the largest
+        timestamp.
+
+        May stall: run it aside.
+        """
+        if timestamp_ms == MAX_TIMESTAMP:
+            found = self.log.offset_of_max_timestamp()
+        else:
+            found = self.log.offset_for_timestamp(timestamp_ms)
+        return found if found is not None and found.offset < bound else None
+
+    def end_offset_for_leader_epoch(self, current: int, epoch: int) -> tuple[ErrorCode, EpochEnd]:
+        return self.leader.end_offset_for_leader_epoch(current, epoch)
