@@ -8,11 +8,14 @@ import signal
 import socket
 import struct
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from kazoo.protocol.serialization import Exists
 
 from nilometer.coordination import make_store
-from nilometer.coordination.connect_string import parse_connect_string
+from nilometer.coordination.connect_string import ConnectString, parse_connect_string
+from nilometer.coordination.zookeeper.ensemble import Disconnected
 from nilometer.coordination.zookeeper.kazoo_bridge import KazooBridge
 from nilometer.runtime import Runtime
 from support.zookeeper_server import ZooKeeperServer, running_ensemble
@@ -64,6 +67,28 @@ def test_servers_that_hang_and_die_are_left_and_named(caplog: pytest.LogCaptureF
     talk = [record for record in caplog.records if record.name.startswith(("kazoo", "nilometer"))]
     assert not [record.getMessage() for record in talk if record.name.startswith("kazoo")]
     assert len(talk) < 20, "\n".join(record.getMessage() for record in talk)
+
+
+def test_an_answer_that_was_not_asked_for_ends_one_connection_only(caplog: pytest.LogCaptureFixture) -> None:
+    """kazoo's thread ended with it, and a broker without a session waited for another one for ever."""
+
+    async def story(where: ConnectString) -> None:
+        bridge = KazooBridge(where, SESSION_TIMEOUT_MS, lambda: None, lambda: None)
+        await bridge.start(10)
+        session = bridge.session_id
+        kazoo: Any = bridge._client  # pyright: ignore[reportPrivateUsage]
+        kazoo._pending.append((Exists("/", None), kazoo.handler.async_result(), 1_000_000))
+        with pytest.raises(Disconnected):
+            await bridge.exists("/")
+        assert await bridge.exists("/zookeeper")
+        assert bridge.session_id == session
+        await bridge.stop()
+
+    with running_ensemble(1) as ensemble:
+        asyncio.run(story(ConnectString(tuple(ensemble.hosts.split(",")), "")))
+    assert [
+        line for line in caplog.messages if "cannot be understood" in line and "xids do not match" in line
+    ]
 
 
 def test_who_reaches_no_server_says_why() -> None:

@@ -67,6 +67,12 @@ def _translated(error: BaseException) -> Exception:
             return Disconnected(f"{type(error).__name__} {error}".strip())
 
 
+def _note_error(future: asyncio.Future[Any]) -> None:
+    """Whoever waited may have given up: that is no error of its own."""
+    if not future.cancelled():
+        future.exception()
+
+
 class KazooBridge:
     """An ``Ensemble`` of real servers. ``ensemble.py`` has the rules of its calls."""
 
@@ -199,6 +205,7 @@ class KazooBridge:
     async def _call(self, start: Callable[..., Any], *arguments: Any) -> Any:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
+        future.add_done_callback(_note_error)
 
         def settle(outcome: Any, error: BaseException | None) -> None:
             self._answers += 1

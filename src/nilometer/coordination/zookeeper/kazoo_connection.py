@@ -2,6 +2,7 @@
 
 - The timeout that a server granted, and which server is in use.
 - No server that is out of reach costs the whole session: there is time to try the others.
+- No answer that cannot be understood ends the thread: with it, the client would never connect again.
 - kazoo's own log lines (hundreds, while no server answers) are for debugging: the bridge says what counts.
 """
 
@@ -19,6 +20,9 @@ from typing import Any
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import Connect
+from kazoo.protocol.states import KeeperState
+
+logger = logging.getLogger(__name__)
 
 BOTH_WAYS = 2
 """SHUT_RDWR"""
@@ -65,6 +69,19 @@ class NotingConnection(ConnectionHandler):
         if connection is not None:
             with contextlib.suppress(OSError):  # it is being closed
                 connection.shutdown(BOTH_WAYS)
+
+    def _connect_attempt(self, host: str, hostip: str, port: int, retry: Any) -> Any:
+        try:
+            return super()._connect_attempt(host, hostip, port, retry)
+        except Exception as problem:
+            # An answer to another request than the one that waits first, for example. What was asked on
+            # this connection has an unknown outcome, as when it is lost.
+            logger.warning(
+                "ZooKeeper server %s answered what cannot be understood: %r; trying others",
+                self.trying,
+                problem,
+            )
+            self.client._session_callback(KeeperState.CONNECTING)
 
     def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
         found: list[tuple[str, str, int]] = super()._expand_client_hosts()
