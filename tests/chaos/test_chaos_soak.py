@@ -61,7 +61,7 @@ def _play(store: str, folder: Path, seed: int, minutes: float) -> None:
             run.administer(reuse, mover)
             schedule = Schedule(run, network, ensemble, disk, second)
             schedule.play(minutes)
-            run.tell(f"rounds: {schedule.counts}")
+            run.tell(f"rounds: {schedule.counts}, folders that failed under leaders: {schedule.outages_seen}")
         run.tell(f"{reuse.cycles} topics reused, {reuse.abandoned} names abandoned, {mover.moves} moves")
         assert reuse.cycles and mover.moves, "an administrator who did nothing proves nothing"
         print("\n".join(run.story[-6:]))

@@ -15,6 +15,7 @@ command that runs it again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import shutil
@@ -239,6 +240,23 @@ class ChaosRun:
         """Until others lead in its place."""
         eventually(lambda: self.leads_nothing(broker_id), f"others lead in place of {broker_id}", 20)
         self.tell(f"others lead in place of {broker_id}")
+
+    def wait_not_led_by(self, broker_id: int, partitions: Sequence[int]) -> None:
+        """Until the other brokers have seen each of these partitions without this leader, if not at one time:
+        replicas may be moved about meanwhile."""
+        left = set(partitions)
+
+        def is_seen() -> bool:
+            for other in self.cluster.running:
+                if other != broker_id:
+                    with contextlib.suppress(KafkaError):
+                        known = self.cluster.metadata_of(other, [TOPIC]).topics[TOPIC].partitions
+                        left.difference_update(one.partition for one in known if one.leader_id != broker_id)
+            return not left
+
+        if self.cluster.running != [broker_id]:
+            eventually(is_seen, f"broker {broker_id} stops leading {sorted(partitions)}", 60)
+            self.tell(f"broker {broker_id} leads none of {sorted(partitions)}")
 
     def followers(self, partition: int = 0) -> list[int]:
         leader = self.leader(partition)

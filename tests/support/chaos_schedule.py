@@ -38,6 +38,8 @@ class Schedule:
     second_disk: SmallDisk | None = None
     """Under the second folder of broker 3."""
     counts: dict[str, int] = field(default_factory=dict[str, int])
+    outages_seen: int = 0
+    """How often others led what was in a folder that had failed, before its broker was started again."""
 
     def play(self, minutes: float) -> None:
         """Rounds of faults until the time is over."""
@@ -186,11 +188,19 @@ class Schedule:
         self._fill(self.second_disk, SECOND_DISK_OF)
 
     def _fill(self, disk: SmallDisk, broker_id: int) -> None:
-        """One folder of a broker fails; what was in it comes back with the broker's next start."""
+        """One folder of a broker fails, and others lead what was in it; it comes back with the next start."""
         run = self.run
+        broker = run.cluster.brokers[broker_id]
+        if not broker.alive():
+            run.start(broker_id)
+        outages = broker.outages(disk.folder)
         disk.fill(DISK_LEFT_BYTES)
         run.tell(f"fills {disk.folder.name}")
         run.pass_time(run.chance.uniform(1.0, 6.0))
+        if broker.alive() and broker.outages(disk.folder) > outages:
+            lost = [one for one in range(run.partitions) if (disk.folder / f"{TOPIC}-{one}").is_dir()]
+            run.wait_not_led_by(broker_id, lost)
+            self.outages_seen += bool(lost)
         disk.heal()
         if run.cluster.brokers[broker_id].alive():
             run.kill(broker_id)

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from .ports import HOST, free_ports
 
-READY_TIMEOUT_S = 30.0
+READY_TIMEOUT_S = 120.0
+"""On a busy machine an interpreter alone may take half a minute to import its modules."""
 STOP_TIMEOUT_S = 20.0
 
 
@@ -81,6 +82,10 @@ class NilometerBroker:
     def output(self) -> str:
         """What all its lives printed so far."""
         return self._output_path.read_text() if self._output_path.exists() else ""
+
+    def outages(self, folder: Path) -> int:
+        """How often it has taken this one of its folders out of use."""
+        return self.output.count(f"The folder {folder} is taken out of use")
 
     @property
     def _output_path(self) -> Path:
