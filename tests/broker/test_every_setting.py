@@ -117,3 +117,17 @@ def test_features_that_are_not_here_can_only_be_left_off() -> None:
             key.parse(text)
         assert key.default is not None
         assert key.parse(key.format(key.default)) == key.default
+
+
+def test_that_logs_are_not_cleaned_yet_is_named() -> None:
+    of_topics = notices_at_start(BrokerConfig({"node.id": "1"}))
+    assert "cleanup.policy=compact" in of_topics[-1]
+    given = notices_at_start(BrokerConfig({"node.id": "1", "log.cleanup.policy": "delete,compact"}))
+    assert "log.cleanup.policy=compact" in given[0]
+
+
+def test_segments_of_the_internal_topic_have_the_limit_of_all_segments() -> None:
+    with pytest.raises(ConfigProblem, match=r"offsets\.topic\.segment\.bytes"):
+        BrokerConfig({"node.id": "1", "offsets.topic.segment.bytes": "1048575"})
+    least = BrokerConfig({"node.id": "1", "offsets.topic.segment.bytes": "1048576"})
+    TOPIC_CONFIG.key("segment.bytes").parse(str(least.integer("offsets.topic.segment.bytes")))

@@ -157,6 +157,14 @@ def test_an_override_without_a_value_is_wrong_use(shell: Shell) -> None:
     assert not shell.data_dir.exists()
 
 
+@pytest.mark.parametrize("key", ["node.id", "broker.id"])
+def test_an_id_is_not_overridden(shell: Shell, key: str) -> None:
+    up = shell.run("up", "--override", f"{key}=7")
+    assert up.returncode == 2
+    assert key in up.stderr
+    assert not shell.data_dir.exists()
+
+
 def test_no_cluster_is_said(shell: Shell) -> None:
     status = shell.run("status")
     assert status.returncode == 1

@@ -163,8 +163,10 @@ class BrokerConfig(Settings):
 
 def notices_at_start(config: BrokerConfig) -> list[str]:
     """What is accepted here and has no effect: settings that were given, and those of topics."""
-    topics = ", ".join(sorted(TOPIC_KEYS_WITHOUT_EFFECT))
-    given = ", ".join(config.without_effect)
+    topics = ", ".join(("cleanup.policy=compact", *sorted(TOPIC_KEYS_WITHOUT_EFFECT)))
+    is_compacted = "compact" in config.strings("log.cleanup.policy")
+    compacted = ("log.cleanup.policy=compact (logs are not cleaned yet)",) if is_compacted else ()
+    given = ", ".join((*compacted, *config.without_effect))
     return [
         *([f"Accepted, but without effect here: {given}"] if given else []),
         f"Accepted of topics, but without effect as long as logs are not compacted: {topics}",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from nilometer.config import ConfigKey, ConfigKind
 from nilometer.config.definition import ConfigValue
+from nilometer.storage.topic_config import SEGMENT_BYTES_MIN
 
 _INT, _LONG, _SHORT = ConfigKind.INT, ConfigKind.LONG, ConfigKind.SHORT
 _STRING, _LIST = ConfigKind.STRING, ConfigKind.LIST
@@ -197,8 +198,8 @@ OFFSETS_TOPIC = [
         "offsets.topic.segment.bytes",
         _INT,
         104_857_600,
-        "segment.bytes of __consumer_offsets.",
-        minimum=1,
+        "segment.bytes of __consumer_offsets, with its lower limit.",
+        minimum=SEGMENT_BYTES_MIN,
     ),
     _key(
         "offsets.topic.compression.codec",

@@ -82,6 +82,7 @@ def up(
 ) -> None:
     """Start a cluster on this machine: those of its brokers that are down."""
     settings = _parse_overrides(overrides)
+    _refuse_ids(settings)
     cluster = LocalCluster(data_dir)
     for number in range(max(brokers, len(cluster.broker_ids()))):
         cluster.configure(number + 1, host, port + number, _cluster_properties(brokers, coordination))
@@ -99,6 +100,13 @@ def up(
         click.echo(ready)
     else:
         _stay(cluster, started, ready)
+
+
+def _refuse_ids(settings: dict[str, str]) -> None:
+    """One id for several brokers, or one that the data folder does not know: nobody would find the broker."""
+    for key in ("node.id", "broker.id"):
+        if key in settings:
+            raise click.UsageError(f"--override {key} cannot be given: each broker's folder has its id")
 
 
 def _is_given(parameter: str) -> bool:
