@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from nilometer.broker.replicas.checkpoint_writer import CheckpointWriter
+from nilometer.broker.replicas.hosted_logs import HostedLogs
 from nilometer.broker.replicas.log_disposal import LogDisposal
 from nilometer.simulation.disk import VirtualDisk
 from nilometer.simulation.fault_kinds import Kind
@@ -52,6 +53,18 @@ def write_checkpoints_at_once(patch: Patch) -> None:
     patch.setattr(CheckpointWriter, "request", at_once)
 
 
+def take_over_earlier_logs(patch: Patch) -> None:
+    open_log = HostedLogs.open
+
+    def whose_ever_it_was(self: HostedLogs, image: Any, wanted: Any) -> Any:
+        log = self._manager.get(wanted.name)
+        if log is not None:
+            log.topic_id = wanted.topic_id
+        return open_log(self, image, wanted)
+
+    patch.setattr(HostedLogs, "open", whose_ever_it_was)
+
+
 FAULTS = (
     PlantedFault(
         name="believe-lines-of-earlier-topics",
@@ -72,5 +85,13 @@ FAULTS = (
         reuses_names=True,
         settings={"replica.high.watermark.checkpoint.interval.ms": "200"},
         pace=Pace(pause_share=0.2, pause_ms=(0.01, 3.0), sync_ms=(5.0, 40.0)),
+    ),
+    PlantedFault(
+        name="take-over-earlier-logs",
+        what="a log that an earlier topic left under its name counts as the new topic's",
+        plant=take_over_earlier_logs,
+        kinds=(Kind.CRASH,),
+        seeds=20,
+        reuses_names=True,
     ),
 )
