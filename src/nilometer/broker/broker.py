@@ -27,6 +27,7 @@ from nilometer.broker.control.controller_upkeep import ControllerUpkeep
 from nilometer.broker.control.internal_topics import InternalTopicGrowth, InternalTopics
 from nilometer.broker.control.membership import Membership, RegistrationRefused
 from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.control.patience import patiently
 from nilometer.broker.control.producer_ids import ProducerIds
 from nilometer.broker.control.secret_keeper import LOOK_EVERY_MS, SecretKeeper
 from nilometer.broker.fetching.fetch_session import FetchSessionCache
@@ -268,7 +269,7 @@ class Broker:
         failed = await runtime.disk.offload(lambda: logs.assign_cluster_id(store.cluster_id))
         self._on_directory_failures(failed)
         secrets = SecretKeeper(store, runtime)
-        await secrets.open()
+        await patiently(runtime.clock, config.session_timeout_ms, secrets.open)
         unproved = config.accepts_unproved_brokers
         peers = BrokerPeers(config.node_id, store.cluster_id, runtime, secrets, accept_unproved=unproved)
         self._metadata = metadata = MetadataLog(store)
@@ -322,7 +323,7 @@ class Broker:
             advertised_to_brokers=ranges(for_brokers=True),
         )
         self._dispatcher = RequestDispatcher(services, config.integer("max.connections"))
-        await metadata.catch_up()
+        await patiently(runtime.clock, config.session_timeout_ms, metadata.catch_up)
         await metadata.check_reaches(self._last_registration(logs))
         await self._settle_duplicates(logs, metadata)
         replicas.find_offline(metadata.image)

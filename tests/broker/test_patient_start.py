@@ -1,0 +1,54 @@
+"""A broker starts although the first answers of the coordination store fail."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from nilometer.broker.control.patience import PATIENCE_MS_MIN, patiently
+from nilometer.coordination.store import StoreRefused, StoreUnavailable
+from nilometer.runtime import Clock
+
+
+class StepClock(Clock):
+    """A second passes with each look."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+
+    def wall_ms(self) -> int:
+        return 0
+
+    def monotonic_ms(self) -> int:
+        self.now_ms += 1000
+        return self.now_ms
+
+
+class Store:
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+        self.asked = 0
+
+    async def ask(self) -> str:
+        self.asked += 1
+        if self.failures:
+            raise self.failures.pop(0)
+        return "answer"
+
+
+def test_what_fails_for_a_moment_is_asked_again() -> None:
+    store = Store(StoreUnavailable("ConnectionLoss"))
+    assert asyncio.run(patiently(StepClock(), 1500, store.ask)) == "answer"
+    assert store.asked == 2
+
+
+def test_a_store_that_stays_away_and_one_that_refuses_end_the_start() -> None:
+    away = Store(*[StoreUnavailable("ConnectionLoss")] * 100)
+    with pytest.raises(StoreUnavailable):
+        asyncio.run(patiently(StepClock(), 0, away.ask))
+    assert away.asked == PATIENCE_MS_MIN // 1000
+    refusing = Store(StoreRefused("another cluster's"))
+    with pytest.raises(StoreRefused):
+        asyncio.run(patiently(StepClock(), 0, refusing.ask))
+    assert refusing.asked == 1
