@@ -10,6 +10,11 @@ from typing import Any
 from nilometer.broker.replicas.checkpoint_writer import CheckpointWriter
 from nilometer.broker.replicas.hosted_logs import HostedLogs
 from nilometer.broker.replicas.log_disposal import LogDisposal
+from nilometer.broker.replicas.offline_replicas import OfflineReplicas
+from nilometer.cluster.controller import forfeits
+from nilometer.cluster.controller.partition_draft import PartitionDraft
+from nilometer.cluster.identifiers import BrokerId, PartitionEpoch, TopicIdPartition
+from nilometer.cluster.records import PartitionChanged
 from nilometer.simulation.disk import VirtualDisk
 from nilometer.simulation.fault_kinds import Kind
 from nilometer.simulation.offloaded_job import Pace
@@ -65,6 +70,27 @@ def take_over_earlier_logs(patch: Patch) -> None:
     patch.setattr(HostedLogs, "open", whose_ever_it_was)
 
 
+def keep_failed_folders_quiet(patch: Patch) -> None:
+    patch.setattr(OfflineReplicas, "add", lambda self, key, reason: self._reasons.setdefault(key, reason))
+    patch.setattr(OfflineReplicas, "on_image", lambda self, image: None)
+
+
+def keep_offline_replicas_in_sync(patch: Patch) -> None:
+    def in_place(draft: PartitionDraft, broker_id: BrokerId, key: TopicIdPartition) -> None:
+        """It is noted as offline, and that is all."""
+        state = draft.image.partition_by_id(*key)
+        if state is not None and broker_id not in state.offline:
+            record = PartitionChanged(
+                topic_id=key.topic_id,
+                partition=key.partition,
+                partition_epoch=PartitionEpoch(state.partition_epoch + 1),
+                offline=(*state.offline, broker_id),
+            )
+            draft._units.append((record,))
+
+    patch.setattr(forfeits, "_take_offline", in_place)
+
+
 FAULTS = (
     PlantedFault(
         name="believe-lines-of-earlier-topics",
@@ -93,5 +119,23 @@ FAULTS = (
         kinds=(Kind.CRASH,),
         seeds=20,
         reuses_names=True,
+    ),
+    PlantedFault(
+        name="keep-failed-folders-quiet",
+        what="a log directory that failed is not reported to the controller",
+        plant=keep_failed_folders_quiet,
+        kinds=(Kind.LOG_DIR_ERROR, Kind.LOG_DIR_FULL),
+        seeds=5,
+        folders=(2, 3),
+        mean_gap_s=8.0,
+    ),
+    PlantedFault(
+        name="keep-offline-replicas-in-sync",
+        what="a replica whose log directory failed keeps its place in the ISR, and its leadership",
+        plant=keep_offline_replicas_in_sync,
+        kinds=(Kind.LOG_DIR_ERROR, Kind.LOG_DIR_FULL),
+        seeds=5,
+        folders=(2, 3),
+        mean_gap_s=8.0,
     ),
 )

@@ -58,6 +58,8 @@ class PlantedFault:
     """Of the brokers, instead of what is drawn."""
     pace: Pace | None = None
     """Of the offloaded work; where given, instead of what is drawn."""
+    folders: tuple[int, ...] = (1,)
+    """How many log directories the brokers have."""
     flushes: bool | None = None
     """Whether every topic counts only what is flushed; where given, instead of what is drawn."""
 
@@ -87,6 +89,7 @@ class PlantedFault:
                 for writer in drawn.writers
                 if writer.topic == topics[0].name
             ),
+            folders=self.folders,
             churn=self.churn,
             moves=self.moves,
             rogue=self.rogue,

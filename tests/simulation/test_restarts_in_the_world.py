@@ -87,7 +87,7 @@ def test_leaders_of_old_do_not_take_office_again_while_the_log_is_read() -> None
                     await asyncio.sleep(0.5)
         await asyncio.sleep(5)
         replicas = [
-            disks.read_replica(node.host.disk, f"{node.folder}/t-0", node.id)
+            disks.read_replica(node.host.disk, node.places_of("t-0")[0], node.id)
             for node in cluster.nodes.values()
         ]
         there = [replica for replica in replicas if replica is not None]

@@ -18,7 +18,7 @@ told to come up; one that is retired is not started again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from nilometer.broker.broker import Broker, StartFailed
 from nilometer.broker.replicas.partition import Partition
@@ -41,12 +41,14 @@ POLL_S = 0.25
 class BrokerNode:
     """One broker of the cluster, over all its lives."""
 
-    def __init__(self, cluster: Cluster, broker_id: int, host: Host) -> None:
+    def __init__(self, cluster: Cluster, broker_id: int, host: Host, folder_count: int = 1) -> None:
         self.cluster = cluster
         self.id = broker_id
         self.name = f"broker-{broker_id}"
         self.host = host
         self.port = PORT + broker_id
+        self.folders = tuple(f"/data/{broker_id}{suffix}" for suffix in ("", "-b", "-c")[:folder_count])
+        """Its log directories."""
         self.wanted = False
         """Whether the supervisor is to keep it running."""
         self.leaving = False
@@ -61,9 +63,10 @@ class BrokerNode:
         """Why its processes ended when nobody had asked for it; None for one that ended without an error."""
         self._stop: asyncio.Event | None = None
 
-    @property
-    def folder(self) -> str:
-        return f"/data/{self.id}"
+    def places_of(self, partition: str) -> list[str]:
+        """Where on its disk it has a folder of that partition: in one of its log directories, or in none."""
+        paths = (f"{folder}/{partition}" for folder in self.folders)
+        return [path for path in paths if isinstance(self.host.disk.find(path), FolderNode)]
 
     @property
     def is_running(self) -> bool:
@@ -77,7 +80,7 @@ class BrokerNode:
     def settings(self) -> dict[str, str]:
         return {
             "listeners": f"PLAINTEXT://{self.host.name}:{self.port}",
-            "log.dirs": self.folder,
+            "log.dirs": ",".join(self.folders),
             "node.id": str(self.id),
             **self.cluster.settings,
         }
@@ -86,6 +89,21 @@ class BrokerNode:
     def image(self) -> ClusterImage | None:
         """The metadata as it has folded it, once it serves."""
         return self.broker.services.image if self.broker is not None and self.is_running else None
+
+    @property
+    def failed_folders(self) -> list[str]:
+        """The log directories that it has taken out of use until it is restarted, once it serves."""
+        logs = self.broker._logs if self.broker is not None and self.is_running else None
+        return (
+            [each.path for each in logs.directories if each.failure is not None] if logs is not None else []
+        )
+
+    @property
+    def needs_restart(self) -> bool:
+        """Whether it has taken replicas out of use until it is restarted."""
+        if self.broker is None or not self.is_running:
+            return False
+        return bool(self.failed_folders or self.broker.services.replicas.offline.by_topic())
 
     @property
     def partitions(self) -> list[Partition]:
@@ -121,11 +139,11 @@ class BrokerNode:
 
     @property
     def is_installed(self) -> bool:
-        return isinstance(self.host.disk.find(self.folder), FolderNode)
+        return all(isinstance(self.host.disk.find(folder), FolderNode) for folder in self.folders)
 
     async def install(self) -> None:
-        """Make its data folder."""
-        await self.host.start("set-up", lambda runtime: _make_folder(runtime, self.folder)).exited
+        """Make its data folders."""
+        await self.host.start("set-up", lambda runtime: _make_folders(runtime, self.folders)).exited
 
     def start(self) -> None:
         """Have it run, from now on and whenever it ends."""
@@ -148,6 +166,11 @@ class BrokerNode:
         if self._stop is not None:
             stop = self._stop
             self.cluster.world.loop.in_process(0.0, self.process, stop.set)
+
+    def restart(self) -> None:
+        """As an operator who restarts a running service: it stops in order, and is started again."""
+        if self._stop is not None and self.is_running and self.wanted:
+            self.cluster.world.loop.in_process(0.0, self.process, self._stop.set)
 
     def _launch(self) -> None:
         self.lives += 1
@@ -198,12 +221,14 @@ class Cluster:
         settings: Mapping[str, str] | None = None,
         pace: Pace = ATOMIC,
         ensemble: EnsemblePlan | None = None,
+        folders: Sequence[int] = (1,),
     ) -> None:
         """``pace``: of the offloaded work on the brokers' machines. ``ensemble``: ZooKeeper servers to be the
-        store, in place of a folder."""
+        store, in place of a folder. ``folders``: how many log directories each broker has, in turn."""
         self.world = world
         self.one_machine = one_machine
         self.pace = pace
+        self._folders = tuple(folders)
         self.settings = dict(settings or {})
         self.nodes: dict[int, BrokerNode] = {}
         """The members: who is to be there."""
@@ -242,7 +267,7 @@ class Cluster:
     def _new_node(self, broker_id: int) -> BrokerNode:
         host = self.world.host("machine" if self.one_machine else f"machine-{broker_id}")
         host.disk.pace = self.pace
-        return BrokerNode(self, broker_id, host)
+        return BrokerNode(self, broker_id, host, self._folders[(broker_id - 1) % len(self._folders)])
 
     def _enlist(self, node: BrokerNode) -> None:
         self.nodes[node.id] = self.known[node.id] = node
@@ -289,8 +314,9 @@ class Cluster:
             node.start()
 
 
-async def _make_folder(runtime: Runtime, folder: str) -> None:
+async def _make_folders(runtime: Runtime, folders: Iterable[str]) -> None:
     """Made and durable, as whoever installs a machine leaves it."""
-    runtime.disk.make_directories(folder)
-    for path in (folder, "/data", "/"):
+    for folder in folders:
+        runtime.disk.make_directories(folder)
+    for path in (*folders, "/data", "/"):
         runtime.disk.sync_directory(path)

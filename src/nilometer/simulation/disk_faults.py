@@ -30,6 +30,9 @@ nothing."""
 HEADER_SHARE = 0.5
 """How often the bit flips in the header, which is short, rather than in the records."""
 
+GROWS = frozenset({"create", "append", "mkdir", "link"})
+"""What needs room."""
+
 LED_SHARE = 0.8
 """How often the bit flips where clients read, rather than anywhere."""
 
@@ -42,10 +45,18 @@ class DiskTrouble:
         self._disk = disk
         self.active: dict[Fault, str] = {}
         """Fault to the name of the process that it hits ("" for all)."""
+        self.folders: dict[Fault, str] = {}
+        """Fault to the log directory that it hits."""
         disk.strike = self._before
         disk.aftermath = self._after
 
     def _before(self, process: DiskUser, verb: str, path: str) -> None:
+        for fault, folder in self.folders.items():
+            if path == folder or path.startswith(f"{folder}/"):
+                if fault.kind is Kind.LOG_DIR_ERROR:
+                    raise OSError(errno.EIO, "Input/output error", path)
+                if verb in GROWS:
+                    raise OSError(errno.ENOSPC, "No space left on device", path)
         for fault, name in self.active.items():
             if name and process.name != name:
                 continue
@@ -156,11 +167,12 @@ class Damage:
 
 def _synced_batches(node: BrokerNode, partition: str) -> list[tuple[str, int, bytes]]:
     """(path, position, bytes) of the batches that a loss of power would leave."""
-    folder = node.host.disk.find(f"{node.folder}/{partition}")
+    place = next(iter(node.places_of(partition)), "")
+    folder = node.host.disk.find(place)
     found: list[tuple[str, int, bytes]] = []
     for name, file in sorted(folder.entries.items()) if isinstance(folder, FolderNode) else ():
         if name.endswith(".log") and isinstance(file, FileNode) and not file.undo:
-            path = f"{node.folder}/{partition}/{name}"
+            path = f"{place}/{name}"
             whole = batches_with_positions(bytes(file.data[: file.durable_size]))
             found += [(path, position, batch.data) for position, batch in whole]
     return found

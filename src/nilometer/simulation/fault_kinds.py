@@ -32,6 +32,8 @@ class Kind(enum.Enum):
     SIGNAL = "signal"
     STORE_UNSURE = "store-unsure"
     CRASH_ALL = "crash-all"
+    LOG_DIR_ERROR = "log-dir-error"
+    LOG_DIR_FULL = "log-dir-full"
     ZOOKEEPER_CRASH = "zookeeper-crash"
     ZOOKEEPER_PAUSE = "zookeeper-pause"
     ZOOKEEPER_CUT = "zookeeper-cut"
@@ -50,6 +52,8 @@ ENSEMBLE_KINDS: frozenset[Kind] = frozenset(get_args(EnsembleKind))
 """What befalls a ZooKeeper ensemble; where the store is a folder they mean nothing."""
 FOLDER_KINDS = frozenset({Kind.STORE, Kind.STORE_STALL, Kind.SIGNAL, Kind.STORE_UNSURE})
 """What befalls a store that is a folder."""
+LOG_DIR_KINDS = frozenset({Kind.LOG_DIR_ERROR, Kind.LOG_DIR_FULL})
+"""What befalls one log directory of a broker, and so only some of its replicas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

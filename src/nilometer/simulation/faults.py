@@ -17,18 +17,23 @@ from nilometer.simulation.amid_work import wait_amid_work
 from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.disk_faults import Damage, DiskTrouble
 from nilometer.simulation.ensemble_faults import EnsembleTrouble
-from nilometer.simulation.fault_kinds import WITH_OTHER, EnsembleKind, Fault, Kind
+from nilometer.simulation.fault_kinds import LOG_DIR_KINDS, WITH_OTHER, EnsembleKind, Fault, Kind
 from nilometer.simulation.host_disk import HostDisk
 from nilometer.simulation.plan import Plan
 from nilometer.simulation.stores import ZooKeeperServers
 from nilometer.simulation.world import Host, Process
 
 LOOK_S = 0.5
+RESTART_LOOK_S = 5.0
 FINDS_WORK = frozenset({Kind.CRASH, Kind.POWER})
+FAILS_FOLDERS = LOG_DIR_KINDS | {Kind.DISK_ERROR, Kind.DISK_FULL}
+"""What takes folders of a broker out of use; one that has others goes on, and needs a restart behind it."""
 AMID_WORK_SHARE = 0.6
 """How often these faults wait for a moment between two disk calls of their broker's offloaded work …"""
 AMID_WORK_S = 2.0
 """… and how long at most."""
+LOSES = frozenset({Kind.POWER, Kind.DAMAGE})
+"""What takes records away from replicas."""
 UNREAD_S = 20.0
 """A bit that flipped makes place for the next one if nobody read it for so long."""
 
@@ -74,9 +79,9 @@ class FaultDriver:
         self._tasks.append(asyncio.create_task(self._watch_recovery()))
 
     async def heal(self) -> None:
-        """End every fault, and have everything run."""
+        """End every fault, but for log directories that fail, and have everything run."""
         await self._end_tasks()
-        self._world.trace.note("faults", "all is healed")
+        self._world.trace.note("faults", "all is healed, but for log directories")
         self._world.network.heal_all()
         for trouble in self._troubles.values():
             trouble.active.clear()
@@ -94,6 +99,19 @@ class FaultDriver:
                 node.process.resume()
             node.start()
         self._tasks = [asyncio.create_task(self._watch_recovery())]
+
+    @property
+    def failed_folders(self) -> list[str]:
+        """The log directories that fail at the moment, wherever their brokers stand."""
+        return [folder for trouble in self._troubles.values() for folder in trouble.folders.values()]
+
+    def heal_folders(self) -> None:
+        """No log directory fails any more; brokers that took some out of use are restarted."""
+        self._world.trace.note("faults", "all is healed")
+        for trouble in self._troubles.values():
+            trouble.folders.clear()
+        self._hit.clear()
+        self._tasks.append(asyncio.create_task(self._watch_folders()))
 
     async def stop(self) -> None:
         await self._end_tasks()
@@ -125,9 +143,14 @@ class FaultDriver:
             self.left_out += 1
             self._world.trace.note("faults", f"{fault} would break the promise: left out")
             return
+        if fault.kind in FAILS_FOLDERS and not self._may_fail_folders(self._node(fault)):
+            self.left_out += 1
+            return
         self._world.trace.note("faults", f"{fault} begins")
         self.played[fault.kind] += 1
         self._hit[fault] = self._node(fault)
+        if fault.kind in FAILS_FOLDERS and len(self._node(fault).folders) > 1:
+            self.damaged[self._node(fault).host.name] = self._node(fault).host
         self._begin(fault)
         await asyncio.sleep(fault.duration_s)
         self._world.trace.note("faults", f"{fault} ends")
@@ -174,6 +197,8 @@ class FaultDriver:
             case Kind.DISK_FULL:
                 disk = self._node(fault).host.disk
                 disk.capacity = disk.used + int(20_000 * fault.size)
+            case Kind.LOG_DIR_ERROR | Kind.LOG_DIR_FULL:
+                self._fail_folder(self._node(fault), fault)
             case Kind.CLOCK:
                 clock = self._node(fault).host.clock
                 clock.skew_ms = int((fault.size - 0.5) * 7_200_000)
@@ -237,6 +262,10 @@ class FaultDriver:
                     network.slow(*link, 0.0)
             case Kind.DISK_ERROR:
                 self._trouble(self._node(fault).host.disk).active.pop(fault, None)
+                self._restart_where_folders_failed(self._node(fault).host)
+            case Kind.LOG_DIR_ERROR | Kind.LOG_DIR_FULL:
+                self._trouble(self._node(fault).host.disk).folders.pop(fault, None)
+                self._restart_where_folders_failed(self._node(fault).host)
             case Kind.STORE | Kind.STORE_UNSURE:
                 self._trouble(self._cluster.store_disk).active.pop(fault, None)
             case Kind.LOSS:
@@ -245,6 +274,7 @@ class FaultDriver:
                 self._cluster.store_disk.signal_ms = self._signal_ms
             case Kind.DISK_FULL:
                 self._node(fault).host.disk.capacity = 1 << 40
+                self._restart_where_folders_failed(self._node(fault).host)
             case Kind.CLIENT_CRASH:
                 client = self._client(fault)
                 if client.process is not None and not client.process.alive:
@@ -305,6 +335,12 @@ class FaultDriver:
         machines = {**self.damaged, host.name: host} | ({} if rotten is None else {rotten.name: rotten})
         return len(machines) <= self._plan.machines_lost_max or self._cluster.one_machine
 
+    def _may_fail_folders(self, node: BrokerNode) -> bool:
+        """A replica whose folder failed is trusted no more, as after a loss of power: where power is lost or
+        bits flip, both count together."""
+        single = len(node.folders) == 1
+        return single or not LOSES & set(self._plan.kinds) or self._may_lose_power(node.host)
+
     def _may_rot(self, host: Host) -> bool:
         """Damage at rest takes a replica's word away as a loss of power does: one of the two at a time."""
         self._damage.undo(UNREAD_S)
@@ -314,7 +350,31 @@ class FaultDriver:
         """A damaged machine counts again once its brokers are in sync in everything they have."""
         while True:
             for name, host in list(self.damaged.items()):
-                if host.up and all(node.is_in_sync() for node in self._cluster.nodes_on(host)):
+                if host.up and all(self._has_caught_up(node) for node in self._cluster.nodes_on(host)):
                     self._world.trace.note("faults", f"{name} has caught up")
                     del self.damaged[name]
             await asyncio.sleep(LOOK_S)
+
+    # ---- log directories
+
+    def _fail_folder(self, node: BrokerNode, fault: Fault) -> None:
+        folder = node.folders[int(fault.size * len(node.folders))]
+        self._world.trace.note("faults", f"{folder} of {node.name} fails")
+        self._trouble(node.host.disk).folders[fault] = folder
+
+    def _restart_where_folders_failed(self, host: Host) -> None:
+        for node in self._cluster.nodes_on(host):
+            if node.needs_restart:
+                self._world.trace.note("faults", f"{node.name} is restarted: {node.failed_folders} failed")
+                node.restart()
+
+    def _has_caught_up(self, node: BrokerNode) -> bool:
+        fails = any(self._hit.get(fault) is node for fault in self._hit if fault.kind in FAILS_FOLDERS)
+        return node.is_in_sync() and not fails and not node.needs_restart
+
+    async def _watch_folders(self) -> None:
+        """As an operator who restarts what reports folders out of use: also those noticed late."""
+        while True:
+            for host in self._cluster.machines:
+                self._restart_where_folders_failed(host)
+            await asyncio.sleep(RESTART_LOOK_S)

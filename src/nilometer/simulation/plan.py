@@ -14,7 +14,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from nilometer.simulation.ensemble_plan import ZOOKEEPER, draw_store, kinds_for
-from nilometer.simulation.fault_kinds import ENSEMBLE_KINDS, FOLDER_KINDS, WITH_OTHER, Fault, Kind
+from nilometer.simulation.fault_kinds import (
+    ENSEMBLE_KINDS,
+    FOLDER_KINDS,
+    LOG_DIR_KINDS,
+    WITH_OTHER,
+    Fault,
+    Kind,
+)
 from nilometer.simulation.offloaded_job import ATOMIC, Pace
 from nilometer.simulation.stores import EnsemblePlan
 from nilometer.simulation.workload.members import CLASSIC, CONSUMER, GroupPlan
@@ -24,6 +31,10 @@ from nilometer.simulation.workload.producers import WriterPlan
 NEEDS_SEVERAL_MACHINES = frozenset({Kind.ISOLATE})
 CRASH_ALL_SHARE = 0.15
 """How many seeds kill all brokers at once, besides what else they do."""
+LOG_DIRS_SHARE = 0.4
+"""How many seeds have brokers with several log directories …"""
+LOG_DIR_FAULTS_SHARE = 0.6
+"""… and in how many of these single ones fail or are full, besides what else happens."""
 HURT_SHARE = 0.85
 """How much of a run the faults have; the rest is for healing and reading."""
 
@@ -67,6 +78,8 @@ class Plan:
     kinds: tuple[Kind, ...]
     faults: tuple[Fault, ...]
     settings: dict[str, str] = field(default_factory=dict[str, str])
+    folders: tuple[int, ...] = (1,)
+    """How many log directories the brokers have, in turn."""
     topics: tuple[TopicPlan, ...] = ()
     writers: tuple[WriterPlan, ...] = ()
     churn: bool = False
@@ -130,6 +143,9 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: 
         chosen = kinds_for(store_chance, chosen)
     if wanted is None and random.Random(f"{seed}/crash-all").random() < CRASH_ALL_SHARE:
         chosen = (*chosen, Kind.CRASH_ALL)
+    folders = _folders(random.Random(f"{seed}/log-dirs"), bool(LOG_DIR_KINDS & set(chosen)))
+    if wanted is None and folders != (1,):
+        chosen = (*chosen, *_log_dir_kinds(random.Random(f"{seed}/log-dir-faults")))
     if one_machine:
         chosen = tuple(kind for kind in chosen if kind not in NEEDS_SEVERAL_MACHINES)
     topics = _topics(chance, one_machine, frozenset(chosen))
@@ -144,6 +160,7 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: 
         brokers=brokers,
         one_machine=one_machine,
         kinds=chosen,
+        folders=folders,
         faults=schedule(random.Random(f"{seed}/faults"), chosen, minutes * 60 * HURT_SHARE, machines),
         settings=_settings(chance) | (group.settings if group is not None else {}),
         topics=topics,
@@ -166,10 +183,31 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: 
 
 def _kinds(chance: random.Random, one_machine: bool) -> tuple[Kind, ...]:
     count = chance.choice((1, 2, 3, 3, 4, 5, 7))
-    spared = {Kind.CRASH_ALL} | ENSEMBLE_KINDS | (NEEDS_SEVERAL_MACHINES if one_machine else frozenset())
+    spared = (
+        {Kind.CRASH_ALL}
+        | LOG_DIR_KINDS
+        | ENSEMBLE_KINDS
+        | (NEEDS_SEVERAL_MACHINES if one_machine else frozenset())
+    )
     pool = [kind for kind in Kind if kind not in spared]
     drawn = chance.sample(pool, count)
     return tuple(kind for kind in Kind if kind in drawn)
+
+
+def _folders(chance: random.Random, must_be_several: bool) -> tuple[int, ...]:
+    if must_be_several:
+        return tuple(chance.choice((2, 3)) for _ in range(5))
+    if chance.random() >= LOG_DIRS_SHARE:
+        return (1,)
+    return tuple(chance.choice((1, 2, 2, 3)) for _ in range(5))
+
+
+def _log_dir_kinds(chance: random.Random) -> tuple[Kind, ...]:
+    if chance.random() >= LOG_DIR_FAULTS_SHARE:
+        return ()
+    return chance.choice(
+        ((Kind.LOG_DIR_ERROR,), (Kind.LOG_DIR_FULL,), (Kind.LOG_DIR_ERROR, Kind.LOG_DIR_FULL))
+    )
 
 
 def _topics(chance: random.Random, one_machine: bool, kinds: frozenset[Kind]) -> tuple[TopicPlan, ...]:
@@ -291,7 +329,7 @@ def schedule(
     while True:
         at_s += chance.expovariate(1 / mean_gap_s)
         if at_s >= until_s:
-            return tuple(faults)
+            return _last_until_healed(faults, until_s)
         kind = chance.choice(kinds)
         target, other = chance.sample(range(max(machines, 3) + 1), 2)
         if kind not in WITH_OTHER and target == 0:
@@ -309,3 +347,9 @@ def schedule(
                 size=chance.random(),
             )
         )
+
+
+def _last_until_healed(faults: list[Fault], until_s: float) -> tuple[Fault, ...]:
+    """The last log directory that fails does so until all else is healed: what follows from it is judged."""
+    last = max((fault.number for fault in faults if fault.kind in LOG_DIR_KINDS), default=None)
+    return tuple(replace(fault, duration_s=until_s) if fault.number == last else fault for fault in faults)

@@ -19,7 +19,7 @@ from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.cluster.topic import GROUP_METADATA_TOPIC
 from nilometer.coordination import BrokerIdInUse
 from nilometer.runtime import Runtime
-from nilometer.simulation.checkers import disks, metadata
+from nilometer.simulation.checkers import disks, failed_folders, metadata
 from nilometer.simulation.checkers.beliefs import Beliefs
 from nilometer.simulation.checkers.bounds import Bounds
 from nilometer.simulation.checkers.convergence import group_unwell, unwell
@@ -30,7 +30,7 @@ from nilometer.simulation.checkers.long_history import LongHistory
 from nilometer.simulation.checkers.retention import Policy, Retention
 from nilometer.simulation.checkers.services import Services
 from nilometer.simulation.cluster import Cluster
-from nilometer.simulation.fault_kinds import ENSEMBLE_KINDS, FOLDER_KINDS, Kind
+from nilometer.simulation.fault_kinds import ENSEMBLE_KINDS, FOLDER_KINDS, LOG_DIR_KINDS, Kind
 from nilometer.simulation.faults import FaultDriver
 from nilometer.simulation.loop import Deadlock, Livelock
 from nilometer.simulation.plan import Plan, TopicPlan
@@ -59,7 +59,9 @@ LOOKS_BETWEEN_BOUNDS = 20
 """Every five seconds: a leak only grows."""
 FINDINGS_SHOWN = 10
 LAST_READER = "last"
-STORE_KINDS = FOLDER_KINDS - {Kind.SIGNAL} | ENSEMBLE_KINDS | {Kind.DISK_ERROR, Kind.DISK_FULL}
+STORE_KINDS = (
+    FOLDER_KINDS - {Kind.SIGNAL} | ENSEMBLE_KINDS | LOG_DIR_KINDS | {Kind.DISK_ERROR, Kind.DISK_FULL}
+)
 
 
 def run(
@@ -109,6 +111,7 @@ class _Run:
             settings=plan.settings,
             pace=plan.pace,
             ensemble=plan.ensemble,
+            folders=plan.folders,
         )
         self._clients = world.host("clients")
         self._beliefs = Beliefs(self._cluster)
@@ -183,6 +186,10 @@ class _Run:
         if self._membership is not None:
             self._membership.stop()
         await self._driver.heal()
+        if self._driver.failed_folders:
+            await self._until(lambda: not failed_folders.unwell(self._cluster), CONVERGENCE_S)
+            self._verdict.find(Exit.NO_CONVERGENCE, failed_folders.unwell(self._cluster))
+        self._driver.heal_folders()
         for member in self._members:
             member.calm_down()
             if member.process is None or not member.process.alive:

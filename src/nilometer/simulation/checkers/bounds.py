@@ -159,8 +159,8 @@ def _tickets(partition: Partition) -> int:
 
 
 def _files(node: BrokerNode, named: str = "") -> int:
-    folder = node.host.disk.find(node.folder)
-    return _count(folder, named) if isinstance(folder, FolderNode) else 0
+    folders = (node.host.disk.find(path) for path in node.folders)
+    return sum(_count(folder, named) for folder in folders if isinstance(folder, FolderNode))
 
 
 def _count(folder: FolderNode, named: str) -> int:

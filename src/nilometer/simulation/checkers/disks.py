@@ -150,11 +150,15 @@ def compare_cluster(cluster: Cluster, partitions: Iterable[TopicPartition]) -> l
         state = image.partition(*partition)
         assigned = [cluster.nodes[broker_id] for broker_id in (state.replicas if state else ())]
         replicas = [
-            read_replica(node.host.disk, f"{node.folder}/{name}", node.id, _log_start(node, name))
+            read_replica(node.host.disk, place, node.id, _log_start(node, name))
             for node in assigned
+            for place in node.places_of(name)
         ]
         there = [replica for replica in replicas if replica is not None]
-        if len(there) != len(replicas) or not there:
-            wrong.append(f"{name} is missing on a broker")
+        if (
+            sorted(replica.broker_id for replica in there) != sorted(node.id for node in assigned)
+            or not there
+        ):
+            wrong.append(f"{name} is missing on a broker, or there in two of its log directories")
         wrong += compare(name, there)
     return wrong

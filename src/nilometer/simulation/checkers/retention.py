@@ -182,7 +182,7 @@ def _largest_timestamp(batch: StoredBatch) -> int:
 
 
 def _segments(node: BrokerNode, name: Partition) -> list[tuple[str, bytes]]:
-    folder = node.host.disk.find(f"{node.folder}/{name}")
+    folder = next(map(node.host.disk.find, node.places_of(name)), None)
     entries = sorted(folder.entries.items()) if isinstance(folder, FolderNode) else []
     return [
         (file, bytes(found.data))

@@ -1,0 +1,39 @@
+"""What must happen to replicas whose log directory failed, while their broker goes on with its other ones.
+
+Looked at while nothing but log directories is broken: each such replica must have lost the leadership and its
+place in the ISR, unless nobody else is in it. Where replicas lie is read off the virtual disks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nilometer.cluster.identifiers import BrokerId
+from nilometer.simulation.cluster import BrokerNode, Cluster
+
+
+def unwell(cluster: Cluster) -> list[str]:
+    """Who does not serve although it has a folder in use, and failed replicas that still have their place."""
+    down = [
+        f"failed folder: {node.name} does not serve, although other folders of it are in order"
+        for node in cluster.nodes.values()
+        if len(node.folders) > 1 and not node.is_serving
+    ]
+    return down or [problem for node in cluster.nodes.values() for problem in _still_trusted(cluster, node)]
+
+
+def _still_trusted(cluster: Cluster, node: BrokerNode) -> Iterator[str]:
+    image, failed = cluster.newest_image, tuple(node.failed_folders)
+    if image is None or not failed:
+        return
+    for key, state in image.partitions_on(BrokerId(node.id)):
+        topic = image.topic_by_id(key.topic_id)
+        places = node.places_of(f"{topic.name}-{key.partition}") if topic is not None else []
+        if not places or not all(
+            place.startswith(tuple(f"{folder}/" for folder in failed)) for place in places
+        ):
+            continue
+        if state.leader == node.id:
+            yield f"failed folder: {key} is led by {node.id}, whose log of it lies in one of {failed}"
+        elif node.id in state.isr and len(state.isr) > 1:
+            yield f"failed folder: {node.id}, whose log of {key} failed, is in the ISR {state.isr}"

@@ -1,0 +1,81 @@
+"""Brokers with several log directories, of which single ones fail, fill and come back with a restart."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from nilometer.client.admin.admin import Admin
+from nilometer.client.admin.descriptions import NewTopic
+from nilometer.runtime import Runtime
+from nilometer.simulation.checkers import failed_folders
+from nilometer.simulation.cluster import Cluster
+from nilometer.simulation.fault_kinds import LOG_DIR_KINDS, Fault, Kind
+from nilometer.simulation.faults import FaultDriver
+from nilometer.simulation.plan import Plan, draw
+from nilometer.simulation.run import Exit, run
+from nilometer.simulation.world import World
+
+MINUTES = 0.3
+
+
+@pytest.mark.parametrize(("kind", "seed"), [(Kind.LOG_DIR_ERROR, 1), (Kind.LOG_DIR_FULL, 2)])
+def test_log_directories_that_fail_are_survived(kind: Kind, seed: int) -> None:
+    verdict = run(draw(seed, MINUTES, [kind]))
+    assert verdict.findings == [], (
+        f"nilometer simulate --seed {seed} --minutes {MINUTES} --faults {kind.value}"
+    )
+    assert verdict.exit is Exit.CLEAN
+    assert verdict.faults[kind] > 0
+
+
+def test_the_last_log_directory_that_fails_does_so_until_all_else_is_healed() -> None:
+    for seed in range(20):
+        plan = draw(seed, 1.0, LOG_DIR_KINDS | {Kind.CRASH})
+        failing = [fault for fault in plan.faults if fault.kind in LOG_DIR_KINDS]
+        assert min(plan.folders) > 1
+        assert not failing or failing[-1].at_s + failing[-1].duration_s > plan.hurt_s
+
+
+def test_leadership_moves_from_one_folder_that_fails_and_stays_with_the_others() -> None:
+    fault = Fault(number=0, at_s=0.5, kind=Kind.LOG_DIR_ERROR, target=1, other=2, duration_s=20.0, size=0.9)
+
+    async def story(world: World) -> None:
+        cluster = Cluster(world, folders=(2,))
+        await cluster.set_up()
+
+        async def create(runtime: Runtime) -> None:
+            async with Admin(runtime, {"bootstrap.servers": cluster.bootstrap_servers}) as admin:
+                await admin.create_topic(NewTopic("t", 6, 3))
+
+        await world.host("clients").start("admin", create).exited
+        node = cluster.nodes[1]
+        assert {place.rpartition("/")[0] for name in range(6) for place in node.places_of(f"t-{name}")} == {
+            "/data/1",
+            "/data/1-b",
+        }
+        driver = FaultDriver(cluster, [], plan_of(fault))
+        driver.start()
+        await asyncio.sleep(15)
+        assert node.failed_folders == ["/data/1-b"]
+        assert failed_folders.unwell(cluster) == []
+        image = cluster.newest_image
+        assert image is not None
+        led = {key.partition for key, state in image.partitions() if state.leader == 1}
+        assert led, "the other folder is in order"
+        assert all(node.places_of(f"t-{index}") == [f"/data/1/t-{index}"] for index in led)
+        await driver.heal()
+        driver.heal_folders()
+        while not all(each.is_in_sync() for each in cluster.nodes.values()) or node.failed_folders:  # noqa: ASYNC110
+            await asyncio.sleep(0.5)
+        await driver.stop()
+
+    world = World(4)
+    world.run(story)
+    assert world.failures == []
+
+
+def plan_of(fault: Fault) -> Plan:
+    return replace(draw(0, 1.0, [Kind.RESET]), faults=(fault,), kinds=(fault.kind,), folders=(2,))
