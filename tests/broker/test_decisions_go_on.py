@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 import random
 from collections.abc import Coroutine
 from typing import Any, cast
@@ -112,6 +114,30 @@ def test_a_requester_that_is_gone_ends_no_decision() -> None:
         await office.tasks.stop()
 
     asyncio.run(play())
+
+
+def test_a_decision_that_fails_when_its_requester_is_gone_is_reported_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    unheard: list[object] = []
+
+    async def play() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+        office = Office()
+        await office.begin()
+        office.store.next_append_is_unknown = True
+        asking = asyncio.create_task(office.allocate(2))
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait([asking])
+        await asyncio.sleep(0.01)
+        await office.tasks.stop()
+
+    asyncio.run(play())
+    gc.collect()
+    assert "A decision whose requester is gone came to nothing: no server is in reach" in caplog.text
+    assert not unheard, "a task's exception was never retrieved"
 
 
 def test_a_decision_overtaken_by_an_append_of_unknown_outcome_is_made_again() -> None:

@@ -23,7 +23,7 @@ from nilometer.cluster.entries import Entry, Office, decode_entry, encode_entry,
 from nilometer.cluster.identifiers import BrokerId, EntryNumber, Incarnation
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.partition import BrokenInvariant
-from nilometer.coordination.store import CoordinationStore, OutcomeUnknown, SessionLost
+from nilometer.coordination.store import CoordinationError, CoordinationStore, OutcomeUnknown, SessionLost
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 R = TypeVar("R")
@@ -73,7 +73,12 @@ class Controller:
 
         Raises KafkaError: NOT_CONTROLLER when this broker is not, or no longer, in office.
         """
-        return await asyncio.shield(self._tasks.spawn(self._decide(decide)))
+        deciding = self._tasks.spawn(self._decide(decide))
+        try:
+            return await asyncio.shield(deciding)
+        except asyncio.CancelledError:
+            deciding.add_done_callback(_report_unheard)
+            raise
 
     async def _decide(self, decide: Callable[[ClusterImage], Decision[R]]) -> R:
         async with self._deciding:
@@ -146,3 +151,13 @@ class Controller:
             raise KafkaError(
                 ErrorCode.not_controller, f"the controller is broker {self.office.controller_id}"
             )
+
+
+def _report_unheard(deciding: asyncio.Task[object]) -> None:
+    """The outcome of a decision whose requester is gone."""
+    if deciding.cancelled() or (error := deciding.exception()) is None:
+        return
+    if isinstance(error, KafkaError | CoordinationError):
+        logger.info("A decision whose requester is gone came to nothing: %s", error)
+    else:
+        logger.error("A decision whose requester is gone failed", exc_info=error)
