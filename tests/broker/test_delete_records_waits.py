@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -28,7 +29,9 @@ LONG_MS = 60_000
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NilometerCluster]:
     # A broker that is stopped stays live and in sync for longer than any test here takes.
     overrides = {"zookeeper.session.timeout.ms": "60000", "replica.lag.time.max.ms": "60000"}
-    with NilometerCluster(tmp_path_factory.mktemp("deleting"), 3, overrides) as cluster:
+    with closing(NilometerCluster(tmp_path_factory.mktemp("deleting"), 3, overrides)) as cluster:
+        cluster.start(LEADER)  # the first to come is the controller: the one that is stopped must not be it
+        cluster.start()
         yield cluster
 
 
