@@ -50,6 +50,26 @@ def test_two_jobs_and_the_loop_take_turns() -> None:
     assert world.failures == []
 
 
+def test_replacements_of_one_file_that_take_turns_all_succeed() -> None:
+    contents = [b"a" * 5_000, b"b" * 5_000]
+
+    async def main(runtime: Runtime) -> None:
+        disk = runtime.disk
+        disk.make_directories("/folder")
+        await asyncio.gather(
+            *(disk.offload(lambda data=data: disk.replace_file("/folder/file", data)) for data in contents)
+        )
+        assert disk.list_directory("/folder") == ["file"]
+
+    async def story(world: World) -> None:
+        assert await world.host("a").start("p", main).exited is None
+        assert _content(world, "/folder/file") in contents
+
+    world = _world()
+    world.run(story)
+    assert world.failures == []
+
+
 def test_work_is_atomic_but_for_fsyncs_where_no_pause_is_drawn() -> None:
     async def main(runtime: Runtime) -> None:
         file = runtime.disk.open("/lines", create=True)
