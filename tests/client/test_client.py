@@ -12,6 +12,7 @@ from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import BrokerNode, TopicPartition
 from nilometer.client.network.connection import ConnectionLost
 from nilometer.client.network.connection_pool import FETCH_CHANNEL
+from nilometer.client.network.metadata_exchange import metadata_request
 from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
@@ -120,6 +121,25 @@ async def test_retry_refreshes_stale_metadata_and_finds_the_new_leader() -> None
 
             assert (await client.retry(attempt, 10_000)).cluster_id == "c"
             assert client.metadata.leader_epoch(partition) == 1
+
+
+async def test_leader_that_does_not_know_of_its_successor_is_not_asked_for_ever() -> None:
+    """A broker that is cut off from the others keeps naming itself, and is the least busy one: KIP-320."""
+    async with ScriptedBroker(1) as cut_off, ScriptedBroker(2) as two:
+        cut_off.peers = two.peers = [cut_off, two]
+        cut_off.topics = {"t": [(1, 0)]}
+        two.topics = {"t": [(2, 1)]}
+        for broker in (cut_off, two):
+            broker.handlers[ApiKey.FIND_COORDINATOR] = lambda _request, codec: codec.response()
+        async with client_of(cut_off.address) as client:
+            await client.send_to(1, ApiKey.METADATA, lambda codec: metadata_request(codec, ["t"]))
+            client.watch_topics(["t"])
+            for _ in range(2):
+                await client.refresh()
+            assert client.metadata.leader(TopicPartition("t", 0)) == BrokerNode(2, two.host, two.port)
+            for _ in range(2):
+                await client.send_to_any(ApiKey.FIND_COORDINATOR, ask)
+            assert (cut_off.count(ApiKey.FIND_COORDINATOR), two.count(ApiKey.FIND_COORDINATOR)) == (1, 1)
 
 
 async def test_retry_ends_with_the_time_and_says_what_was_last() -> None:

@@ -8,6 +8,8 @@ Invariants:
 
 - A refresh of the metadata that was asked for begins after the asking: what it brings is news.
 - Metadata is refreshed at most once per ``retry.backoff.ms``, however often it is asked for.
+- Who leads and who coordinates is asked of another broker each time: a broker that is cut off from the others
+  answers with what it knew before, and is the least busy of all because nobody is served there.
 - Pauses between attempts follow ``retry.backoff.ms``; no attempt goes on past its deadline.
 """
 
@@ -57,6 +59,9 @@ STALE_METADATA = frozenset(
 )
 """Errors after which fresh metadata may name another broker to ask."""
 
+ASKED_IN_TURN = frozenset({ApiKey.METADATA, ApiKey.FIND_COORDINATOR})
+"""What a broker may answer from an old picture of the cluster: the next broker is asked the next time."""
+
 
 class Client:
     """Use as ``async with Client(runtime, settings) as client``, or call :meth:`start` and :meth:`close`."""
@@ -85,6 +90,8 @@ class Client:
         self._refreshed = 0
         self._stale = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
+        self._answered_last: dict[int, int] = {}
+        """The broker that answered last, by API key, of the APIs in ``ASKED_IN_TURN``."""
 
     async def __aenter__(self) -> Client:
         await self.start()
@@ -218,15 +225,23 @@ class Client:
         return await self.send_to(self.metadata.controller_id, api_key, make)
 
     async def send_to_any(self, api_key: int, make: MakeRequest) -> Message:
-        """Ask whichever broker answers: a connected one, else any known one, else a bootstrap server."""
+        """Ask any broker: a connected one, else any known one, else a bootstrap server.
+
+        For the APIs in ``ASKED_IN_TURN`` the broker that answered last comes after the other known ones.
+        Raises the KafkaError of the last broker asked.
+        """
         problem: KafkaError = ConnectionLost("no broker is known")
-        for node_id in self.connections.by_nearness():
+        for node_id in self._any_order(api_key):
             try:
-                return await self.send_to(node_id, api_key, make)
+                response = await self.send_to(node_id, api_key, make)
             except KafkaError as failure:
                 if not failure.retriable:
                     raise
                 problem = failure
+            else:
+                if api_key in ASKED_IN_TURN:
+                    self._answered_last[api_key] = node_id
+                return response
         for host, port in self._bootstrap:
             try:
                 connection = await self.connections.open(host, port)
@@ -242,6 +257,14 @@ class Client:
             finally:
                 connection.close()
         raise problem
+
+    def _any_order(self, api_key: int) -> list[int]:
+        order = self.connections.by_nearness()
+        last = self._answered_last.get(api_key)
+        if last in order:
+            order.remove(last)
+            order.append(last)
+        return order
 
     # --- trying again
 
