@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from datetime import UTC
 
 import pytest
@@ -14,6 +13,7 @@ from support.audit_checks import findings_in
 from support.checkpoints import wait_for_checkpoint
 from support.eventually import eventually
 from support.filled_topics import Sent, Topics
+from support.live_folders import copy_live_folder
 from support.nilometer_broker import NilometerBroker
 from support.segments import stored_batches
 
@@ -101,7 +101,7 @@ def test_offsets_and_times_mean_the_same_to_all_three(spark, broker, topic):
 
 
 def test_a_copy_in_other_storage_gives_the_same_rows(spark, broker, topic, tmp_path):
-    shutil.copytree(broker.data_dir, tmp_path / "copy")
+    copy_live_folder(broker.data_dir, tmp_path / "copy")
     here = rows(from_folders(spark, broker.data_dir, topic))
     assert rows(from_folders(spark, (tmp_path / "copy").as_uri(), topic)) == here
     folders = [str(tmp_path / "copy" / f"{topic}-{number}") for number in range(3)]

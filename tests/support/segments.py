@@ -51,11 +51,13 @@ def segment_files(data_dir: Path, topic: str, partition: int) -> list[Path]:
 
 
 def stored_batches(data_dir: Path, topic: str, partition: int) -> list[StoredBatch]:
-    return [
-        batch
-        for path in segment_files(data_dir, topic, partition)
-        for batch in batches_of(path.read_bytes(), path)
-    ]
+    """All batches of a log, also of one whose broker removes segments meanwhile: it is listed again then."""
+    while True:
+        paths = segment_files(data_dir, topic, partition)
+        try:
+            return [batch for path in paths for batch in batches_of(path.read_bytes(), path)]
+        except FileNotFoundError:
+            continue  # compacted or deleted since it was listed; the next listing does not have it
 
 
 def batches_of(data: bytes, path: Path) -> Iterator[StoredBatch]:
