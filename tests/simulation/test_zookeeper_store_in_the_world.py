@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from nilometer.coordination import Session
+from nilometer.coordination import BrokerIdInUse, Session
 from nilometer.coordination.zookeeper import ZooKeeperStore
-from nilometer.coordination.zookeeper.registration import Registration
+from nilometer.coordination.zookeeper.registration import VANISH_PATIENCE, Registration
 from nilometer.runtime import Runtime
 from nilometer.simulation.world import World
 from nilometer.simulation.zookeeper.ensemble import VirtualEnsemble
@@ -70,3 +70,68 @@ def test_without_that_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Registration, "_remove_former", wait)
     took = [each for seed in range(40) if (each := _former_node_stands(seed)) is not None]
     assert max(took) > TIMEOUT_MS / 1000 / 2
+
+
+class Contender:
+    """A process that registers as broker 1, and what became of that."""
+
+    def __init__(self, world: World, ensemble: VirtualEnsemble, machine: str) -> None:
+        self._ensemble = ensemble
+        self.outcome: asyncio.Future[str] = world.loop.create_future()
+        self.process = world.host(machine).start(f"broker on {machine}", self._main)
+
+    async def _main(self, runtime: Runtime) -> None:
+        connect = self._ensemble.connect(self.process)
+        store = ZooKeeperStore(runtime, "servers", connect, session_timeout_ms=TIMEOUT_MS)
+        await store.open()
+        try:
+            await store.register(1, b"payload")
+        except BrokerIdInUse:
+            self.outcome.set_result("in use")
+        else:
+            self.outcome.set_result("registered")
+        await asyncio.get_running_loop().create_future()
+
+
+def _registered_again(seed: int, *, holder_dies: bool, elections: int) -> tuple[str, float]:
+    """What a second process with the id of a registered broker is told, and after how many seconds. Meanwhile
+    the leader of the ensemble is killed, as often as ``elections`` says."""
+    world = World(seed)
+    ensemble = VirtualEnsemble(world, settings=Settings(tick_ms=500, sync_limit=4))
+
+    async def story(world: World) -> tuple[str, float]:
+        ensemble.start()
+        first = Contender(world, ensemble, "first")
+        assert await first.outcome == "registered"
+        if holder_dies:
+            first.process.crash()
+        second, begun = Contender(world, ensemble, "second"), world.loop.time()
+        for _ in range(elections):
+            await asyncio.sleep(TIMEOUT_MS / 1000 * 0.7)
+            leader = ensemble.leader
+            assert leader is not None
+            leader.kill()
+            await asyncio.sleep(1)
+            leader.start()
+        return await second.outcome, world.loop.time() - begun
+
+    found = world.run(story)
+    assert world.failures == []
+    return found
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_restarted_broker_waits_for_its_former_session_while_the_ensemble_changes_its_leader(
+    seed: int,
+) -> None:
+    """Each new leader gives every session its whole timeout again, those of dead processes too."""
+    outcome, took_s = _registered_again(seed, holder_dies=True, elections=2)
+    assert outcome == "registered"
+    assert took_s > VANISH_PATIENCE * TIMEOUT_MS / 1000, "elections made it longer than the patience"
+
+
+@pytest.mark.parametrize("elections", [0, 1])
+def test_the_id_of_a_broker_that_runs_is_refused_to_another_one(elections: int) -> None:
+    outcome, took_s = _registered_again(1, holder_dies=False, elections=elections)
+    assert outcome == "in use"
+    assert took_s < (1 + elections) * (VANISH_PATIENCE * TIMEOUT_MS / 1000 + 1)

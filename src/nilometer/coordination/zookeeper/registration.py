@@ -41,7 +41,7 @@ from nilometer.coordination.zookeeper.layout import (
     incarnation_path,
 )
 from nilometer.coordination.zookeeper.session import ZooKeeperSession
-from nilometer.runtime import Runtime
+from nilometer.runtime import Clock, Runtime
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +49,33 @@ LEASE_FRACTION = 0.6
 VANISH_PATIENCE = 1.5
 """A dead broker's node stays for up to 1.2 T (measured): wait a little longer before calling an id taken."""
 SILENCE = "ZooKeeper ended it: no sign of life for longer than the session timeout"
+
+
+class HolderWait:
+    """For the node of another process to vanish: how long it may stand although that process is dead."""
+
+    def __init__(self, clock: Clock, session_timeout_ms: int) -> None:
+        self._clock = clock
+        self._began_ms = clock.monotonic_ms()
+        self._stays_ms = session_timeout_ms
+        self._nonce = ""
+        self.vanished = asyncio.Event()
+
+    @property
+    def left_ms(self) -> int:
+        """Of the patience; 0 or less when it is over."""
+        return self._began_ms + int(self._stays_ms * VANISH_PATIENCE) - self._clock.monotonic_ms()
+
+    def on_found(self, node: BrokerNode, vanished: asyncio.Event) -> None:
+        """``node`` stands, and ``vanished`` is the watch that was set on it.
+
+        When the watch before it fired, and the node is still the same, the connection was lost. Perhaps the
+        ensemble has a new leader, which gives every session its whole timeout again: then so does this wait.
+        """
+        if self.vanished.is_set() and node.nonce == self._nonce:
+            self._began_ms = self._clock.monotonic_ms()
+        self._nonce, self.vanished = node.nonce, vanished
+        self._stays_ms = max(self._stays_ms, node.session_timeout_ms)
 
 
 class Registration:
@@ -122,16 +149,14 @@ class Registration:
     async def _put_node(self, broker_id: int, payload: bytes, nonce: str) -> tuple[int, int]:
         """The creation zxid of the node, and when the question was asked that it answers."""
         path = broker_path(broker_id)
-        clock = self._runtime.clock
-        began_ms = clock.monotonic_ms()
-        stays_ms = self._ensemble.session_timeout_ms
+        wait = HolderWait(self._runtime.clock, self._ensemble.session_timeout_ms)
         while True:
-            asked_ms = clock.monotonic_ms()
+            asked_ms = self._runtime.clock.monotonic_ms()
             vanished = asyncio.Event()
             try:
                 await self._create_node(broker_id, payload, nonce)
             except SessionEnded:  # and with it whatever it created: once more, in the next one
-                if clock.monotonic_ms() >= began_ms + stays_ms * VANISH_PATIENCE:
+                if wait.left_ms <= 0:
                     raise
                 await asyncio.sleep(RECONNECT_S)
                 continue
@@ -145,8 +170,8 @@ class Registration:
             if found.nonce in self._nonces:
                 await self._remove_former(SessionName(broker_id, node.created_zxid), found.nonce)
                 continue
-            stays_ms = max(stays_ms, found.session_timeout_ms)
-            await self._wait_vanished(broker_id, vanished, began_ms, int(stays_ms * VANISH_PATIENCE))
+            wait.on_found(found, vanished)
+            await self._wait_vanished(broker_id, wait)
 
     async def _create_node(self, broker_id: int, payload: bytes, nonce: str) -> None:
         """As far as there is none, by anybody. Raises Disconnected, StoreDamaged."""
@@ -185,21 +210,19 @@ class Registration:
             return  # gone by itself meanwhile, or in part: look again
         logger.info("Removed the node of this broker's former session %s, which still stood", name)
 
-    async def _wait_vanished(
-        self, broker_id: int, vanished: asyncio.Event, began_ms: int, patience_ms: int
-    ) -> None:
+    async def _wait_vanished(self, broker_id: int, wait: HolderWait) -> None:
         """Raises BrokerIdInUse when the patience is over."""
-        waited_ms = self._runtime.clock.monotonic_ms() - began_ms
-        if waited_ms >= patience_ms:
+        left_s = wait.left_ms / 1000
+        if left_s <= 0:
             raise BrokerIdInUse(broker_id, "another process, whose session ZooKeeper keeps")
         logger.info(
             "Broker id %d is still registered; its session ends within %.1f s if its process is gone",
             broker_id,
-            (patience_ms - waited_ms) / 1000,
+            left_s,
         )
         try:
-            async with asyncio.timeout((patience_ms - waited_ms) / 1000):
-                await vanished.wait()
+            async with asyncio.timeout(left_s):
+                await wait.vanished.wait()
         except TimeoutError:
             pass  # one more look
 
