@@ -298,6 +298,39 @@ def test_a_leader_that_thaws_ends_sessions_that_go_on_elsewhere() -> None:
     assert any(told(seed) for seed in range(40))
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_session_that_moved_by_a_late_question_costs_one_connection_and_goes_on(seed: int) -> None:
+    """A follower stops with a client's greeting, and asks the leader after the client went elsewhere
+    (ZOOKEEPER-710): the leader takes the session for the follower's."""
+
+    async def story(stage: Stage) -> None:
+        client, _ = await stage.client("client")
+        await client.create("/mine", b"", ephemeral=True)
+        session, leader = client.session_id, await stage.leader()
+        follower = next(each for each in stage.ensemble.servers if each is not leader)
+        follower.pause()
+        greeted_s, loop = 1.0, stage.world.loop  # a third of the session timeout
+        reconnected_s = 0.0
+        while reconnected_s < greeted_s:  # until it has tried the follower, and another one then
+            begun = loop.time()
+            stage.world.network.reset("client", stage.server_of(client).name)
+            await asyncio.sleep(0.05)
+            assert await client.exists("/mine") is not None
+            reconnected_s = loop.time() - begun
+        follower.resume()
+        await asyncio.sleep(0.5)
+        try:
+            await client.set("/mine", b"lost", -1)
+        except Disconnected:
+            pass  # the one that tells it
+        await client.set("/mine", b"changed", -1)
+        node = await client.get("/mine")
+        assert (node.data, node.owner) == (b"changed", session)
+        assert client.session_id == session
+
+    played(story, seed, Settings(tick_ms=500, sync_limit=20))
+
+
 def test_the_servers_grant_a_timeout_within_their_bounds() -> None:
     async def story(stage: Stage) -> None:
         for asked_ms, granted_ms in ((10, 1000), (3000, 3000), (120_000, 10_000)):

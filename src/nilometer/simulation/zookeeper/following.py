@@ -195,9 +195,8 @@ class Following:
     def touch(self, session: int) -> None:
         self._touched[session] = None
 
-    def knows(self, session: int) -> bool:
+    def check(self, session: int) -> None:
         """A follower leaves it to its leader."""
-        return True
 
     def _tell(self, message: object) -> None:
         if self._end is not None and not self._ended:

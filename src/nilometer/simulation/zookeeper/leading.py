@@ -335,10 +335,6 @@ class Leading:
         if self._sessions is not None:
             self._sessions.touch(session)
 
-    def knows(self, session: int) -> bool:
-        try:
-            assert self._sessions is not None
-            self._sessions.check(session, self._peer.number)
-        except Refusal:
-            return False
-        return True
+    def check(self, session: int) -> None:
+        assert self._sessions is not None
+        self._sessions.check(session, self._peer.number)

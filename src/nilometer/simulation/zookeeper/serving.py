@@ -53,8 +53,8 @@ class Upstream(Protocol):
 
     def touch(self, session: int) -> None: ...
 
-    def knows(self, session: int) -> bool:
-        """False where the session has ended, as far as this server can tell."""
+    def check(self, session: int) -> None:
+        """As far as this server can tell. Raises Refusal: SESSION_EXPIRED, SESSION_MOVED."""
         ...
 
 
@@ -129,14 +129,21 @@ class ClientConnection:
                 raise AssertionError(f"a client does not say {message}")
 
     def _answer(self) -> None:
-        """In order: a read waits for the client's own writes before it."""
+        """In order: a read waits for the client's own writes before it.
+
+        A session that has moved to another server costs the connection (ZOOKEEPER-710): the client may be
+        here all the same, and moves it back by connecting again.
+        """
         slots = self._slots
         while slots and (slots[0].done or isinstance(slots[0].what, Read | ClientPing)):
             slot = slots.popleft()
+            outcome = slot.outcome if slot.done else self._serving.read(self, slot.what)
+            if isinstance(outcome, Refusal) and outcome.code is Code.SESSION_MOVED:
+                self.close()
+                return
             if isinstance(slot.what, ClientPing):
                 self._end.send(Pong())
                 continue
-            outcome = slot.outcome if slot.done else self._serving.read(self, slot.what)
             self._end.send(Answer(slot.xid, self._serving.zxid, outcome))
             if isinstance(slot.what, CloseSession):
                 self.close()
@@ -220,10 +227,14 @@ class Serving:
         self.upstream.submit(connection.session, operation, (self._peer.number, request))
 
     def read(self, connection: ClientConnection, what: object) -> Outcome:
-        if not self.upstream.knows(connection.session):
-            return Refusal(Code.SESSION_EXPIRED)
+        try:
+            self.upstream.check(connection.session)
+        except Refusal as refusal:
+            return refusal
         tree = self._tree.tree
         match what:
+            case ClientPing():
+                return None
             case GetExists(path, watch):
                 if watch:
                     self._watch(connection, path, children=False)
