@@ -8,7 +8,7 @@ from datetime import UTC
 import pytest
 
 from nilometer.pipeline.errors import readable
-from support.apache_kafka import ApacheKafka
+from support.apache_kafka import ApacheKafka, run_tool
 from support.audit_checks import findings_in
 from support.checkpoints import wait_for_checkpoint
 from support.eventually import eventually
@@ -178,6 +178,9 @@ def kafka(tmp_path_factory):
         "log.initial.task.delay.ms": "100",
         "log.retention.check.interval.ms": "1000",
         "replica.high.watermark.checkpoint.interval.ms": "200",
+        # A quota looks back one second, not ten.
+        "quota.window.num": "2",
+        "quota.window.size.seconds": "1",
     }
     with ApacheKafka(tmp_path_factory.mktemp("kafka"), overrides=overrides) as running:
         yield running
@@ -250,6 +253,21 @@ def test_a_topic_that_apache_kafka_compacted(spark, kafka):
             row for row in theirs if newest[bytes(row.key)] == row.offset
         ]
         assert len(ours) < 60
+
+
+@pytest.mark.java
+def test_a_reader_above_its_quota_waits_and_gets_everything(spark, kafka):
+    """What Apache Kafka answers to a throttled fetch has no topics in it."""
+    topics = Topics(kafka.bootstrap)
+    name = topics.create(1)
+    for number in range(4):
+        topics.send(name, [Sent(0, None, b"%d " % number * 4_000)])
+    change = "--alter --add-config consumer_byte_rate=8000 --entity-type clients --entity-name slow"
+    run_tool("kafka.admin.ConfigCommand", "--bootstrap-server", kafka.bootstrap, *change.split())
+    given = {"kafka.client.id": "slow", "kafka.max.partition.fetch.bytes": "9000"}
+    theirs = rows(through_brokers(spark, kafka, name, "kafka", **given), *KAFKA_COLUMNS)
+    assert rows(through_brokers(spark, kafka, name, "nilometer", **given), *KAFKA_COLUMNS) == theirs
+    assert len(theirs) == 4
 
 
 @pytest.mark.java

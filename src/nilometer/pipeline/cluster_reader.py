@@ -60,6 +60,14 @@ class Fetched:
     """(producer id, first offset) of aborted transactions among the records, if only committed are read."""
 
 
+@dataclass(frozen=True, slots=True)
+class Throttled:
+    """A broker's answer without records to a client that is above its quota."""
+
+    seconds: float
+    """How long to wait before asking again."""
+
+
 class ClusterReader:
     """Get one from :meth:`shared`."""
 
@@ -199,13 +207,19 @@ class _RangeFetcher:
         self._empty_answers = 0
 
     async def fetch(self, client: Client) -> Fetched:
-        """The next record set. Moves on past what is not there any more, if data may be lost."""
-        client.watch_topics([self._wanted.topic])
-        fetched = await client.retry(lambda: self._attempt(client), self._timeout_ms)
-        self._offset = fetched.next_offset
-        return fetched
+        """The next record set. Moves on past what is not there any more, if data may be lost.
 
-    async def _attempt(self, client: Client) -> Fetched:
+        What a broker's quota has the client wait does not count as time without success (KIP-219).
+        """
+        client.watch_topics([self._wanted.topic])
+        while True:
+            outcome = await client.retry(lambda: self._attempt(client), self._timeout_ms)
+            if isinstance(outcome, Fetched):
+                self._offset = outcome.next_offset
+                return outcome
+            await asyncio.sleep(outcome.seconds)
+
+    async def _attempt(self, client: Client) -> Fetched | Throttled:
         topic = client.metadata.topics.get(self._wanted.topic)
         if topic is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition, f"topic {self._wanted.topic}")
@@ -218,7 +232,14 @@ class _RangeFetcher:
         response = await connection.request(ApiKey.FETCH, lambda api: self._request(api, topic.topic_id))
         if response.error_code != ErrorCode.none:
             raise KafkaError(response.error_code, f"fetch from {self._partition}")
-        (answer,) = response.responses[0].partitions
+        answers = [answer for topic in response.responses for answer in topic.partitions]
+        if not answers and response.throttle_time:
+            return Throttled(response.throttle_time.total_seconds())
+        if not answers:
+            raise KafkaError(
+                ErrorCode.network_exception, f"broker {leader.node_id} left out {self._partition}"
+            )
+        answer = answers[0]
         if answer.error_code == ErrorCode.offset_out_of_range:
             return await self._out_of_range(client)
         if answer.error_code != ErrorCode.none:
