@@ -82,9 +82,17 @@ def test_bounds_are_as_tight_as_the_filters():
     [
         (GreaterThanOrEqual(("timestamp",), datetime(2024, 1, 1, tzinfo=UTC)), 1_704_067_200_000),
         (GreaterThan(("timestamp",), datetime(2024, 1, 1, 0, 0, 0, 999, tzinfo=UTC)), 1_704_067_200_000),
+        (GreaterThanOrEqual(("timestamp",), datetime(1970, 1, 1, tzinfo=UTC)), 0),
+        (GreaterThanOrEqual(("timestamp",), datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)), None),
         (LessThan(("timestamp",), datetime(2024, 1, 1, tzinfo=UTC)), None),
         (GreaterThan(("timestamp",), "2024"), None),
     ],
 )
 def test_a_time_bounds_from_below_only(one, since):
     assert bounds_of([one]).since_ms == since
+
+
+def test_of_several_times_the_latest_bounds():
+    times = [datetime(year, 1, 1, tzinfo=UTC) for year in (1970, 2024, 1950)]
+    bounds = bounds_of([GreaterThan(("timestamp",), time) for time in times])
+    assert bounds.since_ms == 1_704_067_200_000

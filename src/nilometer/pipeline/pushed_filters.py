@@ -87,7 +87,7 @@ def _narrowed(bounds: Bounds, one: Any) -> Bounds:
         case ("timestamp",), "EqualTo" | "GreaterThan" | "GreaterThanOrEqual" if isinstance(value, datetime):
             # Rounded down: a record's time has milliseconds, the filter's has microseconds.
             since = (value.astimezone(UTC) - EPOCH) // timedelta(milliseconds=1)
-            return replace(bounds, since_ms=max(bounds.since_ms or 0, since, 0))
+            return _since(bounds, since)
         case _:
             return bounds
 
@@ -109,6 +109,13 @@ def _range_of(kind: str, value: Any) -> tuple[int, int | None]:
             return 0, value
         case _:
             return 0, None
+
+
+def _since(bounds: Bounds, milliseconds: int) -> Bounds:
+    """A time before 1970 bounds nothing: brokers take negative times for words, such as -1 for the end."""
+    if milliseconds < 0 or (bounds.since_ms is not None and milliseconds <= bounds.since_ms):
+        return bounds
+    return replace(bounds, since_ms=milliseconds)
 
 
 def _offsets(bounds: Bounds, first: int, last: int | None) -> Bounds:
