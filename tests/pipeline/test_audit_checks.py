@@ -107,6 +107,19 @@ def test_gaps_are_right_where_the_cleaner_has_been_and_wrong_elsewhere(tmp_path)
     assert findings_of(log) == []
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_sealed_segment_whose_largest_time_is_zero(tmp_path, count):
+    """The entry of time 0 at relative offset 0 is twelve zeros, as is the room that Kafka makes ahead."""
+    log = FolderLog(tmp_path / "logs", "events")
+    log.append([(0, b"k", b"v")] * count)
+    log.roll()
+    log.append([(7, b"k", b"v")])
+    log.checkpoint()
+    assert findings_of(log) == []
+    log.path(".timeindex", 0).write_bytes(b"")
+    assert only(log, Kind.TIME_INDEX).position is None
+
+
 def test_segments_that_retention_has_deleted_are_no_loss(log):
     for suffix in (".log", ".index", ".timeindex"):
         log.path(suffix, 0).unlink()

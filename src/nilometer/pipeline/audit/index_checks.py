@@ -106,6 +106,8 @@ class OffsetIndexCheck:
 class TimeIndexCheck:
     def __init__(self, base_offset: int, data: bytes | None) -> None:
         self._is_missing = data is None
+        self._begins_with_zeros = data is not None and data[:TIME_ENTRY_SIZE] == bytes(TIME_ENTRY_SIZE)
+        """An entry of time 0 at the base offset, or no entry and room that is made ahead."""
         self._entries: list[tuple[int, int]] = []
         for timestamp, relative in _TIME_ENTRY.iter_unpack(_written(data or b"", TIME_ENTRY_SIZE)):
             if (timestamp, relative) == (0, 0):
@@ -148,6 +150,8 @@ class TimeIndexCheck:
             offset = self._entries[number][1]
             yield number * TIME_ENTRY_SIZE, offset, f"entry {number} (offset {offset}) {what}"
         last = self._entries[-1][0] if self._entries else -1
+        if not self._entries and self._begins_with_zeros and self._newest == 0:
+            last = 0
         if is_sealed and not self._problems and last != self._newest:
             yield None, None, f"the last entry says {last}, the largest timestamp is {self._newest}"
 
