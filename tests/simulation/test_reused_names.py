@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import nullcontext
+from typing import Any, Self
 from uuid import UUID
 
 import pytest
 
-from nilometer.client.network.cluster_metadata import TopicMetadata
+from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.network.cluster_metadata import ClusterMetadata, TopicMetadata, TopicPartition
 from nilometer.client.producer.delivery import RecordMetadata
 from nilometer.runtime import Runtime
 from nilometer.simulation.fault_kinds import Kind
@@ -18,7 +20,7 @@ from nilometer.simulation.run import run
 from nilometer.simulation.workload import reused_names
 from nilometer.simulation.workload.reused_names import Incarnation, NameReuser
 from nilometer.simulation.world import World
-from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.errors import KafkaError
 
 TOPIC, EARLIER = UUID(int=7), UUID(int=6)
 
@@ -65,51 +67,136 @@ def test_a_leader_that_still_means_an_earlier_topic_is_asked_again() -> None:
     assert len(_judged({}, {(0, 5): "3-9"})) == 1
 
 
+class _Metadata:
+    """A client's, as far as the program looks at it."""
+
+    def __init__(self) -> None:
+        self.metadata = ClusterMetadata()
+        self.on_metadata: list[Callable[[ClusterMetadata], None]] = []
+
+    def learn(self, *topic_ids: UUID) -> None:
+        """What brokers say of the name, one after the other."""
+        for topic_id in topic_ids:
+            self.metadata = ClusterMetadata(topics={"reused": TopicMetadata("reused", topic_id, ())})
+            for listener in self.on_metadata:
+                listener(self.metadata)
+
+
+def _play(main: Callable[[NameReuser, Runtime], Coroutine[Any, Any, None]]) -> None:
+    world = World(1)
+    host = world.host("clients")
+    reuser = NameReuser(host, "nowhere:1", flush_each=False)
+
+    async def story(_: World) -> None:
+        assert await host.start("reuser", lambda runtime: main(reuser, runtime)).exited is None
+
+    world.run(story, limit_s=60)
+
+
 @pytest.mark.parametrize(
-    ("meant", "counted"), [([TOPIC, TOPIC], True), ([EARLIER], False), ([TOPIC, EARLIER], False)]
+    ("before", "meanwhile", "counted"),
+    [
+        ([TOPIC], [TOPIC], True),
+        ([EARLIER], [], False),
+        ([TOPIC], [EARLIER], False),
+        ([TOPIC], [EARLIER, TOPIC], False),
+    ],
 )
 def test_what_a_producer_wrote_by_the_id_of_an_earlier_topic_does_not_count(
-    meant: list[UUID], counted: bool, monkeypatch: pytest.MonkeyPatch
+    before: list[UUID], meanwhile: list[UUID], counted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``meant`` is what its metadata says before and after one record. Brokers that hear of a deletion late
-    lead and follow the deleted topic for a while yet, and acknowledge what is written to it."""
-    ids = iter(meant)
+    """What its metadata said before and during the delivery of one record. Brokers that hear of a deletion
+    late lead and follow the deleted topic for a while yet, and acknowledge what is written to it."""
 
-    class Metadata:
-        async def topic(self, name: str, timeout_ms: int) -> TopicMetadata:
-            return TopicMetadata(name, next(ids), ())
+    class Metadata(_Metadata):
+        async def topic(self, name: str, timeout_ms: int) -> None:
+            self.learn(*before)
 
     class OneRecord:
-        client = Metadata()
+        def __init__(self, *_: object) -> None:
+            self.client = Metadata()
 
-        def __init__(self, *_: object) -> None: ...
         async def __aenter__(self) -> OneRecord:
             return self
 
         async def __aexit__(self, *_: object) -> None: ...
 
         async def send(self, *_: object, partition: int) -> asyncio.Future[RecordMetadata]:
+            self.client.learn(*meanwhile)
             told: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
             told.set_result(RecordMetadata("reused", partition, 5, 0))
             return told
 
-    async def main(runtime: Runtime) -> None:
-        try:
+    async def main(reuser: NameReuser, runtime: Runtime) -> None:
+        with nullcontext() if counted else pytest.raises(KafkaError, match="another topic"):
             await reuser._write(runtime, topic)
-        except KafkaError as problem:
-            assert problem.code is ErrorCode.inconsistent_topic_id
 
     monkeypatch.setattr(reused_names, "Producer", OneRecord)
     monkeypatch.setattr(reused_names, "RECORDS_MAX", 1)
-    world, topic = World(1), Incarnation(3, TOPIC)
-    host = world.host("clients")
-    reuser = NameReuser(host, "nowhere:1", flush_each=False)
-
-    async def story(_: World) -> None:
-        assert await host.start("reuser", main).exited is None
-
-    world.run(story)
+    topic = Incarnation(3, TOPIC)
+    _play(main)
     assert list(topic.acknowledged.values()) == (["3-1"] if counted else [])
+
+
+class _Reading:
+    """A consumer of which a test says what brokers tell it."""
+
+    def __init__(self, *_: object) -> None:
+        self.client = _Metadata()
+        self.positions = {TopicPartition("reused", index): 0 for index in range(2)}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+    def assign(self, partitions: object) -> None:
+        self.client.learn(TOPIC)
+
+    def seek_to_beginning(self, *_: object) -> None: ...
+    async def position(self, partition: TopicPartition) -> int:
+        return self.positions[partition]
+
+
+def test_what_a_consumer_fetched_by_the_id_of_an_earlier_topic_is_not_taken_for_the_later_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was fetched while the metadata named the earlier topic, and is handed out when it no longer does."""
+
+    class FetchedBefore(_Reading):
+        async def end_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+            self.client.learn(EARLIER, TOPIC)
+            return {partitions[0]: 1, partitions[1]: 0}
+
+        async def poll(self, timeout_ms: int) -> list[ConsumerRecord]:
+            self.positions[TopicPartition("reused", 0)] = 1
+            return [ConsumerRecord("reused", 0, 0, 0, 0, None, b"2-8", (), 0)]
+
+    async def main(reuser: NameReuser, runtime: Runtime) -> None:
+        with pytest.raises(KafkaError, match="another topic"):
+            await reuser._read(runtime, Incarnation(3, TOPIC))
+
+    monkeypatch.setattr(reused_names, "Consumer", FetchedBefore)
+    _play(main)
+
+
+def test_a_reading_ends_where_the_topic_does_though_a_leader_told_the_end_of_an_earlier_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class EndOfAnEarlierTopic(_Reading):
+        ends = iter([7, 0])
+
+        async def end_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+            return {partitions[0]: 0, partitions[1]: next(self.ends)}
+
+        async def poll(self, timeout_ms: int) -> list[ConsumerRecord]:
+            await asyncio.sleep(timeout_ms / 1000)
+            return []
+
+    async def main(reuser: NameReuser, runtime: Runtime) -> None:
+        assert await reuser._read(runtime, Incarnation(3, TOPIC)) == {}
+
+    monkeypatch.setattr(reused_names, "Consumer", EndOfAnEarlierTopic)
+    _play(main)
 
 
 def test_a_drawn_seed_reuses_a_name_and_kills_all_brokers() -> None:

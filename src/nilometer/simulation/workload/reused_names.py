@@ -19,7 +19,7 @@ from nilometer.client.admin.admin import Admin
 from nilometer.client.admin.descriptions import NewTopic
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.network.client import Client
-from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartition
+from nilometer.client.network.cluster_metadata import ClusterMetadata, TopicMetadata, TopicPartition
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime
 from nilometer.simulation.workload.admin_program import AdminProgram
@@ -53,6 +53,31 @@ class Incarnation:
     """By partition, up to where the deletion of records was asked for."""
     doomed: bool = False
     """Its deletion was asked for: from then on nothing is promised."""
+
+
+class _OneTopic:
+    """Whether all that a client does is about one topic of the name.
+
+    A client writes and reads by the id in its metadata. Where it asked a broker that is behind, that is the
+    id of an earlier topic, whose leader and replicas may all be behind too; and what it fetched by that id is
+    handed out when its metadata may be right again. So every metadata counts that it ever had.
+    """
+
+    def __init__(self, client: Client, topic: Incarnation) -> None:
+        self._topic = topic
+        self._met_another = False
+        self._look(client.metadata)
+        client.on_metadata.append(self._look)
+
+    def _look(self, metadata: ClusterMetadata) -> None:
+        found = metadata.topics.get(NAME)
+        if found is not None and found.topic_id != self._topic.topic_id:
+            self._met_another = True
+
+    def check(self) -> None:
+        """Raises KafkaError where the client took another topic for this one."""
+        if self._met_another:
+            raise KafkaError(ErrorCode.inconsistent_topic_id, "another topic of the name")
 
 
 class NameReuser(AdminProgram):
@@ -146,20 +171,16 @@ class NameReuser(AdminProgram):
         }
         self.producers += 1
         async with Producer(runtime, settings) as producer:
+            one_topic = _OneTopic(producer.client, topic)
+            await producer.client.topic(NAME, 10_000)
             for _ in range(1 + runtime.entropy.below(RECORDS_MAX)):
                 self._records += 1
                 value = f"{topic.number}-{self._records}"
                 partition = runtime.entropy.below(PARTITIONS)
-                await self._check_means(producer.client, topic)
+                one_topic.check()
                 told = await (await producer.send(NAME, value.encode(), partition=partition))
-                await self._check_means(producer.client, topic)
+                one_topic.check()
                 topic.acknowledged[partition, told.offset] = value
-
-    async def _check_means(self, client: Client, topic: Incarnation) -> None:
-        """A client writes and reads by the id that it knows: where it asked a broker that is behind, by an
-        earlier topic's, whose leaders and replicas may all be behind too. Raises KafkaError then."""
-        if (await client.topic(NAME, 10_000)).topic_id != topic.topic_id:
-            raise KafkaError(ErrorCode.inconsistent_topic_id, "another topic of the name")
 
     async def _purge(self, runtime: Runtime, admin: Admin, topic: Incarnation) -> None:
         """Delete records up to one in the middle, as a log start inside of a segment comes about."""
@@ -227,7 +248,10 @@ class NameReuser(AdminProgram):
         return missing
 
     async def _read(self, runtime: Runtime, topic: Incarnation) -> Mapping[tuple[int, int], str]:
-        """Value by partition and offset. Raises KafkaError where brokers that are behind show another one."""
+        """Value by partition and offset. Raises KafkaError where brokers that are behind show another one.
+
+        Ends are asked for again while nothing comes: a leader that is behind tells those of an earlier topic.
+        """
         seen: dict[tuple[int, int], str] = {}
         partitions = [TopicPartition(NAME, index) for index in range(PARTITIONS)]
         settings = {
@@ -236,15 +260,17 @@ class NameReuser(AdminProgram):
             "allow.auto.create.topics": False,
         }
         async with Consumer(runtime, settings) as consumer:
+            one_topic = _OneTopic(consumer.client, topic)
             consumer.assign(partitions)
             consumer.seek_to_beginning(*partitions)
             ends = await consumer.end_offsets(partitions)
             while [one for one in partitions if await consumer.position(one) < ends[one]]:
-                for record in await consumer.poll(timeout_ms=POLL_MS):
-                    known = consumer.client.metadata.topics.get(NAME)
-                    if known is None or known.topic_id != topic.topic_id:
-                        raise KafkaError(ErrorCode.inconsistent_topic_id, "another topic of the name")
+                records = await consumer.poll(timeout_ms=POLL_MS)
+                one_topic.check()
+                for record in records:
                     seen[record.partition, record.offset] = (record.value or b"").decode()
+                if not records:
+                    ends = await consumer.end_offsets(partitions)
         return seen
 
     def _told(self, topic: Incarnation) -> str:
