@@ -191,6 +191,69 @@ async def test_written_but_not_acknowledged_is_not_repeated(
         assert [line for _, line, _ in lines_in(cluster)] == list(range(1, 301))
 
 
+@pytest.mark.parametrize("partitions", [1, 3])
+async def test_written_and_not_committed_is_waited_for(logs: Path, tmp_path: Path, partitions: int) -> None:
+    write_lines(logs / "a.log", [f"{number}" for number in range(100)])
+    async with LogCluster(topics={"t": partitions}) as cluster:
+        for log in cluster.logs.values():
+            log.held_at = 0
+        run = asyncio.create_task(ingest_of(cluster, tmp_path).run())
+        await cluster.brokers[0].wait_for(ApiKey.PRODUCE, 1)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        written = len(lines_in(cluster))
+        assert written > 0
+        again = asyncio.create_task(ingest_of(cluster, tmp_path).run())
+        async with asyncio.timeout(20):
+            await cluster.brokers[0].wait_for(ApiKey.LIST_OFFSETS, cluster.count(ApiKey.LIST_OFFSETS) + 6)
+        assert len(lines_in(cluster)) == written, "what is not committed cannot be read: nothing may be sent"
+        for log in cluster.logs.values():
+            log.held_at = None
+        totals = await again
+        assert totals.lines_there == written
+        assert [line for _, line, _ in lines_in(cluster)] == list(range(1, 101))
+
+
+async def test_requests_that_a_killed_run_left_behind_are_waited_for(logs: Path, tmp_path: Path) -> None:
+    """A broker that was paused takes them up after it has answered the next run's first question."""
+    write_lines(logs / "a.log", [f"{number}" for number in range(100)])
+    left: list[bytes] = []
+    async with LogCluster(topics={"t": 1}) as cluster:
+        log = cluster.logs["t", 0]
+        append, log.held_at = log.append, 0
+
+        def keep(data: bytes) -> tuple[ErrorCode, int]:
+            left.append(data)
+            return ErrorCode.none, 0
+
+        log.append = keep  # type: ignore[method-assign]
+        run = asyncio.create_task(ingest_of(cluster, tmp_path).run())
+        await cluster.brokers[0].wait_for(ApiKey.PRODUCE, 1)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        log.append, log.held_at = append, None  # type: ignore[method-assign]
+        again = asyncio.create_task(ingest_of(cluster, tmp_path).run())
+        async with asyncio.timeout(20):
+            await cluster.brokers[0].wait_for(ApiKey.LIST_OFFSETS, cluster.count(ApiKey.LIST_OFFSETS) + 4)
+        for data in left:
+            log.append(data)
+        totals = await again
+        assert totals.lines_there > 0
+        assert [line for _, line, _ in lines_in(cluster)] == list(range(1, 101))
+
+
+async def test_a_run_that_was_closed_is_not_waited_for(logs: Path, tmp_path: Path) -> None:
+    write_lines(logs / "a.log", ["1"])
+    async with LogCluster(topics={"t": 1}) as cluster:
+        await ingest_of(cluster, tmp_path).run()
+        before = cluster.count(ApiKey.LIST_OFFSETS)
+        await ingest_of(cluster, tmp_path).run()
+        looked = cluster.count(ApiKey.LIST_OFFSETS) - before
+        assert looked == 3, "the log's end, the high watermark, the log's start: each once"
+
+
 async def test_topic_created_anew_is_filled_anew(logs: Path, tmp_path: Path) -> None:
     write_lines(logs / "a.log", ["1", "2"])
     async with LogCluster(topics={"t": 1}) as first:

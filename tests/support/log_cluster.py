@@ -18,7 +18,7 @@ from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Api
 from nilometer.wire.record_batch import batches, check_batch, patched_header, read_header
 from nilometer.wire.records import Record, decode_records
-from support.scripted_broker import HANG_UP, ScriptedBroker
+from support.scripted_broker import HANG_UP, SILENCE, ScriptedBroker
 
 Fault = Callable[[int, int], Any]
 """(API key, number of the request) -> None, an ErrorCode, HANG_UP, or LOSE_ANSWER."""
@@ -46,6 +46,12 @@ class PartitionLog:
     producers: dict[int, _Producer] = field(default_factory=dict)
     aborted: list[tuple[int, int, int]] = field(default_factory=list)
     """(producer id, first offset, last offset)"""
+    held_at: int | None = None
+    """Where the high watermark stands still, as for want of a follower; None: all is committed at once."""
+
+    @property
+    def high_watermark(self) -> int:
+        return self.end if self.held_at is None else min(self.held_at, self.end)
 
     def append(self, data: bytes) -> tuple[ErrorCode, int]:
         header = read_header(data)
@@ -96,11 +102,14 @@ class PartitionLog:
         self.epoch_starts = [entry for entry in self.epoch_starts if entry[1] < max(self.end, 1)]
 
     def read(self, offset: int, max_bytes: int) -> bytes:
+        """Committed batches."""
         out: list[bytes] = []
         size = 0
         for data in self.batches:
             if read_header(data).last_offset < offset:
                 continue
+            if read_header(data).last_offset >= self.high_watermark:
+                break
             if out and size + len(data) > max_bytes:
                 break
             out.append(data)
@@ -214,6 +223,7 @@ class _LogBroker(ScriptedBroker):
         if struck is HANG_UP:
             return HANG_UP
         topics: list[Any] = []
+        is_held = False
         for topic in request.topic_data:
             parts: list[Any] = []
             for part in topic.partition_data:
@@ -221,6 +231,7 @@ class _LogBroker(ScriptedBroker):
                 if not isinstance(struck, ErrorCode):
                     log = self._log(self.cluster.topic_of(topic), part.index)
                     code, base = (log, -1) if isinstance(log, ErrorCode) else log.append(part.records)
+                    is_held = is_held or (isinstance(log, PartitionLog) and log.held_at is not None)
                 parts.append(
                     codec.make(
                         "PartitionProduceResponse",
@@ -240,7 +251,8 @@ class _LogBroker(ScriptedBroker):
             )
         if struck is LOSE_ANSWER:
             return HANG_UP
-        return codec.response(responses=tuple(topics))
+        # With acks=all nobody is answered before the records are committed.
+        return SILENCE if is_held else codec.response(responses=tuple(topics))
 
     def _list_offsets(self, request: Any, codec: Api) -> Any:
         struck = self.cluster.strike(codec.key)
@@ -251,7 +263,7 @@ class _LogBroker(ScriptedBroker):
             if isinstance(struck, ErrorCode) or isinstance(log, ErrorCode):
                 code = struck if isinstance(struck, ErrorCode) else log
             elif part.timestamp == -1:
-                offset = log.end
+                offset = log.end if request.replica_id == -2 else log.high_watermark
             elif part.timestamp == -2:
                 offset = log.log_start
             else:
@@ -379,8 +391,8 @@ class _LogBroker(ScriptedBroker):
         fields: dict[str, Any] = {
             "partition_index": index,
             "error_code": ErrorCode.none,
-            "high_watermark": log.end,
-            "last_stable_offset": log.end,
+            "high_watermark": log.high_watermark,
+            "last_stable_offset": log.high_watermark,
             "log_start_offset": log.log_start,
             "records": b"",
         }

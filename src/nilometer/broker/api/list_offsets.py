@@ -4,6 +4,9 @@ Asked timestamps: -1 latest (the bound for the reader's isolation level), -2 ear
 largest timestamp (version 7), -4 earliest local (8; the same as earliest, nothing is tiered), -5 last tiered
 (9; none), or milliseconds since the epoch: the first record not older. A new leader does not answer for
 *latest* and for points in time until its high watermark has reached the start of its epoch (KIP-207).
+
+Replica id -2 (which Kafka keeps for debugging) asks for what the log holds, committed or not: *latest* is
+the log end offset. A client that must know what can still become readable asks so.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ logger = logging.getLogger("nilometer.broker")
 LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -4, -5
 _VERSION_OF_SPECIAL = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 _UNKNOWN = (-1, -1, -1)
+DEBUGGING_REPLICA_ID = -2
 
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
@@ -76,7 +80,10 @@ async def _look_up(
             return ErrorCode.none, (-1, start, partition.log.epochs.epoch_for_offset(start))
         if timestamp == LATEST_TIERED:
             return ErrorCode.none, _UNKNOWN
-        bound = partition.latest_offset(read_committed=read_committed)
+        if request.field("replica_id", -1) == DEBUGGING_REPLICA_ID:
+            bound = partition.log.log_end_offset
+        else:
+            bound = partition.latest_offset(read_committed=read_committed)
         if timestamp == LATEST:
             return ErrorCode.none, (-1, bound, partition.leader_epoch)
         found = await services.runtime.disk.offload(lambda: partition.find_by_time(timestamp, bound))

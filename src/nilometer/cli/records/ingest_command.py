@@ -22,7 +22,9 @@ from nilometer.client.admin.descriptions import BROKER_DEFAULT, NewTopic
 from nilometer.client.ingest.ingest import Ingest
 from nilometer.client.ingest.options import IngestOptions, IngestTotals, LineRefused
 from nilometer.client.ingest.state_file import BadState
+from nilometer.client.network.cluster_metadata import TopicMetadata
 from nilometer.client.producer.producer_keys import COMPRESSION_TYPES
+from nilometer.client.settings.common_keys import COMMON_KEYS
 from nilometer.runtime import LockHeld, Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
 
@@ -104,16 +106,22 @@ async def _ingest(
     on_progress: Callable[[IngestTotals], None],
 ) -> IngestTotals:
     runtime = Runtime.system()
-    async with Admin(runtime, {"bootstrap.servers": str(config["bootstrap.servers"])}) as admin:
-        problem = (await admin.create_topics([NewTopic(options.topic, partitions or BROKER_DEFAULT)]))[
-            options.topic
-        ]
-        if problem is not None and problem.code != ErrorCode.topic_already_exists:
-            raise KafkaError(problem.code, f"topic {options.topic}: {problem.message}")
+    common = {key.name: config[key.name] for key in COMMON_KEYS if key.name in config}
+    async with Admin(runtime, common) as admin:
+        await _ensure_topic(admin, options.topic, partitions)
     work = Ingest(runtime, config, options, on_progress)
     if options.follow:
         stop_on_signals(work.stop)
     return await work.run()
+
+
+async def _ensure_topic(admin: Admin, topic: str, partitions: int | None) -> None:
+    """Raises KafkaError. A topic that is there needs no controller to be said so."""
+    if isinstance((await admin.describe_topics([topic]))[topic], TopicMetadata):
+        return
+    problem = (await admin.create_topics([NewTopic(topic, partitions or BROKER_DEFAULT)]))[topic]
+    if problem is not None and problem.code != ErrorCode.topic_already_exists:
+        raise KafkaError(problem.code, f"topic {topic}: {problem.message}")
 
 
 @contextmanager

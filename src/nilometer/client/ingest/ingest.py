@@ -23,6 +23,7 @@ from nilometer.client.ingest.source import HEAD_BYTES, Source
 from nilometer.client.ingest.source_run import SourceRun
 from nilometer.client.producer.producer import Producer
 from nilometer.client.settings.client_settings import GivenConfig
+from nilometer.client.settings.common_keys import COMMON_KEYS
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import KafkaError
 
@@ -45,9 +46,7 @@ class Ingest:
         self.totals = IngestTotals()
         self._runtime = runtime
         self._options = options
-        self._connect_config = {
-            name: config[name] for name in ("bootstrap.servers", "client.id") if name in config
-        }
+        self._connect_config = {key.name: config[key.name] for key in COMMON_KEYS if key.name in config}
         self._producer = Producer(runtime, {**config, "acks": "all", "enable.idempotence": True})
         self._on_progress = on_progress
         self._ledger_or_none: Ledger | None = None
@@ -75,6 +74,7 @@ class Ingest:
                     await self._follow()
                 else:
                     await self._read_once()
+                await self._ledger.close()
         finally:
             for run in self._runs.values():
                 run.reader.close()

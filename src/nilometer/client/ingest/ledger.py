@@ -63,6 +63,7 @@ class Ledger:
         ledger.there, ledger._ends = await read_back(runtime, connect_config, state)
         if not ledger.there:
             state.partitions = dict(ledger._ends)
+        state.closed = False
         await ledger.save()
         return ledger
 
@@ -100,6 +101,12 @@ class Ledger:
     def is_checkpoint_due(self) -> bool:
         waited_ms = self._runtime.clock.monotonic_ms() - self._checkpoint_ms
         return len(self._sent) >= CHECKPOINT_LINES or (bool(self._sent) and waited_ms >= CHECKPOINT_MS)
+
+    async def close(self) -> None:
+        """After the last checkpoint: the next run need not look for what this one may have sent."""
+        assert not self._sent, "the last checkpoint counted everything"
+        self.state.closed = True
+        await self.save()
 
     async def checkpoint(self, open_runs: Iterable[SourceRun]) -> None:
         """Wait for all acknowledgements, and write down what they mean. Raises LineRefused, OSError."""

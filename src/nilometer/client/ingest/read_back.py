@@ -2,12 +2,14 @@
 
 Between an acknowledgement and the state that tells of it a process may die, and a batch may be in the log
 though its acknowledgement never arrived. The records themselves say which line of which source they are.
+What is in a leader's log and not committed yet is waited for.
 """
 
 from __future__ import annotations
 
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.ingest.committed_ends import wait_committed_ends
 from nilometer.client.ingest.state_file import IngestState
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.settings.client_settings import GivenConfig
@@ -26,16 +28,20 @@ LinesThere = dict[int, dict[int, int]]
 async def read_back(
     runtime: Runtime, config: GivenConfig, state: IngestState
 ) -> tuple[LinesThere, dict[int, int]]:
-    """What the topic holds from the state's offsets on, and the end of each partition. Raises KafkaError."""
+    """What the topic holds from the state's offsets on, and the end of each partition. Raises KafkaError.
+
+    Waits until everything that the leaders' logs hold is committed.
+    """
     there: LinesThere = {}
     settings = {**config, "auto.offset.reset": "earliest", "max.poll.records": 5000}
     async with Consumer(runtime, settings) as consumer:
         partitions = await consumer.partitions_for(state.topic)
-        ends = await consumer.end_offsets(partitions)
+        if not state.sources:  # nothing was ever sent from it
+            ends = await consumer.end_offsets(partitions)
+            return there, {one.partition: end for one, end in ends.items()}
+        ends = await wait_committed_ends(consumer.client, partitions, after_crash=not state.closed)
         starts = await consumer.beginning_offsets(partitions)
         begins = {one: max(state.partitions.get(one.partition, 0), starts[one]) for one in partitions}
-        if not state.sources:
-            begins = ends  # nothing was ever sent from it
         left = {one: ends[one] for one in partitions if begins[one] < ends[one]}
         consumer.assign(left)
         for partition in left:

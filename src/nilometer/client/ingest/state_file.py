@@ -32,6 +32,8 @@ class IngestState:
     """By partition, the offset from which on there may be lines that the sources do not count yet."""
     sources: dict[int, Source] = field(default_factory=dict[int, Source])
     next_number: int = 0
+    closed: bool = False
+    """Whether the last run ended with everything acknowledged and counted: nothing of it is on its way."""
 
     def tag(self, number: int) -> bytes:
         """What the records of a source carry in their ``source`` header."""
@@ -58,6 +60,7 @@ def encode_state(state: IngestState) -> bytes:
         "topic_id": state.topic_id,
         "partitions": {str(partition): offset for partition, offset in sorted(state.partitions.items())},
         "next_number": state.next_number,
+        "closed": state.closed,
         "sources": [
             {
                 "number": source.number,
@@ -92,6 +95,7 @@ def decode_state(data: bytes, origin: str) -> IngestState:
             partitions={int(number): int(offset) for number, offset in document["partitions"].items()},
             sources={source.number: source for source in sources},
             next_number=int(document["next_number"]),
+            closed=bool(document.get("closed", False)),  # older states do not say
         )
     except (ValueError, KeyError, TypeError, AttributeError) as problem:
         if isinstance(problem, BadState):

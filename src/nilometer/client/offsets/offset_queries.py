@@ -7,7 +7,7 @@ whose leader had moved. Used by consumer and admin.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from nilometer.client.network.client import Client
@@ -27,9 +27,12 @@ __all__ = [
     "ListedOffset",
     "epoch_ends",
     "list_offsets",
+    "log_end_offsets",
 ]
 
 CONSUMER_REPLICA_ID = -1
+DEBUGGING_REPLICA_ID = -2
+"""Asks a replica for what its log holds, committed or not: ``latest`` is then the log end offset."""
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 
@@ -52,7 +55,12 @@ class EpochEnd(NamedTuple):
 
 
 async def list_offsets(
-    client: Client, timestamps: Mapping[TopicPartition, int], isolation_level: int, timeout_ms: int
+    client: Client,
+    timestamps: Mapping[TopicPartition, int],
+    isolation_level: int,
+    timeout_ms: int,
+    *,
+    replica_id: int = CONSUMER_REPLICA_ID,
 ) -> dict[TopicPartition, ListedOffset]:
     """The first offset at or after a timestamp (or one of the constants), by partition. Raises KafkaError."""
 
@@ -61,7 +69,7 @@ async def list_offsets(
         if api.version < _version_needed(asked):
             raise KafkaError(ErrorCode.unsupported_version, "the broker cannot look up the highest timestamp")
         return api.request(
-            replica_id=CONSUMER_REPLICA_ID,
+            replica_id=replica_id,
             isolation_level=isolation_level,
             timeout_ms=timeout_ms,
             topics=tuple(
@@ -98,6 +106,18 @@ async def list_offsets(
         ]
 
     return await _ask_leaders(client, ApiKey.LIST_OFFSETS, timestamps, make, read, timeout_ms)
+
+
+async def log_end_offsets(
+    client: Client, partitions: Iterable[TopicPartition], timeout_ms: int
+) -> dict[TopicPartition, int]:
+    """The end of each leader's log, also of what is not committed. Raises KafkaError.
+
+    An upper bound of what can become readable under the present leader; never below the high watermark.
+    """
+    latest = dict.fromkeys(partitions, LATEST_TIMESTAMP)
+    found = await list_offsets(client, latest, READ_UNCOMMITTED, timeout_ms, replica_id=DEBUGGING_REPLICA_ID)
+    return {partition: one.offset for partition, one in found.items()}
 
 
 async def epoch_ends(
