@@ -8,7 +8,7 @@ import pytest
 
 from nilometer.coordination import BrokerIdInUse, Session
 from nilometer.coordination.zookeeper import ZooKeeperStore
-from nilometer.coordination.zookeeper.registration import VANISH_PATIENCE, Registration
+from nilometer.coordination.zookeeper.registration import Registration, patience_ms
 from nilometer.runtime import Runtime
 from nilometer.simulation.world import World
 from nilometer.simulation.zookeeper.ensemble import VirtualEnsemble
@@ -93,21 +93,24 @@ class Contender:
         await asyncio.get_running_loop().create_future()
 
 
-def _registered_again(seed: int, *, holder_dies: bool, elections: int) -> tuple[str, float]:
-    """What a second process with the id of a registered broker is told, and after how many seconds. Meanwhile
-    the leader of the ensemble is killed, as often as ``elections`` says."""
+def _registered_again(
+    seed: int, *, dies_after_s: float | None = None, elections: int = 0, tick_ms: int = 500
+) -> tuple[str, float]:
+    """What a second process with the id of a registered broker is told, and after how many seconds. The first
+    one dies just before, or runs on; the leader of the ensemble is killed meanwhile, ``elections`` times."""
     world = World(seed)
-    ensemble = VirtualEnsemble(world, settings=Settings(tick_ms=500, sync_limit=4))
+    ensemble = VirtualEnsemble(world, settings=Settings(tick_ms=tick_ms, sync_limit=4))
 
     async def story(world: World) -> tuple[str, float]:
         ensemble.start()
         first = Contender(world, ensemble, "first")
         assert await first.outcome == "registered"
-        if holder_dies:
+        if dies_after_s is not None:
+            await asyncio.sleep(dies_after_s)
             first.process.crash()
         second, begun = Contender(world, ensemble, "second"), world.loop.time()
         for _ in range(elections):
-            await asyncio.sleep(TIMEOUT_MS / 1000 * 0.7)
+            await asyncio.sleep(TIMEOUT_MS / 1000 / 2)
             leader = ensemble.leader
             assert leader is not None
             leader.kill()
@@ -125,13 +128,22 @@ def test_a_restarted_broker_waits_for_its_former_session_while_the_ensemble_chan
     seed: int,
 ) -> None:
     """Each new leader gives every session its whole timeout again, those of dead processes too."""
-    outcome, took_s = _registered_again(seed, holder_dies=True, elections=2)
+    outcome, took_s = _registered_again(seed, dies_after_s=0, elections=4)
     assert outcome == "registered"
-    assert took_s > VANISH_PATIENCE * TIMEOUT_MS / 1000, "elections made it longer than the patience"
+    assert took_s > patience_ms(TIMEOUT_MS) / 1000, "elections made it longer than the patience"
+
+
+def test_a_restarted_broker_waits_as_long_as_its_former_session_can_stand() -> None:
+    """Of two ticks, the least that servers grant: they hear of it late, and end it at a whole tick."""
+    tick_ms = TIMEOUT_MS // 2
+    moments_s = [tick_ms / 1000 * eighth / 8 for eighth in range(16)]
+    outcomes = [_registered_again(1, dies_after_s=moment, tick_ms=tick_ms) for moment in moments_s]
+    assert [outcome for outcome, _ in outcomes] == ["registered"] * len(moments_s)
+    assert max(took_s for _, took_s in outcomes) > 1.5 * TIMEOUT_MS / 1000, "no moment of these shows it"
 
 
 @pytest.mark.parametrize("elections", [0, 1])
 def test_the_id_of_a_broker_that_runs_is_refused_to_another_one(elections: int) -> None:
-    outcome, took_s = _registered_again(1, holder_dies=False, elections=elections)
+    outcome, took_s = _registered_again(1, elections=elections)
     assert outcome == "in use"
-    assert took_s < (1 + elections) * (VANISH_PATIENCE * TIMEOUT_MS / 1000 + 1)
+    assert took_s < (1 + elections) * (patience_ms(TIMEOUT_MS) / 1000 + 1)

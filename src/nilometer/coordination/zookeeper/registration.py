@@ -46,9 +46,18 @@ from nilometer.runtime import Clock, Runtime
 logger = logging.getLogger(__name__)
 
 LEASE_FRACTION = 0.6
-VANISH_PATIENCE = 1.5
-"""A dead broker's node stays for up to 1.2 T (measured): wait a little longer before calling an id taken."""
+VANISH_EXTRA_MS = 2_000
+"""Besides two session timeouts T: how long to wait for a dead broker's node before calling its id taken.
+
+The servers may hear of a session half a tick late, and end it at a whole tick: after up to T and 1.5 ticks.
+By default they grant no less than two ticks, and a tick is two seconds.
+"""
 SILENCE = "ZooKeeper ended it: no sign of life for longer than the session timeout"
+
+
+def patience_ms(session_timeout_ms: int) -> int:
+    """With the node of another process, which may be dead."""
+    return 2 * session_timeout_ms + VANISH_EXTRA_MS
 
 
 class HolderWait:
@@ -64,7 +73,7 @@ class HolderWait:
     @property
     def left_ms(self) -> int:
         """Of the patience; 0 or less when it is over."""
-        return self._began_ms + int(self._stays_ms * VANISH_PATIENCE) - self._clock.monotonic_ms()
+        return self._began_ms + patience_ms(self._stays_ms) - self._clock.monotonic_ms()
 
     def on_found(self, node: BrokerNode, vanished: asyncio.Event) -> None:
         """``node`` stands, and ``vanished`` is the watch that was set on it.
