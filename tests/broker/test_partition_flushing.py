@@ -60,6 +60,9 @@ class Host:
     def log_failed(self, partition: Partition, reason: LogFenced) -> None:
         self.failed.append((partition, reason))
 
+    def read_failed(self, partition: Partition, error: OSError) -> None:
+        raise AssertionError("not in this story") from error
+
     def invariant_broken(self, partition: Partition, broken: AssertionError) -> None:
         raise broken
 

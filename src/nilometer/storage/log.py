@@ -192,7 +192,7 @@ class Log(LocalLog):
         return damage
 
     def advance_log_start_offset(self, offset: int, high_watermark: int) -> bool:
-        """Serve nothing below ``offset`` any more. Raises KafkaError above the high watermark."""
+        """Serve nothing below ``offset`` any more. Raises KafkaError above the high watermark, LogFenced."""
         return retention.advance_log_start_offset(self, offset, high_watermark)
 
     def delete_old_segments(self, high_watermark: int, wall_ms: int) -> list[str]:

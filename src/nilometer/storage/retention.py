@@ -29,14 +29,21 @@ def delete_old_segments(log: LocalLog, high_watermark: int, wall_ms: int) -> lis
 
 
 def advance_log_start_offset(log: LocalLog, offset: int, high_watermark: int) -> bool:
-    """Serve no records below ``offset`` any more (it may lie inside a batch); true if the start moved."""
+    """Serve no records below ``offset`` any more (it may lie inside a batch); true if the start moved.
+
+    Raises KafkaError above the high watermark, LogFenced.
+    """
     if offset > high_watermark or offset > log.log_end_offset:
         raise KafkaError(
             ErrorCode.offset_out_of_range,
             f"cannot delete records of {log.name} below {offset}: the high watermark is {high_watermark}",
         )
     before = log.log_start_offset
-    log.move_log_start(offset)
+    try:
+        log.move_log_start(offset)
+    except OSError as error:
+        log.fence(error)
+        raise LogFenced(log.name, error) from error
     return log.log_start_offset > before
 
 

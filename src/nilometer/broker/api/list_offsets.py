@@ -86,7 +86,10 @@ async def _look_up(
             bound = partition.latest_offset(read_committed=read_committed)
         if timestamp == LATEST:
             return ErrorCode.none, (-1, bound, partition.leader_epoch)
-        found = await services.runtime.disk.offload(lambda: partition.find_by_time(timestamp, bound))
+        try:
+            found = await services.runtime.disk.offload(lambda: partition.find_by_time(timestamp, bound))
+        except OSError as error:
+            raise partition.on_read_error(error) from error
         return ErrorCode.none, found or _UNKNOWN
     except KafkaError as problem:
         if isinstance(problem, CorruptRecordFound):  # or batches that their producer made unreadable

@@ -131,6 +131,8 @@ class FetchReader:
                 self._read_one(partition, outcome)
             except KafkaError as problem:
                 self._fail(outcome, problem)
+            except OSError as error:
+                self._fail(outcome, self._find(asked).on_read_error(error))
             self.outcomes.append(outcome)
             self.is_urgent = self.is_urgent or outcome.is_urgent
             self.has_news = self.has_news or outcome.has_news
@@ -147,9 +149,9 @@ class FetchReader:
             return self._replicas.partition(topic, asked.partition)
         return self._replicas.partition_by_id(topic, asked.partition)
 
-    def read_cold(self) -> list[tuple[FetchOutcome, LogSlice | KafkaError]]:
+    def read_cold(self) -> list[tuple[FetchOutcome, LogSlice | KafkaError | OSError]]:
         """What was left cold, read from the device. May stall: run it aside, then ``settle`` the result."""
-        found: list[tuple[FetchOutcome, LogSlice | KafkaError]] = []
+        found: list[tuple[FetchOutcome, LogSlice | KafkaError | OSError]] = []
         left = self._max_bytes - self.bytes_read
         for outcome in self.outcomes:
             if outcome.cold is None or left <= 0:
@@ -158,17 +160,23 @@ class FetchReader:
                 piece = outcome.cold.run()
                 left -= len(piece.records)
                 found.append((outcome, piece))
-            except KafkaError as problem:
+            except (KafkaError, OSError) as problem:
                 found.append((outcome, problem))
         return found
 
-    def settle(self, found: Sequence[tuple[FetchOutcome, LogSlice | KafkaError]]) -> None:
+    def settle(self, found: Sequence[tuple[FetchOutcome, LogSlice | KafkaError | OSError]]) -> None:
         for outcome, piece in found:
             cold, outcome.cold = outcome.cold, None
-            if isinstance(piece, KafkaError):
-                self._fail(outcome, piece)
-            elif cold is not None:
+            if cold is None:
+                continue
+            try:
+                if isinstance(piece, Exception):
+                    raise piece
                 self._take(cold.partition, outcome, piece, cold.end)
+            except KafkaError as problem:
+                self._fail(outcome, problem)
+            except OSError as error:
+                self._fail(outcome, cold.partition.on_read_error(error))
 
     def _read_one(self, partition: Partition, outcome: FetchOutcome) -> None:
         end_of = self._end_for_replica if self.identity.is_replica else self._end_for_consumer

@@ -143,6 +143,8 @@ class CoordinatorShell:
             self.state = ShellState.FAILED
             if isinstance(problem, CorruptRecordFound):
                 self._report_damage(problem)
+            elif isinstance(problem, OSError):
+                self.partition.on_read_error(problem)
             return
         except Exception:
             self.state = ShellState.FAILED

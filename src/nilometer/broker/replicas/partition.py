@@ -317,6 +317,15 @@ class Partition(ReadablePartition):
             if waiter.for_replica:
                 waiter.on_readable(self, 0)
 
+    def on_read_error(self, error: OSError) -> KafkaError:
+        """The log could not be read: its directory is taken out of use, but not for a file that was deleted
+        meanwhile. Returns what to answer; whoever waits for the partition is answered behind it.
+        """
+        paths = (segment.log_path for segment in self.log.segments)
+        if not isinstance(error, FileNotFoundError) or error.filename in paths:
+            self._host.read_failed(self, error)
+        return KafkaError(ErrorCode.kafka_storage_error, f"{self} could not be read: {error}")
+
     # ── upkeep ──────────────────────────────────────────────────────────────────────────────────
     def delete_records(self, offset: int, outcome: DeleteOutcome, request: DelayedRequest) -> None:
         """Move the log start to ``offset`` (-1: the high watermark). ``request`` waits for the low watermark,
@@ -334,6 +343,9 @@ class Partition(ReadablePartition):
             self.log.advance_log_start_offset(target, leader.high_watermark)
             self.tell_log_start()
             outcome.low_watermark = leader.low_watermark
+        except LogFenced as reason:
+            self._host.log_failed(self, reason)
+            raise
         except AssertionError as broken:
             raise self._fence(broken) from broken
         if outcome.low_watermark < target:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Protocol
@@ -42,6 +43,10 @@ class PartitionHost(Liveness, Protocol):
     def truncate_fully_and_start_at(self, partition: Partition, offset: int) -> None: ...
 
     def log_failed(self, partition: Partition, reason: LogFenced) -> None: ...
+
+    def read_failed(self, partition: Partition, error: OSError) -> None:
+        """As :meth:`log_failed`, a little later: no role changes before this returns."""
+        ...
 
     def invariant_broken(self, partition: Partition, broken: AssertionError) -> None:
         """Fence the replica: it has no role when this returns."""
@@ -93,6 +98,10 @@ class LocalPartitionHost:
     def log_failed(self, partition: Partition, reason: LogFenced) -> None:
         """The log could not be written: its whole folder is taken out of use, as one disk is one fate."""
         self._failures.disk_failed(partition, reason)
+
+    def read_failed(self, partition: Partition, error: OSError) -> None:
+        """Not at once: whoever waits for the partition would be answered amid the reading of another one."""
+        asyncio.get_running_loop().call_soon(self._failures.disk_failed, partition, error)
 
     def invariant_broken(self, partition: Partition, broken: AssertionError) -> None:
         self._failures.on_broken(partition, broken)
