@@ -5,6 +5,7 @@ from __future__ import annotations
 from planted_faults import (
     authentication_faults,
     client_faults,
+    disk_error_faults,
     ensemble_faults,
     folder_faults,
     metadata_faults,
@@ -21,6 +22,7 @@ FAULTS: tuple[PlantedFault, ...] = (
     *metadata_faults.FAULTS,
     *settings_faults.FAULTS,
     *folder_faults.FAULTS,
+    *disk_error_faults.FAULTS,
     *client_faults.FAULTS,
     *upkeep_faults.FAULTS,
     *authentication_faults.FAULTS,

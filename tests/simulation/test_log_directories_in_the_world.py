@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from nilometer.client.admin.admin import Admin
 from nilometer.client.admin.descriptions import NewTopic
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers import failed_folders
+from nilometer.simulation.checkers.failed_disks import FailedDisks
 from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.fault_kinds import LOG_DIR_KINDS, Fault, Kind
 from nilometer.simulation.faults import FaultDriver
@@ -75,6 +77,27 @@ def test_leadership_moves_from_one_folder_that_fails_and_stays_with_the_others()
     world = World(4)
     world.run(story)
     assert world.failures == []
+
+
+def test_a_broker_that_keeps_using_a_directory_after_its_error_is_found() -> None:
+    async def story(world: World) -> list[str]:
+        cluster = Cluster(world, brokers=1, folders=(2,))
+        await cluster.set_up()
+        judge = FailedDisks(cluster)
+        disk, process = cluster.nodes[1].host.disk, cluster.nodes[1].process
+        assert process is not None
+        disk.on_error = judge.on_error
+        own = disk.failed(process, errno.EIO, "Input/output error", "/data/1-b/t-0/0.log")
+        stores = disk.failed(process, errno.EIO, "Input/output error", "/coordination/entries")
+        assert judge.excuses(stores) and not judge.excuses(own) and not judge.excuses(OSError(errno.EIO, "?"))
+        judge.look()
+        assert judge.violations == [], "it has a moment"
+        await asyncio.sleep(3)
+        judge.look()
+        return judge.violations
+
+    [violation] = World(6).run(story)
+    assert violation.startswith("failed disk: broker-1 goes on using /data/1-b after")
 
 
 def plan_of(fault: Fault) -> Plan:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import struct
+from collections.abc import Iterable
+from dataclasses import replace
 
 import crc32c
 
@@ -12,11 +14,11 @@ from nilometer.broker.broker import StartFailed
 from nilometer.coordination import BrokerIdInUse, StoreUnavailable
 from nilometer.simulation.checkers import disks, metadata
 from nilometer.simulation.checkers.disks import StoredBatch, StoredReplica
-from nilometer.simulation.fault_kinds import Kind
+from nilometer.simulation.fault_kinds import Fault, Kind
 from nilometer.simulation.file_tree import FileNode, FolderNode
 from nilometer.simulation.host_disk import HostDisk
 from nilometer.simulation.loop import VirtualLoop
-from nilometer.simulation.run import may_end_by_itself
+from nilometer.simulation.unasked_ends import STORE_GRACE_S, StoreTroubles, UnaskedEnd
 from nilometer.simulation.workload.topics import KEY, Fate, KnownTopic, TopicChurn
 from nilometer.simulation.world import World
 
@@ -160,9 +162,35 @@ def test_faults_of_an_ensemble_excuse_brokers_that_cannot_reach_it__but_no_id_in
         return error
 
     unreachable, in_use = failed(StoreUnavailable("no server answered")), failed(BrokerIdInUse(1, "another"))
-    assert may_end_by_itself(unreachable, [Kind.CRASH, Kind.ZOOKEEPER_CRASH])
-    assert not may_end_by_itself(unreachable, [Kind.CRASH])
-    assert not may_end_by_itself(in_use, [Kind.CRASH, Kind.ZOOKEEPER_CRASH])
-    assert not may_end_by_itself(in_use, [Kind.DISK_ERROR, Kind.ZOOKEEPER_PAUSE])
-    assert may_end_by_itself(in_use, [Kind.STORE_STALL]), "a folder that hangs may show a session of before"
-    assert may_end_by_itself(None, [Kind.STORE]) and not may_end_by_itself(None, [Kind.CUT])
+
+    def excused(error: BaseException | None, *felt: Kind, failed: Iterable[str] = ()) -> bool:
+        return UnaskedEnd(error, 10.0, ("/data/1", "/data/1-b"), frozenset(failed)).is_excused(felt)
+
+    assert excused(unreachable, Kind.ZOOKEEPER_CRASH)
+    assert not excused(unreachable)
+    assert not excused(in_use, Kind.ZOOKEEPER_CRASH)
+    assert excused(in_use, Kind.STORE_STALL), "a folder that hangs may show a session of before"
+    assert excused(None, Kind.STORE) and not excused(None, Kind.SIGNAL)
+    assert excused(unreachable, failed=["/coordination/entries"])
+
+
+def test_a_broker_may_end_when_all_its_log_directories_failed__and_not_before() -> None:
+    def excused(*failed: str) -> bool:
+        return UnaskedEnd(None, 10.0, ("/data/1", "/data/1-b"), frozenset(failed)).is_excused(())
+
+    assert not excused()
+    assert not excused("/data/1")
+    assert not excused("/data/1", "/data/2")
+    assert excused("/data/1", "/data/1-b")
+
+
+def test_trouble_of_the_store_is_felt_for_a_while_after_its_end() -> None:
+    fault = Fault(number=0, at_s=5, kind=Kind.STORE, target=1, other=0, duration_s=1, size=0.5)
+    troubles = StoreTroubles()
+    troubles.begin(fault, 5.0)
+    troubles.begin(replace(fault, kind=Kind.CUT), 5.0)
+    assert troubles.felt_at(4.0) == frozenset()
+    assert troubles.felt_at(1e9) == {Kind.STORE}
+    troubles.end_all(6.0)
+    assert troubles.felt_at(6.0 + STORE_GRACE_S) == {Kind.STORE}
+    assert troubles.felt_at(6.1 + STORE_GRACE_S) == frozenset()

@@ -30,6 +30,7 @@ from nilometer.simulation.file_tree import FolderNode
 from nilometer.simulation.host_disk import HostDisk
 from nilometer.simulation.offloaded_job import ATOMIC, Pace
 from nilometer.simulation.stores import ClusterStore, EnsemblePlan, FolderStore, ZooKeeperServers
+from nilometer.simulation.unasked_ends import UnaskedEnd
 from nilometer.simulation.world import Host, Process, World
 
 PORT = 9092
@@ -59,8 +60,8 @@ class BrokerNode:
         self.broker: Broker | None = None
         """The running broker object, once it serves: for those who look on."""
         self.lives = 0
-        self.ended_by_itself: list[BaseException | None] = []
-        """Why its processes ended when nobody had asked for it; None for one that ended without an error."""
+        self.ended_by_itself: list[UnaskedEnd] = []
+        """Of its processes, when nobody had asked for it."""
         self._stop: asyncio.Event | None = None
 
     def places_of(self, partition: str) -> list[str]:
@@ -186,7 +187,9 @@ class BrokerNode:
         error = process.exited.result()
         if self.wanted:
             if self._stop is None or not self._stop.is_set():
-                self.ended_by_itself.append(error)
+                places = frozenset(process.failed_places)
+                now_s = self.cluster.world.loop.time()
+                self.ended_by_itself.append(UnaskedEnd(error, now_s, self.folders, places))
             delay = self.cluster.world.chance.uniform(*RESTART_S)
             self.cluster.world.loop.in_process(delay, None, self._start_again)
 

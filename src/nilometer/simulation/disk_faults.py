@@ -54,9 +54,9 @@ class DiskTrouble:
         for fault, folder in self.folders.items():
             if path == folder or path.startswith(f"{folder}/"):
                 if fault.kind is Kind.LOG_DIR_ERROR:
-                    raise OSError(errno.EIO, "Input/output error", path)
+                    raise self._disk.failed(process, errno.EIO, "Input/output error", path)
                 if verb in GROWS:
-                    raise OSError(errno.ENOSPC, "No space left on device", path)
+                    raise self._disk.failed(process, errno.ENOSPC, "No space left on device", path)
         for fault, name in self.active.items():
             if name and process.name != name:
                 continue
@@ -67,7 +67,7 @@ class DiskTrouble:
             if fault.kind is Kind.DISK_ERROR and (path.startswith(COORDINATION) or verb not in CHANGES):
                 continue
             if self._chance.random() < 0.2 + 0.8 * fault.size:
-                raise OSError(errno.EIO, "Input/output error", path)
+                raise self._disk.failed(process, errno.EIO, "Input/output error", path)
 
     def _after(self, process: DiskUser, verb: str, path: str) -> None:
         """It was done, and yet an error is told: whoever asked cannot know."""
@@ -75,7 +75,7 @@ class DiskTrouble:
             if fault.kind is not Kind.STORE_UNSURE or not path.startswith(COORDINATION):
                 continue
             if (not name or process.name == name) and self._chance.random() < 0.2 + 0.8 * fault.size:
-                raise OSError(errno.EIO, "Input/output error, after the fact", path)
+                raise self._disk.failed(process, errno.EIO, "Input/output error, after the fact", path)
 
 
 @dataclass(frozen=True, slots=True)

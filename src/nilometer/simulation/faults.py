@@ -21,6 +21,7 @@ from nilometer.simulation.fault_kinds import LOG_DIR_KINDS, WITH_OTHER, Ensemble
 from nilometer.simulation.host_disk import HostDisk
 from nilometer.simulation.plan import Plan
 from nilometer.simulation.stores import ZooKeeperServers
+from nilometer.simulation.unasked_ends import StoreTroubles
 from nilometer.simulation.world import Host, Process
 
 LOOK_S = 0.5
@@ -70,6 +71,7 @@ class FaultDriver:
         self.damaged: dict[str, Host] = {}
         """Machines that lost what they had not synced, and have not caught up with the others since."""
         self.played: Counter[Kind] = Counter()
+        self.store_troubles = StoreTroubles()
         self.left_out = 0
 
     def start(self) -> None:
@@ -79,18 +81,22 @@ class FaultDriver:
         self._tasks.append(asyncio.create_task(self._watch_recovery()))
 
     async def heal(self) -> None:
-        """End every fault, but for log directories that fail, and have everything run."""
+        """End every fault, but for the log directory that failed last, and have everything run."""
         await self._end_tasks()
-        self._world.trace.note("faults", "all is healed, but for log directories")
+        self._world.trace.note("faults", "all is healed, but for the last log directory")
         self._world.network.heal_all()
+        last = max((fault.number for each in self._troubles.values() for fault in each.folders), default=0)
         for trouble in self._troubles.values():
             trouble.active.clear()
+            for fault in [fault for fault in trouble.folders if fault.number != last]:
+                del trouble.folders[fault]
         for host in self._cluster.machines:
             host.disk.capacity = 1 << 40
             host.disk.stalled_until = 0.0
             if not host.up:
                 self._cluster.power_on(host)
         self._cluster.store.heal()
+        self.store_troubles.end_all(self._world.loop.time())
         self._cluster.store_disk.stalled_until = 0.0
         self._cluster.store_disk.signal_ms = self._signal_ms
         self._world.network.hiccup = self._plan.hiccup
@@ -151,10 +157,12 @@ class FaultDriver:
         self._hit[fault] = self._node(fault)
         if fault.kind in FAILS_FOLDERS and len(self._node(fault).folders) > 1:
             self.damaged[self._node(fault).host.name] = self._node(fault).host
+        self.store_troubles.begin(fault, self._world.loop.time())
         self._begin(fault)
         await asyncio.sleep(fault.duration_s)
         self._world.trace.note("faults", f"{fault} ends")
         self._end(fault)
+        self.store_troubles.end(fault, self._world.loop.time())
         del self._hit[fault]
 
     def _begin(self, fault: Fault) -> None:

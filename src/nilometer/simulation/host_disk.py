@@ -29,10 +29,24 @@ class DiskUser(Owner, Protocol):
     """The process behind a view."""
 
     @property
+    def failed_places(self) -> set[str]:
+        """Where it met errors: the first two names of each path."""
+        ...
+
+    @property
     def name(self) -> str: ...
 
     @property
     def pid(self) -> int: ...
+
+
+class PlayedError(OSError):
+    """An error of a disk that the world raises, for ``process`` at ``path``."""
+
+    def __init__(self, process: DiskUser, number: int, text: str, path: str) -> None:
+        super().__init__(number, text, path)
+        self.process = process
+        self.path = path
 
 
 class HostDisk:
@@ -62,12 +76,21 @@ class HostDisk:
         """Offloaded work goes on no sooner: a disk that hangs."""
         self.cold = 0.0
         """How likely a byte read is not in the page cache."""
+        self.on_error: Callable[[PlayedError], None] = lambda error: None
+        """Called with each error that the disk is about to raise."""
         self.strike: Callable[[DiskUser, str, str], None] = lambda process, verb, path: None
         self.aftermath: Callable[[DiskUser, str, str], None] = lambda process, verb, path: None
         self.between_calls: list[Callable[[DiskUser, str, str], None]] = []
         """Called with (process, verb, path) before each disk call of offloaded jobs, which they may leave."""
 
     # ---- what goes wrong
+
+    def failed(self, process: DiskUser, number: int, text: str, path: str) -> PlayedError:
+        """An error for ``process`` at ``path``, to be raised."""
+        process.failed_places.add("/".join(path.split("/")[:3]))
+        error = PlayedError(process, number, text, path)
+        self.on_error(error)
+        return error
 
     def power_loss(self) -> None:
         """All processes must be dead. What was not synced is lost, kept or torn."""
@@ -125,7 +148,7 @@ class HostDisk:
             raise ProcessGone
         if verb in CHANGES:
             if size and self.used + size > self.capacity:
-                raise OSError(errno.ENOSPC, "No space left on device", path)
+                raise self.failed(process, errno.ENOSPC, "No space left on device", path)
             self.note(process.name, f"disk {verb} {path} {size}" if size else f"disk {verb} {path}")
 
     # ---- signals

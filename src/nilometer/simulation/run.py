@@ -17,12 +17,12 @@ from nilometer.client.admin.descriptions import ConfigChange, NewTopic, Resource
 from nilometer.client.group.coordinator import Coordinator
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.cluster.topic import GROUP_METADATA_TOPIC
-from nilometer.coordination import BrokerIdInUse
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers import disks, failed_folders, metadata
 from nilometer.simulation.checkers.beliefs import Beliefs
 from nilometer.simulation.checkers.bounds import Bounds
 from nilometer.simulation.checkers.convergence import group_unwell, unwell
+from nilometer.simulation.checkers.failed_disks import FailedDisks
 from nilometer.simulation.checkers.groups import GroupLedger
 from nilometer.simulation.checkers.history import Outcome
 from nilometer.simulation.checkers.history_judge import check
@@ -30,7 +30,7 @@ from nilometer.simulation.checkers.long_history import LongHistory
 from nilometer.simulation.checkers.retention import Policy, Retention
 from nilometer.simulation.checkers.services import Services
 from nilometer.simulation.cluster import Cluster
-from nilometer.simulation.fault_kinds import ENSEMBLE_KINDS, FOLDER_KINDS, LOG_DIR_KINDS, Kind
+from nilometer.simulation.fault_kinds import Kind
 from nilometer.simulation.faults import FaultDriver
 from nilometer.simulation.loop import Deadlock, Livelock
 from nilometer.simulation.plan import Plan, TopicPlan
@@ -59,9 +59,6 @@ LOOKS_BETWEEN_BOUNDS = 20
 """Every five seconds: a leak only grows."""
 FINDINGS_SHOWN = 10
 LAST_READER = "last"
-STORE_KINDS = (
-    FOLDER_KINDS - {Kind.SIGNAL} | ENSEMBLE_KINDS | LOG_DIR_KINDS | {Kind.DISK_ERROR, Kind.DISK_FULL}
-)
 
 
 def run(
@@ -117,6 +114,10 @@ class _Run:
         self._beliefs = Beliefs(self._cluster)
         self._bounds = Bounds(self._cluster)
         self._services = Services(self._cluster)
+        self._failed_disks = FailedDisks(self._cluster)
+        story.excuse = self._failed_disks.excuses
+        for host in self._cluster.machines:
+            host.disk.on_error = self._failed_disks.on_error
         self._history = LongHistory(kept_whole=frozenset({LAST_READER}))
         self._partitions = [partition for topic in plan.topics for partition in _partitions_of(topic)]
         servers = self._cluster.bootstrap_servers
@@ -273,6 +274,7 @@ class _Run:
     def _look(self) -> None:
         self._beliefs.look(self._driver.damaged)
         self._retention.look()
+        self._failed_disks.look()
 
     async def _until(self, condition: Callable[[], bool], limit_s: float) -> None:
         deadline = self._world.loop.time() + limit_s
@@ -359,6 +361,7 @@ class _Run:
         verdict.find(Exit.WRONG_RESULT, self._retention.violations[:FINDINGS_SHOWN])
         verdict.find(Exit.WRONG_RESULT, self._bounds.violations[:FINDINGS_SHOWN])
         verdict.find(Exit.WRONG_RESULT, self._services.violations)
+        verdict.find(Exit.CRASH, self._failed_disks.violations)
         verdict.highest = self._bounds.highest
         if self._trimmer is not None:
             verdict.find(Exit.WRONG_RESULT, self._trimmer.troubles)
@@ -382,9 +385,9 @@ class _Run:
         verdict.generations = self._ledger.generations
         for node in self._cluster.known.values():
             reasons = (
-                f"{node.name} ended by itself: {'it stopped' if error is None else repr(error)}"
-                for error in node.ended_by_itself
-                if not may_end_by_itself(error, self._plan.kinds)
+                f"{node.name} ended by itself: {end}"
+                for end in node.ended_by_itself
+                if not end.is_excused(self._driver.store_troubles.felt_at(end.at_s))
             )
             verdict.find(Exit.CRASH, reasons)
         sends = self._history.sends
@@ -392,19 +395,6 @@ class _Run:
         verdict.acknowledged = sum(send.outcome is Outcome.OK for send in sends)
         verdict.faults = self._driver.played
         verdict.workloads = self._workloads()
-
-
-def may_end_by_itself(error: BaseException | None, kinds: Iterable[Kind]) -> bool:
-    """Whether faults of ``kinds`` excuse a broker that ended with ``error`` and was not asked to.
-
-    No trouble of a ZooKeeper ensemble makes a broker's own earlier session another broker: its start waits
-    for that session's end.
-    """
-    cause = error.__cause__ if error is not None else None
-    folder = FOLDER_KINDS & set(kinds)
-    if isinstance(cause, BrokerIdInUse) and not folder:
-        return False
-    return not STORE_KINDS.isdisjoint(kinds)
 
 
 def _partitions_of(topic: TopicPlan) -> list[TopicPartition]:

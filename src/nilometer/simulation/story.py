@@ -7,21 +7,16 @@ program that meets what it did not expect is a finding.
 
 from __future__ import annotations
 
-import errno
 import logging
 import traceback
 from collections import deque
+from collections.abc import Callable
 from types import TracebackType
 
-from nilometer.coordination.store import CoordinationError
 from nilometer.simulation.loop import CURRENT
 from nilometer.simulation.world import World
-from nilometer.storage.errors import LogFenced
-from nilometer.wire.errors import KafkaError
 
 LINES_PER_TELLER = 30
-EXPECTED = (KafkaError, CoordinationError, LogFenced)
-EXPECTED_ERRNOS = frozenset({errno.EIO, errno.ENOSPC})
 
 
 class Story(logging.Handler):
@@ -30,6 +25,8 @@ class Story(logging.Handler):
         self._world = world
         self._lines: dict[str, deque[str]] = {}
         self.unexpected: list[str] = []
+        self.excuse: Callable[[BaseException], bool] = lambda error: False
+        """Whether trouble in the world explains an error; by default nothing does."""
         self._level = logging.NOTSET
         self._propagated = True
 
@@ -58,7 +55,9 @@ class Story(logging.Handler):
         error = record.exc_info[1] if record.exc_info else None
         suffix = f" ({error!r})" if error is not None else ""
         self.tell(who, f"{record.levelname.lower()}: {record.getMessage()}{suffix}")
-        if error is not None and not is_expected(error):
+        if error is None:
+            return
+        if not self.excuse(error):
             lines = "".join(traceback.format_exception(error))
             self.unexpected.append(f"{who}: {record.getMessage()}\n{lines}")
 
@@ -66,10 +65,3 @@ class Story(logging.Handler):
         """By teller, brokers first, the last things they said."""
         order = sorted(self._lines, key=lambda who: (not who.startswith("broker"), who))
         return {who: list(self._lines[who])[-count:] for who in order}
-
-
-def is_expected(error: BaseException) -> bool:
-    """Whether trouble in the world explains it."""
-    if isinstance(error, OSError):
-        return error.errno in EXPECTED_ERRNOS or isinstance(error, ConnectionError | TimeoutError)
-    return isinstance(error, EXPECTED)

@@ -45,6 +45,8 @@ class Process:
         self.pid = pid
         self.alive = True
         self.paused = False
+        self.failed_places: set[str] = set()
+        """Where it met errors of disks: the first two names of each path."""
         self.held: list[Callback] = []
         self.jobs: dict[OffloadedJob, None] = {}
         self.context = context_of(self)

@@ -1,0 +1,76 @@
+"""What one error of a disk may lead to: the log directory that it hit is out of use, and nothing else.
+
+Whatever a broker was doing when an operation in a log directory failed, it must take that directory out of
+use, or end. Nothing else fails along with it: no request, no service and no other log. So an error of a
+log directory that is logged with a traceback was not dealt with. Errors of the coordination store's disk are
+excused: they are told by what the broker does then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nilometer.simulation.cluster import BrokerNode, Cluster
+from nilometer.simulation.host_disk import PlayedError
+from nilometer.simulation.world import Process
+
+SETTLE_S = 2.0
+"""How soon after an error its log directory must be out of use."""
+VIOLATIONS_MAX = 10
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    node: BrokerNode
+    process: Process
+    directory: str
+    error: PlayedError
+    at_s: float
+
+
+class FailedDisks:
+    """``violations`` only grows."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._open: dict[tuple[Process, str], _Failure] = {}
+        """The first failure of each directory that its broker has not taken out of use."""
+        self.violations: list[str] = []
+
+    def look(self) -> None:
+        for key, failure in list(self._open.items()):
+            node = failure.node
+            if node.process is not failure.process or failure.directory in node.failed_folders:
+                del self._open[key]
+            elif node.broker is not None and self._now_s >= failure.at_s + SETTLE_S:
+                del self._open[key]
+                self._note(
+                    f"failed disk: {node.name} goes on using {failure.directory} after {failure.error}"
+                )
+
+    def on_error(self, error: PlayedError) -> None:
+        for node in self._cluster.known.values():
+            directory = _directory_of(node, error.path)
+            if node.process is not None and node.process is error.process and directory is not None:
+                failure = _Failure(node, node.process, directory, error, self._now_s)
+                self._open.setdefault((node.process, directory), failure)
+
+    def excuses(self, error: BaseException | None) -> bool:
+        """Whether ``error``, or what it was raised from, is an error of the store's disk."""
+        while error is not None and not isinstance(error, PlayedError):
+            error = error.__cause__
+        return error is not None and not any(
+            _directory_of(node, error.path) for node in self._cluster.known.values()
+        )
+
+    @property
+    def _now_s(self) -> float:
+        return self._cluster.world.loop.time()
+
+    def _note(self, violation: str) -> None:
+        if len(self.violations) < VIOLATIONS_MAX:
+            self.violations.append(violation)
+
+
+def _directory_of(node: BrokerNode, path: str) -> str | None:
+    return next((each for each in node.folders if f"{path}/".startswith(f"{each}/")), None)
