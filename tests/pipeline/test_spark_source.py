@@ -9,6 +9,7 @@ import pytest
 
 from nilometer.pipeline.errors import readable
 from support.filled_topics import Sent
+from support.spark_streams import Stream, values_of
 
 pytestmark = pytest.mark.spark
 
@@ -24,10 +25,6 @@ def read(spark, topics, topic, connector="nilometer", **more):
     return spark.read.format(connector).options(**options(topics, topic, **more)).load()
 
 
-def values_of(frame) -> list[bytes]:
-    return [bytes(row.value) for row in frame.orderBy("partition", "offset").select("value").collect()]
-
-
 def numbered(count, partitions=2, start=0) -> list[Sent]:
     return [
         Sent(n % partitions, b"k%d" % n, b"v%d" % n, 1_700_000_000_000 + n)
@@ -35,37 +32,10 @@ def numbered(count, partitions=2, start=0) -> list[Sent]:
     ]
 
 
-class Stream:
-    """A query into a folder of Parquet files, run to the end of what there is, as often as wanted."""
-
-    def __init__(self, spark, folder, topics, topic, **more):
-        self._spark = spark
-        self._folder = folder
-        self._given = {"startingOffsets": "earliest", **options(topics, topic, **more)}
-
-    def run(self):
-        frame = self._spark.readStream.format("nilometer").options(**self._given).load()
-        query = (
-            frame.writeStream.format("parquet")
-            .option("checkpointLocation", f"{self._folder}/checkpoint")
-            .option("path", f"{self._folder}/rows")
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-        return query
-
-    def rows(self):
-        return self._spark.read.parquet(f"{self._folder}/rows")
-
-    def values(self):
-        return values_of(self.rows())
-
-
 @pytest.fixture
 def stream(spark, topics, tmp_path):
     def make(topic, **more):
-        return Stream(spark, tmp_path / f"stream-{uuid.uuid4().hex[:6]}", topics, topic, **more)
+        return Stream(spark, tmp_path / f"stream-{uuid.uuid4().hex[:6]}", options(topics, topic, **more))
 
     return make
 
@@ -221,7 +191,7 @@ def test_a_topic_created_again_is_a_loss_or_read_anew_but_never_mistaken(stream,
     topics.send(topic, numbered(8, partitions=1, start=100))
     with pytest.raises(Exception, match="deleted and created again"):
         strict.run()
-    strict._given["failOnDataLoss"] = "false"
+    strict.options["failOnDataLoss"] = "false"
     strict.run()
     assert sorted(strict.values()) == sorted(
         [*(b"v%d" % n for n in range(5)), *(b"v%d" % n for n in range(100, 108))]

@@ -1,8 +1,12 @@
 """Positions in topics, and what to read between two of them. Pure.
 
-A position is Spark's own form, ``{"topic": {"0": 23}}``, with one addition: under ``#topic-ids`` (no topic
-can be named so) stand the ids of the topics, by which a topic deleted and created again is told from the
-one that was read so far.
+A position is Spark's own form, ``{"topic": {"0": 23}}``, with two additions (no topic can be named so):
+
+- under ``#topic-ids`` stand the ids of the topics, by which a topic deleted and created again is told from
+  the one that was read so far;
+- under ``#start`` stands, in the first positions of a stream, the position that it started from. Spark's
+  checkpoint holds only where a batch ends: when the first batch is run again, the stream would otherwise
+  start at what is earliest, or latest, by then.
 
 Invariants: the JSON of a position is always in the same order, since Spark compares positions as text; a
 range is half open and never empty; the ranges of a batch follow from its two positions alone, so that a
@@ -19,6 +23,7 @@ from typing import Any
 from nilometer.client.network.cluster_metadata import TopicPartition
 
 TOPIC_IDS = "#topic-ids"
+START = "#start"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +49,44 @@ class OffsetRange:
 class Position:
     offsets: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
+    start: Position | None = None
+    """Where the stream started, as long as nothing is read beyond that."""
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Position:
         offsets = {
             TopicPartition(topic, int(number)): offset
             for topic, numbers in value.items()
-            if topic != TOPIC_IDS
+            if topic not in (TOPIC_IDS, START)
             for number, offset in numbers.items()
         }
-        return cls(offsets, dict(value.get(TOPIC_IDS, {})))
+        start = value.get(START)
+        return cls(
+            offsets, dict(value.get(TOPIC_IDS, {})), cls.from_json(start) if start is not None else None
+        )
 
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {TOPIC_IDS: dict(sorted(self.topic_ids.items()))} if self.topic_ids else {}
+        if self.start is not None:
+            value[START] = self.start.to_json()
         for part, offset in sorted(self.offsets.items()):
             value.setdefault(part.topic, {})[str(part.partition)] = offset
         return value
+
+    def as_start(self) -> Position:
+        """This position as the one that a stream starts from."""
+        bare = Position(self.offsets, self.topic_ids)
+        return replace(bare, start=bare)
+
+    def reached_from(self, begin: Position) -> Position:
+        """This position as the end of a batch that begins at ``begin``: with the start, if it begins there.
+
+        Where nothing has come it is ``begin`` itself: Spark takes any other JSON for something new to read.
+        """
+        if self.offsets == begin.offsets and self.topic_ids == begin.topic_ids:
+            return begin
+        is_first = begin.start is not None and begin.offsets == begin.start.offsets
+        return replace(self, start=begin.start if is_first else None)
 
     def is_same_topic(self, topic: str, other: Position) -> bool:
         """Whether both mean the same life of the topic, as far as ids are known."""
@@ -73,7 +100,9 @@ class Position:
 
 
 def ranges(start: Position, end: Position) -> list[OffsetRange]:
-    """What lies between two positions, by partition."""
+    """What lies between two positions, by partition. The start that ``end`` names goes before ``start``."""
+    if end.start is not None and start != end:
+        start = end.start
     found: list[OffsetRange] = []
     for part, until in sorted(end.offsets.items()):
         begin = start.begin_of(part, end)

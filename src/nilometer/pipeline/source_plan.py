@@ -38,10 +38,11 @@ def find_latest(options: SourceOptions, known: Position | None = None) -> Positi
         # One was deleted and created again meanwhile: these may be the ends of another topic than it was.
 
 
-def find_start(options: SourceOptions) -> Position:
-    """Where a new stream begins."""
+def find_start(options: SourceOptions) -> tuple[Position, Position]:
+    """Where a new stream begins, and the ends of the partitions at that moment."""
     latest = find_latest(options)
-    return Position(_resolved(options, "startingOffsets", options.starting, latest), latest.topic_ids)
+    start = Position(_resolved(options, "startingOffsets", options.starting, latest), latest.topic_ids)
+    return start, latest
 
 
 def find_bounds(options: SourceOptions) -> tuple[Position, Position]:

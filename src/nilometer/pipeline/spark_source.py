@@ -131,7 +131,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- positions, on the driver
 
     def initialOffset(self) -> dict[str, Any]:
-        return find_start(self._options).to_json()
+        start, latest = find_start(self._options)
+        if self._target is not None:
+            # Spark asks for the target first; a live topic has grown beyond it by now.
+            self._target = latest
+        return start.as_start().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         rows = self._options.max_offsets_per_trigger
@@ -148,11 +152,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         match limit:
             case ReadAllAvailable():
-                return end.to_json()
+                pass
             case ReadMaxRows(max_rows=rows):
-                return limited(begin, end, rows).to_json()
+                end = limited(begin, end, rows)
             case _:
                 raise SourceProblem(f"the read limit {type(limit).__name__} is not supported")
+        return end.reached_from(begin).to_json()
 
     def _waits_for_more(self, begin: Position, end: Position) -> bool:
         """Whether there is less than minOffsetsPerTrigger, and not for as long as maxTriggerDelay."""
