@@ -21,6 +21,7 @@ from nilometer.pipeline.pushed_filters import Bounds
 from nilometer.pipeline.source_options import EARLIEST, LATEST, AtTime, Bound
 from nilometer.storage.names import TopicPartition
 
+ATTEMPTS = 20
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 
 
@@ -39,7 +40,20 @@ class ReadableLog:
 
 
 def plan(options: LogOptions, bounds: Bounds) -> list[LogSlice]:
-    """Every task's work. Raises OptionError, SourceProblem, DataLoss."""
+    """Every task's work. Raises OptionError, SourceProblem, DataLoss.
+
+    Brokers may delete partitions meanwhile: then it is planned again, as if asked for a moment later.
+    """
+    missing = None
+    for _ in range(ATTEMPTS):
+        try:
+            return _plan(options, bounds)
+        except FileNotFoundError as problem:
+            missing = problem.filename
+    raise SourceProblem(f"{missing} was listed and does not exist, {ATTEMPTS} times one after another")
+
+
+def _plan(options: LogOptions, bounds: Bounds) -> list[LogSlice]:
     logs = readable_logs(options)
     starts = _resolved(options, "startingOffsets", options.common.starting, logs)
     ends = _resolved(options, "endingOffsets", options.common.ending, logs)

@@ -17,19 +17,21 @@ def offset_for_time(replica: ReplicaFolder, milliseconds: int, start: int, end: 
     """Offset of the first record in [start, end) that is at least as late; None if there is none.
 
     Records need not be in the order of their times: it is the first in the order of offsets.
+    Raises FileNotFoundError where the partition is deleted meanwhile.
     """
     slices = plan_slices(replica, start, end, bytes_per_slice=_WHOLE_SEGMENTS, since_ms=milliseconds)
     for one in slices:
         found = _first_in(replica.place, milliseconds, one.start, one.end)
         if found is not None:
             return found
+    replica.segments()  # of a partition that is gone nothing can be said
     return None
 
 
 def _first_in(place: str, milliseconds: int, start: int, end: int) -> int | None:
     from nilometer.pipeline import batch_kernels as fields
 
-    for table in SliceReader(place).tables(start, end):
+    for table in SliceReader(place, fail_on_data_loss=False).tables(start, end):
         late = (table.column(fields.MAX_TIMESTAMP) >= milliseconds) & (table.next_offsets > start)
         positions: Sequence[int] = table.column(fields.POSITION)[late].tolist()
         for position in positions:

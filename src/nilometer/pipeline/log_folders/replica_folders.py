@@ -75,7 +75,13 @@ class ReplicaFolder:
 
 
 def segment_bases(disk: Disk, folder: str) -> list[int]:
-    parsed = (names.parse_offset_name(name) for name in disk.list_directory(folder))
+    """Base offsets of the segments in a partition's folder. Raises FileNotFoundError."""
+    return bases_among(disk.list_directory(folder))
+
+
+def bases_among(listing: Iterable[str]) -> list[int]:
+    """Base offsets of the segments among the names in a folder."""
+    parsed = (names.parse_offset_name(name) for name in listing)
     return sorted(found[0] for found in parsed if found and found[1] == names.LOG_SUFFIX)
 
 
@@ -104,7 +110,7 @@ def find_directories(places: Iterable[str]) -> list[str]:
 def _replicas_of(place: str) -> list[ReplicaFolder] | None:
     disk, path = _open(place)
     parsed = names.parse_folder_name(posixpath.basename(path))
-    if parsed is not None and parsed.kind is FolderKind.LIVE and segment_bases(disk, path):
+    if parsed is not None and _is_replica(disk, posixpath.dirname(path), posixpath.basename(path)):
         directory = view_directory(posixpath.dirname(place))
         return [ReplicaFolder(parsed.topic_partition, place, directory, _topic_id(disk, path))]
     below = _directories_below(disk, path, "", 0)
@@ -122,8 +128,11 @@ def _open(place: str) -> tuple[Disk, str]:
 
 
 def _directories_below(disk: Disk, path: str, below: str, depth: int) -> list[str]:
-    """``below`` itself if it is a log directory, else those under it."""
-    listing = disk.list_directory(path)
+    """``below`` itself if it is a log directory, else those under it; none where the folder is gone."""
+    try:
+        listing = disk.list_directory(path)
+    except FileNotFoundError:
+        return []
     if names.META_PROPERTIES in listing or names.REPLICATION_OFFSET_CHECKPOINT in listing:
         return [below]
     if any(_is_replica(disk, path, name) for name in listing):
@@ -141,12 +150,12 @@ def _directories_below(disk: Disk, path: str, below: str, depth: int) -> list[st
 def _is_replica(disk: Disk, path: str, name: str) -> bool:
     parsed = names.parse_folder_name(name)
     folder = posixpath.join(path, name)
-    return (
-        parsed is not None
-        and parsed.kind is FolderKind.LIVE
-        and disk.is_directory(folder)
-        and bool(segment_bases(disk, folder))
-    )
+    if parsed is None or parsed.kind is not FolderKind.LIVE or not disk.is_directory(folder):
+        return False
+    try:
+        return bool(segment_bases(disk, folder))
+    except FileNotFoundError:
+        return False  # deleted meanwhile
 
 
 def view_directory(place: str) -> LogDirectoryView:
@@ -182,7 +191,11 @@ def view_directory(place: str) -> LogDirectoryView:
 def replicas_in(directory: LogDirectoryView) -> list[ReplicaFolder]:
     disk, path = open_place(directory.place)
     found: list[ReplicaFolder] = []
-    for name in disk.list_directory(path):
+    try:
+        listing = disk.list_directory(path)
+    except FileNotFoundError:
+        return []
+    for name in listing:
         parsed = names.parse_folder_name(name)
         if parsed is None or parsed.kind is not FolderKind.LIVE:
             continue

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from nilometer.pipeline.batch_table import BatchTable, walk
 from nilometer.pipeline.errors import DataLoss, SourceProblem
-from nilometer.pipeline.log_folders.replica_folders import segment_bases
+from nilometer.pipeline.log_folders.replica_folders import bases_among
 from nilometer.pipeline.log_folders.stored_files import open_place
 from nilometer.storage import names
 from nilometer.storage.segments.offset_index import CorruptIndex, OffsetIndex
@@ -77,19 +77,24 @@ class SliceReader:
         """The segments, once no replacement of some by a compacted one is under way."""
         deadline = time.monotonic() + REPLACEMENT_WAIT_S
         while True:
-            try:
-                listing = self._disk.list_directory(self._folder)
-            except FileNotFoundError:
-                raise DataLoss(f"{self._place} does not exist any more") from None
+            listing = self._listing()
             swaps = [name for name in listing if name.endswith(names.LOG_SUFFIX + names.SWAP_SUFFIX)]
             if not swaps:
-                return segment_bases(self._disk, self._folder)
+                return bases_among(listing)
             if time.monotonic() > deadline:
                 raise SourceProblem(
                     f"{self._place} was left in the middle of a compaction ({swaps[0]}): "
                     "a broker that starts on it completes that"
                 )
             time.sleep(0.05)
+
+    def _listing(self) -> list[str]:
+        try:
+            return self._disk.list_directory(self._folder)
+        except FileNotFoundError:
+            if self._fail_on_data_loss:
+                raise DataLoss(f"{self._place} does not exist any more") from None
+            return []
 
     def _base_above(self, base_offset: int) -> int | None:
         return next((base for base in self._bases() if base > base_offset), None)
@@ -133,7 +138,7 @@ class SliceReader:
             raise SourceProblem(f"{path} is damaged at byte {position}: {problem.message}") from problem
 
     def _lost(self, start: int, end: int) -> int:
-        bases = segment_bases(self._disk, self._folder)
+        bases = bases_among(self._listing())
         begins = f"its log starts at {bases[0]}" if bases and bases[0] > start else "its log ends before that"
         if self._fail_on_data_loss:
             raise DataLoss(f"offsets {start} to {end - 1} of {self._place} are gone: {begins}")

@@ -5,7 +5,7 @@ batches. The log is read where there are no indexes, as in a copy of bare ``.log
 producer snapshot on, for the transactions that are still open.
 
 Invariants: nothing at or above the last stable offset is committed yet; below it every transaction is
-decided.
+decided. Segments that are deleted meanwhile are passed over: reading what was asked for says what is gone.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def last_stable_offset(place: str, bases: Sequence[int], log_start: int, high_wa
     start, open_since = _newest_snapshot(place, log_start, high_watermark)
     state = OpenTransactions(open_since)
     start = max(start, log_start, bases[0] if bases else 0)
-    for table in SliceReader(place).tables(start, high_watermark):
+    for table in SliceReader(place, fail_on_data_loss=False).tables(start, high_watermark):
         state.follow(table, start, high_watermark)
     return state.last_stable_offset(high_watermark)
 
@@ -119,7 +119,7 @@ def find_aborted(place: str, bases: Sequence[int], start: int, end: int) -> list
     disk, folder = open_place(place)
     if any(not disk.exists(_path(folder, base, names.INDEX_SUFFIX)) for base in bases):
         state = OpenTransactions()
-        for table in SliceReader(place).tables(bases[0], end):
+        for table in SliceReader(place, fail_on_data_loss=False).tables(bases[0], end):
             state.follow(table, bases[0], end)
         # Of a transaction that is aborted behind the end the log up to there tells nothing; there is none.
         return [one for one in state.aborted if one.overlaps(start, end)]
