@@ -13,6 +13,7 @@ from nilometer.pipeline.errors import OptionError, readable
 from nilometer.pipeline.repeats import REPEAT_HEADERS, drop_repeats
 from nilometer.pipeline.sink_options import check_columns, parse_sink_options
 from support.filled_topics import Sent
+from support.spark_streams import Stream
 
 pytestmark = pytest.mark.spark
 
@@ -170,13 +171,81 @@ def test_a_write_from_foreach_batch_says_which_batch_it_was(spark, topics, tmp_p
     query = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint))
     query.trigger(availableNow=True).start().awaitTermination()
     forget_last_commit(checkpoint)
-    query.trigger(availableNow=True).start().awaitTermination()
+    started = query.trigger(availableNow=True).start()
+    started.awaitTermination()
+    query_id = started.id
     records = read(spark, topics, target, includeHeaders="true").orderBy("offset").collect()
     headers = [{one.key: bytes(one.value) for one in row.headers} for row in records]
     assert [one["nilometer.batch"] for one in headers] == [b"0"] * 3 + [b"1"] * 6
-    assert {one["nilometer.writer"] for one in headers} == {b"copy"}
+    assert {one["nilometer.writer"] for one in headers} == {f"{query_id}/copy".encode()}
     assert headers[3:6] == headers[6:9]
     assert all(left != right for left, right in pairwise(json.dumps(str(one)) for one in headers))
+
+
+@pytest.mark.parametrize("names", [("", ""), ("first", "second")])
+def test_several_writes_of_one_batch_are_no_repeats_of_each_other(spark, topics, tmp_path, names):
+    source, target = topics.create(1), topics.create(1)
+    topics.send(source, [Sent(0, None, b"%d" % n) for n in range(5)])
+
+    def write(batch, _number):
+        for name, sign in zip(names, ("+", "-"), strict=True):
+            signed = batch.select(F.concat(F.lit(sign), F.col("value").cast("string")).alias("value"))
+            to_topic(signed, topics, target, **({"writerId": name} if name else {}))
+
+    options = {"kafka.bootstrap.servers": topics.bootstrap, "subscribe": source}
+    stream = Stream(spark, tmp_path, options)
+    stream.run_with(write)
+    forget_last_commit(tmp_path / "checkpoint")
+    stream.run_with(write)
+    records = read(spark, topics, target, includeHeaders="true")
+    assert records.count() == 20  # the batch was run twice
+    kept = Counter(bytes(row.value) for row in drop_repeats(records).collect())
+    assert set(kept) == {b"%s%d" % (sign, n) for sign in (b"+", b"-") for n in range(5)}
+    assert set(kept.values()) == {1 if names[0] else 2}  # without a name they are not recognised
+
+
+def test_a_late_record_that_was_sent_once_is_kept_in_a_stream(spark, topics, tmp_path):
+    """The records' times go up, then far back, and up again."""
+    topic = topics.create(1)
+    times = [1_700_000_000_000 + n * 3_600_000 for n in (*range(10), *range(-40, -20), *range(11))]
+    topics.send(topic, [Sent(0, None, b"%d" % n, time) for n, time in enumerate(times)])
+    options = {"kafka.bootstrap.servers": topics.bootstrap, "subscribe": topic}
+    stream = Stream(spark, tmp_path, {**options, "includeHeaders": "true", "maxOffsetsPerTrigger": "14"})
+    stream.run(lambda frame: drop_repeats(frame, "2 hours"))
+    assert stream.values() == [b"%d" % n for n in range(len(times))]
+
+
+@pytest.mark.parametrize("repeat_headers", ["true", "false"])
+def test_a_record_that_is_forwarded_loses_the_headers_of_its_first_writer(spark, topics, repeat_headers):
+    first, second = topics.create(1), topics.create(1)
+    own = F.expr("array(named_struct('key', 'own', 'value', cast('1' as binary)))")
+    to_topic(spark.range(4).select(F.lit("v").alias("value"), own.alias("headers")), topics, first)
+    records = read(spark, topics, first, includeHeaders="true")
+    copies = records.select("value", "headers").crossJoin(spark.range(3)).drop("id")
+    to_topic(copies, topics, second, repeatHeaders=repeat_headers)
+    forwarded = read(spark, topics, second, includeHeaders="true")
+    expected = ("own", *(REPEAT_HEADERS if repeat_headers == "true" else ()))
+    assert {tuple(one.key for one in row.headers) for row in forwarded.collect()} == {expected}
+    assert drop_repeats(forwarded).count() == 12
+
+
+def test_headers_of_two_writers_on_one_record_are_read(spark, topics):
+    """As records have them that earlier versions of the sink have forwarded: the last ones count."""
+    topic = topics.create(1)
+    headers = [
+        tuple(
+            (name, b"%d" % (number // 2 if name == REPEAT_HEADERS[-1] else writer)) for name in REPEAT_HEADERS
+        )
+        for number in range(4)
+        for writer in (number, 9)
+    ]
+    both = [headers[2 * number] + headers[2 * number + 1] for number in range(4)]
+    topics.send(topic, [Sent(0, None, b"%d" % n, headers=one) for n, one in enumerate(both)])
+    topics.send(topic, [Sent(0, None, b"%d" % n, headers=both[0][:3]) for n in (4, 5)])
+    kept = drop_repeats(read(spark, topics, topic, includeHeaders="true")).collect()
+    values = {bytes(row.value) for row in kept}
+    assert len(kept) == len(values) == 4
+    assert {b"4", b"5"} < values  # headers that are not complete say nothing
 
 
 def test_refusals_name_what_is_wrong(spark, topics):

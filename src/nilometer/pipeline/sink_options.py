@@ -17,7 +17,7 @@ from nilometer.pipeline.errors import OptionError
 ALLOWED = {
     "topic": "the topic to write to; without it the column topic says so row by row",
     "repeatHeaders": "true (default) or false: headers by which a reader tells records that were sent again",
-    "writerId": "the writer's name in these headers; by default the query's id",
+    "writerId": "the writer's name in these headers, behind the query's id; see repeats for foreachBatch",
 }
 BY_SPARK = frozenset({"checkpointlocation", "path", "queryname", "outputmode"})
 """What Spark hands to every sink, though it is meant for Spark."""

@@ -24,7 +24,13 @@ from pyspark.sql.datasource import (
 
 from nilometer.pipeline.cluster_writer import ClusterWriter, Outgoing
 from nilometer.pipeline.errors import OptionError, SinkProblem
-from nilometer.pipeline.repeats import BATCH_HEADER, PARTITION_HEADER, ROW_HEADER, WRITER_HEADER
+from nilometer.pipeline.repeats import (
+    BATCH_HEADER,
+    PARTITION_HEADER,
+    REPEAT_HEADERS,
+    ROW_HEADER,
+    WRITER_HEADER,
+)
 from nilometer.pipeline.sink_options import SinkOptions, check_columns, parse_sink_options
 
 if TYPE_CHECKING:
@@ -99,9 +105,10 @@ def write_partition(options: SinkOptions, batches: Iterator[pyarrow.RecordBatch]
 
 
 def _origin(task: Any, options: SinkOptions, write_id: str) -> Origin:
-    query = task.getLocalProperty(QUERY_PROPERTY) or write_id
+    """``write_id`` is of one ``save``, in a batch job or in ``foreachBatch``; empty for a stream's sink."""
+    query = task.getLocalProperty(QUERY_PROPERTY) or ""
     batch = task.getLocalProperty(BATCH_PROPERTY) or "0"
-    writer = options.writer_id or query
+    writer = "/".join(filter(None, (query, options.writer_id or write_id)))
     return Origin(writer.encode(), batch.encode(), b"%d" % task.partitionId())
 
 
@@ -133,7 +140,8 @@ def _records(
     ):
         if topic is None:
             raise SinkProblem(f"row {first_row + index} of a task has no topic: its column topic is null")
-        said = tuple((one["key"], one["value"]) for one in own or ())
+        # A record that is forwarded has the headers of the sink that wrote it first.
+        said = tuple((one["key"], one["value"]) for one in own or () if one["key"] not in REPEAT_HEADERS)
         more = origin.headers(first_row + index) if origin is not None else ()
         records.append(Outgoing(topic, partition, key, value, said + more))
     return records

@@ -105,7 +105,9 @@ def start(
         table = f"{output}/rollups/batch={batch_id:08d}"
         batch.coalesce(1).write.mode("overwrite").parquet(table)
         written = batch.sparkSession.read.schema(batch.schema).parquet(table)
-        alerts_of(written).write.format("nilometer").options(**to_topic).mode("append").save()
+        alerts_of(written).write.format("nilometer").options(**{"writerId": "alerts", **to_topic}).mode(
+            "append"
+        ).save()
 
     job = (
         rollups_of(parse(records))

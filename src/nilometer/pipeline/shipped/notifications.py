@@ -117,7 +117,7 @@ def start(
         messages_of(batch, users).coalesce(1).write.mode("overwrite").parquet(kept)
         messages = batch.sparkSession.read.parquet(kept)
         record = messages.select(F.col("user").alias("key"), F.to_json(F.struct("*")).alias("value"))
-        record.write.format("nilometer").options(**to_topic).mode("append").save()
+        record.write.format("nilometer").options(**{"writerId": "messages", **to_topic}).mode("append").save()
 
     job = (
         tallies_of(parse(records))
