@@ -8,78 +8,19 @@ import os
 import random
 import shutil
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from nilometer.client.ingest import ingest as ingest_module
 from nilometer.client.ingest import ledger as ledger_module
 from nilometer.client.ingest.ingest import Ingest
-from nilometer.client.ingest.options import IngestOptions, IngestTotals, LineRefused
+from nilometer.client.ingest.options import IngestTotals, LineRefused
 from nilometer.client.ingest.state_file import BadState
-from nilometer.runtime import Runtime
-from nilometer.runtime.system_disk import SystemDisk
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
+from support.ingest_runs import Crash, CrashingDisk, following, ingest_of, lines_in, write_lines
 from support.log_cluster import LOSE_ANSWER, LogCluster
-
-QUICK = {
-    "retry.backoff.ms": 1,
-    "retry.backoff.max.ms": 4,
-    "reconnect.backoff.ms": 1,
-    "reconnect.backoff.max.ms": 4,
-    "linger.ms": 1,
-    "batch.size": 500,
-}
-
-
-class Crash(BaseException):
-    """The process is gone."""
-
-
-class CrashingDisk(SystemDisk):
-    """Dies in place of the ``n``-th writing of the state."""
-
-    def __init__(self, n: int) -> None:
-        super().__init__()
-        self._left = n
-
-    def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
-        self._left -= 1
-        if self._left == 0:
-            raise Crash
-        super().replace_file(path, data, sync=sync)
-
-
-def ingest_of(
-    cluster: LogCluster, folder: Path, *paths: Path, disk: SystemDisk | None = None, **options: Any
-) -> Ingest:
-    system = Runtime.system()
-    runtime = Runtime(system.clock, disk or SystemDisk(), system.network, system.entropy)
-    given = [str(path) for path in paths or (folder / "logs",)]
-    state = str(folder / "state" / "ingest.json")
-    config = {"bootstrap.servers": cluster.addresses, **QUICK}
-    return Ingest(runtime, config, IngestOptions(paths=given, topic="t", state_path=state, **options))
-
-
-def lines_in(cluster: LogCluster) -> list[tuple[str, int, bytes]]:
-    """(name of the file, line, content) of all records, by file and line."""
-    found: list[tuple[str, int, bytes]] = []
-    for _, log in sorted(cluster.logs.items(), key=lambda item: item[0]):
-        for record in log.records():
-            headers = {name: value or b"" for name, value in record.headers}
-            assert sorted(headers) == ["line", "path", "source"]
-            name = os.path.basename(headers["path"].decode())
-            found.append((name, int(headers["line"]), record.value or b""))
-    return sorted(found)
-
-
-def write_lines(path: Path, lines: list[str], mode: str = "a") -> None:
-    with path.open(mode) as file:
-        file.writelines(line + "\n" for line in lines)
 
 
 @pytest.fixture
@@ -294,25 +235,6 @@ async def test_state_of_something_else_is_refused(logs: Path, tmp_path: Path) ->
         (tmp_path / "state" / "ingest.json").write_text("rubbish")
         with pytest.raises(BadState):
             await ingest_of(cluster, tmp_path).run()
-
-
-@asynccontextmanager
-async def following(ingest: Ingest) -> AsyncIterator[Callable[[int], Any]]:
-    """Follows while the block runs; what is yielded waits until so many lines were sent."""
-    task = asyncio.create_task(ingest.run())
-
-    async def sent(count: int) -> None:
-        async with asyncio.timeout(20):
-            while ingest.totals.lines < count:
-                if task.done():
-                    task.result()
-                await asyncio.sleep(0.005)
-
-    try:
-        yield sent
-    finally:
-        ingest.stop()
-        await task
 
 
 @pytest.fixture

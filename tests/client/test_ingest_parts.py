@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+from dataclasses import replace
+from gzip import BadGzipFile
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nilometer.client.ingest import line_splitter
+from nilometer.client.ingest.content_reader import GzipReader, read_up_to
+from nilometer.client.ingest.found_files import FoundFile, Look
 from nilometer.client.ingest.line_splitter import LineSplitter, LineTooLong
-from nilometer.client.ingest.matching import FoundFile, is_rotation_name, match
-from nilometer.client.ingest.source import ContentMark, Fingerprint, Source
+from nilometer.client.ingest.matching import Circumstances, Matches, match
+from nilometer.client.ingest.missing_sources import FORGET_AWAY_MS, FORGET_MS, GONE_MAX, decide_missing
+from nilometer.client.ingest.rotation_names import is_derived, is_rotation_name, possible_originals
+from nilometer.client.ingest.source import HEAD_BYTES, ContentMark, Fingerprint, Source
 from nilometer.client.ingest.state_file import BadState, IngestState, decode_state, encode_state
 
 contents = st.lists(st.sampled_from([b"\n", b"a", b"bc\n", b"\r\n", b"x" * 300, b"\x00\xff\n"])).map(b"".join)
@@ -66,27 +76,57 @@ def test_mark_is_the_fingerprint_of_all_complete_lines(
 
 
 class Folder:
-    """Contents by path; an inode stays with its content when it is moved."""
+    """Contents by path; an inode stays with its content when it is moved. What was changed last is newest."""
 
     def __init__(self) -> None:
         self.files: dict[str, tuple[int, bytes]] = {}
+        self._changes: dict[int, int] = {}
+        self._now = 0
 
     def write(self, path: str, inode: int, content: bytes) -> None:
         self.files[path] = (inode, content)
+        self._now += 1
+        self._changes[inode] = self._now
 
-    def found(self) -> list[FoundFile]:
-        return [FoundFile(path, 1, inode, len(data)) for path, (inode, data) in sorted(self.files.items())]
+    def found(self, *, asked_for: bool = True) -> list[FoundFile]:
+        return [
+            FoundFile(path, 1, inode, len(data), self._changes.get(inode, 0), asked_for)
+            for path, (inode, data) in sorted(self.files.items())
+        ]
 
-    def begins_with(self, file: FoundFile, source: Source) -> bool:
-        return source.fingerprint.matches(reading(self.files[file.path][1]))
+    def head(self, file: FoundFile) -> bytes | None:
+        return self.files[file.path][1][:HEAD_BYTES]
 
-    def match(self, *sources: Source):
-        return match(sources, self.found(), self.begins_with)
+    def fingerprint(self, file: FoundFile, offset: int) -> Fingerprint | None:
+        return Fingerprint.of(reading(self.files[file.path][1]), offset)
+
+    def is_beginning(self, file: FoundFile, original: FoundFile) -> bool | None:
+        return self.files[original.path][1].startswith(self.files[file.path][1])
+
+    def is_intact(self, source: Source, file: FoundFile) -> bool:
+        return self.fingerprint(file, source.known.offset) == source.known
+
+    def match(self, *sources: Source, **circumstances: Any) -> Matches:
+        return match(sources, self.found(), self, Circumstances(**circumstances))
+
+    def match_beside(self, named: str, *sources: Source, **circumstances: Any) -> Matches:
+        files = [file._replace(asked_for=file.path == named) for file in self.found()]
+        return match(sources, files, self, Circumstances(named=frozenset({named}), **circumstances))
 
 
 def source_of(path: str, inode: int, read: bytes, number: int = 0, *, finished: bool = False) -> Source:
     fingerprint = Fingerprint.of(reading(read), len(read))
     return Source(number, path, 1, inode, fingerprint, lines=read.count(b"\n"), finished=finished)
+
+
+def resumed(matches: Matches) -> list[tuple[int, int, str]]:
+    """Number of the source, inode and path of its file."""
+    return [(source.number, file.inode, file.path) for source, file in matches.resumed]
+
+
+def new(matches: Matches) -> list[tuple[str, str]]:
+    """Path, and the name that the records carry."""
+    return [(found.file.path, found.name) for found in matches.new]
 
 
 LOG = b"".join(b"line %d\n" % number for number in range(400))
@@ -96,8 +136,8 @@ def test_same_file_is_read_on_after_it_grew() -> None:
     folder = Folder()
     folder.write("/l/a.log", 5, LOG + b"more\n")
     matches = folder.match(source_of("/l/a.log", 5, LOG))
-    assert [(source.inode, file.path) for source, file in matches.resumed] == [(5, "/l/a.log")]
-    assert matches.new == matches.copies == matches.lost == ()
+    assert resumed(matches) == [(0, 5, "/l/a.log")]
+    assert matches.new == matches.copies == matches.missing == []
 
 
 def test_rotation_by_rename_and_create() -> None:
@@ -105,8 +145,8 @@ def test_rotation_by_rename_and_create() -> None:
     folder.write("/l/a.log.1", 5, LOG + b"last of the old\n")
     folder.write("/l/a.log", 6, b"first of the new\n")
     matches = folder.match(source_of("/l/a.log", 5, LOG))
-    assert [(source.number, file.path) for source, file in matches.resumed] == [(0, "/l/a.log.1")]
-    assert [file.path for file in matches.new] == ["/l/a.log"]
+    assert resumed(matches) == [(0, 5, "/l/a.log.1")]
+    assert new(matches) == [("/l/a.log", "/l/a.log")]
 
 
 def test_rotation_by_copy_and_truncate() -> None:
@@ -115,131 +155,329 @@ def test_rotation_by_copy_and_truncate() -> None:
     folder.write("/l/a.log", 5, LOG + b"unread\n")
     folder.write("/l/a.log.1", 9, LOG + b"unread\n")  # copied, not yet truncated
     matches = folder.match(source)
-    assert [file.path for _, file in matches.resumed] == ["/l/a.log"]
-    assert [file.path for file in matches.copies] == ["/l/a.log.1"]
+    assert resumed(matches) == [(0, 5, "/l/a.log")]
+    assert [(file.path, original) for file, original in matches.copies] == [("/l/a.log.1", "/l/a.log")]
     folder.write("/l/a.log", 5, b"")
     matches = folder.match(source)
-    assert [(one.number, one.inode, file.path) for one, file in matches.resumed] == [(0, 9, "/l/a.log.1")]
-    assert [file.path for file in matches.new] == ["/l/a.log"]
+    assert resumed(matches) == [(0, 9, "/l/a.log.1")]
+    assert new(matches) == [("/l/a.log", "/l/a.log")]
+
+
+@pytest.mark.parametrize("copied", [0, 100, 1024, 2000])
+def test_copy_that_is_being_made_is_no_file_of_its_own(copied: int) -> None:
+    folder = Folder()
+    folder.write("/l/a.log", 5, LOG)
+    folder.write("/l/a.log.1", 9, LOG[:copied])
+    matches = folder.match(source_of("/l/a.log", 5, LOG), is_settled=lambda _file: False)
+    assert [file.path for file, _ in matches.copies] == ["/l/a.log.1"]
+    assert matches.new == []
+
+
+def test_copy_of_a_file_that_is_truncated_while_it_is_compared_is_left_to_the_next_look() -> None:
+    class Truncated(Folder):
+        looked = 0
+
+        def is_intact(self, source: Source, file: FoundFile) -> bool:
+            self.looked += 1
+            return self.looked == 1
+
+        def is_beginning(self, file: FoundFile, original: FoundFile) -> bool | None:
+            return False
+
+    folder = Truncated()
+    folder.write("/l/a.log", 5, LOG)
+    folder.write("/l/a.log.1", 9, LOG)
+    matches = folder.match(source_of("/l/a.log", 5, LOG))
+    assert [file.path for file in matches.undecided] == ["/l/a.log.1"]
+    assert matches.may_be_unread == {(1, 9)}
 
 
 def test_truncated_file_is_another_one_even_when_it_has_grown_beyond() -> None:
     folder = Folder()
     folder.write("/l/a.log", 5, LOG[:1200] + b"other content from here on\n" * 200)
     matches = folder.match(source_of("/l/a.log", 5, LOG))
-    assert [file.path for file in matches.new] == ["/l/a.log"]
-    assert [source.number for source in matches.lost] == [0]
+    assert new(matches) == [("/l/a.log", "/l/a.log")]
+    assert [source.number for source in matches.missing] == [0]
 
 
 def test_compressed_copy_is_known_by_its_content() -> None:
     folder = Folder()
     folder.write("/l/a.log.2.gz", 9, LOG + b"unread\n")
-    matches = folder.match(source_of("/l/a.log", 5, LOG))
-    assert [(source.inode, file.path) for source, file in matches.resumed] == [(9, "/l/a.log.2.gz")]
+    assert resumed(folder.match(source_of("/l/a.log", 5, LOG))) == [(0, 9, "/l/a.log.2.gz")]
 
 
 def test_inode_used_again_by_another_file() -> None:
     folder = Folder()
     folder.write("/l/b.log", 5, b"quite different\n" * 1000)
-    matches = folder.match(source_of("/l/a.log", 5, LOG))
-    assert [file.path for file in matches.new] == ["/l/b.log"]
+    assert new(folder.match(source_of("/l/a.log", 5, LOG))) == [("/l/b.log", "/l/b.log")]
 
 
 def test_equal_files_of_unrelated_names_are_both_read() -> None:
     folder = Folder()
     folder.write("/l/a.log", 5, LOG)
     folder.write("/l/b.log", 6, LOG)
-    matches = folder.match(source_of("/l/a.log", 5, LOG))
-    assert [file.path for file in matches.new] == ["/l/b.log"]
+    assert new(folder.match(source_of("/l/a.log", 5, LOG))) == [("/l/b.log", "/l/b.log")]
+
+
+def test_equal_files_found_together_are_two_files_if_they_are_short() -> None:
+    folder = Folder()
+    folder.write("/l/data.csv", 5, b"time,name\n")
+    folder.write("/l/data-2.csv", 6, b"time,name\n")
+    assert len(folder.match().new) == 2
+    folder.write("/l/data.csv", 5, LOG)
+    folder.write("/l/data-2.csv", 6, LOG)
+    assert new(folder.match()) == [("/l/data.csv", "/l/data.csv")]
+
+
+def test_header_of_another_file_makes_no_copy_once_it_is_settled() -> None:
+    folder = Folder()
+    header = source_of("/l/data.csv", 5, b"time,name\n")
+    folder.write("/l/data.csv", 5, b"time,name\n")
+    folder.write("/l/data-2.csv", 6, b"time,name\n")
+    assert [file.path for file, _ in folder.match(header, is_settled=lambda _file: False).copies] == [
+        "/l/data-2.csv"
+    ]
+    assert new(folder.match(header)) == [("/l/data-2.csv", "/l/data-2.csv")]
+    folder.write("/l/data-2.csv", 6, b"time,name\n1,a\n")
+    assert len(folder.match(header, is_settled=lambda _file: False).new) == 1
+
+
+def test_successor_that_begins_as_the_deleted_file_is_new() -> None:
+    folder = Folder()
+    folder.write("/l/a.log", 6, b"start\nsecond\n")
+    folder.write("/l/a.log.1", 7, b"start\nfirst\n")
+    matches = folder.match(source_of("/l/a.log", 5, b"start\n"))
+    assert {found.file.inode for found in matches.new} == {6, 7}
+    assert [source.number for source in matches.missing] == [0]
+
+
+def test_much_content_under_another_inode_is_the_same_file() -> None:
+    folder = Folder()
+    folder.write("/l/a.log", 6, LOG + b"more\n")  # as a mirroring tool puts it there
+    assert resumed(folder.match(source_of("/l/a.log", 5, LOG))) == [(0, 6, "/l/a.log")]
+
+
+def test_two_rotations_since_the_last_look() -> None:
+    folder = Folder()
+    folder.write("/l/a.log.2", 5, LOG)
+    folder.write("/l/a.log.1", 6, b"between\n")
+    folder.write("/l/a.log", 7, b"now\n")
+    matches = folder.match_beside("/l/a.log", source_of("/l/a.log", 5, LOG))
+    assert resumed(matches) == [(0, 5, "/l/a.log.2")]
+    assert sorted(new(matches)) == [("/l/a.log", "/l/a.log"), ("/l/a.log.1", "/l/a.log")]
+
+
+def test_two_truncations_of_a_file_that_was_empty_at_the_last_look() -> None:
+    folder = Folder()
+    folder.write("/l/a.log.1", 6, b"between\n")
+    folder.write("/l/a.log", 5, b"")
+    seen_empty = replace(source_of("/l/a.log", 5, b""), read_at=(0, 0))
+    matches = folder.match_beside("/l/a.log", seen_empty)
+    assert new(matches) == [("/l/a.log.1", "/l/a.log")]
+
+
+def test_file_beside_one_that_was_not_rotated_is_skipped() -> None:
+    folder = Folder()
+    folder.write("/l/a.log", 5, LOG)
+    folder.write("/l/a-2.log", 6, b"somebody else's\n")
+    folder.write("/l/a.log.errors", 7, b"no rotation gives such a name\n")
+    matches = folder.match_beside("/l/a.log", source_of("/l/a.log", 5, LOG))
+    assert [file.path for file in matches.skipped] == ["/l/a-2.log"]
+    assert matches.new == []
+    again = folder.match_beside(
+        "/l/a.log", source_of("/l/a.log", 5, LOG), may_be_unread=lambda file: file.inode == 6
+    )
+    assert new(again) == [("/l/a-2.log", "/l/a-2.log")]
+
+
+def test_rotated_file_of_before_the_first_look_is_skipped() -> None:
+    folder = Folder()
+    folder.write("/l/a.log", 5, LOG)
+    folder.write("/l/a.log.1", 6, b"old\n")
+    matches = folder.match_beside("/l/a.log", is_watched=lambda _file: False)
+    assert new(matches) == [("/l/a.log", "/l/a.log")]
+    assert [file.path for file in matches.skipped] == ["/l/a.log.1"]
+
+
+def test_skipped_file_is_new_when_it_is_asked_for() -> None:
+    folder = Folder()
+    folder.write("/l/a.log.1", 6, LOG)
+    skipped = replace(source_of("/l/a.log.1", 6, LOG), skipped=True)
+    matches = folder.match(skipped)
+    assert matches.replaced == [skipped]
+    assert new(matches) == [("/l/a.log.1", "/l/a.log.1")]
+
+
+def test_files_that_are_not_text_are_passed_over() -> None:
+    folder = Folder()
+    folder.write("/l/program", 5, b"\x7fELF\x00\x00\n")
+    folder.write("/l/a.log.xz", 6, b"packed otherwise")
+    assert sorted(file.path for file in folder.match().not_text) == ["/l/a.log.xz", "/l/program"]
+    assert new(folder.match(named=frozenset({"/l/program"}))) == [("/l/program", "/l/program")]
+
+
+def test_folder_mounted_again_under_another_device() -> None:
+    folder = Folder()
+    folder.write("/l/a.log", 5, LOG)
+    source = replace(source_of("/l/a.log", 5, LOG), device=7)
+    assert resumed(folder.match(source)) == [(0, 5, "/l/a.log")]
 
 
 def test_nothing_read_has_no_copy() -> None:
     folder = Folder()
     folder.write("/l/a.log", 5, b"")
     folder.write("/l/a.log.1", 6, LOG)
-    matches = folder.match(source_of("/l/a.log", 5, b""))
-    assert [file.path for file in matches.new] == ["/l/a.log.1"]
+    assert new(folder.match(source_of("/l/a.log", 5, b""))) == [("/l/a.log.1", "/l/a.log.1")]
 
 
-def test_finished_sources_are_not_missed() -> None:
-    assert Folder().match(source_of("/l/a.log", 5, LOG, finished=True)).lost == ()
+def gone(number: int, since_ms: int | None = None, path: str = "/l/a.log") -> Source:
+    return replace(source_of(path, 5, LOG, number), gone_ms=since_ms)
 
 
-def test_files_beside_what_was_asked_for_are_never_new() -> None:
-    file = FoundFile("/l/a.log.old", 1, 9, 3, asked_for=False)
-    assert match([], [file], lambda _file, _source: False).new == ()
+def test_file_that_is_gone_is_remembered_for_an_hour() -> None:
+    look = Look(1, (FoundFile("/l/other", 1, 9, 0),))
+    assert decide_missing([gone(0)], look, 5_000) == ([gone(0, 5_000)], [])
+    assert decide_missing([gone(0, 5_000)], look, 5_000 + FORGET_MS) == ([], [0])
+
+
+def test_file_of_a_folder_that_is_away_is_remembered() -> None:
+    look = Look(1, (FoundFile("/l/other", 1, 9, 0),))
+    away = gone(0, 5_000, "/m/a.log")
+    assert decide_missing([away], look, 5_000 + FORGET_MS) == ([away], [])
+    assert decide_missing([away], look, 5_000 + FORGET_AWAY_MS) == ([], [0])
+
+
+def test_only_so_many_gone_files_are_remembered() -> None:
+    look = Look(1, (FoundFile("/l/other", 1, 9, 0),))
+    kept, forgotten = decide_missing([gone(number) for number in range(GONE_MAX + 3)], look, 0)
+    assert (len(kept), forgotten) == (GONE_MAX, [0, 1, 2])
 
 
 @pytest.mark.parametrize(
-    ("path", "expected"),
+    ("path", "related", "derived"),
     [
-        ("/l/app.log.1", True),
-        ("/l/app.log-20260101", True),
-        ("/l/app.log.3.gz", True),
-        ("/l/app.1.log", True),
-        ("/l/app-2026-01-01.log.gz", True),
-        ("/l/application.log", False),
-        ("/l/other.log", False),
-        ("/m/app.log.1", False),
+        ("/l/app.log.1", True, True),
+        ("/l/app.log-20260101", True, True),
+        ("/l/app.log.3.gz", True, True),
+        ("/l/app.log.gz", True, True),
+        ("/l/app.log.old", True, True),
+        ("/l/app.1.log", True, True),
+        ("/l/app-2026-01-01.log.gz", True, True),
+        ("/l/app-2026-01-01T10:00:00Z.log", True, True),
+        ("/l/app.log.errors", True, False),
+        ("/l/app.log.1.tmp", True, False),
+        ("/l/app.log", True, False),
+        ("/l/app.txt", False, False),
+        ("/l/app-server.log", False, False),
+        ("/l/application.log", False, False),
+        ("/l/other.log", False, False),
+        ("/m/app.log.1", False, False),
     ],
 )
-def test_names_that_rotation_gives(path: str, expected: bool) -> None:
-    assert is_rotation_name(path, "/l/app.log") is expected
+def test_names_that_rotation_gives(path: str, related: bool, derived: bool) -> None:
+    assert is_rotation_name(path, "/l/app.log") is related
+    assert is_derived(path, "/l/app.log") is derived
+    assert not derived or "/l/app.log" in possible_originals(path)
 
 
-kinds = st.sampled_from(["grow", "rename", "copytruncate", "new"])
+def test_rotated_names_of_numbered_files_are_their_own() -> None:
+    assert is_derived("/l/host-1.log.2.gz", "/l/host-1.log")
+    assert not is_derived("/l/host-2.log", "/l/host-1.log")
+    assert is_rotation_name("/l/app.log.2.gz", "/l/app.log.1")
 
 
-@given(st.lists(kinds, max_size=8))
-def test_no_file_has_two_sources_and_no_source_two_files(history: list[str]) -> None:
-    folder = Folder()
-    folder.write("/l/a.log", 1, b"begin\n")
-    sources: list[Source] = []
-    inode = 1
-    for step, kind in enumerate(history):
-        inode += 1
-        name = f"/l/a.log.{step}"
-        if kind == "grow":
-            here, data = folder.files["/l/a.log"]
-            folder.write("/l/a.log", here, data + b"step %d\n" % step * 40)
-        elif kind == "rename":
-            folder.files[name] = folder.files["/l/a.log"]
-            folder.write("/l/a.log", inode, b"after %d\n" % step)
-        elif kind == "copytruncate":
-            here, data = folder.files["/l/a.log"]
-            folder.write(name, inode, data)
-            folder.write("/l/a.log", here, b"")
-        else:
-            folder.write(f"/l/b{step}.log", inode, b"other %d\n" % step)
-        matches = folder.match(*sources)
-        assert not matches.lost
-        claimed = [file.path for _, file in matches.resumed]
-        assert len(set(claimed)) == len(claimed) == len(sources)
-        assert sorted(claimed + [file.path for file in (*matches.new, *matches.copies)]) == sorted(
-            folder.files
-        )
-        sources = [source for source, _ in matches.resumed]
-        for file in matches.new:
-            sources.append(Source(len(sources), file.path, 1, file.inode))
-        by_inode = dict(folder.files.values())
-        sources = [
-            source.read_to(
-                Fingerprint.of(reading(by_inode[source.inode]), len(by_inode[source.inode])),
-                by_inode[source.inode].count(b"\n"),
-            )
-            for source in sources
-        ]
+@given(
+    contents, st.lists(contents, max_size=2), st.lists(st.integers(1, 90), min_size=1, max_size=5), st.data()
+)
+def test_compressed_content_is_read_as_far_as_it_is_there(
+    first: bytes, others: list[bytes], sizes: list[int], data: st.DataObject
+) -> None:
+    packed = b"".join(gzip.compress(part) for part in [first, *others]) + b"\0" * data.draw(st.integers(0, 3))
+    content = b"".join([first, *others])
+    file = GrowingFile()
+    reader = GzipReader(file)
+    got = bytearray()
+    for piece in pieces(packed, sizes):
+        file.content += piece
+        while part := reader.read(sizes[0]):
+            got += part
+        assert content.startswith(got)
+    assert got == content
+    assert reader.is_complete
+    offset = data.draw(st.integers(0, len(content)))
+    reader.seek(offset)
+    assert read_up_to(file, offset, len(content), compressed=True) == content[offset:]
+    with pytest.raises(EOFError):
+        reader.seek(len(content) + 1)
+
+
+def test_what_is_no_compressed_file_is_refused() -> None:
+    file = GrowingFile()
+    file.content = b"plain text\n"
+    with pytest.raises(BadGzipFile):
+        GzipReader(file).read()
+
+
+class GrowingFile:
+    identity = (1, 1)
+
+    def __init__(self) -> None:
+        self.content = b""
+
+    def stamp(self) -> tuple[int, int]:
+        return len(self.content), 0
+
+    def read_at(self, position: int, length: int) -> bytes:
+        return self.content[position : position + length]
+
+    def close(self) -> None:
+        pass
 
 
 def test_state_survives_being_written() -> None:
     state = IngestState("abc", "cluster", "t", "id", {0: 5, 3: 9})
     state.add("/l/a.log", 1, 2)
     state.sources[0] = source_of("/l/a.log", 2, LOG, finished=True)
-    state.add("/l/ü b.log", 1, 3)
+    state.add("/l/ü b.log", 1, 3, 77)
+    state.sources[1] = replace(state.sources[1], read_at=(5, 6), skipped=True, gone_ms=8)
+    state.there[0] = {7: 12, 9: 13}
+    state.watched.add("/l")
+    state.may_be_unread.add((1, 4))
     assert decode_state(encode_state(state), "x") == state
     assert state.number_of(state.tag(1)) == 1
     assert state.number_of(b"other-1") is None
     assert state.number_of(b"\xff") is None
+
+
+def test_state_of_the_version_before_is_read() -> None:
+    entry = {
+        "number": 4,
+        "path": "/l/a.log",
+        "device": 1,
+        "inode": 2,
+        "offset": 9,
+        "head": "aa",
+        "tail": "bb",
+        "preview": [3, "cc", "dd"],
+        "lines": 2,
+        "finished": True,
+    }
+    document = {
+        "version": 1,
+        "name": "abc",
+        "cluster_id": "cluster",
+        "topic": "t",
+        "topic_id": "id",
+        "partitions": {"0": 5},
+        "next_number": 5,
+        "sources": [entry],
+    }
+    state = decode_state(json.dumps(document).encode(), "x")
+    assert state.sources == {
+        4: Source(4, "/l/a.log", 1, 2, Fingerprint(9, "aa", "bb"), Fingerprint(3, "cc", "dd"), 2, True)
+    }
+    assert (state.there, state.watched, state.may_be_unread) == ({}, set(), set())
+    assert decode_state(encode_state(state), "x") == state
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"version": 9}', b'{"version": 1, "sources": [1]}'])

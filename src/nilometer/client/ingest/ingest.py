@@ -11,26 +11,37 @@ Invariant: the state knows a source, and how it begins, before the first of its 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable
+from typing import TypeVar
 
-from nilometer.client.ingest import source_files
+from nilometer.client.ingest.found_files import Look
 from nilometer.client.ingest.ledger import Ledger
 from nilometer.client.ingest.line_splitter import LineTooLong
-from nilometer.client.ingest.matching import FoundFile, match
 from nilometer.client.ingest.options import IngestOptions, IngestTotals, LineRefused
 from nilometer.client.ingest.read_back import LINE_HEADER
 from nilometer.client.ingest.source import HEAD_BYTES, Source
+from nilometer.client.ingest.source_files import OsFiles
 from nilometer.client.ingest.source_run import SourceRun
+from nilometer.client.ingest.tracker import Tracker
 from nilometer.client.producer.producer import Producer
 from nilometer.client.settings.client_settings import GivenConfig
 from nilometer.client.settings.common_keys import COMMON_KEYS
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import KafkaError
 
+T = TypeVar("T")
 POLL_MS = 200
 RESCAN_MS = 1_000
+LOOK_SHARE = 75
+"""A look at the files is followed by a pause at least so many times as long."""
 RETIRE_MS = 10_000
-"""A file that was renamed or removed is given up when it has not grown for so long: nobody writes to it."""
+"""A file that was renamed or removed is closed when it has not grown for so long."""
+LAST_LINE_MS = 600_000
+"""Nor will the last line of such a file be ended any more when it has not grown for so long."""
+LOOKS_MAX = 10
+"""How often a run that ends looks at files that are renamed while it reads."""
+TORN = "ends in the middle of its compressed content"
 
 
 class Ingest:
@@ -50,8 +61,10 @@ class Ingest:
         self._producer = Producer(runtime, {**config, "acks": "all", "enable.idempotence": True})
         self._on_progress = on_progress
         self._ledger_or_none: Ledger | None = None
-        self._runs: dict[int, SourceRun] = {}
-        self._judged: dict[tuple[object, ...], bool] = {}
+        self._paths = [os.path.abspath(path) for path in options.paths]
+        self._files = OsFiles(self._paths, follow=options.follow)
+        self._tracker_or_none: Tracker | None = None
+        self._newest_look: Look | None = None
         self._complained: dict[str, None] = {}
         self._stopping = asyncio.Event()
 
@@ -70,14 +83,19 @@ class Ingest:
                 self._ledger_or_none = await Ledger.open(
                     self._runtime, self._options, self._producer, self._connect_config
                 )
+                self._tracker_or_none = Tracker(
+                    self._files, self._ledger.state, self._paths, self._complain, follow=self._options.follow
+                )
                 if self._options.follow:
                     await self._follow()
                 else:
                     await self._read_once()
                 await self._ledger.close()
         finally:
-            for run in self._runs.values():
-                run.reader.close()
+            if self._tracker_or_none is not None:
+                for run in self._tracker_or_none.runs.values():
+                    run.close()
+            self._files.close()
             lock.release()
         return self.totals
 
@@ -86,57 +104,37 @@ class Ingest:
         assert self._ledger_or_none is not None, "opened before anything is read"
         return self._ledger_or_none
 
+    @property
+    def _tracker(self) -> Tracker:
+        assert self._tracker_or_none is not None, "made before anything is read"
+        return self._tracker_or_none
+
     # --- files
 
-    async def _scan(self) -> list[tuple[Source, FoundFile]]:
-        """Look at what is there; the sources to be read, those new to the state saved in it."""
-        await self._ledger.checkpoint(self._runs.values())
-        ledger = self._ledger
-        state = ledger.state
-        sources = [source for _, source in sorted(state.sources.items())]
-        files = source_files.find_files(self._options.paths, self._complain, follow=self._options.follow)
-        asked = [source for source in sources if _is_asked_for(source, self._options.paths)]
-        files += source_files.find_siblings(asked, files)
-        matches = match(sources, files, self._begins_with)
-        to_read: list[tuple[Source, FoundFile]] = []
-        for source, file in matches.resumed:
-            state.sources[source.number] = source
-            grown = not file.is_compressed and file.size > source.offset
-            if not source.finished or grown:
-                to_read.append((source, file))
-        for file in matches.new:
-            source = state.add(file.path, file.device, file.inode).previewed(source_files.preview(file.path))
-            state.sources[source.number] = source
-            to_read.append((source, file))
-        for source in matches.lost:
-            self._on_lost(source)
-        known = {source.number for source, _ in to_read} | self._runs.keys()
-        for number in [number for number in ledger.there if number not in known]:
-            del ledger.there[number]  # nobody will come by these lines any more
-        if matches.new:
-            await ledger.save()
-        return to_read
+    async def _look(self) -> Look:
+        """See what is there. Waits for nothing but the file system."""
+        known = self._tracker.known
+        look = await self._offload_whole(lambda: self._files.look(known))
+        self.totals.looks += 1
+        return look
 
-    def _on_lost(self, source: Source) -> None:
-        """Its file is nowhere. While it is open and as it was it is read on.
+    async def _take(self, look: Look) -> None:
+        """Have the tracker learn from a look, and the state of what is new, before a line of that is sent."""
+        clock = self._runtime.clock
+        now_ms, wall_ms = clock.monotonic_ms(), clock.wall_ms()
+        to_save = await self._offload_whole(lambda: self._tracker.take(look, now_ms, wall_ms))
+        self.totals.skipped = dict(self._tracker.skipped)
+        if to_save:
+            await self._ledger.save()
 
-        It stays in the state: a folder that is not mounted now may be back at the next run.
-        """
-        run = self._runs.get(source.number)
-        if run is not None and run.is_intact():
-            run.displaced = True
-        elif run is not None:
-            self._close(run)
-
-    def _begins_with(self, file: FoundFile, source: Source) -> bool:
-        run = self._runs.get(source.number)
-        if run is not None and run.is_still(file):
-            return run.is_intact()
-        key = (file.device, file.inode, file.size, source.known)
-        judged = self._judged.get(key)
-        if judged is None:
-            judged = self._judged[key] = source_files.begins_with(file, source)
-        return judged
+    async def _offload_whole(self, work: Callable[[], T]) -> T:
+        """Like ``offload``, but to the end even when cancelled: the work uses files that are closed then."""
+        working = asyncio.ensure_future(self._runtime.disk.offload(work))
+        try:
+            return await asyncio.shield(working)
+        except asyncio.CancelledError:
+            await asyncio.wait([working])
+            raise
 
     def _complain(self, path: str, problem: str) -> None:
         message = f"{path}: {problem}"
@@ -144,96 +142,117 @@ class Ingest:
             self._complained[message] = None
             self.totals.problems.append(message)
 
-    def _open(self, source: Source, file: FoundFile) -> SourceRun | None:
-        try:
-            run = SourceRun(source, file, self._ledger.state.tag(source.number))
-        except (OSError, EOFError) as problem:
-            self._complain(file.path, getattr(problem, "strerror", None) or str(problem))
-            return None
-        self._runs[source.number] = run
-        run.grew_ms = self._runtime.clock.monotonic_ms()
-        return run
-
-    def _close(self, run: SourceRun) -> None:
-        run.reader.close()
-        if self._runs.pop(run.source.number, None) is not None:
-            self._ledger.on_closed(run)
+    async def _ready(self) -> list[SourceRun]:
+        now_ms = self._runtime.clock.monotonic_ms()
+        return await self._offload_whole(lambda: self._tracker.ready(now_ms))
 
     # --- reading
 
     async def _read_once(self) -> None:
-        to_read = await self._scan()
-        self.totals.bytes_total = sum(file.size for _, file in to_read)
-        before = 0
-        for source, file in to_read:
-            run = self._open(source, file)
-            if run is not None:
-                while not self._stopping.is_set() and await self._pump(run):
-                    self.totals.bytes_read = before + run.reader.raw_position()
-                    self._on_progress(self.totals)
-                if run.at_end:
-                    await self._finish_last_line(run)
-                    run.finished = file.is_compressed
-                self._close(run)
-            before += file.size
-            self.totals.bytes_read = before
+        """Everything that there is. What was renamed before its turn came is looked for again."""
+        last: Look | None = None
+        for _ in range(LOOKS_MAX):
+            look = await self._look()
+            if look.is_as(last):
+                break
+            await self._take(look)
+            self.totals.bytes_total = self.totals.bytes_read + self._tracker.bytes_waiting
+            while not self._stopping.is_set() and (runs := await self._ready()):
+                for run in runs:
+                    await self._read_to_end(run)
+            if not self._tracker.wants_look or self._stopping.is_set():
+                break
+            last = look
+        await self._checkpoint()
+
+    async def _read_to_end(self, run: SourceRun) -> None:
+        before = self.totals.bytes_read
+        while not self._stopping.is_set() and await self._pump(run):
+            self.totals.bytes_read = before + run.raw_position
             self._on_progress(self.totals)
-        await self._ledger.checkpoint(self._runs.values())
+        if run.at_end:
+            if run.is_compressed and not run.is_complete:
+                self._complain(run.path, TORN)
+            await self._finish_last_line(run)
+            run.finished = run.is_complete
+        self._tracker.close(run)
 
     async def _follow(self) -> None:
-        rescan_ms = 0
-        while not self._stopping.is_set():
-            now_ms = self._runtime.clock.monotonic_ms()
-            if now_ms >= rescan_ms:
-                await self._rescan()
-                rescan_ms = now_ms + RESCAN_MS
-            busy = False
-            for run in list(self._runs.values()):
-                if run.is_intact():
+        looking = asyncio.create_task(self._keep_looking())
+        taken: Look | None = None
+        try:
+            while not self._stopping.is_set():
+                if looking.done():
+                    looking.result()
+                look = self._newest_look
+                if look is not None and look is not taken:
+                    if self._tracker.wants_look or not look.is_as(taken):
+                        await self._take(look)
+                    taken = look
+                busy = False
+                for run in await self._ready():
                     busy = await self._pump(run) or busy
-                else:
-                    rescan_ms = 0  # truncated: what is there now is another source
-                if run.displaced:
-                    await self._maybe_retire(run)
-            self.totals.bytes_read = sum(run.reader.raw_position() for run in self._runs.values())
-            self.totals.bytes_total = sum(run.reader.size() for run in self._runs.values())
-            self._on_progress(self.totals)
-            if not busy:
-                await self._maybe_checkpoint()
-                await self._pause()
-        await self._ledger.checkpoint(self._runs.values())
+                await self._retire_idle()
+                self._count_bytes()
+                self._on_progress(self.totals)
+                if not busy:
+                    await self._maybe_checkpoint()
+                    await self._pause(POLL_MS)
+        finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+        for run in list(self._tracker.runs.values()):
+            if run.deleted:
+                await self._finish_last_line(run)  # nobody will find it again
+        await self._checkpoint()
 
-    async def _rescan(self) -> None:
-        for source, file in await self._scan():
-            run = self._runs.get(source.number)
-            if run is not None and run.is_still(file):
-                run.path = file.path  # renamed, perhaps
-                run.displaced = file.path != source.path
+    async def _keep_looking(self) -> None:
+        """Look at the files all the time, whatever the broker does; at large folders less often."""
+        while True:
+            begun_ms = self._runtime.clock.monotonic_ms()
+            self._newest_look = await self._look()
+            took_ms = self._runtime.clock.monotonic_ms() - begun_ms
+            await self._pause(max(RESCAN_MS, took_ms * LOOK_SHARE))
+
+    async def _retire_idle(self) -> None:
+        """Close renamed and deleted files that do not grow any more.
+
+        A line without an end waits for its end: a writer may pause. It is given up, and sent as it is, after
+        a long time only.
+        """
+        now_ms = self._runtime.clock.monotonic_ms()
+        for run in list(self._tracker.runs.values()):
+            idle_ms = now_ms - run.grew_ms
+            if not run.at_end or idle_ms < RETIRE_MS:
                 continue
-            if run is not None:
-                self._close(run)
-            self._open(source, file)
+            if run.is_compressed and not run.is_complete:
+                self._complain(run.path, TORN)
+            if run.is_complete or (run.displaced and idle_ms >= LAST_LINE_MS):
+                await self._finish_last_line(run)
+            if run.displaced and not run.splitter.rest_bytes:
+                run.finished = True
+                self._tracker.close(run)
 
-    async def _maybe_retire(self, run: SourceRun) -> None:
-        """Its name is gone or another: read to the end, it is done with when nobody writes to it any more."""
-        idle_ms = self._runtime.clock.monotonic_ms() - run.grew_ms
-        if run.at_end and idle_ms >= RETIRE_MS:
-            await self._finish_last_line(run)
-            run.finished = True
-            self._close(run)
-            await self._ledger.checkpoint(self._runs.values())
+    def _count_bytes(self) -> None:
+        runs = self._tracker.runs.values()
+        self.totals.bytes_read = sum(run.raw_position for run in runs)
+        self.totals.bytes_total = sum(run.size for run in runs)
 
     async def _pump(self, run: SourceRun) -> bool:
-        """Read and send one piece; False at the end of the file."""
+        """Read and send one piece; False at the end of the file, or where it cannot be read on."""
+        number = run.source.number
         try:
-            data = await self._runtime.disk.offload(run.reader.read)
+            piece = await self._offload_whole(run.read)
+            data = piece.data
             lines = run.splitter.feed(data) if data else []
         except (OSError, EOFError, LineTooLong) as problem:
-            self._complain(run.path, getattr(problem, "strerror", None) or str(problem))
-            self._close(run)
+            self._tracker.on_unreadable(number, problem, self._runtime.clock.monotonic_ms())
             return False
-        run.at_end = not data
+        if not piece.is_intact:
+            self._tracker.wants_look = True
+            return False
         if not data:
+            self._tracker.on_read_to_end(run)
             return False
         if not run.source.known.offset:
             await self._preview(run, data)
@@ -246,8 +265,7 @@ class Ingest:
 
     async def _preview(self, run: SourceRun, data: bytes) -> None:
         """It was empty when it was found: have the state know how it begins before a line of it is sent."""
-        run.source = run.source.previewed(data[:HEAD_BYTES])
-        self._ledger.state.sources[run.source.number] = run.source
+        self._tracker.preview(run, data[:HEAD_BYTES])
         await self._ledger.save()
 
     async def _finish_last_line(self, run: SourceRun) -> None:
@@ -259,7 +277,7 @@ class Ingest:
 
     async def _send(self, run: SourceRun, line: bytes) -> None:
         run.lines += 1
-        if self._ledger.take_there(run, line):
+        if self._ledger.is_there(run, line):
             self.totals.lines_there += 1
             return
         path, source = run.headers
@@ -275,18 +293,21 @@ class Ingest:
 
     async def _maybe_checkpoint(self) -> None:
         if self._ledger.is_checkpoint_due():
-            await self._ledger.checkpoint(self._runs.values())
+            await self._checkpoint()
 
-    async def _pause(self) -> None:
+    async def _checkpoint(self) -> None:
+        def positions() -> dict[int, Source]:
+            self._tracker.settle()
+            return self._tracker.live
+
+        await self._ledger.checkpoint(positions)
+
+    async def _pause(self, pause_ms: float) -> None:
         try:
-            async with asyncio.timeout(POLL_MS / 1000):
+            async with asyncio.timeout(pause_ms / 1000):
                 await self._stopping.wait()
         except TimeoutError:
             pass  # time to look at the files again
-
-
-def _is_asked_for(source: Source, paths: Sequence[str]) -> bool:
-    return any(source_files.is_at_or_in(source.path, path) for path in paths)
 
 
 def _make_folder_of(runtime: Runtime, path: str) -> None:

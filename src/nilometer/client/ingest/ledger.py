@@ -9,10 +9,11 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
 
 from nilometer.client.ingest.options import IngestOptions, LineRefused
-from nilometer.client.ingest.read_back import LinesThere, read_back
+from nilometer.client.ingest.read_back import checksum, read_back
+from nilometer.client.ingest.source import Source
 from nilometer.client.ingest.source_run import SourceRun
 from nilometer.client.ingest.state_file import IngestState, encode_state, load_state
 from nilometer.client.producer.delivery import Delivery
@@ -30,14 +31,10 @@ class Ledger:
         self, runtime: Runtime, options: IngestOptions, producer: Producer, state: IngestState
     ) -> None:
         self.state = state
-        self.there: LinesThere = {}
-        """Lines behind the last checkpoint that the topic has already, by the number of their source."""
         self._runtime = runtime
         self._options = options
         self._producer = producer
         self._ends: dict[int, int] = {}
-        self._ended: list[SourceRun] = []
-        """Closed since the last checkpoint."""
         self._sent: list[tuple[Delivery, SourceRun, int]] = []
         self._checkpoint_ms = 0
 
@@ -60,9 +57,10 @@ class Ledger:
             name = runtime.entropy.uuid().hex[:8]
             state = IngestState(name, cluster_id, options.topic, topic_id)
         ledger = cls(runtime, options, producer, state)
-        ledger.there, ledger._ends = await read_back(runtime, connect_config, state)
-        if not ledger.there:
-            state.partitions = dict(ledger._ends)
+        found, ledger._ends = await read_back(runtime, connect_config, state)
+        for number, lines in found.items():
+            state.there.setdefault(number, {}).update(lines)
+        state.partitions = dict(ledger._ends)
         state.closed = False
         await ledger.save()
         return ledger
@@ -70,33 +68,23 @@ class Ledger:
     def on_sent(self, delivery: Delivery, run: SourceRun, line: int) -> None:
         self._sent.append((delivery, run, line))
 
-    def on_closed(self, run: SourceRun) -> None:
-        """Nothing more of ``run`` will be sent."""
-        self._ended.append(run)
-        self.there.pop(run.source.number, None)
-
-    def take_there(self, run: SourceRun, line: bytes) -> bool:
-        """Whether the run's present line is in the topic already; each is asked for once."""
-        there = self.there.get(run.source.number)
-        if there is None:
-            return False
-        known = there.pop(run.lines, None)
-        if not there:
-            del self.there[run.source.number]
-        return known == hash(line)  # otherwise the file was written anew since
+    def is_there(self, run: SourceRun, line: bytes) -> bool:
+        """Whether the run's present line is in the topic already."""
+        there = self.state.there.get(run.source.number)
+        # Where the content differs the file was written again since.
+        return there is not None and there.get(run.lines) == checksum(line)
 
     async def save(self) -> None:
         """Raises OSError."""
-        disk, data = self._runtime.disk, encode_state(self.state)
+        disk, path = self._runtime.disk, self._options.state_path
         writing = asyncio.ensure_future(
-            disk.offload(lambda: disk.replace_file(self._options.state_path, data))
+            disk.offload(lambda: disk.replace_file(path, encode_state(self.state)))
         )
         try:
             await asyncio.shield(writing)
         except asyncio.CancelledError:
             await writing  # it cannot be stopped, and must not overtake what a later run writes
             raise
-        self._checkpoint_ms = self._runtime.clock.monotonic_ms()
 
     def is_checkpoint_due(self) -> bool:
         waited_ms = self._runtime.clock.monotonic_ms() - self._checkpoint_ms
@@ -108,8 +96,12 @@ class Ledger:
         self.state.closed = True
         await self.save()
 
-    async def checkpoint(self, open_runs: Iterable[SourceRun]) -> None:
-        """Wait for all acknowledgements, and write down what they mean. Raises LineRefused, OSError."""
+    async def checkpoint(self, positions: Callable[[], Mapping[int, Source]]) -> None:
+        """Wait for all acknowledgements, and write down what they mean.
+
+        ``positions``: how far the sources were read, asked when all that was sent is acknowledged. Raises
+        LineRefused, OSError.
+        """
         await self._producer.flush()
         sent, self._sent = self._sent, []
         for delivery, run, line in sent:
@@ -119,22 +111,19 @@ class Ledger:
                 raise LineRefused(f"{run.path}, line {line}: {problem}") from problem
             if place.offset >= 0:
                 self._ends[place.partition] = max(self._ends.get(place.partition, 0), place.offset + 1)
-        changed = bool(sent or self._ended)
-        for run in [*self._ended, *open_runs]:
-            changed = self._count(run) or changed
-        self._ended.clear()
-        # Lines that were found in the topic lie behind these offsets until the sources count them.
-        if not self.there and self.state.partitions != self._ends:
-            self.state.partitions = dict(self._ends)
-            changed = True
-        if changed:
+        counted = dict(positions())
+        if (counted, self._ends) != (self.state.sources, self.state.partitions):
+            self.state.sources, self.state.partitions = counted, dict(self._ends)
+            self._drop_counted()
             await self.save()
+        self._checkpoint_ms = self._runtime.clock.monotonic_ms()
 
-    def _count(self, run: SourceRun) -> bool:
-        """Have the state say how far the run's source was read; whether that is news."""
-        fingerprint = run.mark.fingerprint()
-        is_news = (fingerprint, run.lines) != (run.source.fingerprint, run.source.lines)
-        if is_news:
-            run.source = run.source.read_to(fingerprint, run.lines)
-        self.state.sources[run.source.number] = run.source.as_finished() if run.finished else run.source
-        return is_news
+    def _drop_counted(self) -> None:
+        """Lines that were found in the topic are kept until the sources count them."""
+        for number, lines in list(self.state.there.items()):
+            source = self.state.sources.get(number)
+            left = {line: crc for line, crc in lines.items() if source is not None and line > source.lines}
+            if left:
+                self.state.there[number] = left
+            else:
+                del self.state.there[number]

@@ -1,113 +1,320 @@
-"""Which of the files that are there now are those that were being read. Pure.
+"""Which of the files that a look found are those that are being read, and which are new. Pure.
 
 The cases, in the order they are tried:
 
-1. Same device and inode, and what was read of it is still there: the same file, under whatever name.
-2. A source whose file is gone, or is not the same any more, is looked for among the files that nobody
-   claimed and whose name is that of a rotated sibling: a copy or a compressed copy of it. What was not yet
-   read of it is there.
-3. A copy of a file that is still there is left alone: its lines are the other's. (It becomes case 2 when the
-   original is truncated.)
-4. Whatever is left is new and read from its beginning.
+1. Same device and inode, and what was read of it is still there: the same file, under whatever name. After
+   a folder was mounted again its device may be another one: then name and inode tell.
+2. A source whose file is gone or not the same any more is looked for among the files that nobody claimed and
+   whose name rotation may have given: a copy or a compressed copy of it. What was not yet read is there.
+3. A file that holds what another one begins with is a copy of that: its lines are the other's. (It becomes
+   case 2 when the original is truncated or removed.)
+4. A file beside those asked for is new if rotation can have made it since the last look, and is skipped if
+   it was there before, or if the file it is named after was not rotated.
+5. Whatever else was asked for is new and read from its beginning.
 
-Invariant: no file has two sources, no source two files.
+Short content proves little: many files begin with the same header. Less than :data:`TELLING_BYTES` of it
+show a copy only where one is to be expected, and a file that equals the beginning of another one and is that
+short is taken for a copy only until ``is_settled``.
+
+Invariants: no file has two sources, no source two files. Every file found is in exactly one of ``resumed``,
+``new``, ``copies``, ``skipped``, ``not_text`` and ``undecided``, but for files not asked for that no case
+concerns.
 """
 
 from __future__ import annotations
 
-import posixpath
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
-from nilometer.client.ingest.source import Source
+from nilometer.client.ingest.found_files import FoundFile, Identity
+from nilometer.client.ingest.rotation_names import (
+    UNREADABLE_SUFFIXES,
+    is_derived,
+    is_rotation_name,
+    possible_originals,
+)
+from nilometer.client.ingest.source import HEAD_BYTES, Fingerprint, Source, digest
 
-GZIP_SUFFIX = ".gz"
-
-
-@dataclass(frozen=True, slots=True)
-class FoundFile:
-    path: str
-    device: int
-    inode: int
-    size: int
-    asked_for: bool = True
-    """Whether the user named it, or its folder. A sibling of such a file is only looked at for case 2."""
-
-    @property
-    def is_compressed(self) -> bool:
-        return self.path.endswith(GZIP_SUFFIX)
+TELLING_BYTES = 1024
+"""So much content, or more, is not that of two files by chance."""
 
 
-BeginsWith = Callable[[FoundFile, Source], bool]
-"""Whether the content of a file begins with what is known of a source."""
+class Contents(Protocol):
+    """What the files hold. None: it cannot be read now, or another file has the name by now."""
+
+    def head(self, file: FoundFile) -> bytes | None:
+        """The first bytes of the content, :data:`HEAD_BYTES` or all there are."""
+        ...
+
+    def fingerprint(self, file: FoundFile, offset: int) -> Fingerprint | None:
+        """Of the first ``offset`` bytes."""
+        ...
+
+    def is_beginning(self, file: FoundFile, original: FoundFile) -> bool | None:
+        """Whether all of ``file`` is what ``original`` begins with."""
+        ...
+
+    def is_intact(self, source: Source, file: FoundFile) -> bool:
+        """Whether a file with the inode of ``source`` is its file still: what was read of it is there."""
+        ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """What was known before the look."""
+
+    named: AbstractSet[str] = frozenset()
+    """The files that the user named, by path."""
+    rotated_before: AbstractSet[str] = frozenset()
+    """``Matches.rotated`` of the look before: a look is no picture of one moment."""
+    is_watched: Callable[[FoundFile], bool] = lambda _file: True
+    """Whether the place of a file was looked at before: what lies there unknown came since."""
+    may_be_unread: Callable[[FoundFile], bool] = lambda _file: False
+    """Whether an earlier look already found that rotation can have made the file."""
+    is_settled: Callable[[FoundFile], bool] = lambda _file: True
+    """Whether a file that equals another one has been there for so long that it is no copy in the making."""
+
+
+class NewFile(NamedTuple):
+    file: FoundFile
+    name: str
+    """What its records carry as their path: the name under which its lines were written."""
+    head: bytes
+
+
+@dataclass(slots=True)
 class Matches:
-    resumed: tuple[tuple[Source, FoundFile], ...]
-    new: tuple[FoundFile, ...]
-    copies: tuple[FoundFile, ...]
-    lost: tuple[Source, ...]
-    """Sources that were not finished and whose file is nowhere."""
+    resumed: list[tuple[Source, FoundFile]] = field(default_factory=list[tuple[Source, FoundFile]])
+    new: list[NewFile] = field(default_factory=list[NewFile])
+    copies: list[tuple[FoundFile, str]] = field(default_factory=list[tuple[FoundFile, str]])
+    """With the path of the original."""
+    may_be_unread: set[Identity] = field(default_factory=set[Identity])
+    """Copies and undecided files that are new if they turn out to be no copies."""
+    skipped: list[FoundFile] = field(default_factory=list[FoundFile])
+    not_text: list[FoundFile] = field(default_factory=list[FoundFile])
+    undecided: list[FoundFile] = field(default_factory=list[FoundFile])
+    """They changed, or could not be read, while they were looked at: another look will tell."""
+    missing: list[Source] = field(default_factory=list[Source])
+    """Sources whose file is nowhere."""
+    rotated: set[str] = field(default_factory=set[str])
+    """Names of sources, and names asked for, that are not the same file's as they were."""
+    replaced: list[Source] = field(default_factory=list[Source])
+    """Sources that were only known to be skipped, and whose file the user asks for now."""
 
 
-def is_rotation_name(path: str, original: str) -> bool:
-    """Whether a file called ``path`` can be what rotation made of ``original``, in the same folder."""
-    folder, name = posixpath.split(path)
-    original_folder, original_name = posixpath.split(original)
-    stem, _ = posixpath.splitext(original_name)
-    return folder == original_folder and (
-        name.startswith(original_name)
-        or (bool(stem) and name.startswith((f"{stem}.", f"{stem}-", f"{stem}_")))
-    )
+def match(
+    sources: Sequence[Source],
+    files: Sequence[FoundFile],
+    contents: Contents,
+    circumstances: Circumstances | None = None,
+) -> Matches:
+    """``sources`` as far as they are read now."""
+    return _Matching(sources, files, contents, circumstances or Circumstances()).run()
 
 
-def match(sources: Sequence[Source], files: Sequence[FoundFile], begins_with: BeginsWith) -> Matches:
-    resumed: list[tuple[Source, FoundFile]] = []
-    unclaimed = list(files)
-    homeless: list[Source] = []
-    for source in sources:
-        file = _same_inode(source, unclaimed)
-        if file is not None and _is_intact(source, file, begins_with):
-            resumed.append((source, file))
-            unclaimed.remove(file)
+class _Matching:
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        files: Sequence[FoundFile],
+        contents: Contents,
+        circumstances: Circumstances,
+    ) -> None:
+        self._sources = sources
+        self._contents = contents
+        self._circumstances = circumstances
+        self._unclaimed: dict[Identity, FoundFile] = {}
+        for file in files:
+            self._unclaimed.setdefault(file.identity, file)
+        self._inodes = frozenset(self._unclaimed)
+        self._paths = {file.path: file for file in files}
+        self._heads: dict[Identity, bytes | None] = {}
+        self._out = Matches()
+
+    def run(self) -> Matches:
+        homeless = self._find_same()
+        if homeless and self._unclaimed:
+            homeless = self._find_copies(homeless)
+        self._out.missing = homeless
+        rotated = self._rotated_names()
+        if self._unclaimed:
+            originals = _Originals(self._out.resumed)
+            for file in _in_order_of_writing(self._unclaimed.values()):
+                self._judge(file, originals, rotated)
+        return self._out
+
+    # --- cases 1 and 2
+
+    def _find_same(self) -> list[Source]:
+        homeless: list[Source] = []
+        for source in self._sources:
+            file = self._unclaimed.get((source.device, source.inode)) or self._remounted(source)
+            if file is None or not self._contents.is_intact(source, file):
+                homeless.append(source)
+            elif source.skipped and file.asked_for:
+                self._out.replaced.append(source)
+            else:
+                self._out.resumed.append((source, file))
+                del self._unclaimed[file.identity]
+        return homeless
+
+    def _remounted(self, source: Source) -> FoundFile | None:
+        file = self._paths.get(source.path)
+        if file is None or file.inode != source.inode or not source.known.offset:
+            return None
+        return self._unclaimed.get(file.identity)
+
+    def _find_copies(self, homeless: list[Source]) -> list[Source]:
+        """The sources for which there is no copy either."""
+        by_head: defaultdict[tuple[int, str], list[Source]] = defaultdict(list)
+        for source in homeless:
+            if source.known.offset:
+                by_head[min(source.known.offset, HEAD_BYTES), source.known.head].append(source)
+        lengths = sorted({length for length, _ in by_head}, reverse=True)
+        claimed: set[int] = set()
+        for file in _in_order_of_writing(self._unclaimed.values()):
+            head = (self._head(file) or b"") if lengths else b""
+            for length in lengths:
+                found = [
+                    source
+                    for source in by_head.get((length, digest(head[:length])), ())
+                    if len(head) >= length and source.number not in claimed and self._is_copy(file, source)
+                ]
+                if found:
+                    # Of several that begin alike, the one of which most was read.
+                    source = max(found, key=lambda source: source.known.offset)
+                    claimed.add(source.number)
+                    self._out.resumed.append((source, file))
+                    del self._unclaimed[file.identity]
+                    break
+        return [source for source in homeless if source.number not in claimed]
+
+    def _is_copy(self, file: FoundFile, source: Source) -> bool:
+        if not is_rotation_name(file.path, source.path):
+            return False
+        # Truncating and compressing leave copies. Of a file that is just gone a plain copy is not expected:
+        # what begins alike is more likely its successor, unless it is much that is alike.
+        identity = (source.device, source.inode)
+        is_truncated = identity in self._inodes and identity != file.identity and file.path != source.path
+        if not (file.is_compressed or is_truncated) and source.known.offset < TELLING_BYTES:
+            return False
+        return self._contents.fingerprint(file, source.known.offset) == source.known
+
+    # --- cases 3 to 5
+
+    def _rotated_names(self) -> AbstractSet[str]:
+        """The names that were given to another file since the last look, or whose file was emptied."""
+        standing = {
+            file.path
+            for source, file in self._out.resumed
+            if file.path == source.path
+            and not file.is_gone
+            and not source.skipped
+            and (source.known.offset or source.read_at == file.stamp)
+        }
+        names = {source.path for source in self._sources if not source.skipped}
+        self._out.rotated = (names | set(self._circumstances.named)) - standing
+        return self._out.rotated | self._circumstances.rotated_before
+
+    def _judge(self, file: FoundFile, originals: _Originals, rotated: AbstractSet[str]) -> None:
+        name: str | None = file.path
+        if not file.asked_for:
+            if not self._is_beside(file, originals, rotated):
+                return
+            name = self._rotated_from(file, rotated)
+        head = self._head(file)
+        original, is_copy = None, None
+        if head is not None:
+            if not is_text(file, head) and file.path not in self._circumstances.named:
+                self._out.not_text.append(file)
+                return
+            original, is_copy = self._original_of(file, head, originals)
+        if name is not None and (is_copy is None or is_copy):
+            self._out.may_be_unread.add(file.identity)
+        if head is None or is_copy is None:
+            self._out.undecided.append(file)
+        elif original is not None and is_copy:
+            self._out.copies.append((file, original.path))
+        elif name is None:
+            self._out.skipped.append(file)
         else:
-            homeless.append(source)
-    for source in list(homeless):
-        file = _copy_of(source, unclaimed, begins_with)
-        if file is not None:
-            resumed.append((source.found_as(file.device, file.inode), file))
-            unclaimed.remove(file)
-            homeless.remove(source)
-    present = [source for source, _ in resumed]
-    new: list[FoundFile] = []
-    copies: list[FoundFile] = []
-    for file in unclaimed:
-        if file.asked_for:
-            is_copy = any(_copy_of(source, [file], begins_with) is not None for source in present)
-            (copies if is_copy else new).append(file)
-    lost = tuple(source for source in homeless if not source.finished)
-    return Matches(tuple(resumed), tuple(new), tuple(copies), lost)
+            self._out.new.append(NewFile(file, name, head))
+            originals.add(None, file)
+
+    def _is_beside(self, file: FoundFile, originals: _Originals, rotated: AbstractSet[str]) -> bool:
+        """Whether rotation gives such names to one of the files that are asked for."""
+        return any(
+            is_derived(file.path, name)
+            for name in possible_originals(file.path)
+            if name in rotated or name in self._circumstances.named or originals.has(name)
+        )
+
+    def _rotated_from(self, file: FoundFile, rotated: AbstractSet[str]) -> str | None:
+        """The name under which the lines of a file beside those asked for were written; None: skip it."""
+        if not self._circumstances.is_watched(file):
+            return None
+        made_of = [
+            name for name in possible_originals(file.path) if name in rotated and is_derived(file.path, name)
+        ]
+        if made_of:
+            return max(made_of, key=len)
+        return file.path if self._circumstances.may_be_unread(file) else None
+
+    def _original_of(
+        self, file: FoundFile, head: bytes, originals: _Originals
+    ) -> tuple[FoundFile | None, bool | None]:
+        """The file that ``file`` is a copy of, if it is one; None where that cannot be told yet."""
+        is_short = len(head) < TELLING_BYTES
+        if is_short and head and self._circumstances.is_settled(file):
+            return None, False
+        for source, original in originals.related_to(file.path):
+            if is_short and head and source is None and not file.is_compressed:
+                continue  # two short files that were found together and are alike are two files
+            original_head = self._head(original)
+            if original_head is None or not original_head.startswith(head):
+                continue
+            is_copy = self._contents.is_beginning(file, original)
+            if is_copy is None or is_copy:
+                return original, is_copy
+            if source is not None and not self._contents.is_intact(source, original):
+                return original, None  # it was truncated between two steps of this look
+        return None, False
+
+    def _head(self, file: FoundFile) -> bytes | None:
+        if file.identity not in self._heads:
+            self._heads[file.identity] = self._contents.head(file)
+        return self._heads[file.identity]
 
 
-def _same_inode(source: Source, files: Sequence[FoundFile]) -> FoundFile | None:
-    for file in files:
-        if (file.device, file.inode) == (source.device, source.inode):
-            return file
-    return None
+def is_text(file: FoundFile, head: bytes) -> bool:
+    """Whether a file looks like lines: no NUL among the first bytes of its content."""
+    return not file.path.endswith(UNREADABLE_SUFFIXES) and b"\x00" not in head
 
 
-def _is_intact(source: Source, file: FoundFile, begins_with: BeginsWith) -> bool:
-    if not file.is_compressed and file.size < source.known.offset:
-        return False
-    return begins_with(file, source)
+class _Originals:
+    """The files of which others may be copies, by their names now and the ones they were found under."""
+
+    def __init__(self, resumed: Iterable[tuple[Source, FoundFile]]) -> None:
+        self._by_name: defaultdict[str, list[tuple[Source | None, FoundFile]]] = defaultdict(list)
+        for source, file in resumed:
+            self.add(source, file)
+
+    def add(self, source: Source | None, file: FoundFile) -> None:
+        if source is None or not source.skipped:
+            names = {file.path, source.path} if source is not None else {file.path}
+            for name in names:
+                self._by_name[name].append((source, file))
+
+    def has(self, name: str) -> bool:
+        return name in self._by_name
+
+    def related_to(self, path: str) -> list[tuple[Source | None, FoundFile]]:
+        return [found for name in possible_originals(path) for found in self._by_name.get(name, ())]
 
 
-def _copy_of(source: Source, files: Sequence[FoundFile], begins_with: BeginsWith) -> FoundFile | None:
-    """The file among ``files`` that holds what is known of ``source``; of an empty file there is no copy."""
-    if not source.known.offset:
-        return None
-    for file in files:
-        if is_rotation_name(file.path, source.path) and _is_intact(source, file, begins_with):
-            return file
-    return None
+def _in_order_of_writing(files: Iterable[FoundFile]) -> list[FoundFile]:
+    """Plain files before compressed ones, which may be copies of them; otherwise the older first."""
+    return sorted(files, key=lambda file: (file.is_compressed, file.modified_ns, file.path))

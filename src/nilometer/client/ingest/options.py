@@ -26,6 +26,10 @@ class IngestTotals:
     """Of the files being read, as they lie there."""
     files: dict[str, int] = field(default_factory=dict[str, int])
     """Lines sent, by file."""
+    skipped: dict[str, str] = field(default_factory=dict[str, str])
+    """Files that are not read, and why."""
+    looks: int = 0
+    """How often the files were looked for."""
     problems: list[str] = field(default_factory=list[str])
 
 

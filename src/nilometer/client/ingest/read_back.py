@@ -7,10 +7,12 @@ What is in a leader's log and not committed yet is waited for.
 
 from __future__ import annotations
 
+import zlib
+
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.consumer.fetched_records import ConsumerRecord
 from nilometer.client.ingest.committed_ends import wait_committed_ends
-from nilometer.client.ingest.state_file import IngestState
+from nilometer.client.ingest.state_file import IngestState, LinesThere
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.settings.client_settings import GivenConfig
 from nilometer.runtime import Runtime
@@ -21,8 +23,10 @@ SOURCE_HEADER = "source"
 PATH_HEADER = "path"
 LINE_HEADER = "line"
 
-LinesThere = dict[int, dict[int, int]]
-"""By source, the lines that are in the topic and that the state does not count: number to hash of content."""
+
+def checksum(line: bytes) -> int:
+    """Tells a line from another one with the same number, should the file have been written again."""
+    return zlib.crc32(line)
 
 
 async def read_back(
@@ -66,7 +70,7 @@ def _note(there: LinesThere, state: IngestState, record: ConsumerRecord) -> None
     number = state.number_of(tag)
     source = state.sources.get(number) if number is not None else None
     if source is not None and int(line) > source.lines:
-        there.setdefault(source.number, {})[int(line)] = hash(record.value)
+        there.setdefault(source.number, {})[int(line)] = checksum(record.value or b"")
 
 
 def _stuck(left: dict[TopicPartition, int]) -> KafkaError:

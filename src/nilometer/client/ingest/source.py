@@ -42,6 +42,7 @@ class Fingerprint:
         return Fingerprint.of(read, self.offset) == self
 
 
+NOWHERE = -1
 NOTHING_READ = Fingerprint(0, digest(b""), digest(b""))
 
 
@@ -60,6 +61,15 @@ class Source:
     lines: int = 0
     finished: bool = False
     """Read to its end, and its end is final."""
+    read_at: tuple[int, int] | None = None
+    """Size and time of change (ns) of the file when it had been read to its end: as long as they stay, there
+    is nothing more to read. None while there is."""
+    birth_ns: int = 0
+    """When the file was created; 0 where the system does not tell."""
+    skipped: bool = False
+    """Known only so that it is never read: a rotated file from before ingest knew the place."""
+    gone_ms: int | None = None
+    """Since when (wall clock) its file was seen to be nowhere; None while it is there."""
 
     @property
     def offset(self) -> int:
@@ -81,8 +91,17 @@ class Source:
     def as_finished(self) -> Source:
         return replace(self, finished=True)
 
-    def found_as(self, device: int, inode: int) -> Source:
-        return replace(self, device=device, inode=inode)
+    def found_as(self, device: int, inode: int, birth_ns: int = 0) -> Source:
+        return replace(
+            self, device=device, inode=inode, birth_ns=birth_ns, read_at=None, finished=False, gone_ms=None
+        )
+
+    def as_nowhere(self) -> Source:
+        """Its inode is another file's by now: only a copy of its content is its file again."""
+        return replace(self, device=NOWHERE, inode=NOWHERE, read_at=None)
+
+    def as_gone(self, since_ms: int | None) -> Source:
+        return replace(self, gone_ms=since_ms)
 
 
 class ContentMark:

@@ -1,196 +1,252 @@
-"""The operating system's files as sources of lines: found, told apart, read, plain or gzip.
+"""The operating system's files: found by looks, held open as long as they are unread, told apart.
 
-The one room of ingest that touches files. Offsets are always those of the content: decompressed, where the
-file is compressed.
+The one module of ingest that touches the file system. Everything here may stall and runs in threads.
+
+A look lists every folder once, whatever the number of files and sources. A folder that changes while it is
+listed is listed again, so that a look is a picture of one moment as far as renames go.
 """
 
 from __future__ import annotations
 
-import gzip
-import io
+import functools
 import os
 import stat
-from collections.abc import Callable, Iterable
-from typing import BinaryIO, cast
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
-from nilometer.client.ingest.matching import FoundFile, is_rotation_name
-from nilometer.client.ingest.source import HEAD_BYTES, Fingerprint, Source
+from nilometer.client.ingest.birth_time import birth_ns
+from nilometer.client.ingest.found_files import FoundFile, Identity, Look, Stamp
+from nilometer.client.ingest.rotation_names import GZIP_SUFFIX, family, possible_originals
 
-READ_BYTES = 256 * 1024
-SNIFF_BYTES = 1024
+HELD_MAX = 256
+"""Files held open that are not read yet."""
+LISTINGS_MAX = 5
+"""How often a folder that changes meanwhile is listed before the look is taken as it is."""
+REMEMBERED_NAMES = 1 << 16
 
-Complain = Callable[[str, str], None]
-"""(path, what is wrong with it)"""
+_family = functools.lru_cache(REMEMBERED_NAMES)(family)
+_possible_originals = functools.lru_cache(REMEMBERED_NAMES)(possible_originals)
 
 
-class ContentReader:
-    """An open file. It goes on reading the same file whatever happens to its name."""
+class OpenedFile:
+    """Implements ``OpenFile``."""
 
-    def __init__(self, path: str) -> None:
-        self._raw = io.FileIO(path)
-        self._is_compressed = path.endswith(".gz")
-        self._content = cast(BinaryIO, self._raw)
-        if self._is_compressed:
-            self._content = cast(BinaryIO, gzip.GzipFile(fileobj=self._raw, mode="rb"))
-        self.path = path
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        status = os.fstat(descriptor)
+        self.identity: Identity = (status.st_dev, status.st_ino)
 
-    @property
-    def identity(self) -> tuple[int, int]:
-        status = os.fstat(self._raw.fileno())
-        return status.st_dev, status.st_ino
+    @classmethod
+    def open(cls, file: FoundFile) -> OpenedFile:
+        """Raises FileNotFoundError where the name is gone or another file's; OSError."""
+        opened = cls(os.open(file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+        if opened.identity != file.identity:
+            opened.close()
+            raise FileNotFoundError(f"{file.path} is another file by now")
+        return opened
 
-    def size(self) -> int:
-        """Bytes of the file as it lies there."""
-        return os.fstat(self._raw.fileno()).st_size
+    def stamp(self) -> Stamp:
+        status = os.fstat(self._descriptor)
+        return status.st_size, status.st_mtime_ns
 
-    def raw_position(self) -> int:
-        """How far into the file as it lies there reading has come: for showing progress."""
-        return self._raw.tell()
+    def read_at(self, position: int, length: int) -> bytes:
+        return os.pread(self._descriptor, length, position)
 
-    def seek(self, offset: int) -> None:
-        self._content.seek(offset)
-
-    def read(self) -> bytes:
-        """The next piece of content; empty at the end. Raises OSError, EOFError where a gzip file is torn."""
-        return self._content.read(READ_BYTES)
-
-    def read_range(self, begin: int, end: int) -> bytes:
-        """Part of the content, without moving on: plain files only are read so while they are being read."""
-        if not self._is_compressed:
-            return os.pread(self._raw.fileno(), end - begin, begin)
-        self._content.seek(begin)
-        parts: list[bytes] = []
-        left = end - begin
-        while left and (data := self._content.read(left)):
-            parts.append(data)
-            left -= len(data)
-        return b"".join(parts)
+    def again(self) -> OpenedFile:
+        """The same file, to be closed by itself."""
+        return OpenedFile(os.dup(self._descriptor))
 
     def close(self) -> None:
-        self._content.close()
-        self._raw.close()
+        os.close(self._descriptor)
 
 
-def fingerprint(path: str, offset: int) -> Fingerprint:
-    """Of the first ``offset`` bytes of a file's content."""
-    reader = ContentReader(path)
-    try:
-        return Fingerprint.of(reader.read_range, offset)
-    finally:
-        reader.close()
+class OsFiles:
+    """Implements ``Files``. Invariant: every file in ``_held`` is open; each was found by a look."""
+
+    def __init__(self, paths: Iterable[str], *, follow: bool) -> None:
+        self._paths = [os.path.abspath(path) for path in paths]
+        self._follow = follow
+        self._looks = 0
+        self._files: tuple[FoundFile, ...] = ()
+        self._last: dict[Identity, Stamp] = {}
+        self._held: dict[Identity, tuple[OpenedFile, FoundFile, int]] = {}
+        """With the file as it was found last, and the number of the look that found it first."""
+
+    # --- looking
+
+    def look(self, known: AbstractSet[Identity]) -> Look:
+        self._looks += 1
+        looking = _Looking(known, self._paths, follow=self._follow)
+        look = looking.look(self._looks)
+        if look.files == self._files:
+            look = replace(look, files=self._files)  # the same object: quickly compared
+        self._files = look.files
+        if self._follow:
+            self._hold_changed(look)
+        return look
+
+    def _hold_changed(self, look: Look) -> None:
+        """A file may be deleted before it is read: what changed is held open."""
+        stamps = {(file[1], file[2]): (file[3], file[4]) for file in look.files}
+        if stamps == self._last and not self._held:
+            return
+        for file in look.files:
+            identity = file.identity
+            held = self._held.get(identity)
+            if held is not None:
+                self._held[identity] = (held[0], file, held[2])
+            elif self._last.get(identity) != file.stamp and len(self._held) < HELD_MAX:
+                try:
+                    self._held[identity] = (OpenedFile.open(file), file, look.number)
+                except OSError:
+                    continue  # gone already, or not to be read: reading it says so
+        self._last = stamps
+
+    def unnamed(self, look: Look) -> list[FoundFile]:
+        named = {file.identity for file in look.files}
+        return [
+            file._replace(is_gone=True)
+            for identity, (_, file, number) in list(self._held.items())
+            if identity not in named and number <= look.number
+        ]
+
+    # --- single files
+
+    def open(self, file: FoundFile) -> OpenedFile:
+        held = self._held.get(file.identity)
+        return held[0].again() if held is not None else OpenedFile.open(file)
+
+    def birth_ns(self, file: FoundFile) -> int:
+        return birth_ns(file.path, file.inode)
+
+    def release(self, look: Look, keep: AbstractSet[Identity]) -> None:
+        for identity, (opened, _, number) in list(self._held.items()):
+            if number <= look.number and identity not in keep:
+                del self._held[identity]
+                opened.close()
+
+    def close(self) -> None:
+        for opened, _, _ in self._held.values():
+            opened.close()
+        self._held.clear()
 
 
-def begins_with(file: FoundFile, source: Source) -> bool:
-    """Whether a file's content begins with what is known of ``source``; no for what cannot be read."""
-    try:
-        return fingerprint(file.path, source.known.offset) == source.known
-    except (OSError, EOFError):
-        return False
+class _Looking:
+    """One look: each folder is listed once."""
 
+    def __init__(self, known: AbstractSet[Identity], paths: Sequence[str], *, follow: bool) -> None:
+        self._known_inodes = {inode for _, inode in known}
+        self._paths = paths
+        self._follow = follow
+        self._found: dict[Identity, FoundFile] = {}
+        self._problems: list[tuple[str, str]] = []
+        self._named: list[str] = []
+        self._reached: list[str] = []
 
-def preview(path: str) -> bytes:
-    """The first bytes of a file; none for what cannot be read: reading it will say why."""
-    try:
-        reader = ContentReader(path)
-    except OSError:
-        return b""
-    try:
-        return reader.read_range(0, HEAD_BYTES)
-    except (OSError, EOFError):
-        return b""
-    finally:
-        reader.close()
+    def look(self, number: int) -> Look:
+        for path in self._paths:
+            if os.path.isdir(path):
+                self._walk(path)
+            else:
+                self._named.append(path)
+        by_folder: dict[str, list[str]] = {}
+        for path in self._named:
+            by_folder.setdefault(os.path.dirname(path), []).append(path)
+        for folder, paths in by_folder.items():
+            self._look_beside(folder, paths)
+        return Look(
+            number,
+            tuple(self._found.values()),
+            tuple(self._problems),
+            frozenset(self._named),
+            frozenset(self._reached),
+        )
 
-
-def find_files(paths: Iterable[str], complain: Complain, *, follow: bool) -> list[FoundFile]:
-    """The files that ``paths`` name, and those in the folders that they name, by name.
-
-    In folders, hidden files and files that are not text are passed over, and so are compressed ones when
-    files are followed: those are rotated copies.
-    """
-    found: dict[tuple[int, int], FoundFile] = {}
-    for path in paths:
-        absolute = os.path.abspath(path)
-        if os.path.isdir(absolute):
-            for inside in _walk(absolute, complain):
-                if not (follow and inside.endswith(".gz")):
-                    _add(found, inside, complain, named=False)
-        elif os.path.exists(absolute) or not follow:
-            _add(found, absolute, complain, named=True)
-    return sorted(found.values(), key=lambda file: file.path)
-
-
-def find_siblings(sources: Iterable[Source], known: Iterable[FoundFile]) -> list[FoundFile]:
-    """Files beside those of ``sources`` that rotation may have made of them, and that are not ``known``."""
-    seen = {(file.device, file.inode) for file in known}
-    found: dict[tuple[int, int], FoundFile] = {}
-    for source in sources:
-        folder = os.path.dirname(source.path)
-        try:
-            names = sorted(os.listdir(folder))
-        except OSError:
-            continue  # the folder is gone, and what was in it
-        for name in names:
-            path = os.path.join(folder, name)
-            file = _status(path)
-            if file is None or (file.device, file.inode) in seen:
+    def _walk(self, top: str) -> None:
+        folders = [top]
+        while folders:
+            folder = folders.pop()
+            try:
+                files, inside = _list_folder(folder, lambda name, _inode: not name.startswith("."))
+            except OSError as problem:
+                self._problems.append((folder, problem.strerror or str(problem)))
                 continue
-            if (file.device, file.inode) == (source.device, source.inode) or is_rotation_name(
-                path, source.path
-            ):
-                found[file.device, file.inode] = FoundFile(
-                    path, file.device, file.inode, file.size, asked_for=False
+            if folder == top:
+                self._reached.append(top)
+            for file in files:
+                if self._follow and file.path.endswith(GZIP_SUFFIX):
+                    file = file._replace(asked_for=False)
+                self._add(file)
+            folders += reversed(inside)
+
+    def _look_beside(self, folder: str, paths: Sequence[str]) -> None:
+        """The files that the user named, and those in their folder that rotation may have made of them."""
+        asked = frozenset(paths)
+        families = frozenset(family(os.path.basename(path)) for path in paths)
+
+        def is_wanted(name: str, inode: int) -> bool:
+            return (
+                inode in self._known_inodes
+                or _family(name) in families
+                or os.path.join(folder, name) in asked
+                or not asked.isdisjoint(_possible_originals(os.path.join(folder, name)))
+            )
+
+        try:
+            files, folders = _list_folder(folder, is_wanted)
+        except OSError as problem:
+            self._problems += [(path, problem.strerror or str(problem)) for path in paths if not self._follow]
+            return
+        self._reached += paths
+        names = {file.path for file in files}
+        for path in paths:
+            if path not in names and (path in folders or os.path.exists(path)):
+                self._problems.append((path, "is not a file or a folder"))
+            elif path not in names and not self._follow:
+                self._problems.append((path, os.strerror(2)))
+        for file in files:
+            if file.path in asked:
+                self._add(file)
+        for file in files:
+            self._add(file._replace(asked_for=False))
+
+    def _add(self, file: FoundFile) -> None:
+        self._found.setdefault((file[1], file[2]), file)
+
+
+def _list_folder(folder: str, is_wanted: Callable[[str, int], bool]) -> tuple[list[FoundFile], list[str]]:
+    """The regular files in a folder and its folders, by path. Raises OSError."""
+    files, folders, is_steady = _list_once(folder, is_wanted)
+    for _ in range(LISTINGS_MAX - 1):
+        if is_steady:
+            break
+        files, folders, is_steady = _list_once(folder, is_wanted)
+    return files, folders
+
+
+def _list_once(folder: str, is_wanted: Callable[[str, int], bool]) -> tuple[list[FoundFile], list[str], bool]:
+    """Also whether nothing was renamed meanwhile, as far as that can be seen."""
+    files: list[FoundFile] = []
+    folders: list[str] = []
+    changed_ns = os.stat(folder).st_mtime_ns
+    is_steady = True
+    with os.scandir(folder) as entries:
+        for entry in list(entries):
+            inode = entry.inode()
+            if not is_wanted(entry.name, inode):
+                continue
+            try:
+                status = os.stat(entry.path)
+            except OSError:
+                is_steady = is_steady and entry.is_symlink()  # a link to nothing stays one
+                continue
+            if status.st_ino != inode and not entry.is_symlink() and not stat.S_ISDIR(status.st_mode):
+                is_steady = False
+            if stat.S_ISREG(status.st_mode):
+                files.append(
+                    FoundFile(entry.path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
                 )
-    return list(found.values())
-
-
-def is_at_or_in(path: str, place: str) -> bool:
-    """Whether ``path``, which is absolute, is ``place`` or lies in that folder."""
-    absolute = os.path.abspath(place)
-    return path == absolute or path.startswith(absolute.rstrip("/") + "/")
-
-
-def _walk(folder: str, complain: Complain) -> Iterable[str]:
-    def on_error(problem: OSError) -> None:
-        complain(problem.filename or folder, problem.strerror or str(problem))
-
-    for parent, folders, names in os.walk(folder, onerror=on_error):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            if not name.startswith("."):
-                yield os.path.join(parent, name)
-
-
-def _add(found: dict[tuple[int, int], FoundFile], path: str, complain: Complain, *, named: bool) -> None:
-    try:
-        status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode):
-            if named:
-                complain(path, "is not a file or a folder")
-            return
-        if not named and not _is_text(path):
-            return
-    except (OSError, EOFError) as problem:
-        complain(path, getattr(problem, "strerror", None) or str(problem))
-        return
-    file = FoundFile(path, status.st_dev, status.st_ino, status.st_size)
-    found.setdefault((file.device, file.inode), file)
-
-
-def _status(path: str) -> FoundFile | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None  # gone since the folder was listed
-    if not stat.S_ISREG(status.st_mode):
-        return None
-    return FoundFile(path, status.st_dev, status.st_ino, status.st_size)
-
-
-def _is_text(path: str) -> bool:
-    """Whether a file in a folder looks like lines: no NUL among its first bytes."""
-    reader = ContentReader(path)
-    try:
-        return b"\x00" not in reader.read_range(0, SNIFF_BYTES)
-    finally:
-        reader.close()
+            elif stat.S_ISDIR(status.st_mode) and not entry.is_symlink():
+                folders.append(entry.path)
+    return files, folders, is_steady and os.stat(folder).st_mtime_ns == changed_ns

@@ -2,43 +2,110 @@
 
 from __future__ import annotations
 
-from nilometer.client.ingest import source_files
+from dataclasses import dataclass, replace
+
+from nilometer.client.ingest.content_reader import read_up_to, reader_of
+from nilometer.client.ingest.found_files import FoundFile, Identity, OpenFile, Stamp
 from nilometer.client.ingest.line_splitter import LineSplitter
-from nilometer.client.ingest.matching import GZIP_SUFFIX, FoundFile
 from nilometer.client.ingest.read_back import PATH_HEADER, SOURCE_HEADER
 from nilometer.client.ingest.source import ContentMark, Source
 
 
-class SourceRun:
-    """Raises OSError or EOFError where the file cannot be read up to where it was read before."""
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one reading gave."""
 
-    def __init__(self, source: Source, file: FoundFile, tag: bytes) -> None:
+    data: bytes = b""
+    is_intact: bool = True
+    """Otherwise the file was truncated or written again, and ``data`` is empty."""
+
+
+class SourceRun:
+    """Owns ``opened``. Raises OSError, EOFError where it cannot be read up to where it was read before."""
+
+    def __init__(self, source: Source, file: FoundFile, opened: OpenFile, tag: bytes) -> None:
         self.source = source
         self.path = file.path
-        self.reader = source_files.ContentReader(file.path)
-        try:
-            self.mark = ContentMark(self.reader.read_range, source.offset)
-            self.reader.seek(source.offset)
-        except BaseException:
-            self.reader.close()
-            raise
+        self.identity: Identity = file.identity
+        self.is_compressed = file.is_compressed
+        self._opened = opened
+        self._reader = reader_of(opened, compressed=file.is_compressed)
+        self.mark = ContentMark(
+            lambda begin, end: read_up_to(opened, begin, end, compressed=file.is_compressed), source.offset
+        )
+        self._reader.seek(source.offset)
         self.splitter = LineSplitter()
         self.lines = source.lines
         self.headers = [(PATH_HEADER, source.path.encode("utf-8", "surrogateescape")), (SOURCE_HEADER, tag)]
-        self.displaced = file.path != source.path
+        self.displaced = file.is_gone or file.path != source.path
         """The name that the source was found under is another file's by now, or nobody's."""
+        self.deleted = file.is_gone
+        """It has no name in the folders that are looked at."""
         self.finished = False
         """Its end is final."""
+        self.read_at: Stamp | None = None
+        """The file's stamp when all of it had been read; None while there may be more."""
+        self.is_stalled = False
+        """What was read is not there any more: the next look tells where it is."""
+        self.size = file.size
+        """Of the file as it lies there, when it was last seen."""
         self.grew_ms = 0
-        self.at_end = False
 
-    def is_still(self, file: FoundFile) -> bool:
-        return self.reader.identity == (file.device, file.inode)
+    def on_found(self, file: FoundFile) -> None:
+        """A look found it, under whatever name."""
+        self.path, self.size, self.is_stalled = file.path, file.size, False
+        self.displaced = file.is_gone or file.path != self.source.path
+        self.deleted = file.is_gone
+
+    @property
+    def at_end(self) -> bool:
+        return self.read_at is not None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the end that was reached is final: that of a whole compressed file."""
+        return self._reader.is_complete
+
+    @property
+    def raw_position(self) -> int:
+        """Bytes read of the file as it lies there."""
+        return self._reader.raw_position
 
     def is_intact(self) -> bool:
-        """Whether what was read is still there: neither truncated nor written anew."""
-        if self.path.endswith(GZIP_SUFFIX):
+        """Whether what was read is still there, and can be read: neither truncated nor written again."""
+        if self.is_compressed:
             return True
-        position, recent = self.mark.position, self.mark.recent
-        begin = position - len(recent)
-        return self.reader.size() >= position and self.reader.read_range(begin, position) == recent
+        recent = self.mark.recent
+        begin = self.mark.position - len(recent)
+        try:
+            size, _ = self._opened.stamp()
+            return size >= self.mark.position and self._opened.read_at(begin, len(recent)) == recent
+        except OSError:
+            return False
+
+    def read(self) -> Piece:
+        """The next piece of content. May stall. Raises BadGzipFile, OSError."""
+        stamp = self._opened.stamp()
+        self.size = stamp[0]
+        data = self._reader.read()
+        if not self.is_intact():  # asked after reading: so what was read follows what was read before
+            self.is_stalled = True
+            return Piece(is_intact=False)
+        self.read_at = None if data else stamp
+        return Piece(data)
+
+    def has_grown(self) -> bool:
+        """Whether the file changed since it was read to its end. Raises OSError."""
+        return self._opened.stamp() != self.read_at
+
+    def stamp(self) -> Stamp:
+        """Raises OSError."""
+        return self._opened.stamp()
+
+    def as_read(self) -> Source:
+        """The source as far as its lines were given out; only between two pieces."""
+        source = self.source.read_to(self.mark.fingerprint(), self.lines)
+        return replace(source, read_at=self.read_at, finished=self.finished)
+
+    def close(self) -> None:
+        self._opened.close()

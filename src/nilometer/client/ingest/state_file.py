@@ -2,7 +2,7 @@
 
 The file is written *before* the first line of a source new to it is sent, and after acknowledgements at each
 checkpoint. So whatever is in the topic comes from a source that the state knows, and lies at or behind the
-state's offset for its partition unless the state accounts for it.
+state's offset for its partition unless the state accounts for it, counted or among the lines ``there``.
 """
 
 from __future__ import annotations
@@ -11,10 +11,16 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from nilometer.client.ingest.found_files import Identity
 from nilometer.client.ingest.source import Fingerprint, Source
 from nilometer.runtime import Disk
 
-VERSION = 1
+VERSION = 2
+READABLE_VERSIONS = (1, 2)
+"""Version 1 knew nothing of what lies beside the files that are read, nor of lines yet to be counted."""
+
+LinesThere = dict[int, dict[int, int]]
+"""By source, the lines that are in the topic and that the state does not count: number to CRC of content."""
 
 
 class BadState(ValueError):
@@ -34,6 +40,13 @@ class IngestState:
     next_number: int = 0
     closed: bool = False
     """Whether the last run ended with everything acknowledged and counted: nothing of it is on its way."""
+    there: LinesThere = field(default_factory=dict[int, dict[int, int]])
+    """Lines before the offsets of ``partitions`` that the sources do not count yet."""
+    watched: set[str] = field(default_factory=set[str])
+    """Files and folders asked for whose surroundings were looked at: what lies there unknown came since."""
+    may_be_unread: set[Identity] = field(default_factory=set[Identity])
+    """Files beside those asked for that a rotation has made, and of which it is not yet clear whether they
+    are copies."""
 
     def tag(self, number: int) -> bytes:
         """What the records of a source carry in their ``source`` header."""
@@ -44,8 +57,8 @@ class IngestState:
         name, _, number = tag.decode("utf-8", "replace").rpartition("-")
         return int(number) if name == self.name and number.isdecimal() else None
 
-    def add(self, path: str, device: int, inode: int) -> Source:
-        source = Source(self.next_number, path, device, inode)
+    def add(self, path: str, device: int, inode: int, birth_ns: int = 0) -> Source:
+        source = Source(self.next_number, path, device, inode, birth_ns=birth_ns)
         self.next_number += 1
         self.sources[source.number] = source
         return source
@@ -61,31 +74,45 @@ def encode_state(state: IngestState) -> bytes:
         "partitions": {str(partition): offset for partition, offset in sorted(state.partitions.items())},
         "next_number": state.next_number,
         "closed": state.closed,
-        "sources": [
-            {
-                "number": source.number,
-                "path": source.path,
-                "device": source.device,
-                "inode": source.inode,
-                "offset": source.offset,
-                "head": source.fingerprint.head,
-                "tail": source.fingerprint.tail,
-                "preview": [source.preview.offset, source.preview.head, source.preview.tail],
-                "lines": source.lines,
-                "finished": source.finished,
-            }
-            for _, source in sorted(state.sources.items())
-        ],
+        "there": {
+            str(number): {str(line): crc for line, crc in lines.items()}
+            for number, lines in sorted(state.there.items())
+        },
+        "watched": sorted(state.watched),
+        "may_be_unread": sorted(state.may_be_unread),
+        "sources": [_entry(source) for _, source in sorted(state.sources.items())],
     }
-    return json.dumps(document, indent=1).encode() + b"\n"
+    return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+
+
+def _entry(source: Source) -> dict[str, Any]:
+    return {
+        "number": source.number,
+        "path": source.path,
+        "device": source.device,
+        "inode": source.inode,
+        "offset": source.offset,
+        "head": source.fingerprint.head,
+        "tail": source.fingerprint.tail,
+        "preview": [source.preview.offset, source.preview.head, source.preview.tail],
+        "lines": source.lines,
+        "finished": source.finished,
+        "read_at": source.read_at,
+        "birth_ns": source.birth_ns,
+        "skipped": source.skipped,
+        "gone_ms": source.gone_ms,
+    }
 
 
 def decode_state(data: bytes, origin: str) -> IngestState:
     """Raises BadState."""
     try:
         document = json.loads(data)
-        if document["version"] != VERSION:
-            raise BadState(f"{origin} is of version {document['version']}, this program knows {VERSION}")
+        if document["version"] not in READABLE_VERSIONS:
+            raise BadState(
+                f"{origin} is of version {document['version']}, this program knows up to {VERSION}; "
+                "use a newer program, or give another file with --state"
+            )
         sources = [_source(entry) for entry in document["sources"]]
         return IngestState(
             name=str(document["name"]),
@@ -96,6 +123,12 @@ def decode_state(data: bytes, origin: str) -> IngestState:
             sources={source.number: source for source in sources},
             next_number=int(document["next_number"]),
             closed=bool(document.get("closed", False)),  # older states do not say
+            there={
+                int(number): {int(line): int(crc) for line, crc in lines.items()}
+                for number, lines in document.get("there", {}).items()
+            },
+            watched={str(path) for path in document.get("watched", ())},
+            may_be_unread={(int(device), int(inode)) for device, inode in document.get("may_be_unread", ())},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as problem:
         if isinstance(problem, BadState):
@@ -108,6 +141,7 @@ def decode_state(data: bytes, origin: str) -> IngestState:
 
 def _source(entry: dict[str, Any]) -> Source:
     size, head, tail = entry["preview"]
+    read_at, gone_ms = entry.get("read_at"), entry.get("gone_ms")
     return Source(
         number=int(entry["number"]),
         path=str(entry["path"]),
@@ -117,6 +151,10 @@ def _source(entry: dict[str, Any]) -> Source:
         preview=Fingerprint(int(size), str(head), str(tail)),
         lines=int(entry["lines"]),
         finished=bool(entry["finished"]),
+        read_at=(int(read_at[0]), int(read_at[1])) if read_at else None,
+        birth_ns=int(entry.get("birth_ns", 0)),
+        skipped=bool(entry.get("skipped", False)),
+        gone_ms=int(gone_ms) if gone_ms is not None else None,
     )
 
 

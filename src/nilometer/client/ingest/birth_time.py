@@ -1,0 +1,39 @@
+"""When a file was created. Linux only, by statx(2), which Python 3.11 does not offer."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import struct
+from collections.abc import Callable
+
+_AT_FDCWD = -100
+_STATX_INO, _STATX_BTIME = 0x100, 0x800
+_BUFFER_BYTES = 256
+_MASK, _INODE, _BTIME = struct.Struct("=I"), struct.Struct("=Q"), struct.Struct("=qI")
+_INODE_OFFSET, _BTIME_OFFSET = 0x20, 0x50
+
+
+def birth_ns(path: str, inode: int) -> int:
+    """Nanoseconds since 1970; 0 where the system does not tell, or ``path`` has another inode by now."""
+    statx = _statx()
+    if statx is None:
+        return 0
+    buffer = ctypes.create_string_buffer(_BUFFER_BYTES)
+    if statx(_AT_FDCWD, os.fsencode(path), 0, _STATX_INO | _STATX_BTIME, buffer) != 0:
+        return 0
+    if not _MASK.unpack_from(buffer)[0] & _STATX_BTIME:
+        return 0
+    if _INODE.unpack_from(buffer, _INODE_OFFSET)[0] != inode:
+        return 0
+    seconds, nanoseconds = _BTIME.unpack_from(buffer, _BTIME_OFFSET)
+    return seconds * 1_000_000_000 + nanoseconds
+
+
+@functools.cache
+def _statx() -> Callable[..., int] | None:
+    try:
+        return ctypes.CDLL(None).statx
+    except (AttributeError, OSError):
+        return None  # another system, or an old C library

@@ -1,0 +1,99 @@
+"""What files hold, as far as telling them apart needs it. Pure over the file system it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from gzip import BadGzipFile
+from typing import TypeVar
+
+from nilometer.client.ingest.content_reader import fingerprint_of, read_up_to, reader_of
+from nilometer.client.ingest.found_files import Files, FoundFile, Identity, OpenFile, Stamp
+from nilometer.client.ingest.source import HEAD_BYTES, Fingerprint, Source
+from nilometer.client.ingest.source_run import SourceRun
+
+T = TypeVar("T")
+_Compared = tuple[Identity, Stamp, Identity, Stamp]
+
+
+class FileContents:
+    """Implements ``matching.Contents``. Files that are open are asked themselves, not their names."""
+
+    def __init__(
+        self, files: Files, runs: Mapping[int, SourceRun], report: Callable[[str, str], None]
+    ) -> None:
+        """``report``: called with a path and what is wrong with it."""
+        self.verified: dict[int, tuple[Identity, Stamp]] = {}
+        """By source, the file that was last found to be its: as long as the stamp stays, so does that."""
+        self._files = files
+        self._runs = runs
+        self._report = report
+        self._compared: dict[_Compared, bool] = {}
+
+    def head(self, file: FoundFile) -> bytes | None:
+        def read_head(opened: OpenFile) -> bytes:
+            try:
+                return read_up_to(opened, 0, HEAD_BYTES, compressed=file.is_compressed)
+            except BadGzipFile:
+                return b""  # reading it reports that
+
+        return self._asking(file, read_head)
+
+    def fingerprint(self, file: FoundFile, offset: int) -> Fingerprint | None:
+        return self._asking(
+            file, lambda opened: fingerprint_of(opened, offset, compressed=file.is_compressed)
+        )
+
+    def is_beginning(self, file: FoundFile, original: FoundFile) -> bool | None:
+        """Raises nothing: None where one of the two cannot be read."""
+        key = (file.identity, file.stamp, original.identity, original.stamp)
+        known = self._compared.get(key)
+        if known is None:
+            size = self._asking(file, lambda opened: _content_size(opened, compressed=file.is_compressed))
+            if size is None:
+                return None
+            of_file = self.fingerprint(file, size)
+            of_original = self.fingerprint(original, size)
+            if of_file is None:
+                return None
+            known = self._compared[key] = of_file == of_original
+        return known
+
+    def is_intact(self, source: Source, file: FoundFile) -> bool:
+        run = self._runs.get(source.number)
+        if run is not None and run.identity == file.identity:
+            return run.is_intact()
+        if self.verified.get(source.number) == (file.identity, file.stamp):
+            return True
+        if source.birth_ns and self._files.birth_ns(file) not in (0, source.birth_ns):
+            return False
+        if source.read_at == file.stamp or (source.skipped and not source.known.offset):
+            return True
+        return self.fingerprint(file, source.known.offset) == source.known
+
+    def forget_comparisons(self, present: set[Identity]) -> None:
+        self._compared = {key: known for key, known in self._compared.items() if key[0] in present}
+
+    def _asking(self, file: FoundFile, ask: Callable[[OpenFile], T]) -> T | None:
+        try:
+            opened = self._files.open(file)
+        except FileNotFoundError:
+            return None  # renamed or deleted since it was found: the next look tells
+        except OSError as problem:
+            self._report(file.path, problem.strerror or str(problem))
+            return None
+        try:
+            return ask(opened)
+        except OSError as problem:
+            self._report(file.path, problem.strerror or str(problem))
+            return None
+        finally:
+            opened.close()
+
+
+def _content_size(file: OpenFile, *, compressed: bool) -> int:
+    if not compressed:
+        return file.stamp()[0]
+    reader = reader_of(file, compressed=True)
+    while reader.read():
+        pass
+    return reader.position

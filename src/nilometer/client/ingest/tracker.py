@@ -1,0 +1,368 @@
+"""What ingest knows of all its files: learns from looks, says which are to be read. Pure over ``Files``.
+
+Looks come in, :meth:`Tracker.take`; out come the open files that have something to read,
+:meth:`Tracker.ready`. Nothing here waits for a broker. Time is an argument.
+
+Invariants:
+
+- ``live`` holds every source that the state holds, as far as its lines were given out;
+- a file that grew after it was read, or failed to be read, is opened again when its stamp changed, and after
+  a failure not sooner than a delay that doubles: nothing is read twice for nothing.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from gzip import BadGzipFile
+
+from nilometer.client.ingest.contents import FileContents
+from nilometer.client.ingest.found_files import Files, FoundFile, Identity, Look
+from nilometer.client.ingest.line_splitter import LineTooLong
+from nilometer.client.ingest.matching import TELLING_BYTES, Circumstances, Matches, NewFile, match
+from nilometer.client.ingest.missing_sources import decide_missing
+from nilometer.client.ingest.rotation_names import is_derived, possible_originals
+from nilometer.client.ingest.source import Source
+from nilometer.client.ingest.source_run import SourceRun
+from nilometer.client.ingest.state_file import IngestState
+
+SETTLE_MS = 10_000
+"""A short file that equals the beginning of another one for so long is not a copy in the making."""
+HOT_MS = 10_000
+"""A file that grew so recently is looked at at every turn, not only at the next look at the folders."""
+RETRY_MS, RETRY_MAX_MS = 1_000, 60_000
+OPEN_MAX = 512
+"""Files open at a time for reading."""
+
+_COPY = "holds what another file begins with:"
+
+Report = Callable[[str, str], None]
+"""(path, what is wrong with it)"""
+
+
+@dataclass(slots=True)
+class Retry:
+    due_ms: int
+    delay_ms: int
+
+
+class Tracker:
+    def __init__(
+        self, files: Files, state: IngestState, paths: Sequence[str], report: Report, *, follow: bool
+    ) -> None:
+        """``paths``: absolute, what the user asked for."""
+        self.live: dict[int, Source] = dict(state.sources)
+        self.runs: dict[int, SourceRun] = {}
+        self.skipped: dict[str, str] = {}
+        """Files that are not read, and why."""
+        self.known: frozenset[Identity] = self._identities()
+        self.wants_look = False
+        """Whether a look that is like the last one still has to be taken."""
+        self._files = files
+        self._state = state
+        self._paths = tuple(paths)
+        self._follow = follow
+        self._report = report
+        self._contents = FileContents(files, self.runs, report)
+        self._waiting: dict[int, FoundFile] = {}
+        self._retries: dict[int, Retry] = {}
+        self._not_text: dict[Identity, FoundFile] = {}
+        self._copies_since: dict[Identity, int] = {}
+        self._rotated: frozenset[str] = frozenset()
+
+    # --- looks
+
+    def take(self, look: Look, now_ms: int, wall_ms: int) -> bool:
+        """Learn from a look; whether the state is to be saved before anything is read. Raises OSError."""
+        for path, problem in look.problems:
+            self._report(path, problem)
+        self.settle()
+        files = [file for file in [*look.files, *self._files.unnamed(look)] if not self._is_not_text(file)]
+        sources = [source for _, source in sorted(self.live.items())]
+        matches = match(sources, files, self._contents, self._circumstances(look, now_ms))
+        for source in matches.replaced:
+            self._forget(source.number)
+        for source, file in matches.resumed:
+            self._on_resumed(source, file)
+        for new in matches.new:
+            self._on_new(new)
+        for file in matches.skipped:
+            self._on_skipped(file)
+        self._on_missing(matches, look, wall_ms)
+        self._on_copies(matches, now_ms)
+        self._not_text |= {file.identity: file for file in matches.not_text}
+        self._rotated = frozenset(matches.rotated)
+        watched = self._state.watched | look.reached
+        candidates = matches.may_be_unread
+        to_save = bool(matches.new or matches.skipped) or (watched, candidates) != (
+            self._state.watched,
+            self._state.may_be_unread,
+        )
+        self._state.watched, self._state.may_be_unread = watched, candidates
+        self._let_go(matches, look)
+        return to_save
+
+    def _circumstances(self, look: Look, now_ms: int) -> Circumstances:
+        def is_settled(file: FoundFile) -> bool:
+            if not self._follow:
+                return True
+            since = self._copies_since.get(file.identity)
+            return since is not None and now_ms - since >= SETTLE_MS
+
+        return Circumstances(
+            named=look.named,
+            rotated_before=self._rotated,
+            is_watched=lambda file: is_watched(file.path, self._state.watched),
+            may_be_unread=lambda file: file.identity in self._state.may_be_unread,
+            is_settled=is_settled,
+        )
+
+    def _is_not_text(self, file: FoundFile) -> bool:
+        known = self._not_text.get(file.identity)
+        return known is not None and known.stamp == file.stamp
+
+    def _on_resumed(self, source: Source, file: FoundFile) -> None:
+        number = source.number
+        live = self.live[number]
+        if (live.device, live.inode) != file.identity:  # a copy, or mounted again
+            self._close(number)
+            live = self.live[number]
+            birth_ns = self._files.birth_ns(file)
+            self._set(number, lambda one: one.found_as(file.device, file.inode, birth_ns))
+        elif live.gone_ms is not None:
+            self._set(number, lambda one: replace(one, gone_ms=None))
+        self._contents.verified[number] = (file.identity, file.stamp)
+        run = self.runs.get(number)
+        if run is not None:
+            run.on_found(file)
+            if run.read_at != file.stamp:
+                run.read_at = None
+        elif self._is_to_be_read(self.live[number], file):
+            self._waiting[number] = file
+        else:
+            self._waiting.pop(number, None)
+
+    def _is_to_be_read(self, source: Source, file: FoundFile) -> bool:
+        if source.skipped:
+            return False
+        if file.is_compressed:
+            return source.read_at != file.stamp or not (source.finished or self._follow)
+        # The last line is read once more by a run that ends: it takes a line without an end.
+        return file.size > source.offset and (source.read_at != file.stamp or not self._follow)
+
+    def _on_new(self, new: NewFile) -> None:
+        file = new.file
+        self._take_from_others(file.identity)
+        added = self._state.add(new.name, file.device, file.inode, self._files.birth_ns(file))
+        source = replace(added.previewed(new.head), read_at=file.stamp if not file.size else None)
+        self._state.sources[source.number] = self.live[source.number] = source
+        self._contents.verified[source.number] = (file.identity, file.stamp)
+        if file.size:
+            self._waiting[source.number] = file
+
+    def _on_skipped(self, file: FoundFile) -> None:
+        self._take_from_others(file.identity)
+        fingerprint = None if file.is_compressed else self._contents.fingerprint(file, file.size)
+        added = self._state.add(file.path, file.device, file.inode, self._files.birth_ns(file))
+        source = replace(added, skipped=True, finished=True, read_at=file.stamp)
+        if fingerprint is not None:
+            source = source.read_to(fingerprint, 0)
+        was_there = not is_watched(file.path, self._state.watched)
+        self.skipped[file.path] = (
+            "was there before this ingest first looked; name it, or its folder, to have it read"
+            if was_there
+            else "came although no file that it may be made of was rotated; name it to have it read"
+        )
+        self._state.sources[source.number] = self.live[source.number] = source
+
+    def _take_from_others(self, identity: Identity) -> None:
+        """A file has one source: one that had this inode before has no file now."""
+        for number, source in list(self.live.items()):
+            if (source.device, source.inode) == identity:
+                self._close(number)
+                self._set(number, Source.as_nowhere)
+
+    def _on_missing(self, matches: Matches, look: Look, wall_ms: int) -> None:
+        gone: list[Source] = []
+        for source in matches.missing:
+            run = self.runs.get(source.number)
+            if run is not None and run.is_intact():
+                run.displaced = run.deleted = True
+            elif is_asked_for(source.path, self._paths):
+                self._report_unread(source)
+                self._close(source.number)
+                gone.append(self.live[source.number])
+        kept, forgotten = decide_missing(gone, look, wall_ms)
+        for source in kept:
+            self.live[source.number] = source
+            self._state.sources[source.number] = self._state.sources[source.number].as_gone(source.gone_ms)
+        for number in forgotten:
+            self._forget(number)
+
+    def _report_unread(self, source: Source) -> None:
+        run, waiting = self.runs.get(source.number), self._waiting.pop(source.number, None)
+        unread = 0
+        if run is not None:
+            unread = run.size - run.raw_position
+        elif waiting is not None:
+            unread = waiting.size - (0 if waiting.is_compressed else source.offset)
+        if unread > 0:
+            self._report(source.path, f"its last {unread} bytes are gone, and were not read yet")
+
+    def _on_copies(self, matches: Matches, now_ms: int) -> None:
+        copies = {file.identity: file for file, _ in matches.copies}
+        self._copies_since = {identity: self._copies_since.get(identity, now_ms) for identity in copies}
+        self.skipped = {path: why for path, why in self.skipped.items() if not why.startswith(_COPY)}
+        self.skipped |= {file.path: f"{_COPY} {original}" for file, original in matches.copies}
+        self.wants_look = bool(matches.undecided) or any(
+            0 < file.size < TELLING_BYTES for file in copies.values()
+        )
+
+    def _let_go(self, matches: Matches, look: Look) -> None:
+        keep = {file.identity for file in [*self._waiting.values(), *matches.undecided]}
+        keep |= {file.identity for file, _ in matches.copies}
+        self._files.release(look, keep)
+        self._contents.forget_comparisons(set(self._copies_since))
+        self.known = self._identities()
+
+    # --- reading
+
+    def ready(self, now_ms: int) -> list[SourceRun]:
+        """The files that have something to read, opened as far as the limit allows."""
+        for number, file in sorted(self._waiting.items(), key=lambda item: item[1].modified_ns):
+            retry = self._retries.get(number)
+            if retry is not None and now_ms < retry.due_ms:
+                continue
+            if len(self.runs) >= OPEN_MAX and not self._close_idlest():
+                break
+            del self._waiting[number]
+            self._open(number, file, now_ms)
+        found: list[SourceRun] = []
+        for number, run in list(self.runs.items()):
+            try:
+                if run.read_at is not None and now_ms - run.grew_ms < HOT_MS and run.has_grown():
+                    run.read_at = None
+            except OSError as problem:
+                self.on_unreadable(number, problem, now_ms)
+                continue
+            if run.read_at is None and not run.is_stalled:
+                found.append(run)
+        return found
+
+    def _open(self, number: int, file: FoundFile, now_ms: int) -> None:
+        try:
+            opened = self._files.open(file)
+        except FileNotFoundError:
+            self.wants_look = True  # renamed since the look, or gone
+            return
+        except OSError as problem:
+            self._retry_later(number, file, problem, now_ms)
+            return
+        try:
+            run = SourceRun(self.live[number], file, opened, self._state.tag(number))
+        except (OSError, EOFError) as problem:
+            opened.close()
+            self._retry_later(number, file, problem, now_ms)
+            return
+        run.grew_ms = now_ms
+        self.runs[number] = run
+
+    def on_unreadable(self, number: int, problem: Exception, now_ms: int) -> None:
+        """Reading failed."""
+        run = self.runs[number]
+        try:
+            stamp = run.stamp()
+        except OSError:
+            stamp = (run.size, 0)
+        file = FoundFile(run.path, *run.identity, *stamp)
+        self._close(number)
+        self._retry_later(number, file, problem, now_ms)
+
+    def _retry_later(self, number: int, file: FoundFile, problem: Exception, now_ms: int) -> None:
+        self._report(file.path, getattr(problem, "strerror", None) or str(problem))
+        last = self._retries.get(number)
+        delay_ms = min(last.delay_ms * 2, RETRY_MAX_MS) if last is not None else RETRY_MS
+        self._retries[number] = Retry(now_ms + delay_ms, delay_ms)
+        if isinstance(problem, (BadGzipFile, EOFError, LineTooLong)):
+            self.live[number] = replace(self.live[number], read_at=file.stamp)
+        else:
+            self._waiting[number] = file
+
+    @property
+    def bytes_waiting(self) -> int:
+        """Of the files that are to be opened, as they lie there."""
+        return sum(file.size for file in self._waiting.values())
+
+    def on_read_to_end(self, run: SourceRun) -> None:
+        self._retries.pop(run.source.number, None)
+
+    def preview(self, run: SourceRun, head: bytes) -> None:
+        """The file was empty when it was found; this is how it begins, and no line of it was sent yet."""
+        self._set(run.source.number, lambda one: one.previewed(head))
+        run.source = self.live[run.source.number]
+
+    def close(self, run: SourceRun) -> None:
+        """Nothing more of it will be sent, unless it grows; only between two pieces."""
+        self._close(run.source.number)
+
+    def settle(self) -> None:
+        """Have ``live`` say how far the open files were read; only between two pieces."""
+        for number, run in self.runs.items():
+            self.live[number] = self._as_read(number, run)
+
+    def _as_read(self, number: int, run: SourceRun) -> Source:
+        read = run.as_read()
+        live = self.live[number]  # which knows better where the file is
+        return replace(
+            live, fingerprint=read.fingerprint, lines=read.lines, read_at=read.read_at, finished=read.finished
+        )
+
+    def _close(self, number: int) -> None:
+        run = self.runs.pop(number, None)
+        if run is not None:
+            self.live[number] = self._as_read(number, run)
+            run.close()
+
+    def _close_idlest(self) -> bool:
+        idle = [run for run in self.runs.values() if run.at_end and not run.deleted]
+        if idle:
+            self.close(min(idle, key=lambda run: run.grew_ms))
+        return bool(idle)
+
+    # --- both views of a source
+
+    def _set(self, number: int, change: Callable[[Source], Source]) -> None:
+        self.live[number] = change(self.live[number])
+        self._state.sources[number] = change(self._state.sources[number])
+
+    def _forget(self, number: int) -> None:
+        self._close(number)
+        for known in (self.live, self._state.sources, self._state.there, self._contents.verified):
+            known.pop(number, None)
+        self._waiting.pop(number, None)
+        self._retries.pop(number, None)
+
+    def _identities(self) -> frozenset[Identity]:
+        return frozenset((source.device, source.inode) for source in self.live.values())
+
+
+def is_watched(path: str, watched: AbstractSet[str]) -> bool:
+    """Whether ``path`` lies in a folder of ``watched``, or has a name that rotation gives to a file of it."""
+    if any(original in watched for original in possible_originals(path)):
+        return True
+    folder = path
+    while folder not in ("", "/"):
+        folder = posixpath.dirname(folder)
+        if folder in watched:
+            return True
+    return False
+
+
+def is_asked_for(path: str, asked: Sequence[str]) -> bool:
+    """Whether ``path`` is one of ``asked``, lies in such a folder, or is a rotated name of such a file."""
+    return any(
+        path == place or path.startswith(place.rstrip("/") + "/") or is_derived(path, place)
+        for place in asked
+    )
