@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import posixpath
 import uuid
+from collections.abc import Iterable
 
 from nilometer.runtime import Entropy
 from nilometer.storage import names
@@ -136,6 +137,12 @@ class LocalLog:
     def check_writable(self) -> None:
         if self.failure is not None:
             raise LogFenced(self.name, self.failure) from self.failure
+
+    def has_lost(self, segments: Iterable[LogSegment]) -> bool:
+        """For a reader on any thread that did not find a file: whether the owner has removed one of
+        ``segments`` meanwhile. Raises LogFenced where the whole log was deleted, or its folder failed."""
+        self.check_writable()
+        return any(self.segments.floor(one.base_offset) is not one for one in segments)
 
     def check_may_grow(self) -> None:
         """Raises LogFenced, or KafkaError (to be tried again soon)."""

@@ -64,7 +64,12 @@ def read(
     while following is not None:
         segment = following
         higher = log.segments.higher(segment.base_offset)
-        found = _read_segment(log, segment, higher, offset, max_bytes, upper, min_one, only_cached)
+        try:
+            found = _read_segment(log, segment, higher, offset, max_bytes, upper, min_one, only_cached)
+        except FileNotFoundError:
+            if not log.has_lost((segment,)):
+                raise
+            return read(log, offset, max_bytes, upper_bound_offset, min_one=min_one, only_cached=only_cached)
         if found is Outcome.WOULD_WAIT:
             return None
         if isinstance(found, LogSlice):

@@ -5,7 +5,7 @@ Opens files for one search and changes nothing shared: safe on another thread.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -29,7 +29,31 @@ class TimestampOffset(NamedTuple):
 
 def offset_for_timestamp(log: LocalLog, timestamp: int) -> TimestampOffset | None:
     """The first record at or above the log start whose timestamp is not below ``timestamp``."""
-    for segment in log.segments:
+    return _beside_deletions(log, lambda segments: _first_not_before(log, segments, timestamp))
+
+
+def offset_of_max_timestamp(log: LocalLog) -> TimestampOffset | None:
+    """The first record with the largest timestamp of the log; None where no record has one."""
+    return _beside_deletions(log, lambda segments: _first_of_newest(log, segments))
+
+
+def _beside_deletions(
+    log: LocalLog, search: Callable[[Sequence[LogSegment]], TimestampOffset | None]
+) -> TimestampOffset | None:
+    """Search again when the owner removed a segment meanwhile."""
+    while True:
+        segments = tuple(log.segments)
+        try:
+            return search(segments)
+        except FileNotFoundError:
+            if not log.has_lost(segments):
+                raise
+
+
+def _first_not_before(
+    log: LocalLog, segments: Sequence[LogSegment], timestamp: int
+) -> TimestampOffset | None:
+    for segment in segments:
         if segment.largest_timestamp() < timestamp or not segment.size:
             continue
         indexes = find_indexes(log, segment, only_cached=False)
@@ -47,9 +71,8 @@ def offset_for_timestamp(log: LocalLog, timestamp: int) -> TimestampOffset | Non
     return None
 
 
-def offset_of_max_timestamp(log: LocalLog) -> TimestampOffset | None:
-    """The first record with the largest timestamp of the log; None where no record has one."""
-    segment = max(log.segments, key=lambda segment: segment.max_timestamp)
+def _first_of_newest(log: LocalLog, segments: Sequence[LogSegment]) -> TimestampOffset | None:
+    segment = max(segments, key=lambda segment: segment.max_timestamp)
     newest = segment.max_timestamp
     if newest < 0:
         return None

@@ -12,6 +12,7 @@ would have to wait for the device to read has that done aside first, and then re
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
 from nilometer.broker.api.broker_access import why_not_broker
@@ -32,6 +33,8 @@ from nilometer.broker.services import Services
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.fetch_body import FetchBody, ForgottenTopic, WantedTopic, decode_fetch_body
+
+logger = logging.getLogger("nilometer.broker")
 
 READ_COMMITTED = 1
 NEWS_WAIT_MS = 5
@@ -187,14 +190,15 @@ class _Fetch:
 
 
 def _pass_on(done: asyncio.Future[Reply], target: asyncio.Future[Reply]) -> None:
-    if target.done():
-        return
     if done.cancelled():
         target.cancel()
-    elif (error := done.exception()) is not None:
+    elif (error := done.exception()) is None:
+        if not target.done():
+            target.set_result(done.result())
+    elif not target.done():
         target.set_exception(error)
     else:
-        target.set_result(done.result())
+        logger.error("A fetch failed whose reader is gone", exc_info=error)
 
 
 API = ApiSpec(key=ApiKey.FETCH, versions=(4, 18), handle=handle, decode=decode_fetch_body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable
 from typing import Protocol
@@ -45,7 +46,10 @@ class PartitionHost(Liveness, Protocol):
     def log_failed(self, partition: Partition, reason: LogFenced) -> None: ...
 
     def read_failed(self, partition: Partition, error: OSError) -> None:
-        """As :meth:`log_failed`, a little later: no role changes before this returns."""
+        """As :meth:`log_failed`, a little later: no role changes before this returns.
+
+        Descriptors that have run out say nothing of the disk.
+        """
         ...
 
     def invariant_broken(self, partition: Partition, broken: AssertionError) -> None:
@@ -101,6 +105,9 @@ class LocalPartitionHost:
 
     def read_failed(self, partition: Partition, error: OSError) -> None:
         """Not at once: whoever waits for the partition would be answered amid the reading of another one."""
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            logger.error("%s cannot be read now: %s", partition, error)
+            return
         asyncio.get_running_loop().call_soon(self._failures.disk_failed, partition, error)
 
     def invariant_broken(self, partition: Partition, broken: AssertionError) -> None:
