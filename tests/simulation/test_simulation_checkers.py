@@ -7,12 +7,17 @@ import random
 import struct
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
+from unittest.mock import Mock
 
 import crc32c
+import pytest
 
 from nilometer.broker.broker import StartFailed
 from nilometer.coordination import BrokerIdInUse, StoreUnavailable
+from nilometer.replication import LeaderRole
 from nilometer.simulation.checkers import disks, metadata
+from nilometer.simulation.checkers.beliefs import Beliefs
 from nilometer.simulation.checkers.disks import StoredBatch, StoredReplica
 from nilometer.simulation.fault_kinds import Fault, Kind
 from nilometer.simulation.file_tree import FileNode, FolderNode
@@ -194,3 +199,23 @@ def test_trouble_of_the_store_is_felt_for_a_while_after_its_end() -> None:
     troubles.end_all(6.0)
     assert troubles.felt_at(6.0 + STORE_GRACE_S) == {Kind.STORE}
     assert troubles.felt_at(6.1 + STORE_GRACE_S) == frozenset()
+
+
+@pytest.mark.parametrize(("topic", "found"), [("t", ["leader completeness"]), ("random-0", [])])
+def test_committed_records_may_only_be_lost_where_nothing_is_promised(topic: str, found: list[str]) -> None:
+    """A machine with all replicas lost power, and the next leader begins below what was committed."""
+    partition = Mock(topic=topic, log=Mock(log_start_offset=0, log_end_offset=2))
+    image = Mock(number=1, partitions=list, partition_by_id=lambda *_: None)
+    node = Mock(id=1, image=image, partitions=[partition], is_wrongly_live=lambda: False)
+    cluster: Any = Mock(nodes={1: node})
+    beliefs = Beliefs(cluster, unpromised={"random-0"})
+    for epoch, begins_at, high_watermark in ((0, 0, 2), (1, 1, 1)):
+        role = Mock(
+            spec=LeaderRole,
+            leader_epoch=epoch,
+            epoch_start_offset=begins_at,
+            high_watermark=high_watermark,
+        )
+        partition.replica = Mock(role=role, high_watermark=high_watermark)
+        beliefs.look(damaged=[])
+    assert [violation.partition(":")[0] for violation in beliefs.violations] == found

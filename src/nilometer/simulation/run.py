@@ -42,6 +42,7 @@ from nilometer.simulation.workload.members import GroupMember
 from nilometer.simulation.workload.membership import Membership
 from nilometer.simulation.workload.moves import Mover
 from nilometer.simulation.workload.producers import Writer
+from nilometer.simulation.workload.random_administrator import TOPICS as RANDOM_TOPICS
 from nilometer.simulation.workload.random_administrator import RandomAdministrator
 from nilometer.simulation.workload.reused_names import NameReuser
 from nilometer.simulation.workload.rogue_client import RogueClient
@@ -111,7 +112,7 @@ class _Run:
             folders=plan.folders,
         )
         self._clients = world.host("clients")
-        self._beliefs = Beliefs(self._cluster)
+        self._beliefs = Beliefs(self._cluster, unpromised=RANDOM_TOPICS)
         self._bounds = Bounds(self._cluster)
         self._services = Services(self._cluster)
         self._failed_disks = FailedDisks(self._cluster)

@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from nilometer.broker.replicas.partition import Partition
 from nilometer.cluster.image import ClusterImage
@@ -26,8 +26,11 @@ from nilometer.simulation.cluster import BrokerNode, Cluster
 class Beliefs:
     """Looked at again and again; ``violations`` only grows."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, unpromised: Container[str] = ()) -> None:
+        """``unpromised``: topics whose settings may be any, so that their records may go when machines lose
+        power or a leader is elected uncleanly."""
         self._cluster = cluster
+        self._unpromised = unpromised
         self._leaders: dict[tuple[str, int, int], int] = {}
         self._committed: dict[tuple[str, int], dict[int, int]] = {}
         """By partition, the highest high watermark that was seen of the leader of each epoch."""
@@ -88,7 +91,8 @@ class Beliefs:
                     f"one leader per epoch: {partition} is led in epoch {role.leader_epoch} "
                     f"by {other} and by {node.id}"
                 )
-            self._check_complete(partition, role, node)
+            if partition.topic not in self._unpromised:
+                self._check_complete(partition, role, node)
             committed = newest.partition_by_id(partition.key.topic_id, partition.key.partition)
             if committed is None:
                 continue
