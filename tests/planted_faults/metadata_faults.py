@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from nilometer.cluster.controller import alter_partition
+from nilometer.cluster.controller import alter_partition, brokers
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordination.local import LocalStore
 from nilometer.simulation.disk import VirtualDisk
@@ -68,6 +68,10 @@ def keep_the_leader_epoch(patch: Patch) -> None:
     patch.setattr(ClusterImage, "_change_partition", same_epoch)
 
 
+def trust_unclean_restarts(patch: Patch) -> None:
+    patch.setattr(brokers, "_forfeit", lambda draft, known, registration: None)
+
+
 FAULTS = (
     PlantedFault(
         name="lose-a-signal",
@@ -113,5 +117,15 @@ FAULTS = (
         plant=keep_the_leader_epoch,
         kinds=(Kind.CRASH,),
         seeds=5,
+    ),
+    PlantedFault(
+        name="trust-unclean-restarts",
+        what="a broker whose machine lost power keeps its place in the ISR, or as an eligible leader",
+        plant=trust_unclean_restarts,
+        kinds=(Kind.POWER, Kind.CRASH_ALL),
+        seeds=20,
+        one_machine=False,
+        flushes=False,
+        mean_gap_s=2.0,
     ),
 )
