@@ -33,7 +33,7 @@ from nilometer.storage.segments.offset_index import CorruptIndex
 from nilometer.storage.segments.segment import LogSegment
 from nilometer.storage.segments.transaction_index import AbortedTxn, collect
 from nilometer.wire.compression import Bytes
-from nilometer.wire.errors import KafkaError
+from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.record_batch import HEADER_BYTES, BatchHeader, check_batch, read_header, skip_good_batches
 
 READ_AHEAD_BYTES = 4096
@@ -200,10 +200,17 @@ def bytes_of(log: LocalLog, segment: LogSegment, *, only_cached: bool) -> Genera
 
 
 def aborted_transactions(log: LocalLog, from_offset: int, upper_bound_offset: int) -> list[AbortedTxn]:
-    """Those that overlap ``[from_offset, upper_bound_offset)``: what a read-committed fetch skips."""
+    """Those that overlap ``[from_offset, upper_bound_offset)``: what a read-committed fetch skips.
+
+    Raises KafkaError where an index of them is damaged: nobody can tell what to skip.
+    """
     found: list[AbortedTxn] = []
     for segment in log.segments.from_offset(from_offset):
-        entries, is_done = collect(segment.aborted(), from_offset, upper_bound_offset)
+        try:
+            aborted = segment.aborted()
+        except CorruptIndex as problem:
+            raise KafkaError(ErrorCode.kafka_storage_error, f"{log.name}: {problem}") from problem
+        entries, is_done = collect(aborted, from_offset, upper_bound_offset)
         found += entries
         if is_done:
             break

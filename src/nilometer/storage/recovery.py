@@ -173,18 +173,9 @@ class LogLoader:
                 else:
                     segment.indexes()
             except (CorruptIndex, FileNotFoundError):
-                self._reindex(segment)
+                segment.rebuild_indexes()
                 segment.seal()
                 loaded.recovered.append(segment)
-
-    def _reindex(self, segment: LogSegment) -> None:
-        segment.reset_indexes(keep_aborted=True)
-        try:
-            for position, header, _, _ in scan(segment.open_log(), 0, segment.size):
-                mark = BatchMark(header.last_offset, header.max_timestamp, header.size)
-                segment.index_batch(position, mark)
-        except KafkaError:
-            pass  # the index reaches up to the damage, which a read will report
 
     def _find_end(self, loaded: LoadedLog) -> None:
         """Make the last segment active and learn where the log ends."""

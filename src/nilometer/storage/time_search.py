@@ -78,9 +78,10 @@ def _first_of_newest(log: LocalLog, segments: Sequence[LogSegment]) -> Timestamp
         return None
     indexes = find_indexes(log, segment, only_cached=False)
     assert indexes is not None, "reading may wait here"
-    with _batches(log, segment, indexes.offsets.lookup(segment.offset_of_max_timestamp)) as batches:
+    with _batches(log, segment, _before(log, segment, indexes, segment.offset_of_max_timestamp)) as batches:
         for batch in batches:
             if batch.header.max_timestamp != newest:
+                _check(segment, batch)
                 continue
             for record in _records(segment, batch):
                 if record.timestamp == newest:
@@ -113,8 +114,15 @@ def _start(log: LocalLog, segment: LogSegment, indexes: SegmentIndexes, timestam
 
 def _log_start(log: LocalLog, segment: LogSegment, indexes: SegmentIndexes) -> int:
     """A position before which all lies below the log start."""
-    entry = indexes.offsets.lookup_entry(log.log_start_offset - 1)
-    if entry is None or log.log_start_offset <= segment.base_offset:
+    if log.log_start_offset <= segment.base_offset:
+        return 0
+    return _before(log, segment, indexes, log.log_start_offset - 1)
+
+
+def _before(log: LocalLog, segment: LogSegment, indexes: SegmentIndexes, offset: int) -> int:
+    """A position at or before the batch that ends at ``offset``, or the first behind that."""
+    entry = indexes.offsets.lookup_entry(offset)
+    if entry is None:
         return 0
     with _batches(log, segment, entry[1]) as batches:
         try:

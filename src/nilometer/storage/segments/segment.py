@@ -13,6 +13,7 @@ The file behind a segment comes from the pool and is used at once; no segment ho
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from typing_extensions import Buffer
@@ -23,11 +24,12 @@ from nilometer.storage.segments import offset_index, time_index, transaction_ind
 from nilometer.storage.segments.batch_scan import scan
 from nilometer.storage.segments.index_cache import SegmentIndexes
 from nilometer.storage.segments.offset_index import CorruptIndex, OffsetIndex
+from nilometer.storage.segments.segment_age import Youngest, find_youngest, names_batch
 from nilometer.storage.segments.segment_files import IndexFiles, SegmentFiles
 from nilometer.storage.segments.time_index import NO_TIMESTAMP, TimeIndex
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.wire.errors import KafkaError
-from nilometer.wire.record_batch import HEADER_BYTES, check_batch, read_header
+from nilometer.wire.record_batch import HEADER_BYTES, BatchHeader, check_batch, read_header
 
 UNWRITTEN_ENTRIES_MAX = 512
 
@@ -174,7 +176,7 @@ class LogSegment:
     def max_timestamp(self) -> int:
         """The largest timestamp of any batch; -1 where there is none."""
         if self._max_timestamp is None:
-            self._max_timestamp, self._offset_of_max_timestamp = self.last_time_entry()
+            self._max_timestamp, self._offset_of_max_timestamp = self._find_youngest()
         return self._max_timestamp
 
     @property
@@ -188,10 +190,12 @@ class LogSegment:
         newest = self.max_timestamp
         return newest if newest >= 0 else self._files.disk.modified_ms(self.log_path)
 
-    def last_time_entry(self) -> tuple[int, int]:
-        if self._indexes is not None:
-            return self._indexes.times.last_entry
-        return self._index_files.last_time_entry()
+    def _find_youngest(self) -> Youngest:
+        file = self._files.disk.open(self.log_path, writable=False)
+        try:
+            return find_youngest(self._index_files, file, self.base_offset, self.size)
+        finally:
+            file.close()
 
     def waited_ms(self, wall_ms: int, timestamp: int) -> int:
         """How long the segment has been open, by the time of records where there is one (as Kafka does)."""
@@ -239,6 +243,13 @@ class LogSegment:
         if not keep_aborted and self._files.disk.exists(self.path(names.TXN_INDEX_SUFFIX)):
             self._index_files.cut(names.TXN_INDEX_SUFFIX, 0)
 
+    def rebuild_indexes(self) -> None:
+        """From the batches, up to the first damage, which a read will report. The segment is active then."""
+        self.reset_indexes(keep_aborted=True)
+        with suppress(KafkaError):
+            for position, header, _, _ in scan(self.open_log(), 0, self.size):
+                self.index_batch(position, BatchMark(header.last_offset, header.max_timestamp, header.size))
+
     def index_batch(self, position: int, mark: BatchMark) -> None:
         """Take note of a batch that lies in the file already: how recovery rebuilds the indexes."""
         indexes = self._indexes
@@ -285,7 +296,8 @@ class LogSegment:
         self._files.index_cache.forget(self.log_path)
         self._indexes = found
         self._index_files.cut_to(found)
-        self._max_timestamp, self._offset_of_max_timestamp = found.times.last_entry
+        said = Youngest(*found.times.last_entry)
+        youngest: BatchHeader | None = None
         next_offset = self.base_offset
         start = end = found.offsets.last_position
         if len(found.offsets) and not self._is_true(found.offsets.last_offset, start):
@@ -295,10 +307,21 @@ class LogSegment:
             if verify:
                 check_batch(batch.buffer, batch.at, header)
             next_offset, end = header.next_offset, batch.position + header.size
-            if header.max_timestamp > self._max_timestamp:
-                self._max_timestamp, self._offset_of_max_timestamp = header.max_timestamp, header.last_offset
+            if youngest is None or header.max_timestamp > youngest.max_timestamp:
+                youngest = header
+        self._take_age(said, youngest)
         self._bytes_since_index_entry = self.size - start
         return next_offset, end == self.size
+
+    def _take_age(self, said: Youngest, tail: BatchHeader | None) -> None:
+        """``said`` by the time index, of the batches before the tail or in it. Raises CorruptIndex."""
+        if said.timestamp >= 0 and (
+            tail is None or not names_batch(self._index_files, self.open_log(), said, tail)
+        ):
+            raise CorruptIndex(f"the last entry of the time index of {self.log_path} is not true of it")
+        if tail is not None and tail.max_timestamp > said.timestamp:
+            said = Youngest(tail.max_timestamp, tail.last_offset)
+        self._max_timestamp, self._offset_of_max_timestamp = said
 
     def write_indexes(self) -> None:
         """Bring the index files up to what is in memory."""
@@ -333,27 +356,39 @@ class LogSegment:
     def truncate_to(self, offset: int, position: int) -> None:
         """Drop everything from ``position`` on, where the first batch at or above ``offset`` lies.
 
-        The segment is active afterwards, whatever it was before.
+        The segment is active afterwards, whatever it was before. Indexes that are of no use are rebuilt.
         """
-        found = self.indexes()
-        assert found is not None, "reading may wait here"
         aborted = [entry for entry in self.aborted() if entry.last_offset < offset]
         if len(aborted) < len(self.aborted()):
             self._index_files.cut(names.TXN_INDEX_SUFFIX, len(aborted) * transaction_index.ENTRY_SIZE)
             self._aborted = aborted
+        try:
+            found = self.indexes()
+        except (CorruptIndex, FileNotFoundError):
+            found = None
         self._files.index_cache.forget(self.log_path)
-        found.offsets.truncate_to(offset)
-        found.times.truncate_to(offset)
         self.open_log().truncate(position)
         self.size = position
-        self._indexes = found
         if position == 0:
             self.first_timestamp = None
+        if found is None or not self._take_over(found, offset):
+            self.rebuild_indexes()
+            self.write_indexes()
+
+    def _take_over(self, found: SegmentIndexes, offset: int) -> bool:
+        """Make ``found`` below ``offset`` the indexes; false where they are not true of the log."""
+        found.offsets.truncate_to(offset)
+        found.times.truncate_to(offset)
         found.offsets.forget_written()
         found.times.forget_written()
+        self._indexes = found
         self._index_files.empty()
         self.write_indexes()
-        self.activate()
+        try:
+            self.activate()
+        except (CorruptIndex, KafkaError):
+            return False
+        return True
 
     def existing_files(self) -> list[str]:
         """Paths of the segment's files that exist."""

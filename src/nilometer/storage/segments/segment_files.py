@@ -82,6 +82,20 @@ class IndexFiles:
         finally:
             file.close()
 
+    def last_offset_entry(self) -> tuple[int, int] | None:
+        """The last entry of the offset index, as (offset, position). As :meth:`last_time_entry`."""
+        file = self._disk.open(self.path(names.INDEX_SUFFIX), writable=False)
+        try:
+            start = max(file.size() - offset_index.ENTRY_SIZE, 0)
+            found = OffsetIndex.parse(self._base_offset, file.read_at(start, offset_index.ENTRY_SIZE))
+            return (found.last_offset, found.last_position) if len(found) else None
+        finally:
+            file.close()
+
+    def load_offsets_apart(self) -> OffsetIndex:
+        """The offset index, on any thread. Raises as :meth:`check_exist`."""
+        return OffsetIndex.parse(self._base_offset, self._disk.read_file(self.path(names.INDEX_SUFFIX)))
+
     def write_unwritten(self, indexes: SegmentIndexes) -> None:
         """Append to the files what they lack."""
         self.append(names.INDEX_SUFFIX, indexes.offsets.unwritten())
