@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from nilometer.simulation.checkers.beliefs import Beliefs
 from nilometer.simulation.minimise import minimise
 from nilometer.simulation.plan import Kind, draw
 from nilometer.simulation.run import Exit, run
@@ -48,6 +49,15 @@ def test_damage_at_rest_is_found_and_repaired() -> None:
     assert run(draw(4, 1.0, [Kind.DAMAGE]), sink=lines.append).exit is Exit.CLEAN
     assert any(" flips" in line for line in lines)
     assert any(line.endswith("is repaired") for line in lines)
+
+
+def test_a_judge_that_fails_leaves_no_clean_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Beliefs, damaged: object) -> None:
+        raise AttributeError("a mistake in the judge")
+
+    monkeypatch.setattr(Beliefs, "look", fail)
+    with pytest.raises(AttributeError, match="a mistake in the judge"):
+        run(draw(1, 0.1))
 
 
 def _simulate(trace: Path, hash_seed: str) -> str:

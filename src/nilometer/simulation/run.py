@@ -212,6 +212,8 @@ class _Run:
         for reader in (*self._readers, *self._members):
             reader.stop()
         await self._until(lambda: not _alive([*self._readers, *self._members]), SETTLE_S)
+        if watching.done():
+            watching.result()  # a judge that failed has judged nothing since
         watching.cancel()
         if self._membership is not None:
             self._membership.cancel()
