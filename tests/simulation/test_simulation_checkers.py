@@ -19,6 +19,8 @@ from nilometer.replication import LeaderRole
 from nilometer.simulation.checkers import disks, metadata
 from nilometer.simulation.checkers.beliefs import Beliefs
 from nilometer.simulation.checkers.disks import StoredBatch, StoredReplica
+from nilometer.simulation.checkers.history import History
+from nilometer.simulation.checkers.retention import Policy, Retention
 from nilometer.simulation.fault_kinds import Fault, Kind
 from nilometer.simulation.file_tree import FileNode, FolderNode
 from nilometer.simulation.host_disk import HostDisk
@@ -219,3 +221,29 @@ def test_committed_records_may_only_be_lost_where_nothing_is_promised(topic: str
         partition.replica = Mock(role=role, high_watermark=high_watermark)
         beliefs.look(damaged=[])
     assert [violation.partition(":")[0] for violation in beliefs.violations] == found
+
+
+def test_what_a_broker_deleted_before_it_served_is_explained_by_the_clock_of_that_time() -> None:
+    """It deletes while it starts; the clock has jumped back when it is looked at again."""
+
+    def look(wall_ms: int, *, serves: bool, begins_at: int) -> None:
+        partition = Mock(log=Mock(log_start_offset=begins_at), __str__=lambda _: "t-0")
+        node.host.clock.wall_ms = lambda: wall_ms
+        node.is_serving, node.partitions = serves, [partition] if serves else []
+        retention.look()
+
+    history = History()
+    send = history.send("w", "t-0", "first", at_ms=1_000)
+    node = Mock(places_of=lambda _: [])
+    node.name = "broker-1"
+    cluster: Any = Mock(nodes={1: node}, known={1: node})
+    retention = Retention(cluster, history, {"t-0": Policy(retention_ms=5_000)})
+    look(2_000, serves=True, begins_at=0)
+    send.acknowledged(0)
+    look(9_000, serves=False, begins_at=0)
+    look(2_000, serves=False, begins_at=0)
+    look(2_000, serves=True, begins_at=1)
+    assert retention.violations == []
+    history.send("w", "t-0", "second", at_ms=2_000).acknowledged(1)
+    look(2_000, serves=True, begins_at=2)
+    assert [violation.partition(":")[0] for violation in retention.violations] == ["retention"]

@@ -3,7 +3,8 @@
 Looks again and again at where each replica's log starts. A start that nobody had before must be explained:
 
 - somebody asked for it: DeleteRecords up to there, or further;
-- *by time*: every acknowledged record below it is older than ``retention.ms`` by the fastest clock there is;
+- *by time*: every acknowledged record below it is older than ``retention.ms`` by the fastest clock there was
+  since every broker was looked at (one that starts deletes before it can be);
 - *by size*: what lies above it, on the disk that has most of it, is at least ``retention.bytes``.
 
 It must also lie at or below what was committed; that is :mod:`beliefs`' to see. Explained, it becomes the
@@ -54,7 +55,8 @@ class Retention:
         self._history = history
         self._known = {partition: _Known(policy) for partition, policy in policies.items()}
         self._seen_sends = 0
-        self._wall_ms = 0
+        self._fastest_ms: dict[int, int] = {}
+        """By broker, what the fastest clock said at most since it was looked at."""
         self.violations: list[str] = []
         self.taken = 0
         """How often a log start rose."""
@@ -92,9 +94,15 @@ class Retention:
         if not self._known:
             return
         self._take_sends()
-        fastest = max(node.host.clock.wall_ms() for node in self._cluster.known.values())
-        wall_ms, self._wall_ms = max(fastest, self._wall_ms), fastest
-        for node in self._cluster.nodes.values():
+        nodes = self._cluster.nodes
+        now_ms = max(node.host.clock.wall_ms() for node in self._cluster.known.values())
+        before_ms = self._fastest_ms
+        self._fastest_ms = {
+            broker: now_ms if node.is_serving else max(now_ms, before_ms.get(broker, 0))
+            for broker, node in nodes.items()
+        }
+        wall_ms = max((now_ms, *before_ms.values()))
+        for node in nodes.values():
             for partition in node.partitions:
                 name = str(partition)
                 known = self._known.get(name)
