@@ -157,6 +157,17 @@ def test_a_way_back_is_one_where_other_records_were_deleted() -> None:
     assert {anomaly.kind for anomaly in check(history)} == {"nonmonotonic-poll"}
 
 
+@pytest.mark.parametrize(("starts_at", "kinds"), [(3, set[str]()), (2, {"duplicate"}), (7, {"duplicate"})])
+def test_a_place_that_was_deleted_before_the_record_came_again_is_forgotten(
+    starts_at: int, kinds: set[str]
+) -> None:
+    """The log began behind the first place, 2, before it reached the second, 6."""
+    history = _clean()
+    history.log_starts_at(P, starts_at)
+    _duplicate(history)
+    assert {anomaly.kind for anomaly in check(history)} == kinds
+
+
 def test_the_verdict_names_the_operations() -> None:
     history = _clean()
     _unseen(history)

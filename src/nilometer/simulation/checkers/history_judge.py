@@ -95,9 +95,19 @@ def _inconsistent_offsets(known: _Knowledge) -> Iterator[Anomaly]:
 
 
 def _duplicates(history: History, known: _Knowledge) -> Iterator[Anomaly]:
+    """A place that the log start has passed counts no more: what a broker knows of a producer goes with its
+    records, where it has fetched the log from a leader that no longer had them.
+    """
     excused = {(send.partition, send.value) for send in history.sends if send.may_repeat}
+    starts: dict[Partition, list[int]] = defaultdict(list)
+    for each in history.operations:
+        if isinstance(each, LogStart):
+            starts[each.partition].append(each.offset)
     for (partition, value), places in sorted(known.places.items()):
-        if len(places) > 1 and (partition, value) not in excused:
+        if len(places) < 2 or (partition, value) in excused:
+            continue
+        repeats = pairwise(sorted(places))
+        if not all(any(first < start <= again for start in starts[partition]) for first, again in repeats):
             story = "; ".join(f"{offset} ({witnesses[0]})" for offset, witnesses in sorted(places.items()))
             yield Anomaly("duplicate", partition, f"{value} is at {story}")
 
