@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from nilometer.broker import life_marker
 from nilometer.client.admin.admin import Admin
 from nilometer.client.admin.descriptions import NewTopic
 from nilometer.runtime import Runtime
@@ -16,6 +18,7 @@ from nilometer.simulation.checkers.failed_disks import FailedDisks
 from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.fault_kinds import LOG_DIR_KINDS, Fault, Kind
 from nilometer.simulation.faults import FaultDriver
+from nilometer.simulation.host_disk import DiskUser
 from nilometer.simulation.plan import Plan, draw
 from nilometer.simulation.run import Exit, run
 from nilometer.simulation.world import World
@@ -98,6 +101,56 @@ def test_a_broker_that_keeps_using_a_directory_after_its_error_is_found() -> Non
 
     [violation] = World(6).run(story)
     assert violation.startswith("failed disk: broker-1 goes on using /data/1-b after")
+
+
+Strike = Callable[[DiskUser, str, str], None]
+
+
+def strike_marker(*verbs: str, also: str = "") -> Strike:
+    """One operation on the marker of the last life fails; ``also``: a directory that fails for good."""
+    left = [1]
+
+    def strike(process: DiskUser, verb: str, path: str) -> None:
+        is_marker = bool(left) and path.startswith(f"/data/1/{life_marker.NAME}") and verb in verbs
+        if is_marker:
+            left.clear()
+        if is_marker or (also and f"{path}/".startswith(f"{also}/")):
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+
+    return strike
+
+
+@pytest.mark.parametrize(
+    ("strike", "failed"),
+    [
+        (strike_marker("read"), ["/data/1"]),
+        (strike_marker("read", also="/data/1-b"), ["/data/1", "/data/1-b"]),
+        (strike_marker("create", also="/data/1-b"), ["/data/1", "/data/1-b"]),
+    ],
+    ids=["unreadable", "unreadable and in doubt", "in doubt and cannot say so"],
+)
+def test_a_directory_whose_marker_of_the_last_life_cannot_be_used_is_out_of_use(
+    strike: Strike, failed: list[str]
+) -> None:
+    """It would say later on that this life lost nothing, though that was in doubt."""
+
+    async def story(world: World) -> list[str]:
+        cluster = Cluster(world, brokers=1, folders=(3,))
+        await cluster.set_up()
+        node = cluster.nodes[1]
+        node.crash()
+
+        def strike_at_start(process: DiskUser, verb: str, path: str) -> None:
+            if not node.is_serving:
+                strike(process, verb, path)
+
+        node.host.disk.strike = strike_at_start
+        node.start()
+        while not node.is_serving:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        return node.failed_folders
+
+    assert World(7).run(story) == failed
 
 
 def plan_of(fault: Fault) -> Plan:

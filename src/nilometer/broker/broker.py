@@ -96,6 +96,8 @@ class Broker:
         self._whole_epoch = NO_BROKER_EPOCH
         """The life of which a clean end may say that nothing was lost: the one that was registered or, until
         then, the one that the data tells of. Never another process's, though that may bear the same id."""
+        self._marked_epoch: int | None = None
+        """The last registered life before this start, as far as its marker could be read."""
         self._receive_reserve = Reserve()
         self._stopping = asyncio.Event()
         self._give_up_start: Callable[[], object] = lambda: None
@@ -226,21 +228,31 @@ class Broker:
                 logger.error("The folder %s is taken out of use: %s", directory.path, directory.failure)
         for damage in logs.damages:
             logger.error("Damage found: %s", damage)
-        self._whole_epoch = await disk.offload(lambda: self._judge_last_life(logs))
+        self._whole_epoch = await self._judge_last_life(logs)
         return logs
 
-    def _judge_last_life(self, logs: LogManager) -> int:
-        """The last life's epoch if it is certain that nothing of it was lost. May stall."""
+    async def _judge_last_life(self, logs: LogManager) -> int:
+        """The last life's epoch if it is certain that nothing of it was lost."""
         disk, folder = self._runtime.disk, self._config.log_dirs[0]
-        if self._has_failed_directory() or _lost_records(logs) or logs.duplicates:
-            # The next start may find the directory in order, and will not find the damage: it is cut off.
-            with suppress(OSError):  # a marker in a failed directory, which cannot be read either then
+        is_doubtful = self._has_failed_directory() or _lost_records(logs) or bool(logs.duplicates)
+
+        def look() -> int | None:
+            self._marked_epoch = life_marker.read_broker_epoch(disk, folder)
+            if is_doubtful:
+                # The next start may find the directory in order, and will not find the damage: it is cut off.
                 life_marker.doubt(disk, folder)
+            return life_marker.read_lossless_broker_epoch(disk, folder)
+
+        try:
+            lossless_epoch = await disk.offload(look)
+        except OSError as error:  # nothing but the directory's failure, where that is known already
+            self._on_directory_failure(folder, error)
+            return NO_BROKER_EPOCH
+        if is_doubtful:
             return NO_BROKER_EPOCH
         if logs.previous_broker_epoch is not None:
             return logs.previous_broker_epoch
-        epoch = life_marker.read_lossless_broker_epoch(disk, folder)
-        return NO_BROKER_EPOCH if epoch is None else epoch
+        return NO_BROKER_EPOCH if lossless_epoch is None else lossless_epoch
 
     def _report_progress(self, progress: LoadingProgress) -> None:
         now_ms = self._runtime.clock.monotonic_ms()
@@ -446,8 +458,7 @@ class Broker:
 
     def _last_registration(self, logs: LogManager) -> int:
         """The number of the entry that registered this broker's last life, as far as its folders know."""
-        marked = life_marker.read_broker_epoch(self._runtime.disk, self._config.log_dirs[0])
-        known = (marked, logs.previous_broker_epoch)
+        known = (self._marked_epoch, logs.previous_broker_epoch)
         return max((epoch for epoch in known if epoch is not None), default=NO_BROKER_EPOCH)
 
     def _cluster_defaults(self) -> dict[str, str]:

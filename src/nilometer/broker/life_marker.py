@@ -39,14 +39,17 @@ def doubt(disk: Disk, folder: str) -> None:
 
 
 def read_lossless_broker_epoch(disk: Disk, folder: str) -> int | None:
-    """The broker epoch of the last registered life, if the machine has not stopped since; else None."""
+    """The broker epoch of the last registered life, if the machine has not stopped since; else None.
+
+    Raises OSError.
+    """
     boot_id = disk.boot_id()
     marker = _read(disk, folder)
     return marker.broker_epoch if boot_id and marker is not None and marker.boot_id == boot_id else None
 
 
 def read_broker_epoch(disk: Disk, folder: str) -> int | None:
-    """The broker epoch of the last registered life, however it ended."""
+    """The broker epoch of the last registered life, however it ended. Raises OSError."""
     marker = _read(disk, folder)
     return None if marker is None else marker.broker_epoch
 
@@ -54,6 +57,6 @@ def read_broker_epoch(disk: Disk, folder: str) -> int | None:
 def _read(disk: Disk, folder: str) -> _Marker | None:
     try:
         marker = msgspec.json.decode(disk.read_file(f"{folder}/{NAME}"), type=_Marker)
-    except (OSError, msgspec.MsgspecError):
-        return None  # none, or not readable: then nothing is known, which is the safe side
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None  # none, or damaged: then nothing is known, which is the safe side
     return marker if marker.version == _VERSION else None
