@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from nilometer.broker import life_marker
 from support.memory_disk import MemoryDisk
 
@@ -39,6 +41,15 @@ def test_a_life_in_doubt_stays_in_doubt_and_is_still_known():
     disk.crash_process()
     assert life_marker.read_lossless_broker_epoch(disk, "/data") is None
     assert life_marker.read_broker_epoch(disk, "/data") == 17
+
+
+def test_a_doubt_that_cannot_be_written_takes_the_marker_away():
+    disk = marked_disk()
+    disk.fails = lambda _, verb, path: OSError(28, "no space left", path) if verb == "replace" else None
+    with pytest.raises(OSError, match="no space left"):
+        life_marker.doubt(disk, "/data")
+    disk.crash_process()
+    assert life_marker.read_lossless_broker_epoch(disk, "/data") is None
 
 
 def test_a_system_without_a_boot_id_is_never_trusted():

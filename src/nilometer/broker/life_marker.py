@@ -31,11 +31,18 @@ def write(disk: Disk, folder: str, broker_epoch: int, *, is_doubtful: bool = Fal
 
 
 def doubt(disk: Disk, folder: str) -> None:
-    """From now on nobody may say that the marked life lost nothing. May stall. Raises OSError."""
+    """From now on nobody may say that the marked life lost nothing. May stall.
+
+    Raises OSError; where the disk is only full, the marker is gone then, which says as little.
+    """
     marker = _read(disk, folder)
     if marker is not None:
         marker.boot_id = ""
-        disk.replace_file(f"{folder}/{NAME}", msgspec.json.encode(marker))
+        try:
+            disk.replace_file(f"{folder}/{NAME}", msgspec.json.encode(marker))
+        except OSError:
+            disk.remove(f"{folder}/{NAME}")
+            raise
 
 
 def read_lossless_broker_epoch(disk: Disk, folder: str) -> int | None:
