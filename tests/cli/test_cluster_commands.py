@@ -230,6 +230,36 @@ def test_ingest_killed_at_any_moment_neither_loses_nor_repeats(shell: Shell, tmp
     assert sorted(shell.values("killed")) == sorted(b"line %d" % number for number in range(written))
 
 
+def test_lines_too_long_for_a_record_are_counted_and_named(shell: Shell, tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / "a.log").write_bytes(b"a1\n" + b"x" * 5_000 + b"\na3\n")
+    (folder / "b.log").write_bytes(b"b1\n")
+    shell.run("topic", "create", "narrow", "--config", "max.message.bytes=2000")
+    ingest = ("ingest", str(folder), "--topic", "narrow", "--state", str(tmp_path / "state.json"))
+    refused = shell.run(*ingest, code=1).decode()
+    assert f"Error: {folder}/a.log: line 2 does not fit into a record (max.request.size is 1048576" in refused
+    assert "topic's max.message.bytes 2000)" in refused and "--oversized skip, truncate or split" in refused
+    assert sorted(shell.values("narrow")) == [b"a1", b"b1"]
+    follower = shell.start(*ingest, "--follow", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert follower.stderr is not None
+    assert b"a.log: line 2 does not fit" in follower.stderr.readline(), "it is said when it happens"
+    follower.send_signal(signal.SIGINT)
+    _, errors = follower.communicate(timeout=PATIENCE_S)
+    assert (follower.returncode, errors) == (1, b""), "and it is said once"
+    told = shell.json(*ingest, "--oversized", "split")
+    assert told["oversized"] == {"action": "split", "files": {f"{folder}/a.log": 1}}
+    values = shell.values("narrow")
+    assert b"".join(value for value in values if value.startswith(b"x")) == b"x" * 5_000
+    assert sorted(value for value in values if not value.startswith(b"x")) == [b"a1", b"a3", b"b1"]
+    with (folder / "a.log").open("ab") as file:
+        file.write(b"y" * 5_000 + b"\n")
+    done = subprocess.run(
+        shell.command(*ingest, "--oversized", "skip"), env=shell.environment, capture_output=True, check=True
+    )
+    assert done.stderr.decode() == f"Warning: {folder}/a.log: 1 line too long for a record: skipped\n"
+
+
 def test_two_ingests_do_not_share_a_state(shell: Shell, tmp_path: Path) -> None:
     log = tmp_path / "app.log"
     log.write_text("line\n")

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nilometer.client.ingest import line_splitter
 from nilometer.client.ingest.content_reader import GzipReader, read_up_to
 from nilometer.client.ingest.found_files import FoundFile, Look
-from nilometer.client.ingest.line_splitter import LineSplitter, LineTooLong
+from nilometer.client.ingest.line_splitter import LinePart, LineSplitter, LineTooLong, whole_lines
 from nilometer.client.ingest.matching import Circumstances, Matches, match
 from nilometer.client.ingest.missing_sources import FORGET_AWAY_MS, FORGET_MS, GONE_MAX, decide_missing
 from nilometer.client.ingest.rotation_names import is_derived, is_rotation_name, possible_originals
@@ -48,12 +47,25 @@ def test_lines_do_not_depend_on_how_the_bytes_come(content: bytes, sizes: list[i
     assert splitter.finish() is None
 
 
-def test_what_has_no_newline_for_ever_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_splitter, "LINE_BYTES_MAX", 10)
-    splitter = LineSplitter()
-    splitter.feed(b"12345")
+def test_what_has_no_newline_for_ever_is_refused() -> None:
+    splitter = LineSplitter(10)
+    assert whole_lines(splitter.feed(b"12345")) == []
     with pytest.raises(LineTooLong):
-        splitter.feed(b"678901")
+        whole_lines(splitter.feed(b"678901"))
+
+
+@given(contents, st.lists(st.integers(1, 400), min_size=1, max_size=5), st.integers(0, 310))
+def test_a_line_above_the_limit_comes_in_parts(content: bytes, sizes: list[int], limit: int) -> None:
+    splitter = LineSplitter(limit)
+    given_out: list[bytes] = []
+    for piece in pieces(content, sizes):
+        for line in splitter.feed(piece):
+            whole = line if isinstance(line, bytes) else line.data
+            given_out.append(whole if isinstance(line, LinePart) and not line.is_last else whole + b"\n")
+    last = splitter.finish()
+    if last is not None:
+        given_out.append(last if isinstance(last, bytes) else last.data)
+    assert b"".join(given_out) == content
 
 
 def reading(content: bytes):
@@ -440,7 +452,7 @@ def test_state_survives_being_written() -> None:
     state.sources[0] = source_of("/l/a.log", 2, LOG, finished=True)
     state.add("/l/ü b.log", 1, 3, 77)
     state.sources[1] = replace(state.sources[1], read_at=(5, 6), skipped=True, gone_ms=8)
-    state.there[0] = {7: 12, 9: 13}
+    state.there[0] = {7: {12}, 9: {13, 14}}
     state.watched.add("/l")
     state.may_be_unread.add((1, 4))
     assert decode_state(encode_state(state), "x") == state

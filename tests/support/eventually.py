@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -14,3 +15,12 @@ def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 15.0
         if time.monotonic() > deadline:
             raise AssertionError(f"after {timeout_s:.0f} s still not so: {what}")
         time.sleep(_POLL_S)
+
+
+async def becomes(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
+    """The same on an event loop, which goes on meanwhile."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"after {timeout_s:.0f} s still not so: {what}")
+        await asyncio.sleep(_POLL_S)

@@ -136,6 +136,9 @@ class LogCluster:
         self.topic_ids: dict[str, UUID] = {}
         self.fault: Fault = lambda _key, _number: None
         self.next_producer_id = 1000
+        self.max_message_bytes: int | None = None
+        """Of every topic; clients may read it where it is set."""
+        self.tells_configs = True
         self._numbers: dict[int, int] = {}
         for name, count in (topics or {}).items():
             if topic_ids:
@@ -197,6 +200,7 @@ class _LogBroker(ScriptedBroker):
             ApiKey.LIST_OFFSETS: self._list_offsets,
             ApiKey.OFFSET_FOR_LEADER_EPOCH: self._offset_for_leader_epoch,
             ApiKey.FETCH: self._fetch,
+            ApiKey.DESCRIBE_CONFIGS: self._describe_configs,
         }
 
     def _log(self, topic: str, partition: int, epoch: int = -1) -> PartitionLog | ErrorCode:
@@ -208,6 +212,33 @@ class _LogBroker(ScriptedBroker):
         if epoch >= 0 and epoch != log.epoch:
             return ErrorCode.fenced_leader_epoch if epoch < log.epoch else ErrorCode.unknown_leader_epoch
         return log
+
+    def _describe_configs(self, request: Any, codec: Api) -> Any:
+        code = ErrorCode.none if self.cluster.tells_configs else ErrorCode.topic_authorization_failed
+        limit = self.cluster.max_message_bytes
+        entries = {} if limit is None or code is not ErrorCode.none else {"max.message.bytes": str(limit)}
+        return codec.response(
+            results=tuple(
+                codec.make(
+                    "DescribeConfigsResult",
+                    error_code=code,
+                    error_message=None,
+                    resource_type=resource.resource_type,
+                    resource_name=resource.resource_name,
+                    configs=tuple(
+                        codec.make(
+                            "DescribeConfigsResourceResult",
+                            name=name,
+                            value=value,
+                            read_only=False,
+                            is_sensitive=False,
+                        )
+                        for name, value in entries.items()
+                    ),
+                )
+                for resource in request.resources
+            )
+        )
 
     def _init_producer_id(self, _request: Any, codec: Api) -> Any:
         struck = self.cluster.strike(codec.key)
@@ -230,7 +261,7 @@ class _LogBroker(ScriptedBroker):
                 code, base = struck, -1
                 if not isinstance(struck, ErrorCode):
                     log = self._log(self.cluster.topic_of(topic), part.index)
-                    code, base = (log, -1) if isinstance(log, ErrorCode) else log.append(part.records)
+                    code, base = (log, -1) if isinstance(log, ErrorCode) else self._append(log, part.records)
                     is_held = is_held or (isinstance(log, PartitionLog) and log.held_at is not None)
                 parts.append(
                     codec.make(
@@ -253,6 +284,12 @@ class _LogBroker(ScriptedBroker):
             return HANG_UP
         # With acks=all nobody is answered before the records are committed.
         return SILENCE if is_held else codec.response(responses=tuple(topics))
+
+    def _append(self, log: PartitionLog, records: bytes) -> tuple[ErrorCode, int]:
+        limit = self.cluster.max_message_bytes
+        if limit is not None and any(header.size > limit for _, header in batches(records)):
+            return ErrorCode.message_too_large, -1
+        return log.append(records)
 
     def _list_offsets(self, request: Any, codec: Api) -> Any:
         struck = self.cluster.strike(codec.key)

@@ -20,7 +20,7 @@ from nilometer.cli.cluster_options import (
 from nilometer.client.admin.admin import Admin
 from nilometer.client.admin.descriptions import BROKER_DEFAULT, NewTopic
 from nilometer.client.ingest.ingest import Ingest
-from nilometer.client.ingest.options import IngestOptions, IngestTotals, LineRefused
+from nilometer.client.ingest.options import IngestOptions, IngestTotals, LineRefused, Oversized
 from nilometer.client.ingest.state_file import BadState
 from nilometer.client.network.cluster_metadata import TopicMetadata
 from nilometer.client.producer.producer_keys import COMPRESSION_TYPES
@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 LINGER_MS = 20
 BATCH_BYTES = 256 * 1024
 STATE_FOLDER = ".nilometer/ingest"
+OVERSIZED_DONE = {
+    Oversized.SKIP: "skipped",
+    Oversized.TRUNCATE: "truncated",
+    Oversized.SPLIT: "sent in pieces",
+}
 
 
 @click.command()
@@ -49,6 +54,13 @@ STATE_FOLDER = ".nilometer/ingest"
 @click.option("--key", type=click.Choice(["none", "path"]), default="none", show_default=True)
 @click.option("--compression", type=click.Choice(COMPRESSION_TYPES), default="none", show_default=True)
 @click.option(
+    "--oversized",
+    type=click.Choice([action.value for action in Oversized]),
+    default=Oversized.FAIL.value,
+    show_default=True,
+    help="What is done about a line that is too long for a record of the topic.",
+)
+@click.option(
     "-X", "--property", "properties", multiple=True, metavar="KEY=VALUE", help="A producer setting."
 )
 @json_option
@@ -61,6 +73,7 @@ def ingest(
     partitions: int | None,
     key: str,
     compression: str,
+    oversized: str,
     properties: tuple[str, ...],
     as_json: bool,
     bootstrap: str,
@@ -71,6 +84,11 @@ def ingest(
     read is remembered, so that the next run goes on where this one ended, though files were rotated
     meanwhile. Records carry the headers path, line and source. --key path keeps the lines of a file in
     their order by giving them all to one partition.
+
+    A line that is too long for a record (max.request.size, the topic's max.message.bytes) ends the reading
+    of its file, with an error, while the other files are read on. --oversized skip leaves such lines out,
+    truncate sends what fits of them (header truncated: the bytes the line had), split sends them in pieces
+    (header piece counts from 1; the last one has pieces: how many there are). Each is counted and reported.
     """
     config: dict[str, str | int] = {
         "bootstrap.servers": bootstrap,
@@ -85,9 +103,11 @@ def ingest(
         state_path=state or f"{STATE_FOLDER}/{topic}.json",
         follow=follow,
         key_by_path=key == "path",
+        oversized=Oversized(oversized),
     )
+    told = _ProblemsTold()
     try:
-        with _progress(follow) as on_progress:
+        with _progress(follow, told) as on_progress:
             totals = run_async(_ingest(config, options, partitions, on_progress))
     except LockHeld as problem:
         raise click.ClickException(
@@ -96,7 +116,7 @@ def ingest(
         ) from None
     except (LineRefused, BadState) as problem:
         raise click.ClickException(str(problem)) from None
-    _report(totals, options, as_json)
+    _report(totals, options, told, as_json)
 
 
 async def _ingest(
@@ -125,10 +145,10 @@ async def _ensure_topic(admin: Admin, topic: str, partitions: int | None) -> Non
 
 
 @contextmanager
-def _progress(follow: bool) -> Iterator[Callable[[IngestTotals], None]]:
-    """A bar on a terminal; nothing where nobody looks."""
+def _progress(follow: bool, told: _ProblemsTold) -> Iterator[Callable[[IngestTotals], None]]:
+    """A bar on a terminal; elsewhere what goes wrong, as it happens, where a run has no end of its own."""
     if not sys.stderr.isatty():
-        yield lambda _totals: None
+        yield told.tell if follow else lambda _totals: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
@@ -154,7 +174,19 @@ def _progress(follow: bool) -> Iterator[Callable[[IngestTotals], None]]:
         yield show
 
 
-def _report(totals: IngestTotals, options: IngestOptions, as_json: bool) -> None:
+class _ProblemsTold:
+    """Writes each problem to standard error once."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def tell(self, totals: IngestTotals) -> None:
+        for problem in totals.problems[self._count :]:
+            click.echo(f"Error: {problem}", err=True)
+        self._count = len(totals.problems)
+
+
+def _report(totals: IngestTotals, options: IngestOptions, told: _ProblemsTold, as_json: bool) -> None:
     if as_json:
         print_json(
             {
@@ -162,6 +194,7 @@ def _report(totals: IngestTotals, options: IngestOptions, as_json: bool) -> None
                 "state": options.state_path,
                 "lines": totals.lines,
                 "lines_there": totals.lines_there,
+                "oversized": {"action": options.oversized.value, "files": totals.oversized},
                 "files": [{"path": path, "lines": lines} for path, lines in sorted(totals.files.items())],
                 "problems": totals.problems,
             }
@@ -170,7 +203,11 @@ def _report(totals: IngestTotals, options: IngestOptions, as_json: bool) -> None
         there = f" ({totals.lines_there:,} more were there already)" if totals.lines_there else ""
         files = "1 file" if len(totals.files) == 1 else f"{len(totals.files):,} files"
         click.echo(f"{totals.lines:,} lines of {files} written to {options.topic}{there}.")
-    for problem in totals.problems:
-        click.echo(f"Error: {problem}", err=True)
+    for path, count in sorted(totals.oversized.items()):
+        lines = "1 line" if count == 1 else f"{count:,} lines"
+        click.echo(
+            f"Warning: {path}: {lines} too long for a record: {OVERSIZED_DONE[options.oversized]}", err=True
+        )
+    told.tell(totals)
     if totals.problems:
         raise click.exceptions.Exit(1)

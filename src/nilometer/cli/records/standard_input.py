@@ -8,20 +8,20 @@ import stat
 import sys
 from collections.abc import AsyncIterator
 
-from nilometer.client.ingest.line_splitter import LineSplitter
+from nilometer.client.ingest.line_splitter import LineSplitter, whole_lines
 
 CHUNK_BYTES = 256 * 1024
 
 
 async def input_lines() -> AsyncIterator[list[bytes]]:
-    """The lines that have come, as they come; the last one may lack its newline."""
+    """The lines that have come, as they come; the last one may lack its newline. Raises LineTooLong."""
     splitter = LineSplitter()
     async for chunk in _chunks(sys.stdin.buffer.fileno()):
-        if lines := splitter.feed(chunk):
+        if lines := whole_lines(splitter.feed(chunk)):
             yield lines
     last = splitter.finish()
     if last is not None:
-        yield [last]
+        yield whole_lines([last])
 
 
 async def _chunks(descriptor: int) -> AsyncIterator[bytes]:

@@ -17,9 +17,10 @@ from typing import TypeVar
 
 from nilometer.client.ingest.found_files import Look
 from nilometer.client.ingest.ledger import Ledger
+from nilometer.client.ingest.line_sender import LineSender
 from nilometer.client.ingest.line_splitter import LineTooLong
 from nilometer.client.ingest.options import IngestOptions, IngestTotals, LineRefused
-from nilometer.client.ingest.read_back import LINE_HEADER
+from nilometer.client.ingest.record_limit import learn_record_limit
 from nilometer.client.ingest.source import HEAD_BYTES, Source
 from nilometer.client.ingest.source_files import OsFiles
 from nilometer.client.ingest.source_run import SourceRun
@@ -28,7 +29,6 @@ from nilometer.client.producer.producer import Producer
 from nilometer.client.settings.client_settings import GivenConfig
 from nilometer.client.settings.common_keys import COMMON_KEYS
 from nilometer.runtime import Runtime
-from nilometer.wire.errors import KafkaError
 
 T = TypeVar("T")
 POLL_MS = 200
@@ -64,6 +64,7 @@ class Ingest:
         self._paths = [os.path.abspath(path) for path in options.paths]
         self._files = OsFiles(self._paths, follow=options.follow)
         self._tracker_or_none: Tracker | None = None
+        self._sender_or_none: LineSender | None = None
         self._newest_look: Look | None = None
         self._complained: dict[str, None] = {}
         self._stopping = asyncio.Event()
@@ -86,10 +87,7 @@ class Ingest:
                 self._tracker_or_none = Tracker(
                     self._files, self._ledger.state, self._paths, self._complain, follow=self._options.follow
                 )
-                if self._options.follow:
-                    await self._follow()
-                else:
-                    await self._read_once()
+                await self._read()
                 await self._ledger.close()
         finally:
             if self._tracker_or_none is not None:
@@ -98,6 +96,21 @@ class Ingest:
             self._files.close()
             lock.release()
         return self.totals
+
+    async def _read(self) -> None:
+        topic, ledger = self._options.topic, self._ledger
+        limit = await learn_record_limit(self._runtime, self._connect_config, self._producer.config, topic)
+        self._sender_or_none = LineSender(self._producer, ledger, self._options, self.totals, limit)
+        try:
+            await (self._follow() if self._options.follow else self._read_once())
+        except LineRefused:
+            await self._producer.flush()  # the lines before it, and those of other files, are good
+            raise
+
+    @property
+    def _sender(self) -> LineSender:
+        assert self._sender_or_none is not None, "made before anything is read"
+        return self._sender_or_none
 
     @property
     def _ledger(self) -> Ledger:
@@ -173,8 +186,7 @@ class Ingest:
         if run.at_end:
             if run.is_compressed and not run.is_complete:
                 self._complain(run.path, TORN)
-            await self._finish_last_line(run)
-            run.finished = run.is_complete
+            run.finished = await self._finish_last_line(run) and run.is_complete
         self._tracker.close(run)
 
     async def _follow(self) -> None:
@@ -227,8 +239,9 @@ class Ingest:
                 continue
             if run.is_compressed and not run.is_complete:
                 self._complain(run.path, TORN)
-            if run.is_complete or (run.displaced and idle_ms >= LAST_LINE_MS):
-                await self._finish_last_line(run)
+            is_over = run.is_complete or (run.displaced and idle_ms >= LAST_LINE_MS)
+            if is_over and not await self._finish_last_line(run):
+                continue
             if run.displaced and not run.splitter.rest_bytes:
                 run.finished = True
                 self._tracker.close(run)
@@ -244,8 +257,7 @@ class Ingest:
         try:
             piece = await self._offload_whole(run.read)
             data = piece.data
-            lines = run.splitter.feed(data) if data else []
-        except (OSError, EOFError, LineTooLong) as problem:
+        except (OSError, EOFError) as problem:
             self._tracker.on_unreadable(number, problem, self._runtime.clock.monotonic_ms())
             return False
         if not piece.is_intact:
@@ -256,10 +268,12 @@ class Ingest:
             return False
         if not run.source.known.offset:
             await self._preview(run, data)
-        run.mark.feed(data)
         run.grew_ms = self._runtime.clock.monotonic_ms()
-        for line in lines:
-            await self._send(run, line)
+        try:
+            await self._sender.take(run, data)
+        except LineTooLong as problem:
+            self._tracker.on_unreadable(number, problem, self._runtime.clock.monotonic_ms())
+            return False
         await self._maybe_checkpoint()
         return True
 
@@ -268,28 +282,15 @@ class Ingest:
         self._tracker.preview(run, data[:HEAD_BYTES])
         await self._ledger.save()
 
-    async def _finish_last_line(self, run: SourceRun) -> None:
-        """The end is the end: a last line without a newline is a line."""
-        line = run.splitter.finish()
-        if line is not None:
-            run.mark.finish()
-            await self._send(run, line)
-
-    async def _send(self, run: SourceRun, line: bytes) -> None:
-        run.lines += 1
-        if self._ledger.is_there(run, line):
-            self.totals.lines_there += 1
-            return
-        path, source = run.headers
-        key = path[1] if self._options.key_by_path else None
-        headers = (path, (LINE_HEADER, b"%d" % run.lines), source)
+    async def _finish_last_line(self, run: SourceRun) -> bool:
+        """Whether its file is read to its end."""
         try:
-            delivery = await self._producer.send(self._options.topic, line, key=key, headers=headers)
-        except KafkaError as problem:
-            raise LineRefused(f"{run.path}, line {run.lines}: {problem}") from problem
-        self._ledger.on_sent(delivery, run, run.lines)
-        self.totals.lines += 1
-        self.totals.files[run.source.path] = self.totals.files.get(run.source.path, 0) + 1
+            await self._sender.finish(run)
+        except LineTooLong as problem:
+            now_ms = self._runtime.clock.monotonic_ms()
+            self._tracker.on_unreadable(run.source.number, problem, now_ms)
+            return False
+        return True
 
     async def _maybe_checkpoint(self) -> None:
         if self._ledger.is_checkpoint_due():

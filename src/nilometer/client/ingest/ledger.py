@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from nilometer.client.ingest.options import IngestOptions, LineRefused
-from nilometer.client.ingest.read_back import checksum, read_back
+from nilometer.client.ingest.options import IngestOptions, line_refused
+from nilometer.client.ingest.read_back import read_back
 from nilometer.client.ingest.source import Source
 from nilometer.client.ingest.source_run import SourceRun
 from nilometer.client.ingest.state_file import IngestState, encode_state, load_state
@@ -59,7 +59,9 @@ class Ledger:
         ledger = cls(runtime, options, producer, state)
         found, ledger._ends = await read_back(runtime, connect_config, state)
         for number, lines in found.items():
-            state.there.setdefault(number, {}).update(lines)
+            known = state.there.setdefault(number, {})
+            for line, checks in lines.items():
+                known.setdefault(line, set()).update(checks)
         state.partitions = dict(ledger._ends)
         state.closed = False
         await ledger.save()
@@ -68,11 +70,15 @@ class Ledger:
     def on_sent(self, delivery: Delivery, run: SourceRun, line: int) -> None:
         self._sent.append((delivery, run, line))
 
-    def is_there(self, run: SourceRun, line: bytes) -> bool:
-        """Whether the run's present line is in the topic already."""
+    def is_there(self, run: SourceRun, line: int, check: int) -> bool:
+        """Whether a record of a line with this checksum is in the topic already."""
         there = self.state.there.get(run.source.number)
         # Where the content differs the file was written again since.
-        return there is not None and there.get(run.lines) == checksum(line)
+        return there is not None and check in there.get(line, ())
+
+    def has_lines_of(self, run: SourceRun) -> bool:
+        """Whether there are lines in the topic that are not counted yet."""
+        return run.source.number in self.state.there
 
     async def save(self) -> None:
         """Raises OSError."""
@@ -108,7 +114,7 @@ class Ledger:
             try:
                 place = delivery.result()
             except KafkaError as problem:
-                raise LineRefused(f"{run.path}, line {line}: {problem}") from problem
+                raise line_refused(run.path, line, problem) from problem
             if place.offset >= 0:
                 self._ends[place.partition] = max(self._ends.get(place.partition, 0), place.offset + 1)
         counted = dict(positions())
@@ -122,7 +128,9 @@ class Ledger:
         """Lines that were found in the topic are kept until the sources count them."""
         for number, lines in list(self.state.there.items()):
             source = self.state.sources.get(number)
-            left = {line: crc for line, crc in lines.items() if source is not None and line > source.lines}
+            left = {
+                line: checks for line, checks in lines.items() if source is not None and line > source.lines
+            }
             if left:
                 self.state.there[number] = left
             else:

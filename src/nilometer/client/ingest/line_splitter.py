@@ -1,55 +1,84 @@
 """Bytes into lines, however they are cut. Pure.
 
-A line ends with a newline, which is not part of it; nothing else is changed. Invariant: the lines given out,
-each with its newline, and ``rest`` are the bytes fed, in order.
+A line ends with a newline, which is not part of it; nothing else is changed. A line that grows above a limit
+is not kept: it is given out in parts as it comes. Invariant: what is given out, each line and each last part
+with its newline, and the rest are the bytes fed, in order.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 LINE_BYTES_MAX = 64 * 1024 * 1024
-"""A line may not grow above this: what has no newline for so long is no log."""
+"""A line is not kept in memory above this size: what has no newline for so long is no log."""
 
 
 class LineTooLong(ValueError):
-    """No newline in :data:`LINE_BYTES_MAX` bytes."""
+    """A line that cannot be taken as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinePart:
+    """Some of the bytes of a line that is above the limit."""
+
+    data: bytes
+    is_last: bool
 
 
 class LineSplitter:
-    __slots__ = ("_parts", "_size")
+    __slots__ = ("_is_above", "_parts", "_size", "limit")
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = LINE_BYTES_MAX) -> None:
+        self.limit = limit
+        """Bytes up to which a line is kept until it is complete."""
         self._parts: list[bytes] = []
         self._size = 0
+        self._is_above = False
 
     @property
     def rest_bytes(self) -> int:
-        """Bytes of the line that is not complete."""
+        """Bytes of the line that is not complete, those given out in parts included."""
         return self._size
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """The lines that ``data`` completes. Raises LineTooLong."""
+    def feed(self, data: bytes) -> list[bytes | LinePart]:
+        """The lines that ``data`` completes; of a line above the limit, the part that came."""
         if b"\n" not in data:
-            self._keep(data)
-            return []
+            return self._keep(data)
         lines = data.split(b"\n")
-        last = lines.pop()
+        rest = lines.pop()
+        found: list[bytes | LinePart] = [*lines]
         if self._size:
-            lines[0] = b"".join([*self._parts, lines[0]])
-            self._parts, self._size = [], 0
-        self._keep(last)
-        return lines
+            found[0] = self._complete(lines[0])
+        found += self._keep(rest)
+        return found
 
-    def finish(self) -> bytes | None:
-        """The last line, where it has no newline; None where there is none."""
-        if not self._size:
-            return None
-        line = b"".join(self._parts)
-        self._parts, self._size = [], 0
-        return line
+    def finish(self) -> bytes | LinePart | None:
+        """The last line (or its last part), where it has no newline; None where there is none."""
+        return self._complete(b"") if self._size else None
 
-    def _keep(self, data: bytes) -> None:
+    def _complete(self, data: bytes) -> bytes | LinePart:
+        parts, is_above = self._parts, self._is_above
+        self._parts, self._size, self._is_above = [], 0, False
+        return LinePart(data, is_last=True) if is_above else b"".join([*parts, data])
+
+    def _keep(self, data: bytes) -> list[bytes | LinePart]:
+        self._size += len(data)
         if data:
             self._parts.append(data)
-            self._size += len(data)
-            if self._size > LINE_BYTES_MAX:
-                raise LineTooLong(f"no newline in {self._size} bytes")
+        if self._size <= self.limit or not self._parts:
+            return []
+        self._is_above = True
+        part = LinePart(b"".join(self._parts), is_last=False)
+        self._parts = []
+        return [part]
+
+
+def whole_lines(found: Iterable[bytes | LinePart]) -> list[bytes]:
+    """Raises LineTooLong for a line above the limit."""
+    lines: list[bytes] = []
+    for line in found:
+        if isinstance(line, LinePart):
+            raise LineTooLong(f"no newline in {len(line.data)} bytes")
+        lines.append(line)
+    return lines

@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+
+class Oversized(enum.Enum):
+    """What is done about a line that no record of the topic can hold."""
+
+    FAIL = "fail"
+    """Its file is not read any further; the others are."""
+    SKIP = "skip"
+    TRUNCATE = "truncate"
+    """Its beginning is sent."""
+    SPLIT = "split"
+    """It is sent in pieces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,6 +29,7 @@ class IngestOptions:
     follow: bool = False
     key_by_path: bool = False
     """Give all lines of a file the same key, and so the same partition and their order."""
+    oversized: Oversized = Oversized.FAIL
 
 
 @dataclass(slots=True)
@@ -26,6 +42,8 @@ class IngestTotals:
     """Of the files being read, as they lie there."""
     files: dict[str, int] = field(default_factory=dict[str, int])
     """Lines sent, by file."""
+    oversized: dict[str, int] = field(default_factory=dict[str, int])
+    """Lines that no record could hold as they are and that were skipped, truncated or split, by file."""
     skipped: dict[str, str] = field(default_factory=dict[str, str])
     """Files that are not read, and why."""
     looks: int = 0
@@ -35,3 +53,13 @@ class IngestTotals:
 
 class LineRefused(Exception):
     """A line that the topic does not take; the message names file, line and reason."""
+
+
+def line_refused(path: str, line: int, problem: KafkaError) -> LineRefused:
+    hint = ""
+    if problem.code == ErrorCode.message_too_large:
+        hint = (
+            "; the topic's max.message.bytes was lowered, or this client may not read it: "
+            "start again, or set max.request.size to it"
+        )
+    return LineRefused(f"{path}, line {line}: {problem}{hint}")

@@ -22,11 +22,13 @@ POLL_TIMEOUT_MS = 30_000
 SOURCE_HEADER = "source"
 PATH_HEADER = "path"
 LINE_HEADER = "line"
+PIECE_HEADER = "piece"
+"""Counted from 1; all pieces of a line have the same ``line`` header."""
 
 
-def checksum(line: bytes) -> int:
-    """Tells a line from another one with the same number, should the file have been written again."""
-    return zlib.crc32(line)
+def checksum(value: bytes, piece: bytes = b"") -> int:
+    """Tells a record from others with the same line number: pieces, or those of a file written again."""
+    return zlib.crc32(value, zlib.crc32(piece))
 
 
 async def read_back(
@@ -70,7 +72,8 @@ def _note(there: LinesThere, state: IngestState, record: ConsumerRecord) -> None
     number = state.number_of(tag)
     source = state.sources.get(number) if number is not None else None
     if source is not None and int(line) > source.lines:
-        there.setdefault(source.number, {})[int(line)] = checksum(record.value or b"")
+        check = checksum(record.value or b"", named.get(PIECE_HEADER) or b"")
+        there.setdefault(source.number, {}).setdefault(int(line), set()).add(check)
 
 
 def _stuck(left: dict[TopicPartition, int]) -> KafkaError:

@@ -19,7 +19,7 @@ VERSION = 2
 READABLE_VERSIONS = (1, 2)
 """Version 1 knew nothing of what lies beside the files that are read, nor of lines yet to be counted."""
 
-LinesThere = dict[int, dict[int, int]]
+LinesThere = dict[int, dict[int, set[int]]]
 """By source, the lines that are in the topic and that the state does not count: number to CRC of content."""
 
 
@@ -40,7 +40,7 @@ class IngestState:
     next_number: int = 0
     closed: bool = False
     """Whether the last run ended with everything acknowledged and counted: nothing of it is on its way."""
-    there: LinesThere = field(default_factory=dict[int, dict[int, int]])
+    there: LinesThere = field(default_factory=dict[int, dict[int, set[int]]])
     """Lines before the offsets of ``partitions`` that the sources do not count yet."""
     watched: set[str] = field(default_factory=set[str])
     """Files and folders asked for whose surroundings were looked at: what lies there unknown came since."""
@@ -75,7 +75,7 @@ def encode_state(state: IngestState) -> bytes:
         "next_number": state.next_number,
         "closed": state.closed,
         "there": {
-            str(number): {str(line): crc for line, crc in lines.items()}
+            str(number): {str(line): sorted(checks) for line, checks in lines.items()}
             for number, lines in sorted(state.there.items())
         },
         "watched": sorted(state.watched),
@@ -124,7 +124,7 @@ def decode_state(data: bytes, origin: str) -> IngestState:
             next_number=int(document["next_number"]),
             closed=bool(document.get("closed", False)),  # older states do not say
             there={
-                int(number): {int(line): int(crc) for line, crc in lines.items()}
+                int(number): {int(line): {int(check) for check in checks} for line, checks in lines.items()}
                 for number, lines in document.get("there", {}).items()
             },
             watched={str(path) for path in document.get("watched", ())},

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from gzip import BadGzipFile
 
 from nilometer.client.ingest.contents import FileContents
-from nilometer.client.ingest.found_files import Files, FoundFile, Identity, Look
+from nilometer.client.ingest.found_files import Files, FoundFile, Identity, Look, Stamp
 from nilometer.client.ingest.line_splitter import LineTooLong
 from nilometer.client.ingest.matching import TELLING_BYTES, Circumstances, Matches, NewFile, match
 from nilometer.client.ingest.missing_sources import decide_missing
@@ -68,6 +68,8 @@ class Tracker:
         self._contents = FileContents(files, self.runs, report)
         self._waiting: dict[int, FoundFile] = {}
         self._retries: dict[int, Retry] = {}
+        self._stopped: dict[int, Stamp] = {}
+        """Files with a line that no record can hold, as they were then: read again when they change."""
         self._not_text: dict[Identity, FoundFile] = {}
         self._copies_since: dict[Identity, int] = {}
         self._rotated: frozenset[str] = frozenset()
@@ -145,7 +147,7 @@ class Tracker:
             self._waiting.pop(number, None)
 
     def _is_to_be_read(self, source: Source, file: FoundFile) -> bool:
-        if source.skipped:
+        if source.skipped or self._stopped.get(source.number) == file.stamp:
             return False
         if file.is_compressed:
             return source.read_at != file.stamp or not (source.finished or self._follow)
@@ -285,7 +287,9 @@ class Tracker:
         last = self._retries.get(number)
         delay_ms = min(last.delay_ms * 2, RETRY_MAX_MS) if last is not None else RETRY_MS
         self._retries[number] = Retry(now_ms + delay_ms, delay_ms)
-        if isinstance(problem, (BadGzipFile, EOFError, LineTooLong)):
+        if isinstance(problem, LineTooLong):
+            self._stopped[number] = file.stamp
+        elif isinstance(problem, (BadGzipFile, EOFError)):
             self.live[number] = replace(self.live[number], read_at=file.stamp)
         else:
             self._waiting[number] = file
@@ -343,6 +347,7 @@ class Tracker:
             known.pop(number, None)
         self._waiting.pop(number, None)
         self._retries.pop(number, None)
+        self._stopped.pop(number, None)
 
     def _identities(self) -> frozenset[Identity]:
         return frozenset((source.device, source.inode) for source in self.live.values())

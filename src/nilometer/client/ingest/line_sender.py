@@ -1,0 +1,164 @@
+"""Lines into records: the headers they get, which are in the topic already, what becomes of long ones."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+from nilometer.client.ingest.ledger import Ledger
+from nilometer.client.ingest.line_splitter import LINE_BYTES_MAX, LinePart, LineTooLong
+from nilometer.client.ingest.long_line import HEADERS_MAX, NUMBER_MAX, LongLine
+from nilometer.client.ingest.options import IngestOptions, IngestTotals, Oversized, line_refused
+from nilometer.client.ingest.read_back import LINE_HEADER, PIECE_HEADER, checksum
+from nilometer.client.ingest.record_limit import RecordLimit
+from nilometer.client.ingest.source_run import SourceRun
+from nilometer.client.producer.producer import Headers, Producer
+from nilometer.wire.errors import KafkaError
+
+PIECE_BYTES_MIN = 4
+"""A limit that leaves less than a character for the content is of no use."""
+
+
+class Allowance(NamedTuple):
+    """Sizes of the lines of one source."""
+
+    surely: int
+    """Up to this size any line fits."""
+    at_most: int
+    """Above this size none does."""
+    piece: int
+    """Of what is made of a line that does not fit."""
+
+
+class LineSender:
+    def __init__(
+        self,
+        producer: Producer,
+        ledger: Ledger,
+        options: IngestOptions,
+        totals: IngestTotals,
+        limit: RecordLimit,
+    ) -> None:
+        self._producer = producer
+        self._ledger = ledger
+        self._options = options
+        self._totals = totals
+        self._limit = limit
+        self._allowances: dict[int, Allowance] = {}
+        self._long: WeakKeyDictionary[SourceRun, LongLine] = WeakKeyDictionary()
+        """Lines above the limit of which a part has come."""
+
+    async def take(self, run: SourceRun, data: bytes) -> None:
+        """Send the lines that ``data`` completes, and have the run's mark follow.
+
+        Raises LineRefused. Raises LineTooLong for a line that is to stop its file: those before it are sent,
+        and the mark stands at their end.
+        """
+        allowance = self._allowance(run)
+        run.splitter.limit = min(allowance.at_most, LINE_BYTES_MAX)
+        begun, rest_bytes = run.lines, run.splitter.rest_bytes
+        lines = run.splitter.feed(data)
+        try:
+            for line in lines:
+                if isinstance(line, bytes) and len(line) <= allowance.surely:
+                    await self._send_line(run, line)
+                else:
+                    await self._send_above(run, line, allowance)
+        except LineTooLong:
+            sent = sum(len(line) + 1 for line in lines[: run.lines - begun] if isinstance(line, bytes))
+            run.mark.feed(data[: max(sent - rest_bytes, 0)])
+            raise
+        run.mark.feed(data)
+
+    async def finish(self, run: SourceRun) -> None:
+        """The end is the end: a last line without a newline is a line. Raises LineRefused, LineTooLong."""
+        line = run.splitter.finish()
+        if line is None:
+            return
+        allowance = self._allowance(run)
+        if isinstance(line, bytes) and len(line) <= allowance.surely:
+            await self._send_line(run, line)
+        else:
+            await self._send_above(run, line, allowance)
+        run.mark.finish()
+
+    # --- one line
+
+    async def _send_line(self, run: SourceRun, line: bytes) -> None:
+        run.lines += 1
+        if await self._send(run, run.lines, line):
+            self._count(run)
+
+    async def _send_above(self, run: SourceRun, line: bytes | LinePart, allowance: Allowance) -> None:
+        """A line (or a part of one) that may not fit."""
+        long = self._long.get(run)
+        if isinstance(line, bytes):
+            number = run.lines + 1
+            if self._limit.fits(self._key(run), line, self._headers(run, number)):
+                await self._send_line(run, line)
+                return
+            line = LinePart(line, is_last=True)
+        if long is None:
+            long = self._long[run] = self._begin(run, allowance)
+        records = long.feed(line.data)
+        if line.is_last:
+            records += long.finish()
+            del self._long[run]
+        sent = [await self._send(run, run.lines + 1, value, extra) for value, extra in records]
+        if line.is_last:
+            run.lines += 1  # not before: a checkpoint between two parts counts complete lines only
+            self._totals.oversized[run.path] = self._totals.oversized.get(run.path, 0) + 1
+            if any(sent):
+                self._count(run)
+
+    def _begin(self, run: SourceRun, allowance: Allowance) -> LongLine:
+        action = self._options.oversized
+        if action is Oversized.FAIL or (action is not Oversized.SKIP and allowance.piece < PIECE_BYTES_MIN):
+            raise LineTooLong(
+                f"line {run.lines + 1} does not fit into a record ({self._limit}), "
+                "so the file is not read any further; raise the limits, "
+                "or give --oversized skip, truncate or split"
+            )
+        return LongLine(action, max(allowance.piece, PIECE_BYTES_MIN))
+
+    async def _send(self, run: SourceRun, number: int, value: bytes, extra: Headers = ()) -> bool:
+        """Whether it was sent; otherwise the topic has it already."""
+        if self._ledger.has_lines_of(run) and self._is_there(run, number, value, extra):
+            self._totals.lines_there += 1
+            return False
+        headers = (*self._headers(run, number), *extra) if extra else self._headers(run, number)
+        try:
+            delivery = await self._producer.send(
+                self._options.topic, value, key=self._key(run), headers=headers
+            )
+        except KafkaError as problem:
+            raise line_refused(run.path, number, problem) from problem
+        self._ledger.on_sent(delivery, run, number)
+        return True
+
+    def _is_there(self, run: SourceRun, number: int, value: bytes, extra: Headers) -> bool:
+        piece = dict(extra).get(PIECE_HEADER) or b""
+        return self._ledger.is_there(run, number, checksum(value, piece))
+
+    def _count(self, run: SourceRun) -> None:
+        self._totals.lines += 1
+        self._totals.files[run.source.path] = self._totals.files.get(run.source.path, 0) + 1
+
+    def _key(self, run: SourceRun) -> bytes | None:
+        return run.headers[0][1] if self._options.key_by_path else None
+
+    def _headers(self, run: SourceRun, number: int) -> Headers:
+        path, source = run.headers
+        return path, (LINE_HEADER, b"%d" % number), source
+
+    def _allowance(self, run: SourceRun) -> Allowance:
+        known = self._allowances.get(run.source.number)
+        if known is None:
+            path, source = run.headers
+            key, headers = self._key(run), (path, (LINE_HEADER, NUMBER_MAX), source)
+            known = self._allowances[run.source.number] = Allowance(
+                surely=self._limit.value_bytes(key, headers),
+                at_most=self._limit.value_bytes_max(key, headers),
+                piece=self._limit.value_bytes(key, (*headers, *HEADERS_MAX)),
+            )
+        return known
