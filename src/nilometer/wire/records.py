@@ -58,7 +58,7 @@ def decode_records(
     data = records_data(buffer, position, header, limit)
     try:
         return _decode_all(data, header)
-    except (IndexError, UnicodeDecodeError) as problem:
+    except IndexError as problem:
         raise CorruptBatch(f"record cannot be read: {problem}") from problem
 
 
@@ -142,7 +142,7 @@ def _decode_headers(data: bytes, position: int, end: int) -> tuple[tuple[Header,
         if name is None:
             raise CorruptBatch("header without a name")
         value, position = _decode_bytes(data, position, end)
-        headers.append((name.decode(), value))
+        headers.append((name.decode("utf-8", "replace"), value))  # as Java reads the names of other clients
     return tuple(headers), position
 
 
