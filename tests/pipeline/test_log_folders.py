@@ -101,6 +101,15 @@ def test_times_as_starting_and_ending_offsets(log):
         offsets_of(log.log_dir, startingTimestamp="9999")
 
 
+def test_a_control_record_counts_in_a_search_by_time_as_it_does_for_brokers(tmp_path):
+    log = FolderLog(tmp_path / "logs", "events")
+    log.append([(10, b"k", b"v")], producer_id=7, transactional=True)
+    log.end_transaction(7, commit=True, timestamp=500)
+    log.append([(20, b"k", b"early"), (600, b"k", b"late")])
+    log.checkpoint()
+    assert offsets_of(log.log_dir, startingTimestamp="400") == [2, 3]
+
+
 # --- how far may be read
 
 

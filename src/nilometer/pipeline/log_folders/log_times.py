@@ -16,7 +16,8 @@ _WHOLE_SEGMENTS = 1 << 62
 def offset_for_time(replica: ReplicaFolder, milliseconds: int, start: int, end: int) -> int | None:
     """Offset of the first record in [start, end) that is at least as late; None if there is none.
 
-    Records need not be in the order of their times: it is the first in the order of offsets.
+    Records need not be in the order of their times: it is the first in the order of offsets. As brokers do
+    it, a control record counts too.
     Raises FileNotFoundError where the partition is deleted meanwhile.
     """
     slices = plan_slices(replica, start, end, bytes_per_slice=_WHOLE_SEGMENTS, since_ms=milliseconds)
@@ -36,8 +37,6 @@ def _first_in(place: str, milliseconds: int, start: int, end: int) -> int | None
         positions: Sequence[int] = table.column(fields.POSITION)[late].tolist()
         for position in positions:
             header = read_header(table.buffer, position)
-            if header.is_control:
-                continue
             for record in decode_records(table.buffer, position, header):
                 if start <= record.offset < end and record.timestamp >= milliseconds:
                     return record.offset
