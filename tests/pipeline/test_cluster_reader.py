@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import uuid
 
+import pytest
+
 from nilometer.pipeline.cluster_reader import ClusterReader
+from nilometer.pipeline.errors import DataLoss
 from nilometer.pipeline.offsets import OffsetRange
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
@@ -16,11 +19,11 @@ TOPIC = "events"
 TOPIC_ID = uuid.UUID(int=7)
 
 
-def a_batch(count: int) -> bytes:
+def a_batch(count: int, base: int = 0) -> bytes:
     builder = BatchBuilder()
     for number in range(count):
         builder.append(1_000 + number, None, b"v%d" % number, [])
-    return builder.build(0)
+    return builder.build(base)
 
 
 def records_answer(codec, records: bytes, end: int):
@@ -36,16 +39,18 @@ def records_answer(codec, records: bytes, end: int):
     return codec.response(responses=(topic,))
 
 
-async def fetched_from(broker: ScriptedBroker, wanted: OffsetRange, **settings: str):
+async def fetched_from(broker: ScriptedBroker, wanted: OffsetRange, fail_on_data_loss: bool, **settings: str):
     reader = ClusterReader({"bootstrap.servers": broker.address, **settings}.items())
     try:
-        return await asyncio.to_thread(lambda: list(reader.fetch(wanted, fail_on_data_loss=True)))
+        return await asyncio.to_thread(
+            lambda: list(reader.fetch(wanted, fail_on_data_loss=fail_on_data_loss))
+        )
     finally:
         await asyncio.to_thread(reader.close)
 
 
-def read_from_a_broker_that_answers(*answers, **settings: str):
-    """What is fetched of three records, and how often the broker was asked; the last answer is repeated."""
+def read_from_a_broker_that_answers(*answers, end: int = 3, fail_on_data_loss: bool = True, **settings: str):
+    """What is fetched up to ``end``, and how often the broker was asked; the last answer is repeated."""
 
     async def run():
         async with ScriptedBroker() as broker:
@@ -54,7 +59,8 @@ def read_from_a_broker_that_answers(*answers, **settings: str):
             broker.handlers[ApiKey.FETCH] = lambda _, codec: answers[
                 min(broker.count(ApiKey.FETCH), len(answers)) - 1
             ](codec)
-            found = await fetched_from(broker, OffsetRange(TOPIC, str(TOPIC_ID), 0, 0, 3), **settings)
+            wanted = OffsetRange(TOPIC, str(TOPIC_ID), 0, 0, end)
+            found = await fetched_from(broker, wanted, fail_on_data_loss, **settings)
             return found, broker.count(ApiKey.FETCH)
 
     return asyncio.run(run())
@@ -79,3 +85,32 @@ def test_an_answer_that_leaves_the_partition_out_is_asked_for_again():
     found, asked = read_from_a_broker_that_answers(lambda codec: codec.response(responses=()), three_records)
     assert asked == 2
     assert [one.next_offset for one in found] == [3]
+
+
+def nothing_more(codec):
+    return records_answer(codec, b"", 3)
+
+
+SOON = {"default.api.timeout.ms": "600", "request.timeout.ms": "500", "retry.backoff.ms": "10"}
+
+
+def test_a_log_that_ends_before_the_planned_end_for_long_is_a_loss():
+    """As after an election that was not clean, between the plan and the reading."""
+    with pytest.raises(DataLoss, match="can be read up to 3 only, not to 9"):
+        read_from_a_broker_that_answers(three_records, nothing_more, end=9, **SOON)
+
+
+def test_a_log_that_ends_before_the_planned_end_is_read_to_its_own_where_losses_are_let_pass():
+    found, asked = read_from_a_broker_that_answers(
+        three_records, nothing_more, end=9, fail_on_data_loss=False, **SOON
+    )
+    assert [one.next_offset for one in found] == [3, 9]
+    assert asked > 2
+
+
+def test_a_leader_that_learns_its_high_watermark_late_is_waited_for():
+    def the_rest(codec):
+        return records_answer(codec, a_batch(6, base=3), 9)
+
+    found, _ = read_from_a_broker_that_answers(three_records, nothing_more, nothing_more, the_rest, end=9)
+    assert [one.next_offset for one in found] == [3, 9]

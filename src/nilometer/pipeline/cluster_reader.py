@@ -205,6 +205,8 @@ class _RangeFetcher:
         self._fail_on_data_loss = fail_on_data_loss
         self._offset = wanted.start
         self._empty_answers = 0
+        self._ends_early = ""
+        """What the last answer said, where that was an end of the log before the end that is wanted."""
 
     async def fetch(self, client: Client) -> Fetched:
         """The next record set. Moves on past what is not there any more, if data may be lost.
@@ -213,13 +215,21 @@ class _RangeFetcher:
         """
         client.watch_topics([self._wanted.topic])
         while True:
-            outcome = await client.retry(lambda: self._attempt(client), self._timeout_ms)
+            self._ends_early = ""
+            try:
+                outcome = await client.retry(lambda: self._attempt(client), self._timeout_ms)
+            except KafkaError:
+                if not self._ends_early:
+                    raise
+                # No new leader has it: an election that was not clean has cut it off.
+                outcome = self._lost(self._ends_early, self._wanted.end)
             if isinstance(outcome, Fetched):
                 self._offset = outcome.next_offset
                 return outcome
             await asyncio.sleep(outcome.seconds)
 
     async def _attempt(self, client: Client) -> Fetched | Throttled:
+        self._ends_early = ""
         topic = client.metadata.topics.get(self._wanted.topic)
         if topic is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition, f"topic {self._wanted.topic}")
@@ -264,11 +274,11 @@ class _RangeFetcher:
         if self._isolation_level == READ_COMMITTED:
             readable = min(readable, answer.last_stable_offset)
         if readable < self._wanted.end:
-            # A new leader that has not yet learnt how far its predecessor had come.
-            raise KafkaError(
-                ErrorCode.offset_not_available,
-                f"{self._partition} can be read up to {readable} only, not to {self._wanted.end}",
+            # Perhaps a new leader that has not yet learnt how far its predecessor had come.
+            self._ends_early = (
+                f"{self._partition} can be read up to {readable} only, not to {self._wanted.end}"
             )
+            raise KafkaError(ErrorCode.offset_not_available, self._ends_early)
         self._empty_answers += 1
         next_offset = self._wanted.end if self._empty_answers >= GAP_ANSWERS else self._offset
         return Fetched(self._offset, b"", next_offset)
