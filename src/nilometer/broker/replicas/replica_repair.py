@@ -61,9 +61,9 @@ class ReplicaRepair:
 
     async def _repair(self, partition: Partition, found: CorruptRecordFound) -> None:
         try:
-            damage = await self._disk.offload(lambda: self._confirm(partition.log.folder, found.path))
+            damage = await self._confirmed(partition, found)
             if damage is None:
-                logger.warning("No batch of %s has a wrong checksum: it is left as it is", found.path)
+                logger.warning("Every batch of %s is in order: it is left as it is", found.path)
                 return
             self._replicas.begin_repair(partition)
             try:
@@ -74,19 +74,40 @@ class ReplicaRepair:
         finally:
             del self._under_way[partition]
 
-    def _confirm(self, folder: str, path: str) -> CorruptRecordFound | None:
-        """The first damage in one segment, every batch of it checked. Stalls."""
+    async def _confirmed(self, partition: Partition, found: CorruptRecordFound) -> CorruptRecordFound | None:
+        """The first damage in the segment of ``found``, if it is there still."""
+        while True:
+            folder, end_offset = partition.log.folder, partition.log.log_end_offset
+            damage = await self._disk.offload(
+                lambda folder=folder, end=end_offset: self._look_for_damage(folder, found.path, end)
+            )
+            if damage is None or partition.log.log_end_offset >= end_offset:
+                return damage
+            # A truncation overtook the look.
+
+    def _look_for_damage(self, folder: str, path: str, end_offset: int) -> CorruptRecordFound | None:
+        """The first damage in one segment, every batch of it checked. Stalls.
+
+        One batch must end at ``end_offset``, where the log ends: a last batch with a damaged header may look
+        as if it were being written just now.
+        """
         name = names.parse_offset_name(posixpath.basename(path))
         reader = LogFolderReader(self._disk, folder)
         bases = reader.base_offsets()
         if name is None or name[0] not in bases:
             return None  # deleted meanwhile
         following = next((base for base in bases if base > name[0]), None)
+        place, offset = 0, name[0]
         try:
-            for _ in reader.batches(name[0], following):
-                pass
+            for batch in reader.batches(name[0], following):
+                if batch.header.next_offset > end_offset:
+                    break
+                place, offset = batch.position + batch.header.size, batch.header.next_offset
         except CorruptRecordFound as damage:
             return damage
+        if following is None and offset < end_offset and name[0] in reader.base_offsets():
+            problem = f"no whole batch up to {end_offset}, where the log ends"
+            return CorruptRecordFound(path, place, offset, problem)
         return None
 
     async def _give_up_place(self, partition: Partition) -> bool:
