@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from nilometer.client.group import committer as committer_module
 from nilometer.client.group.assignors.range_assignor import RangeAssignor
+from nilometer.client.group.membership import Membership
 from nilometer.client.offsets.positions import Positions
 from nilometer.client.producer.idempotence import IdempotenceState, next_sequence
 from nilometer.groups.records import OffsetCommitKey
@@ -14,6 +17,7 @@ from nilometer.simulation.workload.members import GroupPlan
 from planted_faults.planting import Patch, PlantedFault
 
 THREE = GroupPlan(members=3, assignor="range", static=False, auto_commit=False)
+IN_BACKGROUND = replace(THREE, commits_in_background=True)
 COMING_AND_GOING = (Kind.CRASH, Kind.CLIENT_CRASH)
 
 
@@ -47,6 +51,19 @@ def forget_commits(patch: Patch) -> None:
             replay(self, record)
 
     patch.setattr(GroupShard, "replay", without_offsets)
+
+
+def commit_as_who_it_is_by_then(patch: Patch) -> None:
+    async def again_and_again(self: Membership, author: Any, offsets: Any) -> None:
+        committer = self._committer
+
+        async def once() -> None:
+            await committer._commit_once(committer_module._Attempt(dict(offsets), committer.author()))
+
+        await self._client.retry(once, self.config.api_timeout_ms)
+        self._note_committed(offsets)
+
+    patch.setattr(Membership, "_commit_as", again_and_again)
 
 
 def give_partitions_twice(patch: Patch) -> None:
@@ -83,6 +100,17 @@ FAULTS = (
         kinds=COMING_AND_GOING,
         seeds=10,
         group=THREE,
+    ),
+    PlantedFault(
+        name="commit-as-who-it-is-by-then",
+        what="a commit in the background is tried again in whatever generation its member is by then",
+        plant=commit_as_who_it_is_by_then,
+        kinds=(Kind.PAUSE, Kind.CRASH, Kind.CLIENT_CRASH),
+        seeds=20,
+        minutes=1.0,
+        group=IN_BACKGROUND,
+        longest_s=12.0,
+        mean_gap_s=3.0,
     ),
     PlantedFault(
         name="give-partitions-twice",

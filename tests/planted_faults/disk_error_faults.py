@@ -1,4 +1,4 @@
-"""Faults of services that meet the error of one log directory, while the broker goes on with the others."""
+"""Faults in what becomes of one log directory or replica in trouble, while the broker goes on with others."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from nilometer.broker import tasks
 from nilometer.broker.housekeeping import Housekeeping
 from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.replicas.replica_failures import ReplicaFailures
+from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.tasks import Service, Tasks, describe
 from nilometer.simulation.fault_kinds import Kind
 from planted_faults.planting import Patch, PlantedFault
@@ -49,6 +50,10 @@ def retry_disk_errors(patch: Patch) -> None:
     patch.setattr(ReplicaFailures, "met", met)
 
 
+def keep_broken_replicas(patch: Patch) -> None:
+    patch.setattr(ReplicaManager, "fence", lambda self, partition, broken: None)
+
+
 FAULTS = (
     PlantedFault(
         name="end-services-in-silence",
@@ -69,5 +74,12 @@ FAULTS = (
         folders=(2, 3),
         deletes=DELETED_SOON,
         settings=SETTINGS,
+    ),
+    PlantedFault(
+        name="keep-broken-replicas",
+        what="a replica with a broken invariant keeps its role",
+        plant=keep_broken_replicas,
+        kinds=(Kind.INVARIANT,),
+        seeds=5,
     ),
 )

@@ -27,6 +27,8 @@ HEADER_AT = tuple(at for at in range(HEADER_BYTES) if at not in _LEADER_EPOCH)
 """The bytes of a header that may rot: places are found by what they say. The checksum covers those behind it;
 those in front of it must agree with the headers around. The leader epoch alone is said once, and covered by
 nothing."""
+PLACE_AT = (*range(8), *range(23, 27), *range(35, 43))
+"""Of these, what look-ups go by: the base offset, the last offset, the largest timestamp."""
 HEADER_SHARE = 0.5
 """How often the bit flips in the header, which is short, rather than in the records."""
 
@@ -128,7 +130,8 @@ class Damage:
             return False
         path, position, data = self._world.chance.choice(found)
         in_header = self._world.chance.random() < HEADER_SHARE or len(data) == HEADER_BYTES
-        at = self._world.chance.choice(HEADER_AT if in_header else range(HEADER_BYTES, len(data)))
+        places = self._world.chance.choice((HEADER_AT, PLACE_AT))
+        at = self._world.chance.choice(places if in_header else range(HEADER_BYTES, len(data)))
         bit = self._world.chance.randrange(8)
         node.host.disk.flip_bit(path, position + at, bit)
         damaged = bytearray(data)

@@ -34,6 +34,9 @@ class Kind(enum.Enum):
     CRASH_ALL = "crash-all"
     LOG_DIR_ERROR = "log-dir-error"
     LOG_DIR_FULL = "log-dir-full"
+    INDEX_DAMAGE = "index-damage"
+    CHECKPOINT_DAMAGE = "checkpoint-damage"
+    INVARIANT = "invariant"
     ZOOKEEPER_CRASH = "zookeeper-crash"
     ZOOKEEPER_PAUSE = "zookeeper-pause"
     ZOOKEEPER_CUT = "zookeeper-cut"
@@ -54,6 +57,9 @@ FOLDER_KINDS = frozenset({Kind.STORE, Kind.STORE_STALL, Kind.SIGNAL, Kind.STORE_
 """What befalls a store that is a folder."""
 LOG_DIR_KINDS = frozenset({Kind.LOG_DIR_ERROR, Kind.LOG_DIR_FULL})
 """What befalls one log directory of a broker, and so only some of its replicas."""
+
+DERIVED_KINDS = frozenset({Kind.INDEX_DAMAGE, Kind.CHECKPOINT_DAMAGE})
+"""What befalls files that can be made again from others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,9 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from nilometer.simulation.amid_work import wait_amid_work
+from nilometer.simulation.broken_invariants import BrokenInvariants
 from nilometer.simulation.cluster import BrokerNode, Cluster
+from nilometer.simulation.derived_files import damage_index, tear_checkpoint
 from nilometer.simulation.disk_faults import Damage, DiskTrouble
 from nilometer.simulation.ensemble_faults import EnsembleTrouble
 from nilometer.simulation.fault_kinds import LOG_DIR_KINDS, WITH_OTHER, EnsembleKind, Fault, Kind
@@ -27,8 +29,9 @@ from nilometer.simulation.world import Host, Process
 LOOK_S = 0.5
 RESTART_LOOK_S = 5.0
 FINDS_WORK = frozenset({Kind.CRASH, Kind.POWER})
-FAILS_FOLDERS = LOG_DIR_KINDS | {Kind.DISK_ERROR, Kind.DISK_FULL}
-"""What takes folders of a broker out of use; one that has others goes on, and needs a restart behind it."""
+FAILS_REPLICAS = LOG_DIR_KINDS | {Kind.DISK_ERROR, Kind.DISK_FULL, Kind.INVARIANT}
+"""What takes folders of a broker out of use, or a replica; one that has others goes on, and needs a restart
+behind it."""
 AMID_WORK_SHARE = 0.6
 """How often these faults wait for a moment between two disk calls of their broker's offloaded work …"""
 AMID_WORK_S = 2.0
@@ -72,6 +75,7 @@ class FaultDriver:
         """Machines that lost what they had not synced, and have not caught up with the others since."""
         self.played: Counter[Kind] = Counter()
         self.store_troubles = StoreTroubles()
+        self.broken_invariants = BrokenInvariants(self._world.loop.time)
         self.left_out = 0
 
     def start(self) -> None:
@@ -149,13 +153,13 @@ class FaultDriver:
             self.left_out += 1
             self._world.trace.note("faults", f"{fault} would break the promise: left out")
             return
-        if fault.kind in FAILS_FOLDERS and not self._may_fail_folders(self._node(fault)):
+        if fault.kind in FAILS_REPLICAS and not self._may_fail_replicas(fault):
             self.left_out += 1
             return
         self._world.trace.note("faults", f"{fault} begins")
         self.played[fault.kind] += 1
         self._hit[fault] = self._node(fault)
-        if fault.kind in FAILS_FOLDERS and len(self._node(fault).folders) > 1:
+        if fault.kind in FAILS_REPLICAS and self._goes_on_without(fault):
             self.damaged[self._node(fault).host.name] = self._node(fault).host
         self.store_troubles.begin(fault, self._world.loop.time())
         self._begin(fault)
@@ -224,6 +228,13 @@ class FaultDriver:
                 network.hiccup = 0.3 * fault.size
             case Kind.DAMAGE:
                 self._damage.flip(self._node(fault))
+            case Kind.INVARIANT:
+                self._note(self.broken_invariants.break_one(self._node(fault), fault.size))
+            case Kind.INDEX_DAMAGE:
+                self._note(damage_index(self._node(fault), self._world.chance))
+            case Kind.CHECKPOINT_DAMAGE:
+                self._node(fault).crash()
+                self._note(tear_checkpoint(self._node(fault), self._world.chance))
             case Kind.SESSION:
                 self._node(fault).expire_session()
             case Kind.SIGNAL:
@@ -245,7 +256,7 @@ class FaultDriver:
     def _end(self, fault: Fault) -> None:
         network = self._world.network
         match fault.kind:
-            case Kind.CRASH | Kind.STOP:
+            case Kind.CRASH | Kind.STOP | Kind.CHECKPOINT_DAMAGE:
                 self._node(fault).start()
             case Kind.CRASH_ALL:
                 for node in self._cluster.nodes.values():
@@ -268,6 +279,8 @@ class FaultDriver:
             case Kind.SLOW:
                 for link in self._links(fault):
                     network.slow(*link, 0.0)
+            case Kind.INVARIANT:
+                self._restart_where_folders_failed(self._node(fault).host)
             case Kind.DISK_ERROR:
                 self._trouble(self._node(fault).host.disk).active.pop(fault, None)
                 self._restart_where_folders_failed(self._node(fault).host)
@@ -287,7 +300,9 @@ class FaultDriver:
                 client = self._client(fault)
                 if client.process is not None and not client.process.alive:
                     client.start()
-            case Kind.RESET | Kind.STALL | Kind.CLOCK | Kind.STORE_STALL | Kind.DAMAGE | Kind.SESSION:
+            case Kind.RESET | Kind.STALL | Kind.CLOCK | Kind.STORE_STALL | Kind.SESSION:
+                pass
+            case Kind.DAMAGE | Kind.INDEX_DAMAGE:
                 pass
             case _:
                 self._end_at_ensemble(fault, fault.kind)
@@ -301,6 +316,10 @@ class FaultDriver:
     async def _wait_amid_work(self, node: BrokerNode) -> None:
         if await wait_amid_work(node.host.disk, node.name, self._world.chance, AMID_WORK_S):
             self._world.trace.note("faults", f"{node.name} is amid offloaded work")
+
+    def _note(self, what: str | None) -> None:
+        if what is not None:
+            self._world.trace.note("faults", what)
 
     def _befalls_members(self, fault: Fault) -> bool:
         """A broker that has not joined yet, or is gone, is spared."""
@@ -343,11 +362,16 @@ class FaultDriver:
         machines = {**self.damaged, host.name: host} | ({} if rotten is None else {rotten.name: rotten})
         return len(machines) <= self._plan.machines_lost_max or self._cluster.one_machine
 
-    def _may_fail_folders(self, node: BrokerNode) -> bool:
-        """A replica whose folder failed is trusted no more, as after a loss of power: where power is lost or
+    def _goes_on_without(self, fault: Fault) -> bool:
+        """Whether its broker goes on without the replicas that it fails, rather than end."""
+        return fault.kind is Kind.INVARIANT or len(self._node(fault).folders) > 1
+
+    def _may_fail_replicas(self, fault: Fault) -> bool:
+        """A replica that was offline is trusted no more, as after a loss of power: where power is lost or
         bits flip, both count together."""
-        single = len(node.folders) == 1
-        return single or not LOSES & set(self._plan.kinds) or self._may_lose_power(node.host)
+        if not self._goes_on_without(fault) or not LOSES & set(self._plan.kinds):
+            return True
+        return self._may_lose_power(self._node(fault).host)
 
     def _may_rot(self, host: Host) -> bool:
         """Damage at rest takes a replica's word away as a loss of power does: one of the two at a time."""
@@ -377,7 +401,7 @@ class FaultDriver:
                 node.restart()
 
     def _has_caught_up(self, node: BrokerNode) -> bool:
-        fails = any(self._hit.get(fault) is node for fault in self._hit if fault.kind in FAILS_FOLDERS)
+        fails = any(self._hit.get(fault) is node for fault in self._hit if fault.kind in FAILS_REPLICAS)
         return node.is_in_sync() and not fails and not node.needs_restart
 
     async def _watch_folders(self) -> None:

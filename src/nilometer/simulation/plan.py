@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from nilometer.simulation.ensemble_plan import ZOOKEEPER, draw_store, kinds_for
 from nilometer.simulation.fault_kinds import (
+    DERIVED_KINDS,
     ENSEMBLE_KINDS,
     FOLDER_KINDS,
     LOG_DIR_KINDS,
@@ -31,6 +32,10 @@ from nilometer.simulation.workload.producers import WriterPlan
 NEEDS_SEVERAL_MACHINES = frozenset({Kind.ISOLATE})
 CRASH_ALL_SHARE = 0.15
 """How many seeds kill all brokers at once, besides what else they do."""
+INVARIANT_SHARE = 0.1
+"""How many seeds have replicas that break an invariant, besides what else happens."""
+DERIVED_SHARE = 0.12
+"""How many seeds damage indexes, and how many checkpoints, besides what else they do."""
 LOG_DIRS_SHARE = 0.4
 """How many seeds have brokers with several log directories …"""
 LOG_DIR_FAULTS_SHARE = 0.6
@@ -143,6 +148,14 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: 
         chosen = kinds_for(store_chance, chosen)
     if wanted is None and random.Random(f"{seed}/crash-all").random() < CRASH_ALL_SHARE:
         chosen = (*chosen, Kind.CRASH_ALL)
+    if wanted is None:
+        if random.Random(f"{seed}/invariant").random() < INVARIANT_SHARE:
+            chosen = (*chosen, Kind.INVARIANT)
+        derived = random.Random(f"{seed}/derived")
+        chosen = (
+            *chosen,
+            *(kind for kind in Kind if kind in DERIVED_KINDS and derived.random() < DERIVED_SHARE),
+        )
     folders = _folders(random.Random(f"{seed}/log-dirs"), bool(LOG_DIR_KINDS & set(chosen)))
     if wanted is None and folders != (1,):
         chosen = (*chosen, *_log_dir_kinds(random.Random(f"{seed}/log-dir-faults")))
@@ -185,6 +198,8 @@ def _kinds(chance: random.Random, one_machine: bool) -> tuple[Kind, ...]:
     count = chance.choice((1, 2, 3, 3, 4, 5, 7))
     spared = (
         {Kind.CRASH_ALL}
+        | DERIVED_KINDS
+        | {Kind.INVARIANT}
         | LOG_DIR_KINDS
         | ENSEMBLE_KINDS
         | (NEEDS_SEVERAL_MACHINES if one_machine else frozenset())
@@ -281,13 +296,14 @@ def _writers(chance: random.Random, topics: tuple[TopicPlan, ...]) -> tuple[Writ
 def _group(chance: random.Random) -> GroupPlan | None:
     if chance.random() < 0.5:
         return None
-    return GroupPlan(
+    group = GroupPlan(
         members=chance.randint(2, 4),
         assignor=chance.choice(("range", "roundrobin", "sticky", "cooperative-sticky", "cooperative-sticky")),
         static=chance.random() < 0.3,
         auto_commit=chance.random() < 0.5,
         protocol=chance.choice((CLASSIC, CONSUMER)),
     )
+    return replace(group, commits_in_background=not group.auto_commit and chance.random() < 0.5)
 
 
 def _pace(chance: random.Random, fsyncs_ms: tuple[tuple[float, float], ...]) -> Pace:

@@ -116,7 +116,6 @@ class _Run:
         self._bounds = Bounds(self._cluster)
         self._services = Services(self._cluster)
         self._failed_disks = FailedDisks(self._cluster)
-        story.excuse = self._failed_disks.excuses
         for host in self._cluster.machines:
             host.disk.on_error = self._failed_disks.on_error
         self._history = LongHistory(kept_whole=frozenset({LAST_READER}))
@@ -161,6 +160,8 @@ class _Run:
         self._driver = FaultDriver(
             self._cluster, [*self._changers, *self._readers, *self._members], plan, only
         )
+        self._breaches = self._driver.broken_invariants
+        story.excuse = lambda error: self._failed_disks.excuses(error) or self._breaches.excuses(error)
 
     def _reader(self, name: str, polls_of_a_life: int | None = None) -> Reader:
         return Reader(
@@ -278,6 +279,7 @@ class _Run:
         self._beliefs.look(self._driver.damaged)
         self._retention.look()
         self._failed_disks.look()
+        self._breaches.look()
 
     async def _until(self, condition: Callable[[], bool], limit_s: float) -> None:
         deadline = self._world.loop.time() + limit_s
@@ -365,6 +367,7 @@ class _Run:
         verdict.find(Exit.WRONG_RESULT, self._bounds.violations[:FINDINGS_SHOWN])
         verdict.find(Exit.WRONG_RESULT, self._services.violations)
         verdict.find(Exit.CRASH, self._failed_disks.violations)
+        verdict.find(Exit.WRONG_RESULT, self._breaches.violations[:FINDINGS_SHOWN])
         verdict.highest = self._bounds.highest
         if self._trimmer is not None:
             verdict.find(Exit.WRONG_RESULT, self._trimmer.troubles)

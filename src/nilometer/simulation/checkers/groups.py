@@ -1,9 +1,9 @@
 """What the members of one group were given and did, and the judge of it. Pure.
 
-Three promises: a partition belongs to at most one member of a generation; every acknowledged record is
-processed at least once, by whichever member; and whoever gets a partition begins at or behind what was
-committed of it before, and acknowledged. A fourth, that the group settles once nothing is broken any more,
-is for whoever looks at the members.
+Four promises: a partition belongs to at most one member of a generation; every acknowledged record is
+processed at least once, by whichever member; whoever gets a partition begins at or behind what was committed
+of it before, and acknowledged; and commits that a member makes in the background are acknowledged in order.
+A fifth, that the group settles once nothing is broken any more, is for whoever looks at the members.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ class GroupLedger:
         self._committed: dict[Partition, int] = {}
         self._floors: dict[tuple[str, Partition], int] = {}
         """What is not to be read again by a member that has just got a partition."""
+        self._acknowledged: dict[tuple[str, Partition], int] = {}
+        """The last commit in the background of each owner, since it got the partition."""
         self._violations: list[str] = []
 
     def assigned(self, member: str, generation: int, partitions: Iterable[Partition]) -> None:
@@ -45,6 +47,7 @@ class GroupLedger:
     def takes_over(self, member: str, partitions: Iterable[Partition]) -> None:
         """``member`` will ask where to begin in these partitions."""
         for partition in partitions:
+            self._acknowledged.pop((member, partition), None)
             if partition in self._committed:
                 self._floors[member, partition] = self._committed[partition]
 
@@ -58,6 +61,16 @@ class GroupLedger:
 
     def commit(self, partition: Partition, offset: int) -> None:
         """It was acknowledged."""
+        self._committed[partition] = offset
+
+    def commit_in_background(self, member: str, partition: Partition, offset: int) -> None:
+        """It was acknowledged to ``member``, which still has the partition, and had gone on meanwhile."""
+        before = self._acknowledged.get((member, partition), 0)
+        if offset < before:
+            self._violations.append(
+                f"undone commit: {member} was told that {before} of {partition} was committed, then {offset}"
+            )
+        self._acknowledged[member, partition] = max(offset, before)
         self._committed[partition] = offset
 
     def process(self, partition: Partition, value: str) -> None:

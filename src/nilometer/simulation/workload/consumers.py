@@ -16,6 +16,7 @@ from nilometer.client.consumer.fetched_records import ConsumerRecord
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.history import History, Seen
+from nilometer.simulation.workload.time_lookups import TimeLookups
 from nilometer.simulation.world import Host, Process
 from nilometer.wire.errors import ErrorCode, KafkaError
 
@@ -69,6 +70,7 @@ class Reader:
         self._deleted = deleted
         self._stopping = False
         self._latest: dict[TopicPartition, int] = {}
+        self._times = TimeLookups(deleted=deleted)
         self.positions: dict[TopicPartition, int] = dict.fromkeys(self._partitions, 0)
 
     def start(self) -> Process:
@@ -140,9 +142,11 @@ class Reader:
             polls += 1
             if limit is not None and polls > limit:
                 return True
-            await self._try(lambda: self._poll(consumer))
+            await self._try(lambda: self._poll(runtime, consumer))
             if polls % 10 == 0:
                 await self._try(lambda: self._look_at_latest(consumer))
+            if polls % 4 == 0:
+                await self._try(lambda: self._look_up_by_time(runtime, consumer))
             await asyncio.sleep(runtime.entropy.uniform(0.0, 0.2))
         return False
 
@@ -155,8 +159,11 @@ class Reader:
             if problem.code not in PASSING:
                 raise
 
-    async def _poll(self, consumer: Consumer) -> None:
-        self._note(await consumer.poll(timeout_ms=POLL_MS), consumer)
+    async def _poll(self, runtime: Runtime, consumer: Consumer) -> None:
+        records = await consumer.poll(timeout_ms=POLL_MS)
+        self._note(records, consumer)
+        for record in records:
+            self._times.note(record, runtime.entropy)
 
     def _note(self, records: list[ConsumerRecord], consumer: Consumer) -> None:
         if not records:
@@ -175,6 +182,11 @@ class Reader:
                 for record in records
             ),
         )
+
+    async def _look_up_by_time(self, runtime: Runtime, consumer: Consumer) -> None:
+        problem = await self._times.look(consumer, runtime.entropy)
+        if problem is not None:
+            self.troubles.append(problem)
 
     async def _look_at_latest(self, consumer: Consumer) -> None:
         for partition, offset in (await consumer.end_offsets(self._partitions)).items():

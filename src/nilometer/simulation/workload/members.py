@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.consumer.fetched_records import ConsumerRecord
 from nilometer.client.group.committer import CommitFailed
+from nilometer.client.group.group_exchange import OffsetAndMetadata
 from nilometer.client.group.ownership import RebalanceListener
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.runtime import Runtime
@@ -26,6 +27,8 @@ POLL_MS = 500
 SESSION_TIMEOUT_MS = 8_000
 MAX_POLL_INTERVAL_MS = 15_000
 DAWDLE_S = (5.0, 25.0)
+BACKGROUND_COMMIT_OF = 8
+"""Polls for one commit in the background: what one of them does is not undone at once by the next."""
 
 PASSING_IN_GROUPS = PASSING | frozenset(
     {
@@ -52,6 +55,8 @@ class GroupPlan:
     assignor: str
     static: bool
     auto_commit: bool
+    commits_in_background: bool = False
+    """Whether members go on before a commit is answered; of those that commit themselves."""
 
     @property
     def settings(self) -> dict[str, str]:
@@ -91,6 +96,8 @@ class GroupMember:
         self._calm = False
         self._next: dict[TopicPartition, int] = {}
         """Behind what was processed, of the partitions that are this member's now."""
+        self._tenures: Counter[TopicPartition] = Counter()
+        """How often each partition was given to this member."""
 
     def start(self) -> Process:
         self._stopping = False
@@ -110,7 +117,7 @@ class GroupMember:
                 async with Consumer(runtime, self._settings()) as consumer:
                     self.consumer = consumer
                     self._next.clear()
-                    listener = _Noting(self.name, consumer, self._ledger, self._next)
+                    listener = _Noting(self.name, consumer, self._ledger, self._next, self._tenures)
                     await consumer.subscribe(self._topics, listener)
                     await self._live(runtime, consumer)
             except KafkaError as problem:
@@ -125,7 +132,10 @@ class GroupMember:
             polls_left -= 1
             try:
                 self._process(await consumer.poll(timeout_ms=POLL_MS))
-                if not self._plan.auto_commit:
+                if self._plan.commits_in_background:
+                    if runtime.entropy.below(BACKGROUND_COMMIT_OF) == 0:
+                        self._commit_in_background(consumer)
+                elif not self._plan.auto_commit:
                     await self._commit(consumer)
             except KafkaError as problem:
                 self._on_problem(problem)
@@ -141,6 +151,19 @@ class GroupMember:
         for partition, offset in asked.items():
             if self._next.get(partition) == offset:
                 self._ledger.commit(str(partition), offset)
+
+    def _commit_in_background(self, consumer: Consumer) -> None:
+        tenures = {partition: self._tenures[partition] for partition in self._next}
+
+        def done(asked: Mapping[TopicPartition, OffsetAndMetadata], problem: KafkaError | None) -> None:
+            if problem is not None:
+                self._on_problem(problem)
+                return
+            for partition, one in asked.items():
+                if partition in self._next and self._tenures[partition] == tenures[partition]:
+                    self._ledger.commit_in_background(self.name, str(partition), one.offset)
+
+        consumer.commit_async({at: OffsetAndMetadata(offset) for at, offset in self._next.items()}, done)
 
     def _process(self, records: Sequence[ConsumerRecord]) -> None:
         for record in records:
@@ -184,18 +207,25 @@ class GroupMember:
 
 class _Noting(RebalanceListener):
     def __init__(
-        self, name: str, consumer: Consumer, ledger: GroupLedger, positions: dict[TopicPartition, int]
+        self,
+        name: str,
+        consumer: Consumer,
+        ledger: GroupLedger,
+        positions: dict[TopicPartition, int],
+        tenures: Counter[TopicPartition],
     ) -> None:
         self._name = name
         self._consumer = consumer
         self._ledger = ledger
         self._positions = positions
+        self._tenures = tenures
 
     def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> Awaitable[None] | None:
         generation = self._consumer.group_identity().generation
         self._ledger.assigned(self._name, generation, map(str, sorted(self._consumer.assignment())))
         for partition in partitions:
             self._positions.pop(partition, None)
+        self._tenures.update(partitions)
         self._ledger.takes_over(self._name, map(str, partitions))
 
     def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> Awaitable[None] | None:

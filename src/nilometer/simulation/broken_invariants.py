@@ -1,0 +1,105 @@
+"""Replicas that break an invariant at their next event, as a mistake in their code would, and their judge.
+
+Nobody can plan a mistake that was not made. So a role is told to find an invariant broken. What must happen
+to its replica is the same as ever: the broker fences it at once, and goes on with the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from nilometer.broker.replicas.partition import Partition
+from nilometer.replication import FollowerRole, LeaderRole
+from nilometer.replication.invariants import InvariantBroken
+from nilometer.simulation.cluster import BrokerNode
+from nilometer.simulation.world import Process
+
+SETTLE_S = 1.0
+"""How soon the replica must be without a role."""
+
+Role = LeaderRole | FollowerRole
+OnMet = Callable[[Role], Exception]
+
+
+class PlayedBreach(InvariantBroken):
+    """An invariant that the world has a role find broken."""
+
+
+@dataclass(slots=True)
+class _Breach:
+    node: BrokerNode
+    process: Process
+    partition: Partition
+    role: Role
+    met_s: float | None = None
+
+
+class BrokenInvariants:
+    """``violations`` only grows."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._open: list[_Breach] = []
+        self._breaking_leader = _breaking_leader(self._on_met)
+        self._breaking_follower = _breaking_follower(self._on_met)
+        self.violations: list[str] = []
+
+    def break_one(self, node: BrokerNode, choice: float) -> str | None:
+        """Of the replicas of ``node``, one by a number between 0 and 1; says which, if there is any."""
+        found = [
+            (partition, role)
+            for partition in node.partitions
+            if isinstance(role := partition.replica.role, Role) and type(role) in (LeaderRole, FollowerRole)
+        ]
+        if not found or node.process is None:
+            return None
+        partition, role = found[int(choice * len(found))]
+        leads = isinstance(role, LeaderRole)
+        role.__class__ = self._breaking_leader if leads else self._breaking_follower  # type: ignore[assignment]
+        self._open.append(_Breach(node, node.process, partition, role))
+        return f"{partition} of {node.name} is to break an invariant"
+
+    def excuses(self, error: BaseException) -> bool:
+        """The broker says why it fences the replica."""
+        return isinstance(error, PlayedBreach)
+
+    def look(self) -> None:
+        now_s = self._now_s()
+        for breach in list(self._open):
+            if breach.node.process is not breach.process or breach.partition.replica.role is not breach.role:
+                self._open.remove(breach)
+            elif breach.met_s is not None and now_s > breach.met_s + SETTLE_S and not breach.process.paused:
+                self._open.remove(breach)
+                name, partition = breach.node.name, breach.partition
+                self.violations.append(f"broken invariant: {name} met one in {partition} and keeps its role")
+
+    def _on_met(self, role: Role) -> Exception:
+        for breach in self._open:
+            if breach.role is role and breach.met_s is None:
+                breach.met_s = self._now_s()
+        return PlayedBreach("an invariant that the world breaks", ())
+
+
+def _breaking_leader(on_met: OnMet) -> type[LeaderRole]:
+    class BreakingLeader(LeaderRole):
+        __slots__ = ()
+
+        def on_appended(self, *_: Any) -> Any:  # type: ignore[override]
+            raise on_met(self)
+
+        def on_follower_fetch(self, *_: Any) -> Any:  # type: ignore[override]
+            raise on_met(self)
+
+    return BreakingLeader
+
+
+def _breaking_follower(on_met: OnMet) -> type[FollowerRole]:
+    class BreakingFollower(FollowerRole):
+        __slots__ = ()
+
+        def on_fetch_answer(self, *_: Any) -> Any:  # type: ignore[override]
+            raise on_met(self)
+
+    return BreakingFollower
