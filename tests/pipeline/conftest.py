@@ -7,7 +7,7 @@ such as Apache Kafka: what fails there is a fault of the test or of the source.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,9 +17,12 @@ from nilometer.pipeline.spark_session import build_session, connector_settings
 from support.apache_kafka import SPARK_JARS, ensure_java
 from support.filled_topics import Topics
 from support.nilometer_broker import NilometerBroker
+from support.spark_streams import stream_reader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from nilometer.pipeline.spark_source import StreamReader
 
 
 @pytest.fixture(scope="session")
@@ -31,6 +34,20 @@ def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
     overrides = {"group.initial.rebalance.delay.ms": "0"}
     with NilometerBroker(tmp_path_factory.mktemp("pipeline") / "data", overrides) as running:
         yield Topics(running.bootstrap)
+
+
+@pytest.fixture
+def reader(topics: Topics) -> Iterator[Callable[..., StreamReader]]:
+    """Each call gives a stream's reader as a query has it that starts: what Spark calls, without Spark."""
+    made: list[StreamReader] = []
+
+    def make(topic: str, **more: str) -> StreamReader:
+        made.append(stream_reader({"kafka.bootstrap.servers": topics.bootstrap, "subscribe": topic, **more}))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
 
 
 @pytest.fixture(scope="session")

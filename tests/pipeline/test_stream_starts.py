@@ -6,36 +6,13 @@ import threading
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark.sql.types import (
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.pipeline.cluster_reader import ClusterReader
 from nilometer.pipeline.offsets import Position
-from nilometer.pipeline.source_options import parse_options
-from nilometer.pipeline.spark_source import StreamReader
 from support.filled_topics import Sent
 from support.spark_streams import Stream
 
 CONNECTORS = ("nilometer", "kafka")
-SCHEMA = StructType(
-    [
-        StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("offset", LongType()),
-        StructField("timestamp", TimestampType()),
-        StructField("timestampType", IntegerType()),
-    ]
-)
 
 
 def options(topics, topic, **more):
@@ -47,19 +24,6 @@ def send(topics, topic, values):
 
 
 # --- the reader as Spark calls it, without Spark
-
-
-@pytest.fixture
-def reader(topics):
-    """Each call gives the reader of another start of the query."""
-    given = {}
-
-    def make(topic, **more):
-        given.update(options(topics, topic, **more))
-        return StreamReader(given, SCHEMA)
-
-    yield make
-    ClusterReader.shared(parse_options(given, streaming=True).consumer).close()
 
 
 def planned(reader, end):
