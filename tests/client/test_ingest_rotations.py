@@ -60,7 +60,7 @@ def gzip_file(path: Path) -> None:
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - files tell nobody
             await asyncio.sleep(0.005)
 
@@ -268,8 +268,8 @@ async def test_what_cannot_be_read_is_not_read_again_until_it_changes(
     logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endless, torn = logs / "endless.log", logs / "torn.log.1.gz"
-    endless.write_bytes(b"x" * 1_500_000)
-    packed = gzip.compress(b"".join(b"%d %d\n" % (number, number**7) for number in range(50_000)))
+    endless.write_bytes(b"x" * 300_000)
+    packed = gzip.compress(b"".join(b"%d %d\n" % (number, number**7) for number in range(5_000)))
     write_lines(logs / "torn.log", ["good"])
     reads = CountingReads(monkeypatch)
     async with LogCluster(topics={"t": 1}) as cluster:
@@ -277,13 +277,13 @@ async def test_what_cannot_be_read_is_not_read_again_until_it_changes(
         async with following(ingest) as sent:
             await sent(1)
             (logs / "torn.log").unlink()
-            torn.write_bytes(packed[:-1000])
+            torn.write_bytes(packed[:-300])
             await wait_until(lambda: len(ingest.totals.problems) == 2)
             await looked_again(ingest, 30)
-            assert reads.bytes < 3 * (1_500_000 + len(packed))
+            assert reads.bytes < 3 * (300_000 + len(packed))
             torn.write_bytes(packed)
             write_lines(endless, ["", "after it"])
-            await sent(50_001)
+            await sent(5_001)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -77,7 +77,7 @@ async def following(ingest: Ingest) -> AsyncIterator[Callable[[int], Any]]:
     task = asyncio.create_task(ingest.run())
 
     async def sent(count: int) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while ingest.totals.lines < count:
                 if task.done():
                     task.result()

@@ -64,30 +64,41 @@ class FileContents:
             return run.is_intact()
         if self.verified.get(source.number) == (file.identity, file.stamp):
             return True
-        if source.birth_ns and self._files.birth_ns(file) not in (0, source.birth_ns):
+        if self.is_reborn(source, file):
             return False
         if source.read_at == file.stamp or (source.skipped and not source.known.offset):
             return True
         return self.fingerprint(file, source.known.offset) == source.known
+
+    def is_reborn(self, source: Source, file: FoundFile) -> bool:
+        return bool(source.birth_ns) and self._files.birth_ns(file) not in (0, source.birth_ns)
 
     def forget_comparisons(self, present: set[Identity]) -> None:
         self._compared = {key: known for key, known in self._compared.items() if key[0] in present}
 
     def _asking(self, file: FoundFile, ask: Callable[[OpenFile], T]) -> T | None:
         try:
-            opened = self._files.open(file)
+            opened = self._open(file)
         except FileNotFoundError:
             return None  # renamed or deleted since it was found: the next look tells
         except OSError as problem:
             self._report(file.path, problem.strerror or str(problem))
             return None
         try:
+            if opened.stamp()[0] < file.size:
+                return None  # truncated since it was found
             return ask(opened)
         except OSError as problem:
             self._report(file.path, problem.strerror or str(problem))
             return None
         finally:
             opened.close()
+
+    def _open(self, file: FoundFile) -> OpenFile:
+        for run in self._runs.values() if file.is_gone else ():
+            if run.identity == file.identity:
+                return run.opened_again()
+        return self._files.open(file)
 
 
 def _content_size(file: OpenFile, *, compressed: bool) -> int:

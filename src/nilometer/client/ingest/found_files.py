@@ -72,6 +72,10 @@ class OpenFile(Protocol):
         """Up to ``length`` bytes of the file as it lies there; fewer only at its end. Raises OSError."""
         ...
 
+    def again(self) -> OpenFile:
+        """The same file, to be closed by itself."""
+        ...
+
     def close(self) -> None: ...
 
 

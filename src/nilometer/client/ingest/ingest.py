@@ -233,10 +233,8 @@ class Ingest:
         a long time only.
         """
         now_ms = self._runtime.clock.monotonic_ms()
-        for run in list(self._tracker.runs.values()):
+        for run in self._tracker.idle(now_ms, RETIRE_MS):
             idle_ms = now_ms - run.grew_ms
-            if not run.at_end or idle_ms < RETIRE_MS:
-                continue
             if run.is_compressed and not run.is_complete:
                 self._complain(run.path, TORN)
             is_over = run.is_complete or (run.displaced and idle_ms >= LAST_LINE_MS)

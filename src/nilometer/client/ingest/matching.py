@@ -31,6 +31,7 @@ from typing import NamedTuple, Protocol
 
 from nilometer.client.ingest.found_files import FoundFile, Identity
 from nilometer.client.ingest.rotation_names import (
+    GZIP_SUFFIX,
     UNREADABLE_SUFFIXES,
     is_derived,
     is_rotation_name,
@@ -61,6 +62,10 @@ class Contents(Protocol):
         """Whether a file with the inode of ``source`` is its file still: what was read of it is there."""
         ...
 
+    def is_reborn(self, source: Source, file: FoundFile) -> bool:
+        """Whether a file with the inode of ``source`` was created after that."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstances:
@@ -72,6 +77,8 @@ class Circumstances:
     """``Matches.rotated`` of the look before: a look is no picture of one moment."""
     is_watched: Callable[[FoundFile], bool] = lambda _file: True
     """Whether the place of a file was looked at before: what lies there unknown came since."""
+    was_copy: Callable[[FoundFile], bool] = lambda _file: False
+    """Whether the look before found it to be a copy, as it is now."""
     may_be_unread: Callable[[FoundFile], bool] = lambda _file: False
     """Whether an earlier look already found that rotation can have made the file."""
     is_settled: Callable[[FoundFile], bool] = lambda _file: True
@@ -129,21 +136,23 @@ class _Matching:
         self._unclaimed: dict[Identity, FoundFile] = {}
         for file in files:
             self._unclaimed.setdefault(file.identity, file)
-        self._inodes = frozenset(self._unclaimed)
+        self._names = {source.path for source in sources if not source.skipped}
+        self._by_identity = dict(self._unclaimed)
         self._paths = {file.path: file for file in files}
         self._heads: dict[Identity, bytes | None] = {}
+        self._originals = _Originals(())
         self._out = Matches()
 
     def run(self) -> Matches:
         homeless = self._find_same()
+        self._originals = _Originals(self._out.resumed)
         if homeless and self._unclaimed:
             homeless = self._find_copies(homeless)
         self._out.missing = homeless
         rotated = self._rotated_names()
         if self._unclaimed:
-            originals = _Originals(self._out.resumed)
-            for file in _in_order_of_writing(self._unclaimed.values()):
-                self._judge(file, originals, rotated)
+            for file in _originals_first(self._unclaimed.values()):
+                self._judge(file, rotated)
         return self._out
 
     # --- cases 1 and 2
@@ -188,6 +197,7 @@ class _Matching:
                     source = max(found, key=lambda source: source.known.offset)
                     claimed.add(source.number)
                     self._out.resumed.append((source, file))
+                    self._originals.add(source, file)
                     del self._unclaimed[file.identity]
                     break
         return [source for source in homeless if source.number not in claimed]
@@ -198,10 +208,25 @@ class _Matching:
         # Truncating and compressing leave copies. Of a file that is just gone a plain copy is not expected:
         # what begins alike is more likely its successor, unless it is much that is alike.
         identity = (source.device, source.inode)
-        is_truncated = identity in self._inodes and identity != file.identity and file.path != source.path
-        if not (file.is_compressed or is_truncated) and source.known.offset < TELLING_BYTES:
+        there = self._by_identity.get(identity)
+        was_truncated = source.truncated or (
+            there is not None and there is not file and not self._contents.is_reborn(source, there)
+        )
+        is_expected = file.is_compressed or (was_truncated and file.path != source.path)
+        if not is_expected and source.known.offset < TELLING_BYTES:
             return False
-        return self._contents.fingerprint(file, source.known.offset) == source.known
+        if self._contents.fingerprint(file, source.known.offset) != source.known:
+            return False
+        return source.known.offset >= TELLING_BYTES or not self._is_copy_of_more(file, source)
+
+    def _is_copy_of_more(self, file: FoundFile, source: Source) -> bool:
+        """Whether the file holds more, and is a copy of one that is still there."""
+        return len(self._head(file) or b"") > source.known.offset and any(
+            known is not None
+            and known.known.offset > source.known.offset
+            and self._contents.is_beginning(file, original)
+            for known, original in self._originals.related_to(file.path)
+        )
 
     # --- cases 3 to 5
 
@@ -215,14 +240,13 @@ class _Matching:
             and not source.skipped
             and (source.known.offset or source.read_at == file.stamp)
         }
-        names = {source.path for source in self._sources if not source.skipped}
-        self._out.rotated = (names | set(self._circumstances.named)) - standing
+        self._out.rotated = (self._names | set(self._circumstances.named)) - standing
         return self._out.rotated | self._circumstances.rotated_before
 
-    def _judge(self, file: FoundFile, originals: _Originals, rotated: AbstractSet[str]) -> None:
+    def _judge(self, file: FoundFile, rotated: AbstractSet[str]) -> None:
         name: str | None = file.path
         if not file.asked_for:
-            if not self._is_beside(file, originals, rotated):
+            if not self._is_beside(file):
                 return
             name = self._rotated_from(file, rotated)
         head = self._head(file)
@@ -231,7 +255,7 @@ class _Matching:
             if not is_text(file, head) and file.path not in self._circumstances.named:
                 self._out.not_text.append(file)
                 return
-            original, is_copy = self._original_of(file, head, originals)
+            original, is_copy = self._original_of(file, head)
         if name is not None and (is_copy is None or is_copy):
             self._out.may_be_unread.add(file.identity)
         if head is None or is_copy is None:
@@ -242,14 +266,14 @@ class _Matching:
             self._out.skipped.append(file)
         else:
             self._out.new.append(NewFile(file, name, head))
-            originals.add(None, file)
+            self._originals.add(None, file)
 
-    def _is_beside(self, file: FoundFile, originals: _Originals, rotated: AbstractSet[str]) -> bool:
+    def _is_beside(self, file: FoundFile) -> bool:
         """Whether rotation gives such names to one of the files that are asked for."""
         return any(
             is_derived(file.path, name)
             for name in possible_originals(file.path)
-            if name in rotated or name in self._circumstances.named or originals.has(name)
+            if name in self._names or name in self._circumstances.named or name in self._paths
         )
 
     def _rotated_from(self, file: FoundFile, rotated: AbstractSet[str]) -> str | None:
@@ -263,18 +287,19 @@ class _Matching:
             return max(made_of, key=len)
         return file.path if self._circumstances.may_be_unread(file) else None
 
-    def _original_of(
-        self, file: FoundFile, head: bytes, originals: _Originals
-    ) -> tuple[FoundFile | None, bool | None]:
+    def _original_of(self, file: FoundFile, head: bytes) -> tuple[FoundFile | None, bool | None]:
         """The file that ``file`` is a copy of, if it is one; None where that cannot be told yet."""
-        is_short = len(head) < TELLING_BYTES
-        if is_short and head and self._circumstances.is_settled(file):
+        if file.is_gone and self._circumstances.was_copy(file):
+            return file, True  # its lines are those of the original, wherever that is
+        is_being_compressed = file.is_compressed and file.path.removesuffix(GZIP_SUFFIX) in self._paths
+        is_settled = not is_being_compressed and self._circumstances.is_settled(file)
+        if head and len(head) < TELLING_BYTES and is_settled:
             return None, False
-        for source, original in originals.related_to(file.path):
-            if is_short and head and source is None and not file.is_compressed:
-                continue  # two short files that were found together and are alike are two files
+        for source, original in self._originals.related_to(file.path):
             original_head = self._head(original)
-            if original_head is None or not original_head.startswith(head):
+            if original_head is None:
+                return original, None
+            if not original_head.startswith(head):
                 continue
             is_copy = self._contents.is_beginning(file, original)
             if is_copy is None or is_copy:
@@ -299,6 +324,7 @@ class _Originals:
 
     def __init__(self, resumed: Iterable[tuple[Source, FoundFile]]) -> None:
         self._by_name: defaultdict[str, list[tuple[Source | None, FoundFile]]] = defaultdict(list)
+        self._gone: list[tuple[Source | None, FoundFile]] = []
         for source, file in resumed:
             self.add(source, file)
 
@@ -307,12 +333,18 @@ class _Originals:
             names = {file.path, source.path} if source is not None else {file.path}
             for name in names:
                 self._by_name[name].append((source, file))
-
-    def has(self, name: str) -> bool:
-        return name in self._by_name
+            if file.is_gone:
+                self._gone.append((source, file))
 
     def related_to(self, path: str) -> list[tuple[Source | None, FoundFile]]:
-        return [found for name in possible_originals(path) for found in self._by_name.get(name, ())]
+        named = [found for name in possible_originals(path) for found in self._by_name.get(name, ())]
+        # What was the last name of a deleted file says less: its copy may have been renamed since.
+        return named + [(source, file) for source, file in self._gone if is_rotation_name(path, file.path)]
+
+
+def _originals_first(files: Iterable[FoundFile]) -> list[FoundFile]:
+    """Rotation and copying make names longer."""
+    return sorted(files, key=lambda file: (file.is_compressed, len(file.path), file.path))
 
 
 def _in_order_of_writing(files: Iterable[FoundFile]) -> list[FoundFile]:

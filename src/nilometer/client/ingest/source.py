@@ -68,6 +68,8 @@ class Source:
     """When the file was created; 0 where the system does not tell."""
     skipped: bool = False
     """Known only so that it is never read: a rotated file from before ingest knew the place."""
+    truncated: bool = False
+    """Its file was truncated: where what was read of it is now, a short copy of it is expected."""
     gone_ms: int | None = None
     """Since when (wall clock) its file was seen to be nowhere; None while it is there."""
 
@@ -93,12 +95,19 @@ class Source:
 
     def found_as(self, device: int, inode: int, birth_ns: int = 0) -> Source:
         return replace(
-            self, device=device, inode=inode, birth_ns=birth_ns, read_at=None, finished=False, gone_ms=None
+            self,
+            device=device,
+            inode=inode,
+            birth_ns=birth_ns,
+            read_at=None,
+            finished=False,
+            truncated=False,
+            gone_ms=None,
         )
 
-    def as_nowhere(self) -> Source:
+    def as_nowhere(self, *, truncated: bool) -> Source:
         """Its inode is another file's by now: only a copy of its content is its file again."""
-        return replace(self, device=NOWHERE, inode=NOWHERE, read_at=None)
+        return replace(self, device=NOWHERE, inode=NOWHERE, read_at=None, truncated=truncated)
 
     def as_gone(self, since_ms: int | None) -> Source:
         return replace(self, gone_ms=since_ms)

@@ -16,11 +16,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from nilometer.client.ingest.birth_time import birth_ns
-from nilometer.client.ingest.found_files import FoundFile, Identity, Look, Stamp
+from nilometer.client.ingest.found_files import FoundFile, Identity, Look, OpenFile, Stamp
+from nilometer.client.ingest.held_files import HeldFiles
 from nilometer.client.ingest.rotation_names import GZIP_SUFFIX, family, possible_originals
 
-HELD_MAX = 256
-"""Files held open that are not read yet."""
 LISTINGS_MAX = 5
 """How often a folder that changes meanwhile is listed before the look is taken as it is."""
 REMEMBERED_NAMES = 1 << 16
@@ -62,18 +61,14 @@ class OpenedFile:
 
 
 class OsFiles:
-    """Implements ``Files``. Invariant: every file in ``_held`` is open; each was found by a look."""
+    """Implements ``Files``."""
 
     def __init__(self, paths: Iterable[str], *, follow: bool) -> None:
         self._paths = [os.path.abspath(path) for path in paths]
         self._follow = follow
         self._looks = 0
         self._files: tuple[FoundFile, ...] = ()
-        self._last: dict[Identity, Stamp] = {}
-        self._held: dict[Identity, tuple[OpenedFile, FoundFile, int]] = {}
-        """With the file as it was found last, and the number of the look that found it first."""
-
-    # --- looking
+        self._held = HeldFiles(OpenedFile.open)
 
     def look(self, known: AbstractSet[Identity]) -> Look:
         self._looks += 1
@@ -83,53 +78,23 @@ class OsFiles:
             look = replace(look, files=self._files)  # the same object: quickly compared
         self._files = look.files
         if self._follow:
-            self._hold_changed(look)
+            self._held.on_look(look)
         return look
 
-    def _hold_changed(self, look: Look) -> None:
-        """A file may be deleted before it is read: what changed is held open."""
-        stamps = {(file[1], file[2]): (file[3], file[4]) for file in look.files}
-        if stamps == self._last and not self._held:
-            return
-        for file in look.files:
-            identity = file.identity
-            held = self._held.get(identity)
-            if held is not None:
-                self._held[identity] = (held[0], file, held[2])
-            elif self._last.get(identity) != file.stamp and len(self._held) < HELD_MAX:
-                try:
-                    self._held[identity] = (OpenedFile.open(file), file, look.number)
-                except OSError:
-                    continue  # gone already, or not to be read: reading it says so
-        self._last = stamps
-
     def unnamed(self, look: Look) -> list[FoundFile]:
-        named = {file.identity for file in look.files}
-        return [
-            file._replace(is_gone=True)
-            for identity, (_, file, number) in list(self._held.items())
-            if identity not in named and number <= look.number
-        ]
+        return self._held.unnamed(look)
 
-    # --- single files
-
-    def open(self, file: FoundFile) -> OpenedFile:
-        held = self._held.get(file.identity)
-        return held[0].again() if held is not None else OpenedFile.open(file)
+    def open(self, file: FoundFile) -> OpenFile:
+        return self._held.open(file)
 
     def birth_ns(self, file: FoundFile) -> int:
         return birth_ns(file.path, file.inode)
 
     def release(self, look: Look, keep: AbstractSet[Identity]) -> None:
-        for identity, (opened, _, number) in list(self._held.items()):
-            if number <= look.number and identity not in keep:
-                del self._held[identity]
-                opened.close()
+        self._held.release(look, keep)
 
     def close(self) -> None:
-        for opened, _, _ in self._held.values():
-            opened.close()
-        self._held.clear()
+        self._held.close()
 
 
 class _Looking:

@@ -98,9 +98,14 @@ class SourceRun:
         """Whether the file changed since it was read to its end. Raises OSError."""
         return self._opened.stamp() != self.read_at
 
-    def stamp(self) -> Stamp:
-        """Raises OSError."""
-        return self._opened.stamp()
+    def as_file(self) -> FoundFile:
+        """As it is found when no look finds it: it is still open. Raises OSError."""
+        size, modified_ns = self._opened.stamp()
+        return FoundFile(self.path, *self.identity, size, modified_ns, is_gone=True)
+
+    def opened_again(self) -> OpenFile:
+        """The same file, to be closed by the caller."""
+        return self._opened.again()
 
     def as_read(self) -> Source:
         """The source as far as its lines were given out; only between two pieces."""

@@ -100,6 +100,7 @@ def _entry(source: Source) -> dict[str, Any]:
         "read_at": source.read_at,
         "birth_ns": source.birth_ns,
         "skipped": source.skipped,
+        "truncated": source.truncated,
         "gone_ms": source.gone_ms,
     }
 
@@ -154,6 +155,7 @@ def _source(entry: dict[str, Any]) -> Source:
         read_at=(int(read_at[0]), int(read_at[1])) if read_at else None,
         birth_ns=int(entry.get("birth_ns", 0)),
         skipped=bool(entry.get("skipped", False)),
+        truncated=bool(entry.get("truncated", False)),
         gone_ms=int(gone_ms) if gone_ms is not None else None,
     )
 

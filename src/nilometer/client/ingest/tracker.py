@@ -71,6 +71,7 @@ class Tracker:
         self._stopped: dict[int, Stamp] = {}
         """Files with a line that no record can hold, as they were then: read again when they change."""
         self._not_text: dict[Identity, FoundFile] = {}
+        self._copies: dict[Identity, Stamp] = {}
         self._copies_since: dict[Identity, int] = {}
         self._rotated: frozenset[str] = frozenset()
 
@@ -81,13 +82,15 @@ class Tracker:
         for path, problem in look.problems:
             self._report(path, problem)
         self.settle()
-        files = [file for file in [*look.files, *self._files.unnamed(look)] if not self._is_not_text(file)]
+        files = [file for file in [*look.files, *self._unnamed(look)] if not self._is_not_text(file)]
         sources = [source for _, source in sorted(self.live.items())]
         matches = match(sources, files, self._contents, self._circumstances(look, now_ms))
         for source in matches.replaced:
             self._forget(source.number)
         for source, file in matches.resumed:
             self._on_resumed(source, file)
+        copies = [file for file, _ in matches.copies]
+        self._take_from_others([*(new.file for new in matches.new), *matches.skipped, *copies])
         for new in matches.new:
             self._on_new(new)
         for file in matches.skipped:
@@ -106,6 +109,15 @@ class Tracker:
         self._let_go(matches, look)
         return to_save
 
+    def _unnamed(self, look: Look) -> list[FoundFile]:
+        """Files that are open, and have no name any more."""
+        named = {file.identity for file in look.files}
+        files = {file.identity: file for file in self._files.unnamed(look)}
+        for run in self.runs.values():
+            if run.identity not in named and run.is_intact():
+                files[run.identity] = run.as_file()
+        return list(files.values())
+
     def _circumstances(self, look: Look, now_ms: int) -> Circumstances:
         def is_settled(file: FoundFile) -> bool:
             if not self._follow:
@@ -117,6 +129,7 @@ class Tracker:
             named=look.named,
             rotated_before=self._rotated,
             is_watched=lambda file: is_watched(file.path, self._state.watched),
+            was_copy=lambda file: self._copies.get(file.identity) == file.stamp,
             may_be_unread=lambda file: file.identity in self._state.may_be_unread,
             is_settled=is_settled,
         )
@@ -156,7 +169,6 @@ class Tracker:
 
     def _on_new(self, new: NewFile) -> None:
         file = new.file
-        self._take_from_others(file.identity)
         added = self._state.add(new.name, file.device, file.inode, self._files.birth_ns(file))
         source = replace(added.previewed(new.head), read_at=file.stamp if not file.size else None)
         self._state.sources[source.number] = self.live[source.number] = source
@@ -165,7 +177,6 @@ class Tracker:
             self._waiting[source.number] = file
 
     def _on_skipped(self, file: FoundFile) -> None:
-        self._take_from_others(file.identity)
         fingerprint = None if file.is_compressed else self._contents.fingerprint(file, file.size)
         added = self._state.add(file.path, file.device, file.inode, self._files.birth_ns(file))
         source = replace(added, skipped=True, finished=True, read_at=file.stamp)
@@ -179,23 +190,26 @@ class Tracker:
         )
         self._state.sources[source.number] = self.live[source.number] = source
 
-    def _take_from_others(self, identity: Identity) -> None:
-        """A file has one source: one that had this inode before has no file now."""
-        for number, source in list(self.live.items()):
-            if (source.device, source.inode) == identity:
+    def _take_from_others(self, files: Sequence[FoundFile]) -> None:
+        """A file has one source: one that had its inode before has no file now."""
+        taken = {file.identity: file for file in files}
+        for number, source in list(self.live.items()) if taken else ():
+            file = taken.get((source.device, source.inode))
+            if file is not None:
+                truncated = not self._contents.is_reborn(source, file)
                 self._close(number)
-                self._set(number, Source.as_nowhere)
+                self._set(number, lambda one, truncated=truncated: one.as_nowhere(truncated=truncated))
 
     def _on_missing(self, matches: Matches, look: Look, wall_ms: int) -> None:
         gone: list[Source] = []
         for source in matches.missing:
-            run = self.runs.get(source.number)
-            if run is not None and run.is_intact():
-                run.displaced = run.deleted = True
-            elif is_asked_for(source.path, self._paths):
+            if is_asked_for(source.path, self._paths):
                 self._report_unread(source)
                 self._close(source.number)
-                gone.append(self.live[source.number])
+                if source.known.offset or self._state.there.get(source.number):
+                    gone.append(self.live[source.number])
+                else:
+                    self._forget(source.number)  # there is nothing to know it again by
         kept, forgotten = decide_missing(gone, look, wall_ms)
         for source in kept:
             self.live[source.number] = source
@@ -215,6 +229,7 @@ class Tracker:
 
     def _on_copies(self, matches: Matches, now_ms: int) -> None:
         copies = {file.identity: file for file, _ in matches.copies}
+        self._copies = {identity: file.stamp for identity, file in copies.items()}
         self._copies_since = {identity: self._copies_since.get(identity, now_ms) for identity in copies}
         self.skipped = {path: why for path, why in self.skipped.items() if not why.startswith(_COPY)}
         self.skipped |= {file.path: f"{_COPY} {original}" for file, original in matches.copies}
@@ -241,17 +256,26 @@ class Tracker:
                 break
             del self._waiting[number]
             self._open(number, file, now_ms)
-        found: list[SourceRun] = []
-        for number, run in list(self.runs.items()):
-            try:
-                if run.read_at is not None and now_ms - run.grew_ms < HOT_MS and run.has_grown():
-                    run.read_at = None
-            except OSError as problem:
-                self.on_unreadable(number, problem, now_ms)
-                continue
-            if run.read_at is None and not run.is_stalled:
-                found.append(run)
-        return found
+        for run in list(self.runs.values()):
+            # No look finds out that a deleted file grew.
+            if run.at_end and (run.deleted or now_ms - run.grew_ms < HOT_MS):
+                self._check_growth(run, now_ms)
+        return [run for run in self.runs.values() if not run.at_end and not run.is_stalled]
+
+    def idle(self, now_ms: int, idle_ms: int) -> list[SourceRun]:
+        """The open files that were read to their end and have not grown for so long."""
+        found = [run for run in self.runs.values() if run.at_end and now_ms - run.grew_ms >= idle_ms]
+        for run in found:
+            if run.displaced:  # it may be closed, and then nobody looks at it any more
+                self._check_growth(run, now_ms)
+        return [run for run in found if run.at_end and run.source.number in self.runs]
+
+    def _check_growth(self, run: SourceRun, now_ms: int) -> None:
+        try:
+            if run.has_grown():
+                run.read_at = None
+        except OSError as problem:
+            self.on_unreadable(run.source.number, problem, now_ms)
 
     def _open(self, number: int, file: FoundFile, now_ms: int) -> None:
         try:
@@ -275,10 +299,9 @@ class Tracker:
         """Reading failed."""
         run = self.runs[number]
         try:
-            stamp = run.stamp()
+            file = run.as_file()
         except OSError:
-            stamp = (run.size, 0)
-        file = FoundFile(run.path, *run.identity, *stamp)
+            file = FoundFile(run.path, *run.identity, run.size)
         self._close(number)
         self._retry_later(number, file, problem, now_ms)
 
