@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import random
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nilometer.client.ingest.matching import TELLING_BYTES
+from support import ingest_story
 from support.ingest_story import Step, Story
 
 OFTEN = ("write", "look", "take", "read", "turn")
@@ -18,7 +21,8 @@ NAMES = (
     *("delete", "unmount", "mount", "broker", "checkpoint", "sleep", "kill", "start", "start", "run_once"),
 )
 steps = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 60)), max_size=60)
-STORIES = 400
+STORIES = 300
+SEEDS = 800
 QUIET = (HealthCheck.too_slow, HealthCheck.data_too_large)
 
 
@@ -26,7 +30,7 @@ def check(story: list[Step], named: bool, banner: bool) -> None:
     told = Story(named=named, banner=banner)
     told.play(story)
     lost, repeated = told.verdict()
-    replay = json.dumps([named, banner, story], separators=(",", ":"))
+    replay = json.dumps([named, banner, ingest_story.LINE_BYTES, story], separators=(",", ":"))
     assert (lost, repeated) == ([], []), (
         f"lost {lost[:5]}, repeated {repeated[:5]}; replay: "
         f"INGEST_STORY='{replay}' pytest tests/client/test_ingest_model.py -k replay"
@@ -39,16 +43,31 @@ def test_each_line_once_in_every_story(story: list[Step], named: bool, banner: b
     check(story, named, banner)
 
 
+@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS // 4))
+def test_each_line_once_in_long_stories(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longer ones than Hypothesis likes to make, of files of which each line tells whose it is."""
+    monkeypatch.setattr(ingest_story, "LINE_BYTES", TELLING_BYTES)
+    for seed in range(first, first + SEEDS // 4):
+        chance = random.Random(seed)
+        story = [(chance.choice(NAMES), chance.randrange(61)) for _ in range(chance.choice((10, 20, 40, 80)))]
+        check(story, named=chance.random() < 0.5, banner=False)
+
+
 @pytest.mark.soak
-@given(steps, st.booleans(), st.booleans())
+@given(
+    st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 60)), min_size=10, max_size=80), st.booleans()
+)
 @settings(max_examples=STORIES * 100, deadline=None, suppress_health_check=QUIET)
-def test_each_line_once_in_very_many_stories(story: list[Step], named: bool, banner: bool) -> None:
-    check(story, named, banner)
+def test_each_line_once_in_very_many_stories(story: list[Step], named: bool) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ingest_story, "LINE_BYTES", TELLING_BYTES)
+        check(story, named, banner=False)
 
 
-def test_replay() -> None:
+def test_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     """The story that the environment names, as a failure prints it."""
     told = os.environ.get("INGEST_STORY")
     if told is not None:
-        named, banner, story = json.loads(told)
+        named, banner, line_bytes, story = json.loads(told)
+        monkeypatch.setattr(ingest_story, "LINE_BYTES", line_bytes)
         check([(name, argument) for name, argument in story], named, banner)

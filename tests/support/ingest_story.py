@@ -2,8 +2,8 @@
 
 The file system and the topic are models, in memory; what looks at the files, tells them apart, reads them and
 keeps the state is ingest's own. Each line written has to be in the topic once at the end. Excused are only
-lines of a file that was deleted before ingest can have had it open, or while only a process that was killed
-had it open: such a line may be missing, but not be there twice.
+lines of a file that was deleted before a look found them, or while only a process that was killed had it
+open: such a line may be missing, but not be there twice.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ class Process:
         self.now_ms = 0
         self.newest: Look | None = None
         self.follow = follow
+        self.looked_ns = 0
+        self._disk = disk
         self._taken: Look | None = None
         state = decode_state(saved, "model") if saved else IngestState("model", "c", "t", "i")
         self.state = state
@@ -75,6 +77,7 @@ class Process:
 
     def look(self) -> None:
         self.newest = self.files.look(self.tracker.known)
+        self.looked_ns = self._disk.now_ns
 
     def take(self) -> None:
         look = self.newest
@@ -160,6 +163,7 @@ class Story:
         self._lines = 0
         self._halves: dict[Inode, bytes] = {}
         """By file, the rest of a line that was not written to its end."""
+        self._copied: set[Inode] = set()
         self._truncated: set[Inode] = set()
         self._copying: tuple[Inode, str] | None = None
         self._packing: str | None = None
@@ -192,7 +196,9 @@ class Story:
         plain = [path for path in sorted(self.disk.names) if path != LOG and not path.endswith(".gz")]
         copied = self._copying[1] if self._copying else None
         if self.disk.mounted and plain and plain[0] not in (copied, self._packing):
-            self._write(self.disk.names[plain[0]], 1 + argument % 2)
+            inode = self.disk.names[plain[0]]
+            if inode not in self._copied:  # nobody writes to a copy
+                self._write(inode, 1 + argument % 2)
 
     def _write(self, inode: Inode, count: int) -> None:
         self._complete(inode)
@@ -251,6 +257,7 @@ class Story:
             self._complete(original)
             self._shift()
             copy = self.disk.create(f"{LOG}.1")
+            self._copied.add(copy)
             self._copying = (original, f"{LOG}.1")
             if argument % 3 and len(original.content) >= 1024:
                 self.disk.append(copy, bytes(original.content[: 1024 + argument]))
@@ -306,17 +313,19 @@ class Story:
         lines = Counter((gzip.decompress(content) if path.endswith(".gz") else content).splitlines())
         # Of the line that many files have, nobody knows whose is in the topic.
         lines -= Counter({line: 1 for line in self._in_topic() if line != self._banner[:-1]})
-        if self.process is not None and self.disk.holds(inode):
+        if self.process is not None and inode.opened and inode.modified_ns <= self.process.looked_ns:
             self._at_risk += lines
         else:
             self.excused += lines
 
     # --- the machine
 
-    def _on_unmount(self, argument: int) -> None:
-        self.disk.mounted = False
+    def _on_unmount(self, _argument: int) -> None:
+        """Not while a copy is being made: what is left of that would be taken for a file."""
+        if self._is_quiet():
+            self.disk.mounted = False
 
-    def _on_mount(self, argument: int) -> None:
+    def _on_mount(self, _argument: int) -> None:
         if not self.disk.mounted:
             self.disk.mounted = True
 

@@ -79,10 +79,6 @@ class ModelDisk:
     def rename(self, path: str, target: str) -> None:
         self.names[target] = self.names.pop(path)
 
-    def holds(self, inode: Inode) -> bool:
-        """Whether somebody has it open."""
-        return inode.opened > 0
-
 
 class ModelFiles:
     """Implements ``Files`` for one run of ingest."""

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from nilometer.client.ingest.content_reader import fingerprint_of, read_up_to, reader_of
 from nilometer.client.ingest.found_files import Files, FoundFile, Identity, OpenFile, Stamp
+from nilometer.client.ingest.rotation_names import GZIP_SUFFIX
 from nilometer.client.ingest.source import HEAD_BYTES, Fingerprint, Source
 from nilometer.client.ingest.source_run import SourceRun
 
@@ -66,6 +67,8 @@ class FileContents:
             return True
         if self.is_reborn(source, file):
             return False
+        if not source.known.offset and file.is_compressed != source.path.endswith(GZIP_SUFFIX):
+            return False  # an inode that is used again: compressing makes another one
         if source.read_at == file.stamp or (source.skipped and not source.known.offset):
             return True
         return self.fingerprint(file, source.known.offset) == source.known

@@ -77,8 +77,8 @@ class Circumstances:
     """``Matches.rotated`` of the look before: a look is no picture of one moment."""
     is_watched: Callable[[FoundFile], bool] = lambda _file: True
     """Whether the place of a file was looked at before: what lies there unknown came since."""
-    was_copy: Callable[[FoundFile], bool] = lambda _file: False
-    """Whether the look before found it to be a copy, as it is now."""
+    is_left_behind: Callable[[FoundFile], bool] = lambda _file: False
+    """Whether the look before found it to be a copy, and its folder is away with the original."""
     may_be_unread: Callable[[FoundFile], bool] = lambda _file: False
     """Whether an earlier look already found that rotation can have made the file."""
     is_settled: Callable[[FoundFile], bool] = lambda _file: True
@@ -212,19 +212,23 @@ class _Matching:
         was_truncated = source.truncated or (
             there is not None and there is not file and not self._contents.is_reborn(source, there)
         )
-        is_expected = file.is_compressed or (was_truncated and file.path != source.path)
+        is_expected = (file.is_compressed and not self._is_being_compressed(file)) or (
+            was_truncated and file.path != source.path
+        )
         if not is_expected and source.known.offset < TELLING_BYTES:
             return False
         if self._contents.fingerprint(file, source.known.offset) != source.known:
             return False
         return source.known.offset >= TELLING_BYTES or not self._is_copy_of_more(file, source)
 
+    def _is_being_compressed(self, file: FoundFile) -> bool:
+        """Whether the file that it is named after is there, or was until now."""
+        return file.is_compressed and file.path.removesuffix(GZIP_SUFFIX) in self._paths
+
     def _is_copy_of_more(self, file: FoundFile, source: Source) -> bool:
         """Whether the file holds more, and is a copy of one that is still there."""
         return len(self._head(file) or b"") > source.known.offset and any(
-            known is not None
-            and known.known.offset > source.known.offset
-            and self._contents.is_beginning(file, original)
+            known is not None and self._contents.is_beginning(file, original)
             for known, original in self._originals.related_to(file.path)
         )
 
@@ -240,7 +244,8 @@ class _Matching:
             and not source.skipped
             and (source.known.offset or source.read_at == file.stamp)
         }
-        self._out.rotated = (self._names | set(self._circumstances.named)) - standing
+        found = {file.path for file in self._unclaimed.values() if file.asked_for}
+        self._out.rotated = (self._names | found | set(self._circumstances.named)) - standing
         return self._out.rotated | self._circumstances.rotated_before
 
     def _judge(self, file: FoundFile, rotated: AbstractSet[str]) -> None:
@@ -258,6 +263,7 @@ class _Matching:
             original, is_copy = self._original_of(file, head)
         if name is not None and (is_copy is None or is_copy):
             self._out.may_be_unread.add(file.identity)
+            self._out.rotated.add(name)  # so that a compressed copy of it is not skipped
         if head is None or is_copy is None:
             self._out.undecided.append(file)
         elif original is not None and is_copy:
@@ -289,10 +295,9 @@ class _Matching:
 
     def _original_of(self, file: FoundFile, head: bytes) -> tuple[FoundFile | None, bool | None]:
         """The file that ``file`` is a copy of, if it is one; None where that cannot be told yet."""
-        if file.is_gone and self._circumstances.was_copy(file):
+        if file.is_gone and self._circumstances.is_left_behind(file):
             return file, True  # its lines are those of the original, wherever that is
-        is_being_compressed = file.is_compressed and file.path.removesuffix(GZIP_SUFFIX) in self._paths
-        is_settled = not is_being_compressed and self._circumstances.is_settled(file)
+        is_settled = not self._is_being_compressed(file) and self._circumstances.is_settled(file)
         if head and len(head) < TELLING_BYTES and is_settled:
             return None, False
         for source, original in self._originals.related_to(file.path):

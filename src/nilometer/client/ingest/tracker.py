@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from gzip import BadGzipFile
 
 from nilometer.client.ingest.contents import FileContents
-from nilometer.client.ingest.found_files import Files, FoundFile, Identity, Look, Stamp
+from nilometer.client.ingest.found_files import Files, FoundFile, Identity, Look
 from nilometer.client.ingest.line_splitter import LineTooLong
 from nilometer.client.ingest.matching import TELLING_BYTES, Circumstances, Matches, NewFile, match
 from nilometer.client.ingest.missing_sources import decide_missing
@@ -71,9 +71,9 @@ class Tracker:
         self._stopped: dict[int, Stamp] = {}
         """Files with a line that no record can hold, as they were then: read again when they change."""
         self._not_text: dict[Identity, FoundFile] = {}
-        self._copies: dict[Identity, Stamp] = {}
         self._copies_since: dict[Identity, int] = {}
-        self._rotated: frozenset[str] = frozenset()
+        names = {source.path for source in state.sources.values()} if state.may_be_unread else ()
+        self._rotated: frozenset[str] = frozenset(names)
 
     # --- looks
 
@@ -125,11 +125,14 @@ class Tracker:
             since = self._copies_since.get(file.identity)
             return since is not None and now_ms - since >= SETTLE_MS
 
+        folders = {posixpath.dirname(file.path) for file in look.files}
         return Circumstances(
             named=look.named,
             rotated_before=self._rotated,
             is_watched=lambda file: is_watched(file.path, self._state.watched),
-            was_copy=lambda file: self._copies.get(file.identity) == file.stamp,
+            is_left_behind=lambda file: (
+                file.identity in self._copies_since and posixpath.dirname(file.path) not in folders
+            ),
             may_be_unread=lambda file: file.identity in self._state.may_be_unread,
             is_settled=is_settled,
         )
@@ -229,8 +232,11 @@ class Tracker:
 
     def _on_copies(self, matches: Matches, now_ms: int) -> None:
         copies = {file.identity: file for file, _ in matches.copies}
-        self._copies = {identity: file.stamp for identity, file in copies.items()}
-        self._copies_since = {identity: self._copies_since.get(identity, now_ms) for identity in copies}
+        undecided = {file.identity for file in matches.undecided}
+        self._copies_since = {
+            **{identity: since for identity, since in self._copies_since.items() if identity in undecided},
+            **{identity: self._copies_since.get(identity, now_ms) for identity in copies},
+        }
         self.skipped = {path: why for path, why in self.skipped.items() if not why.startswith(_COPY)}
         self.skipped |= {file.path: f"{_COPY} {original}" for file, original in matches.copies}
         self.wants_look = bool(matches.undecided) or any(
