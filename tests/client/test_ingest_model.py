@@ -20,7 +20,7 @@ NAMES = (
     *("write_old", "half", "rename", "rename", "create", "copy", "copied", "truncate", "pack", "packed"),
     *("delete", "unmount", "mount", "broker", "checkpoint", "sleep", "kill", "start", "start", "run_once"),
 )
-steps = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 60)), max_size=60)
+steps = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 60)), max_size=80)
 STORIES = 300
 SEEDS = 800
 QUIET = (HealthCheck.too_slow, HealthCheck.data_too_large)

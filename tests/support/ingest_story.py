@@ -12,6 +12,7 @@ import gzip
 from collections import Counter
 
 from nilometer.client.ingest.found_files import Look
+from nilometer.client.ingest.line_splitter import whole_lines
 from nilometer.client.ingest.read_back import checksum
 from nilometer.client.ingest.source import HEAD_BYTES
 from nilometer.client.ingest.source_run import SourceRun
@@ -70,7 +71,8 @@ class Process:
             number = self.state.number_of(tag)
             source = self.state.sources.get(number) if number is not None else None
             if source is not None and line > source.lines:
-                self.state.there.setdefault(source.number, {})[line] = checksum(value)
+                lines = self.state.there.setdefault(source.number, {})
+                lines.setdefault(line, set()).add(checksum(value))
 
     def save(self) -> None:
         self.saved = encode_state(self.state)
@@ -107,13 +109,13 @@ class Process:
             if not run.source.known.offset:
                 self.tracker.preview(run, piece.data[:HEAD_BYTES])
                 self.save()
-            lines = run.splitter.feed(piece.data)
+            lines = whole_lines(run.splitter.feed(piece.data))
             run.mark.feed(piece.data)
             run.grew_ms = self.now_ms
             for line in lines:
                 run.lines += 1
-                there = self.state.there.get(run.source.number, {}).get(run.lines)
-                if there != checksum(line):
+                there = self.state.there.get(run.source.number, {}).get(run.lines, ())
+                if checksum(line) not in there:
                     self.topic.sent.append((run.headers[1][1], run.lines, line))
 
     def retire(self) -> None:
@@ -130,7 +132,7 @@ class Process:
         for number, lines in list(self.state.there.items()):
             source = self.state.sources.get(number)
             counted = source.lines if source is not None else max(lines)
-            self.state.there[number] = {line: crc for line, crc in lines.items() if line > counted}
+            self.state.there[number] = {line: crcs for line, crcs in lines.items() if line > counted}
         self.save()
 
     def read_everything(self) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from gzip import BadGzipFile
 
 from nilometer.client.ingest.contents import FileContents
-from nilometer.client.ingest.found_files import Files, FoundFile, Identity, Look
+from nilometer.client.ingest.found_files import Files, FoundFile, Identity, Look, Stamp
 from nilometer.client.ingest.line_splitter import LineTooLong
 from nilometer.client.ingest.matching import TELLING_BYTES, Circumstances, Matches, NewFile, match
 from nilometer.client.ingest.missing_sources import decide_missing
