@@ -306,3 +306,28 @@ async def test_rotated_files_that_are_deleted_are_forgotten(
         state = load_state(SystemDisk(), str(tmp_path / "state" / "ingest.json"))
         assert state is not None
         assert len(state.sources) <= 5 + 3
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_look_costs_one_listing_and_waits_for_no_reader(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [logs / f"app-{number:03}.log" for number in range(300)]
+    for path in paths:
+        write_lines(path, [f"line of {path.name}"])
+    listings: list[str] = []
+    scandir = os.scandir
+
+    def counted(path: str):
+        listings.append(path)
+        return scandir(path)
+
+    async with LogCluster(topics={"t": 1}) as cluster:
+        ingest = ingest_of(cluster, tmp_path, *paths, follow=True)
+        async with following(ingest) as sent:
+            await sent(300)
+            monkeypatch.setattr(os, "scandir", counted)
+            before = ingest.totals.looks
+            await looked_again(ingest, 3)
+            assert set(listings) == {str(logs)}
+            assert len(listings) <= ingest.totals.looks - before + 1

@@ -196,6 +196,7 @@ def _report(totals: IngestTotals, options: IngestOptions, told: _ProblemsTold, a
                 "lines_there": totals.lines_there,
                 "oversized": {"action": options.oversized.value, "files": totals.oversized},
                 "files": [{"path": path, "lines": lines} for path, lines in sorted(totals.files.items())],
+                "skipped": [{"path": path, "why": why} for path, why in sorted(totals.skipped.items())],
                 "problems": totals.problems,
             }
         )
@@ -208,6 +209,8 @@ def _report(totals: IngestTotals, options: IngestOptions, told: _ProblemsTold, a
         click.echo(
             f"Warning: {path}: {lines} too long for a record: {OVERSIZED_DONE[options.oversized]}", err=True
         )
+    for path, why in sorted(totals.skipped.items()):
+        click.echo(f"Warning: {path} was not read: it {why}", err=True)
     told.tell(totals)
     if totals.problems:
         raise click.exceptions.Exit(1)

@@ -36,7 +36,7 @@ RETRY_MS, RETRY_MAX_MS = 1_000, 60_000
 OPEN_MAX = 512
 """Files open at a time for reading."""
 
-_COPY = "holds what another file begins with:"
+_COPY = "holds only what another file begins with:"
 
 Report = Callable[[str, str], None]
 """(path, what is wrong with it)"""
