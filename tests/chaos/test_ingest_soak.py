@@ -39,6 +39,7 @@ def test_soak(store: str, tmp_path: Path) -> None:
         soak.finish()
 
 
+@pytest.mark.soak
 def test_each_kind_of_fault_once(tmp_path: Path) -> None:
     """The same faults in a fixed order."""
     with IngestSoak(tmp_path, 1, by_folder=False) as soak:

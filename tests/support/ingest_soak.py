@@ -260,7 +260,7 @@ class IngestSoak:
         done = subprocess.run(self._command(), capture_output=True, timeout=LAST_RUN_S, check=False)
         self.tell(f"last run ended ({done.returncode}): {done.stdout.decode()}{done.stderr.decode()}")
         assert "Traceback" not in self.output + done.stderr.decode(), self.output[-4000:]
-        found = asyncio.run(self._lines_in_topic())
+        found = asyncio.run(lines_in_topic(self.cluster.bootstrap, TOPIC))
         self._judge(found)
 
     def _judge(self, found: Counter[bytes]) -> None:
@@ -281,22 +281,23 @@ class IngestSoak:
         assert _digest(found) == _digest(self.logs.written)
         print(summary)
 
-    async def _lines_in_topic(self) -> Counter[bytes]:
-        found: Counter[bytes] = Counter()
-        config = {"bootstrap.servers": self.cluster.bootstrap}
-        async with Consumer(Runtime.system(), config) as consumer:
-            partitions = await consumer.partitions_for(TOPIC)
-            ends = await consumer.end_offsets(partitions)
-            left = {one: end for one, end in ends.items() if end}
-            consumer.assign(left)
-            consumer.seek_to_beginning(*left)
-            while left:
-                for record in await consumer.poll(timeout_ms=10_000):
-                    found[record.value or b""] += 1
-                for one in list(left):
-                    if await consumer.position(one) >= left[one]:
-                        del left[one]
-        return found
+
+async def lines_in_topic(bootstrap: str, topic: str) -> Counter[bytes]:
+    """All values, and how often each is there."""
+    found: Counter[bytes] = Counter()
+    async with Consumer(Runtime.system(), {"bootstrap.servers": bootstrap}) as consumer:
+        partitions = await consumer.partitions_for(topic)
+        ends = await consumer.end_offsets(partitions)
+        left = {one: end for one, end in ends.items() if end}
+        consumer.assign(left)
+        consumer.seek_to_beginning(*left)
+        while left:
+            for record in await consumer.poll(timeout_ms=10_000):
+                found[record.value or b""] += 1
+            for one in list(left):
+                if await consumer.position(one) >= left[one]:
+                    del left[one]
+    return found
 
 
 def _digest(lines: Iterable[bytes]) -> str:
