@@ -36,3 +36,32 @@ def test_a_cut_ends_before_damage(place: int, index_interval_bytes: int, asked: 
     if end == DAMAGED:
         log.append_as_leader(build_batch((b"again",)), leader_epoch=1, wall_ms=1_000)
         assert read_from(log, DAMAGED, DAMAGED + 1, 10_000) == [(DAMAGED, b"again")]
+
+
+@pytest.mark.parametrize("bit", [0, 1, 2], ids=["back by one", "ahead", "back by four"])
+@pytest.mark.parametrize("index_interval_bytes", [1, 100_000], ids=["indexed", "not indexed"])
+@pytest.mark.parametrize("damaged", [5, 0], ids=["behind others", "the first of a segment"])
+def test_a_cut_takes_a_batch_whose_base_offset_is_damaged(
+    bit: int, index_interval_bytes: int, damaged: int
+) -> None:
+    """The checksum does not cover the base offset: what goes back must not stay below the cut."""
+    disk = MemoryDisk()
+    config = LogConfig(index_interval_bytes=index_interval_bytes)
+    log = Log.open(
+        SegmentFiles.on(disk),
+        FOLDER,
+        TopicPartition("t", 0),
+        config,
+        OpenOptions(clean=True, wall_ms=1_000),
+    )
+    first = 45 - damaged  # the segment's; 45 is 0b101101, so that bits 0 and 2 lower it
+    log.truncate_fully_and_start_at(first, wall_ms=1_000)
+    for number in range(first, first + BATCHES):
+        log.append_as_leader(build_batch((b"%d" % number,)), leader_epoch=0, wall_ms=1_000)
+    path = f"{FOLDER}/{first:020}.log"
+    size = disk.file_size(path) // BATCHES
+    disk.flip_bit(path, damaged * size + 7, bit=bit)
+    log.truncate_to(45, wall_ms=1_000)
+    assert (log.log_end_offset, disk.file_size(path)) == (45, damaged * size)
+    log.append_as_leader(build_batch((b"again",)), leader_epoch=1, wall_ms=1_000)
+    assert read_from(log, 45, 46, 10_000) == [(45, b"again")]

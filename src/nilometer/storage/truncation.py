@@ -112,11 +112,15 @@ def _cut(log: LocalLog, offset: int, wall_ms: int, suffix: str = names.DELETED_S
 def _find_cut(segment: LogSegment, offset: int) -> tuple[int, int]:
     """The position of the first batch that reaches ``offset``, and where the log then ends.
 
-    Headers that cannot be read end the log before ``offset``: behind them no batch can be found.
+    Headers that cannot be read end the log before ``offset``: behind them no batch can be found. So does a
+    batch whose offsets go back: the checksum does not cover its base offset.
     """
-    position = segment.position_near(offset)
+    position, floor = segment.position_near(offset), segment.base_offset
     try:
         for batch in scan(segment.open_log(), position, segment.size):
+            if batch.header.base_offset < floor:
+                return batch.position, min(offset, floor)
+            floor = batch.header.next_offset
             if batch.header.last_offset >= offset:
                 return batch.position, min(offset, batch.header.base_offset)
             position = batch.position + batch.header.size
@@ -129,6 +133,8 @@ def _before_damage(segment: LogSegment) -> tuple[int, int]:
     position, end_offset = 0, segment.base_offset
     try:
         for batch in scan(segment.open_log(), 0, segment.size):
+            if batch.header.base_offset < end_offset:
+                break
             position, end_offset = batch.position + batch.header.size, batch.header.next_offset
     except KafkaError:
         pass  # this is the place that was looked for
