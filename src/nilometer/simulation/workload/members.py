@@ -157,7 +157,9 @@ class GroupMember:
 
         def done(asked: Mapping[TopicPartition, OffsetAndMetadata], problem: KafkaError | None) -> None:
             if problem is not None:
-                self._on_problem(problem)
+                # A rebalance may take the partitions away before a commit in the background is answered.
+                if problem.code != ErrorCode.stale_member_epoch:
+                    self._on_problem(problem)
                 return
             for partition, one in asked.items():
                 if partition in self._next and self._tenures[partition] == tenures[partition]:
