@@ -20,7 +20,7 @@ from nilometer.simulation.checkers import disks, metadata
 from nilometer.simulation.checkers.beliefs import Beliefs
 from nilometer.simulation.checkers.disks import StoredBatch, StoredReplica
 from nilometer.simulation.checkers.history import History
-from nilometer.simulation.checkers.retention import Policy, Retention
+from nilometer.simulation.checkers.retention import SLACK_BYTES, Policy, Retention
 from nilometer.simulation.fault_kinds import Fault, Kind
 from nilometer.simulation.file_tree import FileNode, FolderNode
 from nilometer.simulation.host_disk import HostDisk
@@ -227,7 +227,7 @@ def test_what_a_broker_deleted_before_it_served_is_explained_by_the_clock_of_tha
     """It deletes while it starts; the clock has jumped back when it is looked at again."""
 
     def look(wall_ms: int, *, serves: bool, begins_at: int) -> None:
-        partition = Mock(log=Mock(log_start_offset=begins_at), __str__=lambda _: "t-0")
+        partition = Mock(log=Mock(log_start_offset=begins_at, segments=()), __str__=lambda _: "t-0")
         node.host.clock.wall_ms = lambda: wall_ms
         node.is_serving, node.partitions = serves, [partition] if serves else []
         retention.look()
@@ -247,3 +247,28 @@ def test_what_a_broker_deleted_before_it_served_is_explained_by_the_clock_of_tha
     history.send("w", "t-0", "second", at_ms=2_000).acknowledged(1)
     look(2_000, serves=True, begins_at=2)
     assert [violation.partition(":")[0] for violation in retention.violations] == ["retention"]
+
+
+@pytest.mark.parametrize(("last", "found"), [(300, []), (200, ["retention"])])
+def test_one_round_deletes_by_size_and_from_there_on_by_time(last: int, found: list[str]) -> None:
+    """The record at 15 is too young for retention by time: its segment must be due by size."""
+
+    def look(wall_ms: int, *segments: tuple[int, int]) -> None:
+        log = Mock(log_start_offset=segments[0][0])
+        log.segments = [Mock(base_offset=base, size=size + SLACK_BYTES // 2) for base, size in segments]
+        node.host.clock.wall_ms = lambda: wall_ms
+        node.partitions = [Mock(log=log, __str__=lambda _: "t-0")]
+        retention.look()
+
+    history = History()
+    for offset, at_ms in ((5, 1_000), (15, 9_000), (25, 2_000)):
+        history.send("w", "t-0", f"at {offset}", at_ms=at_ms).acknowledged(offset)
+    node = Mock(id=1, places_of=lambda _: [], is_serving=True)
+    node.name = "broker-1"
+    cluster: Any = Mock(nodes={1: node}, known={1: node})
+    limit = 2 * 300 + SLACK_BYTES + SLACK_BYTES
+    retention = Retention(cluster, history, {"t-0": Policy(retention_ms=5_000, retention_bytes=limit)})
+    before = [(0, 300), (10, 300), (20, last), (30, last)]
+    look(9_500, *before)
+    look(9_500, *before[3:])
+    assert [violation.partition(":")[0] for violation in retention.violations] == found

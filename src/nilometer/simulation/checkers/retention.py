@@ -5,7 +5,8 @@ Looks again and again at where each replica's log starts. A start that nobody ha
 - somebody asked for it: DeleteRecords up to there, or further;
 - *by time*: every acknowledged record below it is older than ``retention.ms`` by the fastest clock there was
   since every broker was looked at (one that starts deletes before it can be);
-- *by size*: what lies above it, on the disk that has most of it, is at least ``retention.bytes``.
+- *by size*: what lies above it, on the disk that has most of it, is at least ``retention.bytes``;
+- *by both* in one round: by size as far as the segments of the look before allow, by time from there on.
 
 It must also lie at or below what was committed; that is :mod:`beliefs`' to see. Explained, it becomes the
 *floor* of its partition: below the floor nobody needs to find anything any more.
@@ -57,6 +58,8 @@ class Retention:
         self._seen_sends = 0
         self._fastest_ms: dict[int, int] = {}
         """By broker, what the fastest clock said at most since it was looked at."""
+        self._segments: dict[tuple[int, Partition], dict[int, int]] = {}
+        """By broker and partition, the size of each segment by its base offset, at the look before."""
         self.violations: list[str] = []
         self.taken = 0
         """How often a log start rose."""
@@ -108,6 +111,11 @@ class Retention:
                 known = self._known.get(name)
                 if known is not None and partition.log.log_start_offset > known.floor:
                     self._judge(name, known, partition.log.log_start_offset, node, wall_ms)
+        for node in nodes.values():
+            for partition in node.partitions:
+                if str(partition) in self._known:
+                    sizes = {segment.base_offset: segment.size for segment in partition.log.segments}
+                    self._segments[node.id, str(partition)] = sizes
 
     def _take_sends(self) -> None:
         for operation in self._history.operations[self._seen_sends :]:
@@ -116,7 +124,11 @@ class Retention:
         self._seen_sends = len(self._history.operations)
 
     def _judge(self, name: Partition, known: _Known, start: int, node: BrokerNode, wall_ms: int) -> None:
-        is_due = self._is_old(known, start, wall_ms) or self._is_much(name, known, start)
+        is_due = (
+            self._is_old(known, known.floor, start, wall_ms)
+            or self._is_much(name, known, start)
+            or self._is_old(known, self._beyond_size(name, known, start), start, wall_ms)
+        )
         if start > known.asked and not is_due:
             self.violations.append(
                 f"retention: {name} begins at {start} on {node.name}: its records from {known.floor} on were "
@@ -128,11 +140,26 @@ class Retention:
         known.sends = [send for send in known.sends if send.offset is None or send.offset >= start]
 
     @staticmethod
-    def _is_old(known: _Known, start: int, wall_ms: int) -> bool:
+    def _is_old(known: _Known, first: int, start: int, wall_ms: int) -> bool:
+        """Whether retention by time may delete the records from ``first`` up to ``start``."""
         limit = known.policy.retention_ms
-        taken = (send for send in known.sends if send.outcome is Outcome.OK and send.offset is not None)
-        youngest = max((send.at_ms for send in taken if (send.offset or 0) < start), default=0)
+        taken = [send for send in known.sends if send.outcome is Outcome.OK and send.offset is not None]
+        youngest = max((send.at_ms for send in taken if first <= (send.offset or 0) < start), default=0)
         return limit >= 0 and wall_ms - youngest > limit
+
+    def _beyond_size(self, name: Partition, known: _Known, start: int) -> int:
+        """Up to which offset, at most ``start``, retention by size may delete on some replica."""
+        if known.policy.retention_bytes < 0:
+            return known.floor
+        limit = known.policy.retention_bytes - SLACK_BYTES
+        reached = [known.floor]
+        for node in self._cluster.nodes.values():
+            sizes = dict(self._segments.get((node.id, name), {}))
+            for partition in node.partitions:
+                if str(partition) == name:
+                    sizes |= {segment.base_offset: segment.size for segment in partition.log.segments}
+            reached.append(begin_of_last(sizes, limit, start))
+        return max(reached)
 
     def _is_much(self, name: Partition, known: _Known, start: int) -> bool:
         limit = known.policy.retention_bytes
@@ -167,6 +194,16 @@ class Retention:
             return (f"not converged: {name} begins at {starts[leader.id]} on its leader, but at {behind}",)
         due = _first_due(leader, name, policy)
         return () if due is None else (f"not converged: retention left {due} of {name} on {leader.name}",)
+
+
+def begin_of_last(sizes: Mapping[int, int], limit: int, start: int) -> int:
+    """The largest base offset up to ``start`` from which on ``sizes`` sum up to ``limit``; else 0."""
+    kept = 0
+    for base_offset in sorted(sizes, reverse=True):
+        kept += sizes[base_offset]
+        if kept >= limit and base_offset <= start:
+            return base_offset
+    return 0
 
 
 def _first_due(node: BrokerNode, name: Partition, policy: Policy) -> str | None:
