@@ -198,3 +198,15 @@ def test_what_changes_between_look_and_answer_is_looked_at_again():
     assert [asked.partition for asked in following.to_read()] == [1]
     session.is_news(PartitionKey(TOPIC, 1), failed=False, has_records=False, high_watermark=5, log_start=0)
     assert begin(sessions, opened.session_id, 2).to_read() == []
+
+
+def test_a_reader_that_asks_again_at_the_same_offset_hears_the_high_watermark_again():
+    """It changed its leader epoch while the answer was on its way, and did not take that answer."""
+    sessions = cache()
+    opened = begin(sessions, 0, 0, asks(0, 1, offset=7, epoch=1))
+    outcome = {"failed": False, "has_records": False, "high_watermark": 7, "log_start": 0}
+    for index in (0, 1):
+        assert opened.session.is_news(PartitionKey(TOPIC, index), **outcome)
+    again = begin(sessions, opened.session_id, 1, asks(0, offset=7, epoch=2) + asks(1, offset=8, epoch=1))
+    assert again.session.is_news(PartitionKey(TOPIC, 0), **outcome)
+    assert not again.session.is_news(PartitionKey(TOPIC, 1), **outcome)

@@ -102,8 +102,11 @@ class FetchSession:
 
     def update(self, partitions: Iterable[FetchPartition], forgotten: Iterable[PartitionKey]) -> None:
         for partition in partitions:
+            known = self.partitions.get(partition.key)
+            if known is None or partition.fetch_offset <= known.fetch_offset:
+                # It was named before at this offset: the reader may not have taken the last answer.
+                self.told[partition.key] = _Told()
             self.partitions[partition.key] = partition
-            self.told.setdefault(partition.key, _Told())
             self.dirty.setdefault(partition.key)
         for key in forgotten:
             self.forget(key)
