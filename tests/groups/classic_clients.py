@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from group_world import GroupWorld, protocols
 
-from nilometer.groups.effects import Token
+from nilometer.coordinators.effects import Token
 from nilometer.groups.requests import JoinGroupProtocol, JoinGroupReply, SyncGroupReply
 from nilometer.wire.errors import ErrorCode
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from nilometer.cluster.image import ClusterImage
+from nilometer.coordinators.effects import Token
 from nilometer.groups.config import GroupConfig
-from nilometer.groups.effects import Effects, Token
 from nilometer.groups.record_format import decode_record, encode_record
 from nilometer.groups.records import CoordinatorRecord
 from nilometer.groups.requests import (
@@ -40,6 +40,7 @@ from nilometer.groups.requests import (
     SyncGroupReply,
 )
 from nilometer.groups.shard import GroupShard
+from nilometer.groups.turn import Effects
 from nilometer.wire.consumer_protocol import Subscription, encode_subscription
 from nilometer.wire.errors import ErrorCode
 

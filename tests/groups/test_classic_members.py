@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from group_world import DELAY_MS, RANGE, REBALANCE_MS, SESSION_MS, WALL_MS, GroupWorld, protocols
 
+from nilometer.coordinators.effects import Token
 from nilometer.groups.config import GroupConfig
-from nilometer.groups.effects import Token
 from nilometer.groups.records import GroupMetadataKey, GroupMetadataValue
 from nilometer.groups.requests import (
     DescribeGroups,

@@ -8,8 +8,8 @@ not its.
 
 from __future__ import annotations
 
+from nilometer.coordinators.effects import Token
 from nilometer.groups.classic.group import ClassicGroup
-from nilometer.groups.effects import Token
 from nilometer.groups.group import Group
 from nilometer.groups.offsets_table import OffsetsTable, tombstone
 from nilometer.groups.records import CoordinatorRecord, OffsetCommitKey, OffsetCommitValue

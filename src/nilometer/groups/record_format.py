@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar, assert_never
 
+from nilometer.coordinators.record_bytes import Reader, Writer
 from nilometer.groups import record_format_consumer as consumer
-from nilometer.groups.record_bytes import Reader, Writer
 from nilometer.groups.records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias, assert_never
 
-from nilometer.groups.record_bytes import Reader, Writer, int32s, nested
+from nilometer.coordinators.record_bytes import Reader, Writer, int32s, nested
 from nilometer.groups.records import (
     AssignedTopicPartitions,
     ClassicMemberMetadata,

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from typing import assert_never
 
 from nilometer.cluster.image import ClusterImage
+from nilometer.coordinators.effects import Token
 from nilometer.groups.classic.group import ClassicGroup
 from nilometer.groups.classic.groups import ClassicGroups
 from nilometer.groups.config import GroupConfig
 from nilometer.groups.consumer.coordinator import ConsumerGroups
-from nilometer.groups.effects import Effects, Token
 from nilometer.groups.group import Group, GroupType
 from nilometer.groups.offset_expiry import OffsetExpiry
 from nilometer.groups.offsets import Offsets
@@ -54,7 +54,7 @@ from nilometer.groups.requests import (
 )
 from nilometer.groups.shard_state import ConsumerGroupHandler, ShardState
 from nilometer.groups.timers import CLASSIC_KINDS, TimerKey, TimerKind
-from nilometer.groups.turn import Turn
+from nilometer.groups.turn import Effects, Turn
 from nilometer.wire.errors import ErrorCode
 
 RECORDS_PER_CALL_MAX = 1_000
@@ -90,7 +90,7 @@ class GroupShard:
         self._classic.on_loaded(turn)
         self._consumer.on_loaded(turn)
         self._expiry.on_loaded(turn)
-        return self._finish(turn)
+        return turn.effects(self._waiting)
 
     # -- requests --------------------------------------------------------------------------------------
 
@@ -99,7 +99,7 @@ class GroupShard:
         turn = Turn(now_ms, wall_ms)
         self._waiting.add(token)
         self._handle(turn, token, request)
-        return self._finish(turn)
+        return turn.effects(self._waiting)
 
     def _handle(self, turn: Turn, token: Token, request: GroupRequest) -> None:
         match request:
@@ -201,7 +201,7 @@ class GroupShard:
         turn = Turn(now_ms, wall_ms)
         self._consumer.on_image(turn)
         self._expiry.on_image(turn)
-        return self._finish(turn)
+        return turn.effects(self._waiting)
 
     def next_deadline_ms(self) -> int | None:
         return self._state.timers.next_deadline_ms()
@@ -214,7 +214,7 @@ class GroupShard:
             if key is None:
                 break
             self._on_timer(turn, key)
-        return self._finish(turn)
+        return turn.effects(self._waiting)
 
     def _on_timer(self, turn: Turn, key: TimerKey) -> None:
         if key.kind is TimerKind.OFFSETS_EXPIRY:
@@ -225,13 +225,6 @@ class GroupShard:
             self._classic.on_timer(turn, key)
         else:
             self._consumer.on_timer(turn, key)
-
-    def _finish(self, turn: Turn) -> Effects:
-        """Leaves out replies that nobody waits for."""
-        effects = turn.effects()
-        replies = tuple(each for each in effects.replies if each[0] in self._waiting)
-        self._waiting.difference_update(token for token, _ in replies)
-        return Effects(effects.records, replies)
 
     # -- for those who look on ---------------------------------------------------------------------------
 

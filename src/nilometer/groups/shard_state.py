@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from nilometer.cluster.image import ClusterImage
+from nilometer.coordinators.effects import Token
 from nilometer.groups.config import GroupConfig
-from nilometer.groups.effects import Token
 from nilometer.groups.group import Group
 from nilometer.groups.records import CoordinatorRecord
 from nilometer.groups.requests import (

@@ -76,8 +76,7 @@ class Partition(ReadablePartition):
         self.state = state
         self._host = host
         self.fetch_waiters: dict[FetchWaiter, None] = {}
-        self.on_role_changed: Callable[[], None] | None = None
-        """For whoever keeps state beside the log: the role here is another one, or none."""
+        self._role_listeners: list[Callable[[], None]] = []
         self._produce_waits: dict[int, CommitWait] = {}
         self._next_ticket = 0
         self._flush_waits: deque[tuple[int, ProduceWait]] = deque()
@@ -99,9 +98,13 @@ class Partition(ReadablePartition):
             self._tell_role_changed()
         self._look_at_deletions()
 
+    def add_role_listener(self, listener: Callable[[], None]) -> None:
+        """``listener`` is called when the role here is another one, or none."""
+        self._role_listeners.append(listener)
+
     def _tell_role_changed(self) -> None:
-        if self.on_role_changed is not None:
-            self.on_role_changed()
+        for listener in self._role_listeners:
+            listener()
 
     def _maybe_flush_all(self) -> None:
         """Where only flushed records count: what lies here unflushed, of an earlier life or role, must come

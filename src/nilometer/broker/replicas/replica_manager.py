@@ -90,8 +90,7 @@ class ReplicaManager:
         self._in_repair: dict[Partition, None] = {}
         """They may lead, where nobody else can, but not follow before their damage is cut off."""
         self.on_damage: Callable[[Partition, CorruptRecordFound], None] = lambda _partition, _found: None
-        self.on_hosted: Callable[[Partition], None] = lambda _partition: None
-        """Told of each partition before it gets its first role here."""
+        self._hosting_listeners: list[Callable[[Partition], None]] = []
         self._image = ClusterImage()
         self.incarnation: Callable[[], Incarnation | None] = lambda: None
         """By which the metadata log will know the life that begins next, or the one that is."""
@@ -102,6 +101,10 @@ class ReplicaManager:
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self._partitions.values())
+
+    def add_hosting_listener(self, listener: Callable[[Partition], None]) -> None:
+        """``listener`` is called with each partition before it gets its first role here."""
+        self._hosting_listeners.append(listener)
 
     # ── for requests ────────────────────────────────────────────────────────────────────────────
     def partition(self, topic: str, index: int) -> Partition:
@@ -363,7 +366,8 @@ class ReplicaManager:
         self._note_flush_ms(partition)
         self._by_name[topic.name, key.partition] = partition
         self._by_uuid[topic.uuid, key.partition] = partition
-        self.on_hosted(partition)
+        for listener in self._hosting_listeners:
+            listener(partition)
         return partition
 
     def _stop_hosting(self, key: TopicIdPartition, why: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nilometer.coordinators.effects import Token
 from nilometer.groups.classic.group import ClassicGroup
 from nilometer.groups.classic.join import ClassicJoin
 from nilometer.groups.classic.leave import ClassicLeave
@@ -17,7 +18,6 @@ from nilometer.groups.classic.member import ClassicMember
 from nilometer.groups.classic.rebalance import ClassicRebalance
 from nilometer.groups.classic.rebalance_causes import RebalanceCause
 from nilometer.groups.classic.state import ClassicGroupState
-from nilometer.groups.effects import Token
 from nilometer.groups.group import Group
 from nilometer.groups.records import GroupMetadataKey, GroupMetadataValue
 from nilometer.groups.requests import (

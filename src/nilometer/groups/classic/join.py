@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from nilometer.coordinators.effects import Token
 from nilometer.groups.classic.group import ClassicGroup
 from nilometer.groups.classic.member import ClassicMember
 from nilometer.groups.classic.rebalance import ClassicRebalance
 from nilometer.groups.classic.rebalance_causes import RebalanceCause
 from nilometer.groups.classic.state import ClassicGroupState
-from nilometer.groups.effects import Token
 from nilometer.groups.requests import NO_MEMBER_ID, JoinGroup, JoinGroupReply, SyncGroupReply
 from nilometer.groups.shard_state import ShardState
 from nilometer.groups.turn import Turn

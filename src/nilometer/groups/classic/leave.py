@@ -6,10 +6,10 @@ after all of them, whether it must rebalance or has all it waits for.
 
 from __future__ import annotations
 
+from nilometer.coordinators.effects import Token
 from nilometer.groups.classic.group import ClassicGroup
 from nilometer.groups.classic.rebalance import ClassicRebalance
 from nilometer.groups.classic.rebalance_causes import RebalanceCause
-from nilometer.groups.effects import Token
 from nilometer.groups.requests import (
     NO_MEMBER_ID,
     LeaveGroup,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nilometer.groups.effects import Token
+from nilometer.coordinators.effects import Token
 from nilometer.groups.records import MemberMetadata
 from nilometer.groups.requests import JoinGroup, JoinGroupMember, JoinGroupProtocol
 

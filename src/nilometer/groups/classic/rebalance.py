@@ -15,11 +15,11 @@ Invariants:
 
 from __future__ import annotations
 
+from nilometer.coordinators.effects import Token
 from nilometer.groups.classic.group import ClassicGroup
 from nilometer.groups.classic.member import NO_ASSIGNMENT, ClassicMember
 from nilometer.groups.classic.rebalance_causes import RebalanceCause
 from nilometer.groups.classic.state import ClassicGroupState
-from nilometer.groups.effects import Token
 from nilometer.groups.requests import JoinGroupReply, SyncGroupReply
 from nilometer.groups.shard_state import ShardState
 from nilometer.groups.timers import TimerKey, TimerKind

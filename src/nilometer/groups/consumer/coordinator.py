@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from nilometer.coordinators.effects import Token
 from nilometer.groups.classic.group import ClassicGroup
 from nilometer.groups.classic.groups import ClassicGroups
 from nilometer.groups.consumer.classic_members import ClassicMembers
@@ -22,7 +23,6 @@ from nilometer.groups.consumer.heartbeat import (
 )
 from nilometer.groups.consumer.member import Member, MemberState
 from nilometer.groups.consumer.migration import upgrade
-from nilometer.groups.effects import Token
 from nilometer.groups.records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupMemberMetadataKey,

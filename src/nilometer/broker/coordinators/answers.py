@@ -7,30 +7,33 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Any, Generic
 
 from nilometer.broker.connection import Reply as Frame
-from nilometer.broker.groups.coordinator_shell import CoordinatorShell
-from nilometer.groups.effects import Token
-from nilometer.groups.requests import GroupRequest, Reply
+from nilometer.broker.coordinators.kind import ReplyT, RequestT
+from nilometer.broker.coordinators.shell import CoordinatorShell
+from nilometer.coordinators.effects import Token
 
 
-class GroupAnswer:
+class Answer(Generic[RequestT, ReplyT]):
     __slots__ = ("_future", "_missing", "_replies", "_respond", "_tokens")
 
-    def __init__(self, count: int, respond: Callable[[Sequence[Reply]], Frame]) -> None:
-        self._replies: list[Reply | None] = [None] * count
+    def __init__(self, count: int, respond: Callable[[Sequence[ReplyT]], Frame]) -> None:
+        self._replies: list[ReplyT | None] = [None] * count
         self._missing = count
         self._respond = respond
-        self._tokens: list[tuple[CoordinatorShell, Token]] = []
+        self._tokens: list[tuple[CoordinatorShell[RequestT, ReplyT, Any, Any], Token]] = []
         self._future: asyncio.Future[Frame] | None = None
 
-    def submit(self, index: int, shell: CoordinatorShell, request: GroupRequest) -> None:
+    def submit(
+        self, index: int, shell: CoordinatorShell[RequestT, ReplyT, Any, Any], request: RequestT
+    ) -> None:
         """Raises KafkaError where the shell cannot take the request."""
         token = shell.submit(request, lambda reply: self.give(index, reply))
         if token is not None:
             self._tokens.append((shell, token))
 
-    def give(self, index: int, reply: Reply) -> None:
+    def give(self, index: int, reply: ReplyT) -> None:
         self._replies[index] = reply
         self._missing -= 1
         future = self._future

@@ -1,4 +1,4 @@
-"""Which partition of ``__consumer_offsets`` keeps a group (SPEC C-3).
+"""Which partition of an internal topic keeps a group, or a transactional id (SPEC C-3).
 
 The hash is Java's ``String.hashCode``: over UTF-16 units, wrapping at 32 bits, signed. Kafka takes its
 absolute value, and for the one number that has none, the minimum, 0.
@@ -17,6 +17,6 @@ def java_string_hash(text: str) -> int:
     return value - 2**32 if value >= 2**31 else value
 
 
-def partition_for_group(group_id: str, partitions_count: int) -> int:
-    value = java_string_hash(group_id)
+def partition_for_key(key: str, partitions_count: int) -> int:
+    value = java_string_hash(key)
     return (0 if value == _INT32_MIN else abs(value)) % partitions_count

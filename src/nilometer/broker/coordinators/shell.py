@@ -1,12 +1,14 @@
-"""The shell around one shard: its partition's log, its one timer, and who waits for a reply.
+"""The shell around one shard: its partition's log, its one timer, and the requests that wait for a reply.
 
 Decisions are the shard's. Here its effects are carried out: records are appended as one batch by the leader
-of the partition, replies are given once the high watermark has reached everything appended so far.
+of the partition; replies are given, and actions carried out, once the high watermark has reached everything
+appended so far.
 
 - *the shard's state is what the log says*: where an append fails, the shard has decided what is not in the
-  log, so it is dropped, and the log loaded anew while this broker leads;
+  log, so it is dropped, and the log is loaded again while this broker leads;
 - *a request is answered at most once*, and by an error when its shell is unloaded;
-- *nobody hears of what is not committed*: replies leave in the order of the offsets they wait for.
+- *nothing that is not committed leaves the shell*: replies and actions leave in the order of the offsets they
+  wait for. An unloaded shell carries out no action.
 """
 
 from __future__ import annotations
@@ -14,33 +16,23 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Generic, NamedTuple
 
-from nilometer.broker.groups.loading import read_records
-from nilometer.broker.groups.refusals import refuse, refuse_for_log
+from nilometer.broker.coordinators.kind import ActionT, CoordinatorKind, RecordT, ReplyT, RequestT, Shard
+from nilometer.broker.coordinators.loading import read_records
+from nilometer.broker.coordinators.waiting_effects import WaitingEffects
 from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.image import ClusterImage
-from nilometer.groups.effects import Effects, Token
-from nilometer.groups.record_format import encode_record
-from nilometer.groups.records import CoordinatorRecord
-from nilometer.groups.requests import GroupRequest, Reply
+from nilometer.coordinators.effects import Effects, Token
 from nilometer.runtime import Runtime
 from nilometer.storage import AppendOrigin, CorruptRecordFound
-from nilometer.wire.compression import Codec
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.records import BatchBuilder
 
-if TYPE_CHECKING:
-    from nilometer.groups.shard import GroupShard
-
 logger = logging.getLogger("nilometer.broker")
-
-Deliver = Callable[[Reply], None]
 
 
 class ShellState(enum.Enum):
@@ -51,41 +43,18 @@ class ShellState(enum.Enum):
     UNLOADED = enum.auto()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShellOptions:
-    commit_timeout_ms: int
-    load_buffer_bytes: int
-    codec: Codec
+class _Asker(NamedTuple, Generic[RequestT, ReplyT]):
+    request: RequestT
+    deliver: Callable[[ReplyT], None]
 
 
-class _Asker(NamedTuple):
-    request: GroupRequest
-    deliver: Deliver
-
-
-class _Uncommitted:
-    """Replies that wait for the high watermark to reach ``offset``."""
-
-    __slots__ = ("_shell", "deadline_ms", "offset", "replies")
-
-    def __init__(self, shell: CoordinatorShell, offset: int, deadline_ms: int) -> None:
-        self._shell = shell
-        self.offset = offset
-        self.deadline_ms = deadline_ms
-        self.replies: list[tuple[Token, Reply]] = []
-
-    def release(self, error: ErrorCode = ErrorCode.none) -> None:
-        self._shell.on_released(self, error)
-
-
-class CoordinatorShell:
+class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
     def __init__(
         self,
         partition: Partition,
         runtime: Runtime,
         tasks: Tasks,
-        options: ShellOptions,
-        make_shard: Callable[[], GroupShard],
+        kind: CoordinatorKind[RequestT, ReplyT, RecordT, ActionT],
         report_damage: Callable[[CorruptRecordFound], None],
     ) -> None:
         self.partition = partition
@@ -93,21 +62,22 @@ class CoordinatorShell:
         self.state = ShellState.UNLOADED
         self._runtime = runtime
         self._tasks = tasks
-        self._options = options
-        self._make_shard = make_shard
+        self._kind = kind
         self._report_damage = report_damage
-        self._shard: GroupShard | None = None
-        self._askers: dict[Token, _Asker] = {}
+        self._shard: Shard[RequestT, ReplyT, RecordT, ActionT] | None = None
+        self._askers: dict[Token, _Asker[RequestT, ReplyT]] = {}
         self._last_token = 0
         self._end_offset = 0
         """Behind everything that the shard's state contains."""
-        self._uncommitted: deque[_Uncommitted] = deque()
+        self._waiting = WaitingEffects[ReplyT, ActionT](
+            partition.replica, partition.hold_until_committed, self._give, self._act
+        )
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._loading: asyncio.Task[None] | None = None
 
     def __str__(self) -> str:
-        return f"the group coordinator of {self.partition}"
+        return f"the {self._kind.name} coordinator of {self.partition}"
 
     # ── loading and unloading ───────────────────────────────────────────────────────────────────
     def load(self) -> None:
@@ -115,10 +85,11 @@ class CoordinatorShell:
         self._loading = self._tasks.spawn(self._load(), name=f"loading {self.partition}")
 
     def unload(self, error: ErrorCode = ErrorCode.not_coordinator) -> None:
-        """Let go of all state; whoever waits is told ``error``."""
+        """Let go of all state. Requests that wait are answered with ``error``; actions that wait are
+        dropped."""
         self.state = ShellState.UNLOADED
         self._shard = None
-        self._uncommitted.clear()
+        self._waiting.clear()
         if self._loading is not None:
             self._loading.cancel()
             self._loading = None
@@ -127,14 +98,12 @@ class CoordinatorShell:
             self._timer = None
         askers, self._askers = self._askers, {}
         for asker in askers.values():
-            asker.deliver(refuse(asker.request, error))
+            asker.deliver(self._kind.refuse(asker.request, error))
 
     async def _load(self) -> None:
-        shard = self._make_shard()
+        shard = self._kind.make_shard()
         try:
-            async with aclosing(
-                read_records(self.partition, self._runtime, self._options.load_buffer_bytes)
-            ) as pieces:
+            async with aclosing(read_records(self.partition, self._runtime, self._kind)) as pieces:
                 async for records in pieces:
                     for record in records:
                         shard.replay(record)
@@ -164,7 +133,7 @@ class CoordinatorShell:
         self.load()
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────
-    def submit(self, request: GroupRequest, deliver: Deliver) -> Token | None:
+    def submit(self, request: RequestT, deliver: Callable[[ReplyT], None]) -> Token | None:
         """Have ``request`` answered through ``deliver``, perhaps before this returns.
 
         The token is for :meth:`forget`; None if the answer was given already. Raises KafkaError instead
@@ -195,24 +164,24 @@ class CoordinatorShell:
             self._carry_out_safely(lambda: shard.on_image(image, clock.monotonic_ms(), clock.wall_ms()))
 
     # ── effects ─────────────────────────────────────────────────────────────────────────────────
-    def _carry_out_safely(self, decide: Callable[[], Effects]) -> None:
+    def _carry_out_safely(self, decide: Callable[[], Effects[RecordT, ReplyT, ActionT]]) -> None:
         """A fault in a decision leaves a state that nobody vouches for."""
         try:
             effects = decide()
         except Exception:
-            logger.exception("%s failed and is loaded anew", self)
+            logger.exception("%s failed and is loaded again", self)
             self._start_over(ErrorCode.unknown_server_error)
             return
         self._carry_out(effects)
 
-    def _carry_out(self, effects: Effects) -> None:
+    def _carry_out(self, effects: Effects[RecordT, ReplyT, ActionT]) -> None:
         if effects.records and not self._append(effects.records):
             return
-        if effects.replies:
-            self._reply_when_committed(effects.replies)
+        if effects.replies or effects.actions:
+            self._release_when_committed(effects)
         self._schedule()
 
-    def _append(self, records: Sequence[CoordinatorRecord]) -> bool:
+    def _append(self, records: Sequence[RecordT]) -> bool:
         try:
             appended = self.partition.append(
                 self._encode(records), all_replicas=False, origin=AppendOrigin.COORDINATOR
@@ -224,47 +193,39 @@ class CoordinatorShell:
         self._end_offset = appended.last_offset + 1
         return True
 
-    def _encode(self, records: Sequence[CoordinatorRecord]) -> bytes:
-        builder = BatchBuilder(self._options.codec)
+    def _encode(self, records: Sequence[RecordT]) -> bytes:
+        builder = BatchBuilder(self._kind.codec)
         wall_ms = self._runtime.clock.wall_ms()
         for record in records:
-            builder.append(wall_ms, *encode_record(record))
+            builder.append(wall_ms, *self._kind.encode(record))
         return builder.build()
 
     def _fail_all(self, error: ErrorCode) -> None:
         askers, self._askers = self._askers, {}
         for asker in askers.values():
-            asker.deliver(refuse_for_log(asker.request, error))
+            asker.deliver(self._kind.refuse_for_log(asker.request, error))
         self._start_over(ErrorCode.not_coordinator)
 
-    def _reply_when_committed(self, replies: Sequence[tuple[Token, Reply]]) -> None:
-        if not self._uncommitted and self.partition.replica.high_watermark >= self._end_offset:
-            self._give(replies)
-            return
-        last = self._uncommitted[-1] if self._uncommitted else None
-        if last is None or last.offset != self._end_offset:
-            deadline_ms = self._runtime.clock.monotonic_ms() + self._options.commit_timeout_ms
-            last = _Uncommitted(self, self._end_offset, deadline_ms)
-            try:
-                self.partition.hold_until_committed(self._end_offset, last)
-            except KafkaError as problem:
-                self._fail_all(problem.code)
-                return
-            self._uncommitted.append(last)
-        last.replies.extend(replies)
+    def _release_when_committed(self, effects: Effects[RecordT, ReplyT, ActionT]) -> None:
+        deadline_ms = self._runtime.clock.monotonic_ms() + self._kind.commit_timeout_ms
+        try:
+            self._waiting.add(self._end_offset, effects.replies, effects.actions, deadline_ms)
+        except KafkaError as error:
+            self._fail_all(error.code)
 
-    def on_released(self, released: _Uncommitted, error: ErrorCode) -> None:
-        """The high watermark has reached it, or this broker leads no more and will be unloaded."""
-        if error is ErrorCode.not_leader_or_follower:
-            return
-        while self._uncommitted and self._uncommitted[0].offset <= released.offset:
-            self._give(self._uncommitted.popleft().replies)
-
-    def _give(self, replies: Sequence[tuple[Token, Reply]]) -> None:
+    def _give(self, replies: Sequence[tuple[Token, ReplyT]]) -> None:
         for token, reply in replies:
             asker = self._askers.pop(token, None)
             if asker is not None:
                 asker.deliver(reply)
+
+    def _act(self, actions: Sequence[ActionT]) -> None:
+        try:
+            for action in actions:
+                self._kind.carry_out(self, action)
+        except Exception:
+            logger.exception("%s failed and is loaded again", self)
+            self._start_over(ErrorCode.unknown_server_error)
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
     def _schedule(self) -> None:
@@ -280,10 +241,10 @@ class CoordinatorShell:
 
     def _next_deadline_ms(self) -> int | None:
         due_ms = None if self._shard is None else self._shard.next_deadline_ms()
-        if self._uncommitted:
-            oldest_ms = self._uncommitted[0].deadline_ms
-            return oldest_ms if due_ms is None else min(due_ms, oldest_ms)
-        return due_ms
+        oldest_ms = self._waiting.next_deadline_ms()
+        if due_ms is None or oldest_ms is None:
+            return due_ms if oldest_ms is None else oldest_ms
+        return min(due_ms, oldest_ms)
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -298,9 +259,7 @@ class CoordinatorShell:
         self._schedule()
 
     def _give_up_waiting(self, now_ms: int) -> None:
-        """Replies that were not committed in time: what they told of may still come true."""
-        while self._uncommitted and self._uncommitted[0].deadline_ms <= now_ms:
-            for token, _ in self._uncommitted.popleft().replies:
-                asker = self._askers.pop(token, None)
-                if asker is not None:
-                    asker.deliver(refuse_for_log(asker.request, ErrorCode.request_timed_out))
+        for token in self._waiting.take_overdue(now_ms):
+            asker = self._askers.pop(token, None)
+            if asker is not None:
+                asker.deliver(self._kind.refuse_for_log(asker.request, ErrorCode.request_timed_out))

@@ -1,4 +1,4 @@
-"""The records of one partition of ``__consumer_offsets``, from its beginning to its end, slice by slice.
+"""The records of one partition of a coordinator's topic, from its beginning to its end, slice by slice.
 
 Reading and decoding happen away from the event loop; what was read is handed over in small pieces, between
 which others have their turn. Damage ends the reading: a state with a hole in it would be served as whole.
@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
-from typing import NamedTuple
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any, Generic, NamedTuple, TypeAlias
 
+from nilometer.broker.coordinators.kind import CoordinatorKind, RecordT
 from nilometer.broker.replicas.partition import Partition
-from nilometer.groups.record_format import decode_record
-from nilometer.groups.records import CoordinatorRecord
 from nilometer.runtime import Runtime
 from nilometer.wire.compression import Bytes
 from nilometer.wire.record_batch import batches
@@ -26,16 +25,19 @@ PIECE_RECORDS_MAX = 500
 PROGRESS_EVERY_MS = 1_000
 
 
-class _Slice(NamedTuple):
-    records: Sequence[CoordinatorRecord]
+Decode: TypeAlias = Callable[[bytes, bytes | None], RecordT | None]
+
+
+class _Slice(NamedTuple, Generic[RecordT]):
+    records: Sequence[RecordT]
     next_offset: int
     unreadable: int
-    """Records whose key says a type that is not known here: of a newer Kafka, or of transactions."""
+    """Records whose key names a type that is not known here: of a newer Kafka."""
 
 
 async def read_records(
-    partition: Partition, runtime: Runtime, slice_bytes: int
-) -> AsyncGenerator[Sequence[CoordinatorRecord], None]:
+    partition: Partition, runtime: Runtime, kind: CoordinatorKind[Any, Any, RecordT, Any]
+) -> AsyncGenerator[Sequence[RecordT], None]:
     """Everything up to where the log ends when that is reached. Raises KafkaError, OSError."""
     clock, log = runtime.clock, partition.log
     started_ms = told_ms = clock.monotonic_ms()
@@ -44,7 +46,7 @@ async def read_records(
     while offset < log.log_end_offset:
         found = await runtime.disk.offload(
             lambda offset=offset, end=log.log_end_offset: _read_slice(
-                partition, offset, end, min(slice_bytes, SLICE_BYTES_MAX)
+                partition, offset, end, min(kind.load_buffer_bytes, SLICE_BYTES_MAX), kind.decode
             )
         )
         for start in range(0, len(found.records), PIECE_RECORDS_MAX):
@@ -59,7 +61,8 @@ async def read_records(
             told_ms = now_ms
             end = log.log_end_offset
             logger.info(
-                "Loading groups from %s: %d %% (offset %d of %d)",
+                "Loading %s from %s: %d %% (offset %d of %d)",
+                kind.subject,
                 partition,
                 100 * (offset - first) // max(1, end - first),
                 offset,
@@ -69,24 +72,28 @@ async def read_records(
         logger.warning("%d records of %s are of no kind that is known here", unreadable, partition)
     if offset > first:
         took_ms = clock.monotonic_ms() - started_ms
-        logger.info("Loaded groups from %s: offsets %d to %d in %d ms", partition, first, offset, took_ms)
+        logger.info(
+            "Loaded %s from %s: offsets %d to %d in %d ms", kind.subject, partition, first, offset, took_ms
+        )
 
 
-def _read_slice(partition: Partition, offset: int, end: int, max_bytes: int) -> _Slice:
+def _read_slice(
+    partition: Partition, offset: int, end: int, max_bytes: int, decode: Decode[RecordT]
+) -> _Slice[RecordT]:
     found = partition.log.read(offset, max_bytes, end, min_one=True)
     assert found is not None, "only a read from memory may find nothing to say"
-    records, unreadable = _decode(found.records)
+    records, unreadable = _decode(found.records, decode)
     return _Slice(records, found.next_offset, unreadable)
 
 
-def _decode(data: Bytes) -> tuple[list[CoordinatorRecord], int]:
-    decoded: list[CoordinatorRecord] = []
+def _decode(data: Bytes, decode: Decode[RecordT]) -> tuple[list[RecordT], int]:
+    decoded: list[RecordT] = []
     unreadable = 0
     for position, header in batches(data):
         if header.is_control:
             continue
         for record in decode_records(data, position, header):
-            known = None if record.key is None else decode_record(record.key, record.value)
+            known = None if record.key is None else decode(record.key, record.value)
             if known is None:
                 unreadable += 1
             else:

@@ -1,0 +1,133 @@
+"""The coordinators of one kind on this broker: a shell for each partition of their topic that it leads.
+
+Finds the shell of a key, and keeps shells in step with leadership. Where the same broker leads on in the
+very next epoch, no other broker has led between, and the shell goes on; after any other change the log is
+loaded again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from nilometer.broker.connection import Reply as Frame
+from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.coordinators.answers import Answer
+from nilometer.broker.coordinators.kind import ActionT, CoordinatorKind, RecordT, ReplyT, RequestT
+from nilometer.broker.coordinators.shell import CoordinatorShell
+from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.replica_manager import ReplicaManager
+from nilometer.broker.tasks import Tasks
+from nilometer.cluster.delta import ImageDelta
+from nilometer.cluster.image import ClusterImage
+from nilometer.replication import LeaderRole
+from nilometer.runtime import Runtime
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger("nilometer.broker")
+
+OneReplyT = TypeVar("OneReplyT")
+
+
+class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
+    def __init__(
+        self,
+        kind: CoordinatorKind[RequestT, ReplyT, RecordT, ActionT],
+        runtime: Runtime,
+        tasks: Tasks,
+        metadata: MetadataLog,
+        replicas: ReplicaManager,
+        check: Callable[[str, RequestT], ErrorCode],
+        partition_for: Callable[[str], int],
+    ) -> None:
+        """``check`` says what is wrong with a request before it is asked of its key's shard;
+        ``partition_for`` which partition of the topic keeps a key."""
+        self._kind = kind
+        self._runtime = runtime
+        self._tasks = tasks
+        self._replicas = replicas
+        self._check = check
+        self._partition_for = partition_for
+        self._shells: dict[int, CoordinatorShell[RequestT, ReplyT, RecordT, ActionT]] = {}
+        replicas.add_hosting_listener(self._on_hosted)
+        metadata.subscribe(self._on_delta, self._on_image)
+
+    # ── requests ────────────────────────────────────────────────────────────────────────────────
+    def ask(
+        self, asked: Sequence[tuple[str, RequestT]], respond: Callable[[Sequence[ReplyT]], Frame]
+    ) -> Frame | asyncio.Future[Frame]:
+        """Have each of ``asked`` (with its key) answered, and the whole by ``respond`` of all replies in
+        their order. Requests whose client goes away are forgotten."""
+        answer = Answer[RequestT, ReplyT](len(asked), respond)
+        for index, (key, request) in enumerate(asked):
+            shell = self._shells.get(self._partition_for(key))
+            try:
+                if (error := self._check(key, request)) is not ErrorCode.none:
+                    raise KafkaError(error)
+                if shell is None:
+                    raise KafkaError(ErrorCode.not_coordinator)
+                answer.submit(index, shell, request)
+            except KafkaError as refused:
+                answer.give(index, self._kind.refuse(request, refused.code))
+        return answer.frame()
+
+    def ask_one(
+        self, key: str, request: RequestT, kind: type[OneReplyT], respond: Callable[[OneReplyT], Frame]
+    ) -> Frame | asyncio.Future[Frame]:
+        """As :meth:`ask`, for one request whose reply is a ``kind``."""
+
+        def respond_to(replies: Sequence[ReplyT]) -> Frame:
+            (reply,) = replies
+            assert isinstance(reply, kind), f"{type(request).__name__} is answered with {kind.__name__}"
+            return respond(reply)
+
+        return self.ask(((key, request),), respond_to)
+
+    def ask_all(
+        self, request: RequestT, respond: Callable[[Sequence[ReplyT]], Frame]
+    ) -> Frame | asyncio.Future[Frame]:
+        """As :meth:`ask`, of every shell here."""
+        shells = [self._shells[index] for index in sorted(self._shells)]
+        answer = Answer[RequestT, ReplyT](len(shells), respond)
+        for index, shell in enumerate(shells):
+            try:
+                answer.submit(index, shell, request)
+            except KafkaError as refused:
+                answer.give(index, self._kind.refuse(request, refused.code))
+        return answer.frame()
+
+    # ── leadership ──────────────────────────────────────────────────────────────────────────────
+    def _on_hosted(self, partition: Partition) -> None:
+        if partition.topic == self._kind.topic:
+            partition.add_role_listener(lambda: self._on_role_changed(partition))
+
+    def _on_role_changed(self, partition: Partition) -> None:
+        index = partition.key.partition
+        shell = self._shells.get(index)
+        if not isinstance(partition.replica.role, LeaderRole):
+            if shell is not None and shell.partition is partition:
+                logger.debug("%s is unloaded", shell)
+                del self._shells[index]
+                shell.unload()
+            return
+        if shell is not None:
+            if shell.partition is partition and partition.leader_epoch == shell.leader_epoch + 1:
+                shell.leader_epoch = partition.leader_epoch
+                return
+            shell.unload()
+        shell = self._shells[index] = CoordinatorShell(
+            partition, self._runtime, self._tasks, self._kind, self._replicas.report_damage
+        )
+        shell.load()
+
+    # ── the image ───────────────────────────────────────────────────────────────────────────────
+    def _on_delta(self, delta: ImageDelta, image: ClusterImage) -> None:
+        grown = any(change.before is None or change.after is None for change in delta.partitions.values())
+        if grown or delta.topics_created or delta.topics_deleted:
+            self._on_image(image)
+
+    def _on_image(self, image: ClusterImage) -> None:
+        for index in sorted(self._shells):
+            self._shells[index].on_image(image)

@@ -1,0 +1,116 @@
+"""Replies and actions that wait until the records they follow from are committed.
+
+They leave in the order of the offsets they wait for. A reply may be given up when its time is over; an action
+waits on, until :meth:`WaitingEffects.clear`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol
+
+from nilometer.broker.coordinators.kind import ActionT, ReplyT
+from nilometer.broker.replicas.partition import CommitWait
+from nilometer.coordinators.effects import Token
+from nilometer.wire.errors import ErrorCode
+
+
+class _Waiting(Generic[ReplyT, ActionT]):
+    """What waits for the high watermark to reach ``offset``."""
+
+    __slots__ = ("_on_released", "actions", "deadline_ms", "offset", "replies")
+
+    def __init__(
+        self,
+        offset: int,
+        deadline_ms: int,
+        on_released: Callable[[_Waiting[ReplyT, ActionT], ErrorCode], None],
+    ) -> None:
+        self.offset = offset
+        self.deadline_ms = deadline_ms
+        """For the replies."""
+        self.replies: list[tuple[Token, ReplyT]] = []
+        self.actions: list[ActionT] = []
+        self._on_released = on_released
+
+    def release(self, error: ErrorCode = ErrorCode.none) -> None:
+        self._on_released(self, error)
+
+
+class HighWatermark(Protocol):
+    @property
+    def high_watermark(self) -> int: ...
+
+
+class WaitingEffects(Generic[ReplyT, ActionT]):
+    def __init__(
+        self,
+        log: HighWatermark,
+        hold: Callable[[int, CommitWait], None],
+        give: Callable[[Sequence[tuple[Token, ReplyT]]], None],
+        act: Callable[[Sequence[ActionT]], None],
+    ) -> None:
+        """``hold`` has a wait released when the high watermark has reached an offset, or raises KafkaError.
+        ``give`` and ``act`` are called with what is committed, the replies of an offset first."""
+        self._log = log
+        self._hold = hold
+        self._give = give
+        self._act = act
+        self._waiting: deque[_Waiting[ReplyT, ActionT]] = deque()
+
+    def add(
+        self,
+        offset: int,
+        replies: Sequence[tuple[Token, ReplyT]],
+        actions: Sequence[ActionT],
+        deadline_ms: int,
+    ) -> None:
+        """Everything below ``offset`` is to be committed first. Raises KafkaError where that cannot be
+        waited for."""
+        if not self._waiting and self._log.high_watermark >= offset:
+            self._release(replies, actions)
+            return
+        last = self._waiting[-1] if self._waiting else None
+        if last is None or last.offset != offset:
+            last = _Waiting[ReplyT, ActionT](offset, deadline_ms, self._on_released)
+            self._hold(offset, last)
+            self._waiting.append(last)
+        elif not last.replies:
+            last.deadline_ms = deadline_ms
+        last.replies.extend(replies)
+        last.actions.extend(actions)
+
+    def next_deadline_ms(self) -> int | None:
+        """When the next reply has waited long enough."""
+        return next((each.deadline_ms for each in self._waiting if each.replies), None)
+
+    def take_overdue(self, now_ms: int) -> list[Token]:
+        """Those whose replies are given up: what they say may still become true."""
+        overdue: list[Token] = []
+        for each in self._waiting:
+            if each.deadline_ms > now_ms:
+                break
+            overdue.extend(token for token, _ in each.replies)
+            each.replies.clear()
+        while self._waiting and not self._waiting[0].replies and not self._waiting[0].actions:
+            self._waiting.popleft()
+        return overdue
+
+    def clear(self) -> None:
+        self._waiting.clear()
+
+    def _on_released(self, released: _Waiting[ReplyT, ActionT], error: ErrorCode) -> None:
+        """The high watermark has reached its offset, or this broker leads no more and its shell will be
+        unloaded."""
+        if error is ErrorCode.not_leader_or_follower:
+            return
+        while self._waiting and self._waiting[0].offset <= released.offset:
+            first = self._waiting.popleft()
+            self._release(first.replies, first.actions)
+
+    def _release(self, replies: Sequence[tuple[Token, ReplyT]], actions: Sequence[ActionT]) -> None:
+        if replies:
+            self._give(replies)
+        if actions:
+            self._act(actions)

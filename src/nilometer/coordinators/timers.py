@@ -1,0 +1,65 @@
+"""Deadlines by key: one each, moved and cancelled at will, asked for the earliest.
+
+Moving a deadline later, as every heartbeat does, costs one dictionary write: the heap keeps the earlier time
+and looks again when that comes. Equal times are due in the order in which they were first set.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+
+
+class Timers(Generic[KeyT]):
+    def __init__(self) -> None:
+        self._deadlines: dict[KeyT, int] = {}
+        self._heap: list[tuple[int, int, KeyT]] = []
+        self._queued: dict[KeyT, int] = {}
+        """The earliest time at which the heap will show each key."""
+        self._pushes = 0
+
+    def schedule(self, key: KeyT, at_ms: int) -> None:
+        """In place of whatever was scheduled for the key."""
+        self._deadlines[key] = at_ms
+        queued = self._queued.get(key)
+        if queued is None or at_ms < queued:
+            self._push(key, at_ms)
+
+    def cancel(self, key: KeyT) -> None:
+        self._deadlines.pop(key, None)
+
+    def deadline(self, key: KeyT) -> int | None:
+        return self._deadlines.get(key)
+
+    def next_deadline_ms(self) -> int | None:
+        while self._heap:
+            at_ms, _, key = self._heap[0]
+            if self._queued.get(key) != at_ms:
+                heapq.heappop(self._heap)
+                continue
+            deadline = self._deadlines.get(key)
+            if deadline == at_ms:
+                return at_ms
+            heapq.heappop(self._heap)
+            del self._queued[key]
+            if deadline is not None:
+                self._push(key, deadline)
+        return None
+
+    def take_due(self, now_ms: int) -> KeyT | None:
+        """The earliest that is due, and no longer scheduled."""
+        at_ms = self.next_deadline_ms()
+        if at_ms is None or at_ms > now_ms:
+            return None
+        _, _, key = heapq.heappop(self._heap)
+        del self._queued[key]
+        del self._deadlines[key]
+        return key
+
+    def _push(self, key: KeyT, at_ms: int) -> None:
+        self._queued[key] = at_ms
+        self._pushes += 1
+        heapq.heappush(self._heap, (at_ms, self._pushes, key))

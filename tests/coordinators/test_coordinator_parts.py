@@ -1,0 +1,106 @@
+"""The small parts under every shard: timers, the hash of keys, turns."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nilometer.coordinators.effects import Effects, Token
+from nilometer.coordinators.partitioning import java_string_hash, partition_for_key
+from nilometer.coordinators.timers import Timers
+from nilometer.coordinators.turn import Turn
+
+A, B, C = "abc"
+
+
+# ── SPEC C-3 ──────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize(
+    ("group_id", "hashed", "partition"),
+    [
+        ("", 0, 0),
+        ("a", 97, 47),
+        ("my-group", -1_906_497_762, 12),
+        ("polygenelubricants", -(2**31), 0),
+        ("grp😀", 100_399_368, 18),
+        ("Zürich", -1_482_116_162, 12),
+    ],
+)
+def test_c_3_a_group_is_kept_where_java_would_look_for_it(group_id: str, hashed: int, partition: int) -> None:
+    assert (java_string_hash(group_id), partition_for_key(group_id, 50)) == (hashed, partition)
+
+
+# ── timers ────────────────────────────────────────────────────────────────────────────────────────
+def test_timers_are_due_by_time_and_then_by_age() -> None:
+    timers = Timers[str]()
+    for key, at_ms in ((A, 20), (B, 10), (C, 10)):
+        timers.schedule(key, at_ms)
+    assert timers.take_due(9) is None
+    assert [timers.take_due(20) for _ in range(4)] == [B, C, A, None]
+    assert timers.next_deadline_ms() is None
+
+
+KEYS = st.sampled_from((A, B, C))
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("schedule"), KEYS, st.integers(0, 50)),
+        st.tuples(st.just("cancel"), KEYS, st.just(0)),
+        st.tuples(st.just("take"), KEYS, st.integers(0, 50)),
+    ),
+    max_size=40,
+)
+
+
+@settings(derandomize=True, max_examples=200)
+@given(STEPS)
+def test_timers_are_a_dictionary_of_deadlines(steps: list[tuple[str, str, int]]) -> None:
+    timers, model = Timers[str](), dict[str, int]()
+    for what, key, at_ms in steps:
+        if what == "schedule":
+            timers.schedule(key, at_ms)
+            model[key] = at_ms
+        elif what == "cancel":
+            timers.cancel(key)
+            model.pop(key, None)
+        else:
+            earliest = min(model.values(), default=None)
+            taken = timers.take_due(at_ms)
+            if earliest is None or earliest > at_ms:
+                assert taken is None
+            else:
+                assert taken is not None
+                assert model.pop(taken) == earliest
+        assert timers.next_deadline_ms() == min(model.values(), default=None)
+        assert {each: timers.deadline(each) for each in (A, B, C)} == {
+            each: model.get(each) for each in (A, B, C)
+        }
+
+
+def test_a_deadline_that_moves_with_every_heartbeat_costs_no_memory() -> None:
+    timers = Timers[str]()
+    for at_ms in range(10_000):
+        timers.schedule(A, at_ms)
+    assert len(timers._heap) == 1
+    assert timers.next_deadline_ms() == 9_999
+
+
+# ── turns ─────────────────────────────────────────────────────────────────────────────────────────
+def test_a_turn_gathers_records_replies_and_actions_in_order() -> None:
+    turn = Turn[str, str, str](1, 2)
+    turn.write("a")
+    turn.write_all(("b", "c"))
+    turn.reply(Token(1), "first")
+    turn.act("send")
+    turn.reply(Token(2), "second")
+    waiting = {Token(1), Token(2), Token(3)}
+    assert turn.effects(waiting) == Effects(
+        ("a", "b", "c"), ((Token(1), "first"), (Token(2), "second")), ("send",)
+    )
+    assert waiting == {3}
+
+
+def test_a_reply_that_was_forgotten_is_left_out_and_its_records_are_not() -> None:
+    turn = Turn[str, str, str](1, 2)
+    turn.write("a")
+    turn.reply(Token(1), "gone")
+    assert turn.effects(set()) == Effects(("a",))
