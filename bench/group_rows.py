@@ -73,9 +73,9 @@ def _start(*arguments: object) -> subprocess.Popen[str]:
 
 
 def _finish(load: subprocess.Popen[str], said: str = "") -> dict[str, float]:
-    printed, problem = load.communicate(said, timeout=LOAD_TIMEOUT_S)
+    printed, error = load.communicate(said, timeout=LOAD_TIMEOUT_S)
     if load.returncode:
-        raise RuntimeError(f"group load: exit {load.returncode}: {problem.strip()}")
+        raise RuntimeError(f"group load: exit {load.returncode}: {error.strip()}")
     return json.loads(printed.splitlines()[-1])
 
 

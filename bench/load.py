@@ -59,9 +59,9 @@ def start(*arguments: object) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
-    printed, problem = process.communicate(timeout=RUN_TIMEOUT_S)
+    printed, error = process.communicate(timeout=RUN_TIMEOUT_S)
     if process.returncode:
-        raise RuntimeError(f"load: exit {process.returncode}: {problem.strip()}")
+        raise RuntimeError(f"load: exit {process.returncode}: {error.strip()}")
     return json.loads(printed)
 
 

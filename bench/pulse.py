@@ -44,7 +44,7 @@ class Pulse:
         )
         self._acknowledged: list[tuple[float, float]] = []
         """Sent at, acknowledged at."""
-        self._problem: BaseException | None = None
+        self._error: BaseException | None = None
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pulse")
@@ -63,12 +63,12 @@ class Pulse:
 
         def is_there() -> bool:
             found[:] = [at for sent, at in self._acknowledged if sent > since][:1]
-            return bool(found) or self._problem is not None
+            return bool(found) or self._error is not None
 
         with self._changed:
             self._changed.wait_for(is_there, TIMEOUT_S)
-        if self._problem is not None or not found:
-            raise RuntimeError("librdkafka got no acknowledgement") from self._problem
+        if self._error is not None or not found:
+            raise RuntimeError("librdkafka got no acknowledgement") from self._error
         return found[0]
 
     def _run(self) -> None:
@@ -78,14 +78,14 @@ class Pulse:
                 self._producer.produce(self._topic, b"x" * 100, on_delivery=on_delivery)
                 self._producer.poll(EVERY_S)
             self._producer.flush(TIMEOUT_S)
-        except (KafkaException, BufferError) as problem:
+        except (KafkaException, BufferError) as error:
             with self._changed:
-                self._problem = problem
+                self._error = error
                 self._changed.notify_all()
 
-    def _on_delivery(self, problem: KafkaError | None, message: Message, sent_at: float) -> None:
-        if problem is not None:
-            raise KafkaException(problem)
+    def _on_delivery(self, error: KafkaError | None, message: Message, sent_at: float) -> None:
+        if error is not None:
+            raise KafkaException(error)
         with self._changed:
             self._acknowledged.append((sent_at, time.monotonic()))
             self._changed.notify_all()

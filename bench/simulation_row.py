@@ -59,7 +59,7 @@ def quiet_plan(minutes: float) -> Plan:
         pace=Pace(),
         store_pace=Pace(),
         cold=0.0,
-        hiccup=0.0,
+        delay_spike_share=0.0,
         topics=(topic,),
         writers=(writer, writer),
         clock_rates=(1.0, 1.0, 1.0),

@@ -30,9 +30,9 @@ def test_defaults_are_kafkas():
 
 
 def test_an_unknown_key_is_refused_by_name_with_the_nearest_one():
-    problem = refusal(**{"log.segment.byte": "1"})
-    assert problem.key == "log.segment.byte"
-    assert "did you mean log.segment.bytes" in str(problem)
+    error = refusal(**{"log.segment.byte": "1"})
+    assert error.key == "log.segment.byte"
+    assert "did you mean log.segment.bytes" in str(error)
 
 
 def test_a_bad_value_is_refused_with_what_would_do():

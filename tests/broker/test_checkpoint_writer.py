@@ -43,7 +43,7 @@ async def settle() -> None:
 
 
 def test_writes_follow_each_other_and_the_last_one_says_what_is_newest() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         disk = HeldDisk()
         entropy = SeededEntropy(random.Random(1))
         options = ManagerOptions(node_id=1, directories=["/data"], entropy=entropy)
@@ -76,4 +76,4 @@ def test_writes_follow_each_other_and_the_last_one_says_what_is_newest() -> None
         assert not fourth.done()
         assert checkpoints.read_offsets(disk, "/data/replication-offset-checkpoint") == {KEY: 2}
 
-    asyncio.run(story())
+    asyncio.run(scenario())

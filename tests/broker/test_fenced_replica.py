@@ -36,7 +36,7 @@ def _hold(partition: Partition) -> None:
     partition.hold_until_committed(partition.log.log_end_offset, None)  # type: ignore[arg-type]
 
 
-class Story:
+class Scenario:
     """Three brokers; on the first, ``member`` of the leader of one partition is broken."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, member: str, trigger: Any) -> None:
@@ -161,6 +161,6 @@ class Story:
 def test_a_broken_invariant_fences_the_replica(
     monkeypatch: pytest.MonkeyPatch, member: str, trigger: Trigger
 ) -> None:
-    story = Story(monkeypatch, member, trigger)
-    World(1).run(story.play, limit_s=1_000)
-    assert story.was_broken
+    scenario = Scenario(monkeypatch, member, trigger)
+    World(1).run(scenario.play, limit_s=1_000)
+    assert scenario.was_broken

@@ -77,8 +77,8 @@ def _rain(folder: Path, seed: int, count: int) -> None:
             lanes.drive(islice(frames, count // 10))
             rss = _rss_bytes(broker.pid)
             lanes.drive(frames)
-        except Exception as problem:
-            raise AssertionError(f"{problem}\nreplay: {replay}\n{broker.output[-3000:]}") from problem
+        except Exception as error:
+            raise AssertionError(f"{error}\nreplay: {replay}\n{broker.output[-3000:]}") from error
         growth = _rss_bytes(broker.pid) - rss
         assert broker.alive(), broker.output[-3000:]
         _refuse_errors(broker.output, lanes, replay)

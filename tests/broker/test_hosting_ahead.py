@@ -157,16 +157,16 @@ class OneBroker:
             self.hosted.open(image, wanted)
 
 
-def _play(story: Callable[[], Awaitable[None]]) -> None:
+def _play(scenario: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
         async with asyncio.timeout(20):
-            await story()
+            await scenario()
 
     asyncio.run(bounded())
 
 
 def test_others_are_served_while_many_logs_are_created() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         broker = OneBroker(SteppedDisk(), one_big_topic())
         catching_up = asyncio.create_task(broker.metadata.catch_up())
         seen = [0]
@@ -183,14 +183,14 @@ def test_others_are_served_while_many_logs_are_created() -> None:
         assert len(broker.manager.logs) == PARTITIONS
         assert all(log.config.flush_messages == 1 for log in broker.manager.logs.values())
 
-    _play(story)
+    _play(scenario)
 
 
 @pytest.mark.parametrize("turns", [1, 2, 4, 7, 12, 20])
 def test_whoever_goes_on_after_a_cancelled_request_finds_everything_in_order(turns: int) -> None:
     """However far it had come: no entry is folded twice, or passed over, or acted on by halves."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = OneBroker(SteppedDisk(), one_big_topic())
         request = asyncio.create_task(broker.metadata.catch_up())
         for _ in range(turns):
@@ -205,7 +205,7 @@ def test_whoever_goes_on_after_a_cancelled_request_finds_everything_in_order(tur
         assert len(broker.manager.logs) == PARTITIONS
         assert broker.disk.most_under_way == 1, "no two make folders at once"
 
-    _play(story)
+    _play(scenario)
 
 
 @pytest.mark.parametrize("what_dies", ["process", "machine"])
@@ -215,7 +215,7 @@ def test_a_crash_in_between_leaves_nothing_that_the_next_life_would_mistake(
 ) -> None:
     """Some folders are made, one by halves, and nobody has been told of the topic."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         entries = one_big_topic()
         disk = SteppedDisk()
         first = OneBroker(disk, entries)
@@ -233,11 +233,11 @@ def test_a_crash_in_between_leaves_nothing_that_the_next_life_would_mistake(
         assert len(second.manager.logs) == PARTITIONS
         assert {log.topic_id for log in second.manager.logs.values()} == {topic.uuid}
 
-    _play(story)
+    _play(scenario)
 
 
 def test_the_first_flush_of_a_log_created_ahead_makes_its_folder_durable() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         entries = one_big_topic()
         disk = SteppedDisk()
         broker = OneBroker(disk, entries)
@@ -256,11 +256,11 @@ def test_the_first_flush_of_a_log_created_ahead_makes_its_folder_durable() -> No
         assert after.manager.logs[TopicPartition("t", 7)].log_end_offset == 1
         assert after.manager.logs[TopicPartition("t", 7)].epochs.entries == ((0, 0),)
 
-    _play(story)
+    _play(scenario)
 
 
 def test_nothing_is_created_for_an_entry_of_a_deposed_controller() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         *before, last = one_big_topic()
         other = Office(BrokerId(9), Incarnation("gone"), ControllerEpoch(7))
         (deposed,) = entries_of([last.records], other)
@@ -269,7 +269,7 @@ def test_nothing_is_created_for_an_entry_of_a_deposed_controller() -> None:
         assert broker.heard == [0, 1, 2]
         assert not broker.manager.logs and not broker.disk.list_directory("/data")[2:]
 
-    _play(story)
+    _play(scenario)
 
 
 @pytest.mark.parametrize("policy", ["compact", "delete"])

@@ -26,7 +26,9 @@ def _damage(run: ChaosRun, broker_id: int) -> None:
     data_dir = run.cluster.brokers[broker_id].data_dir
     below = stored_batches(data_dir, TOPIC, 0)[-1].last_offset
     batch = flip_bit(data_dir, TOPIC, 0, below, run.chance)
-    run.tell(f"a bit of {TOPIC}-0 at broker {broker_id} is turned over, in the batch of {batch.base_offset}")
+    run.record(
+        f"a bit of {TOPIC}-0 at broker {broker_id} is turned over, in the batch of {batch.base_offset}"
+    )
 
 
 def _is_whole(run: ChaosRun, broker_id: int) -> bool:

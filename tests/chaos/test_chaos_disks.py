@@ -25,7 +25,7 @@ def test_tail_lost_in_a_machine_crash(tmp_path: Path) -> None:
             lost = lose_unsynced_tail(
                 run.cluster.brokers[broker_id].data_dir, TOPIC, run.partitions, run.chance
             )
-            run.tell(f"broker {broker_id} lost its tail: {lost}")
+            run.record(f"broker {broker_id} lost its tail: {lost}")
             run.wait_load()
             run.start_down()
             run.wait_in_sync()
@@ -38,7 +38,7 @@ def test_tail_lost_while_all_are_killed(tmp_path: Path) -> None:
         victim = run.leader(0)
         run.kill(*run.cluster.brokers)
         lost = lose_unsynced_tail(run.cluster.brokers[victim].data_dir, TOPIC, run.partitions, run.chance)
-        run.tell(f"broker {victim} lost its tail: {lost}")
+        run.record(f"broker {victim} lost its tail: {lost}")
         run.start(victim)
         run.pass_time(run.chance.uniform(0.0, 0.5))
         run.start_down()
@@ -53,7 +53,7 @@ def test_empty_disk(tmp_path: Path) -> None:
         run.start_down()
         run.wait_load()
         run.wait_in_sync()
-        run.tell("again, with everybody down")
+        run.record("again, with everybody down")
         victim = run.controller()
         run.kill(*run.cluster.brokers)
         lose_everything(run.cluster.brokers[victim].data_dir)
@@ -70,9 +70,9 @@ def test_disk_full(tmp_path: Path) -> None:
     ):
         broker = run.cluster.brokers[2]
         disk.fill(leave_bytes=100_000)
-        run.tell("the disk of broker 2 is nearly full")
+        run.record("the disk of broker 2 is nearly full")
         eventually(lambda: not broker.alive(), "broker 2 has noticed and stopped", 30)
-        run.tell("broker 2 has stopped")
+        run.record("broker 2 has stopped")
         assert "No space left" in broker.output
         run.wait_load()
         disk.heal()

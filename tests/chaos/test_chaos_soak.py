@@ -56,15 +56,17 @@ def _play(store: str, folder: Path, seed: int, minutes: float) -> None:
             coordination=None if ensemble is None else f"zookeeper://{ensemble.hosts}",
         )
         with run:
-            reuse = TopicReuse(run.cluster.bootstrap, len(BROKERS), random.Random(seed + 1), run.tell)
+            reuse = TopicReuse(run.cluster.bootstrap, len(BROKERS), random.Random(seed + 1), run.record)
             mover = Mover(run.cluster.bootstrap, TOPIC, run.partitions, BROKERS, random.Random(seed + 2))
             run.administer(reuse, mover)
             schedule = Schedule(run, network, ensemble, disk, second)
             schedule.play(minutes)
-            run.tell(f"rounds: {schedule.counts}, folders that failed under leaders: {schedule.outages_seen}")
-        run.tell(f"{reuse.cycles} topics reused, {reuse.abandoned} names abandoned, {mover.moves} moves")
+            run.record(
+                f"rounds: {schedule.counts}, folders that failed under leaders: {schedule.outages_seen}"
+            )
+        run.record(f"{reuse.cycles} topics reused, {reuse.abandoned} names abandoned, {mover.moves} moves")
         assert reuse.cycles and mover.moves, "an administrator who did nothing proves nothing"
-        print("\n".join(run.story[-6:]))
+        print("\n".join(run.timeline[-6:]))
 
 
 def _log_dirs(folder: Path, broker_id: int) -> str:

@@ -26,7 +26,7 @@ def test_leaders_of_both_kinds_killed(ensemble: ZooKeeperEnsemble, tmp_path: Pat
     coordination = f"zookeeper://{ensemble.hosts}"
     with ChaosRun("leaders_of_both_kinds_killed", tmp_path, SEED, coordination=coordination) as run:
         server = ensemble.leader()
-        run.tell("kills ZooKeeper's leader")
+        run.record("kills ZooKeeper's leader")
         server.kill()
         run.wait_load()
         run.kill(run.leader(0))
@@ -36,7 +36,7 @@ def test_leaders_of_both_kinds_killed(ensemble: ZooKeeperEnsemble, tmp_path: Pat
         run.start_down()
         run.wait_in_sync()
         paused = run.controller()
-        run.tell("kills ZooKeeper's leader, and the controller is paused")
+        run.record("kills ZooKeeper's leader, and the controller is paused")
         server = ensemble.leader()
         run.pause(paused)
         server.kill()

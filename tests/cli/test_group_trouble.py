@@ -71,11 +71,11 @@ def test_edge_43_the_member_that_keeps_a_group_from_settling_is_named(tmp_path: 
     at_once = {"group.initial.rebalance.delay.ms": "0"}
     with NilometerBroker(tmp_path / "data", at_once) as broker:
 
-        async def story() -> GroupDescription:
+        async def scenario() -> GroupDescription:
             async with asyncio.timeout(LIMIT_S):
                 return await rounds(broker.bootstrap)
 
-        found = asyncio.run(story())
+        found = asyncio.run(scenario())
         last = found.last_rebalance
         assert last is not None
         assert last.group_instance_id == "r"

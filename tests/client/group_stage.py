@@ -80,7 +80,7 @@ class Stage:
         return self.world.loop.time()
 
 
-def play(story: Callable[[Stage], Awaitable[None]], seed: int = 1) -> Stage:
+def play(scenario: Callable[[Stage], Awaitable[None]], seed: int = 1) -> Stage:
     stages: list[Stage] = []
 
     async def direct(world: World) -> None:
@@ -95,7 +95,7 @@ def play(story: Callable[[Stage], Awaitable[None]], seed: int = 1) -> Stage:
 
         async def clients(runtime: Runtime) -> None:
             stages[0].runtime = runtime
-            await story(stages[0])
+            await scenario(stages[0])
 
         world.host("brokers").start("brokers", brokers)
         while not stages:  # noqa: ASYNC110

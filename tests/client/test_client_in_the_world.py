@@ -25,7 +25,7 @@ RECORDS = 200
 BOOTSTRAP = ",".join(f"127.0.0.1:{9090 + broker_id}" for broker_id in IDS)
 
 
-class Story:
+class Scenario:
     """Three brokers; a producer writes while the leader of what it writes to is killed; a consumer reads."""
 
     def __init__(self) -> None:
@@ -84,17 +84,17 @@ class Story:
                 self.read += [record.value for record in await consumer.poll(timeout_ms=60_000)]
 
 
-def play(seed: int) -> tuple[World, Story]:
-    world, story = World(seed), Story()
-    world.run(story.play, limit_s=600)
-    return world, story
+def play(seed: int) -> tuple[World, Scenario]:
+    world, scenario = World(seed), Scenario()
+    world.run(scenario.play, limit_s=600)
+    return world, scenario
 
 
 def test_nothing_is_lost_repeated_or_reordered_when_the_leader_dies() -> None:
-    world, story = play(3)
-    assert story.read == [b"%d" % number for number in range(RECORDS)]
-    assert [place.offset for place in story.acknowledged if place.offset >= 0] == sorted(
-        place.offset for place in story.acknowledged if place.offset >= 0
+    world, scenario = play(3)
+    assert scenario.read == [b"%d" % number for number in range(RECORDS)]
+    assert [place.offset for place in scenario.acknowledged if place.offset >= 0] == sorted(
+        place.offset for place in scenario.acknowledged if place.offset >= 0
     )
     assert world.failures == []
 

@@ -228,7 +228,7 @@ def test_c2_one_group_of_three_clients_shares_a_topic_whoever_leads(
     topic = group = f"mixed-{ours}"
     strategy = {"partition_assignment_strategy": ours}
 
-    async def story() -> None:
+    async def scenario() -> None:
         system = Runtime.system()
         where = {"bootstrap.servers": kafka}
         async with Admin(system, where) as admin, Producer(system, where) as producer:
@@ -258,7 +258,7 @@ def test_c2_one_group_of_three_clients_shares_a_topic_whoever_leads(
                     await read_by(sent, *everyone)
                     assert all(len(each) >= 50 for each in everyone)
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 @pytest.mark.java
@@ -266,7 +266,7 @@ def test_kip_848_members_share_a_topic_with_javas_and_with_a_classic_one(kafka: 
     ensure_java()
     topic = group = "next-generation"
 
-    async def story() -> None:
+    async def scenario() -> None:
         system = Runtime.system()
         where = {"bootstrap.servers": kafka}
         async with Admin(system, where) as admin, Producer(system, where) as producer:
@@ -296,7 +296,7 @@ def test_kip_848_members_share_a_topic_with_javas_and_with_a_classic_one(kafka: 
                     await read_by(sent, *everyone)
                     assert all(len(each) >= 50 for each in everyone)
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 async def read_as_static_member(kafka: str, topic: str, group: str, told: Queue[str], stop: Event) -> None:
@@ -393,7 +393,7 @@ def _leave(api: Any, group: str, instance_id: str) -> Any:
 def test_static_members_come_back_to_their_partitions_without_a_rebalance(kafka: str) -> None:
     topic = group = "static"
 
-    async def story() -> None:
+    async def scenario() -> None:
         system = Runtime.system()
         where = {"bootstrap.servers": kafka}
         async with Admin(system, where) as admin:
@@ -413,4 +413,4 @@ def test_static_members_come_back_to_their_partitions_without_a_rebalance(kafka:
             assert shares[0] == shares[1]
             assert TopicPartition(topic, 0) in shares[0]["one"]
 
-    asyncio.run(story())
+    asyncio.run(scenario())

@@ -24,7 +24,7 @@ from support.log_cluster import LogCluster
 
 
 def test_one_member_gets_everything_reads_it_and_leaves_with_what_it_read_committed() -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         stage.fill("t", 0, 5)
         stage.fill("t", 3, 2)
         diary = Diary()
@@ -45,11 +45,11 @@ def test_one_member_gets_everything_reads_it_and_leaves_with_what_it_read_commit
             ("t", 3): (2, 0),
         }
 
-    play(story)
+    play(scenario)
 
 
 def test_cooperative_members_keep_what_they_keep_and_get_the_rest_one_round_later() -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         first, second = Diary(), Diary()
         async with stage.consumer("a") as a, stage.consumer("b") as b:
             await a.subscribe(["t"], first)
@@ -68,11 +68,11 @@ def test_cooperative_members_keep_what_they_keep_and_get_the_rest_one_round_late
                 "partitions went to others, who get them in the next round"
             ) == 1
 
-    play(story)
+    play(scenario)
 
 
 def test_eager_members_give_everything_up_first() -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         diary = Diary()
         settings = {"partition_assignment_strategy": "range,roundrobin"}
         async with stage.consumer("a", **settings) as a, stage.consumer("b", **settings) as b:
@@ -86,11 +86,11 @@ def test_eager_members_give_everything_up_first() -> None:
                 ("assigned", [0, 1]),
             ]
 
-    play(story)
+    play(scenario)
 
 
 def test_c5_a_member_that_stops_polling_leaves_and_is_told_that_it_lost_its_partitions() -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         diary = Diary()
         async with stage.consumer(max_poll_interval_ms=30_000) as consumer:
             await consumer.subscribe(["t"], diary)
@@ -109,11 +109,11 @@ def test_c5_a_member_that_stops_polling_leaves_and_is_told_that_it_lost_its_part
             await poll_until(lambda: stage.group.generation == 2 and shares(consumer) == [4], consumer)
             assert diary.entries[1:] == [("lost", [0, 1, 2, 3]), ("assigned", [0, 1, 2, 3])]
 
-    play(story)
+    play(scenario)
 
 
 def test_c5_a_long_poll_is_no_late_poll_and_heartbeats_go_on_between_polls() -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         async with stage.consumer(max_poll_interval_ms=60_000, session_timeout_ms=10_000) as consumer:
             await consumer.subscribe(["t"])
             await poll_until(lambda: shares(consumer) == [4], consumer)
@@ -126,11 +126,11 @@ def test_c5_a_long_poll_is_no_late_poll_and_heartbeats_go_on_between_polls() -> 
             beats = sum(broker.count(ApiKey.HEARTBEAT) for broker in stage.cluster.brokers)
             assert 80 <= beats <= 90  # one every three seconds for 250
 
-    play(story)
+    play(scenario)
 
 
 def test_a_member_whose_session_was_ended_joins_anew_and_commits_nothing_as_the_old_one() -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         diary = Diary()
         stage.fill("t", 0, 3)
         async with stage.consumer() as consumer:
@@ -142,11 +142,11 @@ def test_a_member_whose_session_was_ended_joins_anew_and_commits_nothing_as_the_
             assert consumer.group_identity().member_id == "member-2"
             assert stage.group.offsets == {}
 
-    play(story)
+    play(scenario)
 
 
 def test_commits_during_a_rebalance_are_refused_and_the_member_joins_again() -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         async with stage.consumer(enable_auto_commit=False) as consumer:
             await consumer.subscribe(["t"])
             await poll_until(lambda: shares(consumer) == [4], consumer)
@@ -165,11 +165,11 @@ def test_commits_during_a_rebalance_are_refused_and_the_member_joins_again() -> 
             await consumer.commit({ALL[1]: 9})
             assert stage.group.offsets["t", 1] == (9, -1)
 
-    play(story)
+    play(scenario)
 
 
 def test_asynchronous_commits_arrive_in_order_and_tell_their_outcome() -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         outcomes: list[tuple[int, KafkaError | None]] = []
         async with stage.consumer(enable_auto_commit=False) as consumer:
             await consumer.subscribe(["t"])
@@ -177,12 +177,12 @@ def test_asynchronous_commits_arrive_in_order_and_tell_their_outcome() -> None:
             for offset in range(1, 6):
                 consumer.commit_async(
                     {ALL[0]: offset},
-                    lambda offsets, problem: outcomes.append((offsets[ALL[0]].offset, problem)),
+                    lambda offsets, error: outcomes.append((offsets[ALL[0]].offset, error)),
                 )
         assert outcomes == [(offset, None) for offset in range(1, 6)]
         assert stage.group.offsets["t", 0] == (5, -1)
 
-    play(story)
+    play(scenario)
 
 
 def refuse_commits(stage: Stage, code: ErrorCode) -> None:
@@ -202,26 +202,24 @@ async def expel(stage: Stage, consumer: Consumer) -> None:
 
 
 def test_an_asynchronous_commit_that_fails_is_not_repeated_behind_newer_ones() -> None:
-    async def story(stage: Stage) -> None:
-        problems: list[KafkaError | None] = []
+    async def scenario(stage: Stage) -> None:
+        errors: list[KafkaError | None] = []
         async with stage.consumer(enable_auto_commit=False) as consumer:
             await consumer.subscribe(["t"])
             await poll_until(lambda: shares(consumer) == [4], consumer)
             refuse_commits(stage, ErrorCode.coordinator_load_in_progress)
-            consumer.commit_async({ALL[0]: 100}, lambda _offsets, problem: problems.append(problem))
+            consumer.commit_async({ALL[0]: 100}, lambda _offsets, error: errors.append(error))
             await expel(stage, consumer)
             stage.group.fault = lambda _key, _request: None
             await asyncio.sleep(70)  # longer than any time-out that a commit may have
-            assert [problem and problem.code for problem in problems] == [
-                ErrorCode.coordinator_load_in_progress
-            ]
+            assert [error and error.code for error in errors] == [ErrorCode.coordinator_load_in_progress]
             assert stage.group.offsets["t", 0] == (150, -1)
 
-    play(story)
+    play(scenario)
 
 
 def test_a_commit_asked_for_in_one_generation_is_never_made_in_another() -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         async with stage.consumer(enable_auto_commit=False) as consumer:
             await consumer.subscribe(["t"])
             await poll_until(lambda: shares(consumer) == [4], consumer)
@@ -234,25 +232,25 @@ def test_a_commit_asked_for_in_one_generation_is_never_made_in_another() -> None
                 await committing
             assert stage.group.offsets["t", 0] == (150, -1)
 
-    play(story)
+    play(scenario)
 
 
 def test_asynchronous_commits_are_made_before_the_member_leaves() -> None:
-    async def story(stage: Stage) -> None:
-        problems: list[KafkaError | None] = []
+    async def scenario(stage: Stage) -> None:
+        errors: list[KafkaError | None] = []
         async with stage.consumer(enable_auto_commit=False) as consumer:
             await consumer.subscribe(["t"])
             await poll_until(lambda: shares(consumer) == [4], consumer)
-            consumer.commit_async({ALL[0]: 7}, lambda _offsets, problem: problems.append(problem))
+            consumer.commit_async({ALL[0]: 7}, lambda _offsets, error: errors.append(error))
             await consumer.unsubscribe()
-            assert problems == [None]
+            assert errors == [None]
         assert stage.group.offsets["t", 0] == (7, -1)
 
-    play(story)
+    play(scenario)
 
 
 def test_positions_are_committed_now_and_then_and_before_they_go() -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         stage.fill("t", 2, 4)
         async with stage.consumer("a") as a, stage.consumer("b") as b:
             await a.subscribe(["t"])
@@ -265,11 +263,11 @@ def test_positions_are_committed_now_and_then_and_before_they_go() -> None:
             records += await poll_until(lambda: len(records) >= 3, a, b) if len(records) < 3 else []
             assert [record.offset for record in records] == [4, 5, 6]
 
-    play(story)
+    play(scenario)
 
 
 def test_the_next_member_goes_on_where_the_last_one_committed() -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         stage.fill("t", 1, 10)
         async with stage.consumer(enable_auto_commit=False, max_poll_records=4) as consumer:
             await consumer.subscribe(["t"])
@@ -280,13 +278,13 @@ def test_the_next_member_goes_on_where_the_last_one_committed() -> None:
             await consumer.subscribe(["t"])
             assert [one.offset for one in await consumer.poll(timeout_ms=30_000)] == [4, 5, 6, 7, 8, 9]
 
-    play(story)
+    play(scenario)
 
 
 def test_edge_11_a_committed_position_is_validated_against_the_log() -> None:
     """The log was cut below the committed offset while nobody read: what was written instead is read."""
 
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         stage.fill("t", 0, 5)
         stage.fill("t", 0, 5)
         async with stage.consumer() as consumer:
@@ -300,21 +298,21 @@ def test_edge_11_a_committed_position_is_validated_against_the_log() -> None:
             await consumer.subscribe(["t"])
             assert [one.offset for one in await consumer.poll(timeout_ms=30_000)] == list(range(5, 14))
 
-    play(story)
+    play(scenario)
 
 
 def test_no_committed_offset_and_no_reset_is_an_error() -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         async with stage.consumer(auto_offset_reset="none") as consumer:
             await consumer.subscribe(["t"])
             with pytest.raises(KafkaError, match=r"no position for t-\d, and auto\.offset\.reset is none"):
                 await consumer.poll(timeout_ms=30_000)
 
-    play(story)
+    play(scenario)
 
 
 def test_by_duration_begins_so_long_before_now() -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         log = stage.cluster.logs["t", 0]
         now_ms = stage.runtime.clock.wall_ms()
         for age_s in (7_200, 3_500, 10):
@@ -326,11 +324,11 @@ def test_by_duration_begins_so_long_before_now() -> None:
             assert [one.offset for one in await consumer.poll(timeout_ms=30_000)] == [1, 2]
             assert await consumer.position(ALL[1]) == 0  # nothing is that young there: the end
 
-    play(story)
+    play(scenario)
 
 
 def test_a_static_member_keeps_its_place_and_a_second_one_fences_the_first() -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         async with stage.consumer(group_instance_id="i") as consumer:
             await consumer.subscribe(["t"])
             await poll_until(lambda: shares(consumer) == [4], consumer)
@@ -344,11 +342,11 @@ def test_a_static_member_keeps_its_place_and_a_second_one_fences_the_first() -> 
                 with pytest.raises(KafkaError, match="FENCED_INSTANCE_ID"):
                     await poll_until(lambda: False, one)
 
-    play(story)
+    play(scenario)
 
 
 def test_a_pattern_takes_in_topics_as_they_appear() -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         async with stage.consumer(metadata_max_age_ms=1_000) as consumer:
             await consumer.subscribe(re.compile("t.*"))
             await poll_until(lambda: shares(consumer) == [4], consumer)
@@ -360,11 +358,11 @@ def test_a_pattern_takes_in_topics_as_they_appear() -> None:
             await consumer.subscribe(re.compile("tea"))
             await poll_until(lambda: shares(consumer) == [3], consumer)
 
-    play(story)
+    play(scenario)
 
 
 def test_the_leader_has_the_group_deal_anew_when_a_topic_grows() -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         async with stage.consumer(metadata_max_age_ms=1_000) as consumer:
             await consumer.subscribe(["u"])
             await poll_until(lambda: shares(consumer) == [2], consumer)
@@ -373,7 +371,7 @@ def test_the_leader_has_the_group_deal_anew_when_a_topic_grows() -> None:
             await poll_until(lambda: shares(consumer) == [3], consumer)
             assert stage.group.joins[-1][1] == "the topics of the group have other partitions"
 
-    play(story)
+    play(scenario)
 
 
 JOIN_AGAIN = (ErrorCode.rebalance_in_progress, ErrorCode.unknown_member_id, ErrorCode.illegal_generation)
@@ -394,7 +392,7 @@ TRY_AGAIN = (
     ],
 )
 def test_members_get_over_every_passing_error(key: ApiKey, code: ErrorCode) -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         left = [3]
 
         def fault(asked: int, _request: Any) -> ErrorCode | None:
@@ -413,7 +411,7 @@ def test_members_get_over_every_passing_error(key: ApiKey, code: ErrorCode) -> N
                 assert stage.now_s() < 300
             assert {one.offset for one in got} == {0, 1, 2}
 
-    play(story)
+    play(scenario)
 
 
 @pytest.mark.parametrize(
@@ -426,18 +424,18 @@ def test_members_get_over_every_passing_error(key: ApiKey, code: ErrorCode) -> N
     ],
 )
 def test_what_will_not_pass_is_raised(code: ErrorCode) -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         stage.group.fault = lambda key, _: code if key == ApiKey.JOIN_GROUP else None
         async with stage.consumer() as consumer:
             await consumer.subscribe(["t"])
             with pytest.raises(KafkaError, match=code.name.upper()):
                 await consumer.poll(timeout_ms=30_000)
 
-    play(story)
+    play(scenario)
 
 
 def test_the_group_goes_on_when_its_coordinator_moves() -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         async with stage.consumer() as consumer:
             await consumer.subscribe(["t"])
             await poll_until(lambda: shares(consumer) == [4], consumer)
@@ -447,11 +445,11 @@ def test_the_group_goes_on_when_its_coordinator_moves() -> None:
             assert stage.group.generation == 1
             assert shares(consumer) == [4]
 
-    play(story)
+    play(scenario)
 
 
 def test_callbacks_may_commit_and_seek_but_not_poll() -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         stage.fill("t", 0, 9)
         diary = Diary()
         async with stage.consumer(enable_auto_commit=False) as consumer:
@@ -470,11 +468,11 @@ def test_callbacks_may_commit_and_seek_but_not_poll() -> None:
         assert [what for what, _ in diary.entries] == ["assigned", "revoked"]
         assert stage.group.offsets["t", 0] == (9, 0)
 
-    play(story)
+    play(scenario)
 
 
 def test_what_a_callback_raises_comes_out_of_the_poll_and_the_group_goes_on() -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         diary = Diary()
 
         async def then(what: str, partitions: Sequence[TopicPartition]) -> None:
@@ -489,11 +487,11 @@ def test_what_a_callback_raises_comes_out_of_the_poll_and_the_group_goes_on() ->
             assert shares(consumer) == [4]
             await poll_until(lambda: stage.group.state == "Stable", consumer)
 
-    play(story)
+    play(scenario)
 
 
 def test_subscribing_to_other_topics_and_to_none() -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         diary = Diary()
         async with stage.consumer() as consumer:
             await consumer.subscribe(["t"], diary)
@@ -516,11 +514,11 @@ def test_subscribing_to_other_topics_and_to_none() -> None:
             with pytest.raises(KafkaError, match="unsubscribe first"):
                 await consumer.subscribe(["t"])
 
-    play(story)
+    play(scenario)
 
 
 def test_short_polls_get_there_too() -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         stage.fill("t", 0, 3)
         async with stage.consumer() as consumer:
             await consumer.subscribe(["t"])
@@ -530,11 +528,11 @@ def test_short_polls_get_there_too() -> None:
                 await asyncio.sleep(0.01)
                 assert stage.now_s() < 60
 
-    play(story)
+    play(scenario)
 
 
 def test_one_after_the_other_by_iteration() -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         stage.fill("t", 0, 6)
         seen: list[int] = []
         async with stage.consumer() as consumer:
@@ -546,15 +544,15 @@ def test_one_after_the_other_by_iteration() -> None:
         assert seen == [0, 1, 2, 3, 4]
         assert stage.group.offsets["t", 0] == (5, 0)
 
-    play(story)
+    play(scenario)
 
 
 def test_settings_that_contradict_each_other_are_refused_by_name() -> None:
     def refused(**keys: Any) -> str:
         given = {key.replace("_", "."): value for key, value in keys.items()}
-        with pytest.raises(ConfigProblem) as problem:
+        with pytest.raises(ConfigProblem) as error:
             Consumer(Runtime.system(), {"bootstrap.servers": "a:1", **given})
-        return problem.value.key
+        return error.value.key
 
     assert refused(enable_auto_commit=True) == "enable.auto.commit"
     assert refused(group_id="g", heartbeat_interval_ms=9, session_timeout_ms=9) == "heartbeat.interval.ms"

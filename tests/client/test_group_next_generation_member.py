@@ -17,12 +17,12 @@ from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from support.scripted_consumer_group import ScriptedConsumerGroup
 
-Story = Callable[[Stage, ScriptedConsumerGroup], Awaitable[None]]
+Scenario = Callable[[Stage, ScriptedConsumerGroup], Awaitable[None]]
 
 
-def play_next(story: Story) -> None:
+def play_next(scenario: Scenario) -> None:
     async def play_it(stage: Stage) -> None:
-        await story(stage, stage.next_generation())
+        await scenario(stage, stage.next_generation())
 
     play(play_it)
 
@@ -32,7 +32,7 @@ def member(stage: Stage, name: str = "c", **keys: Any) -> Consumer:
 
 
 def test_one_member_gets_everything_reads_it_and_leaves_with_what_it_read_committed() -> None:
-    async def story(stage: Stage, group: ScriptedConsumerGroup) -> None:
+    async def scenario(stage: Stage, group: ScriptedConsumerGroup) -> None:
         stage.fill("t", 0, 5)
         diary = Diary()
         async with member(stage) as consumer:
@@ -50,11 +50,11 @@ def test_one_member_gets_everything_reads_it_and_leaves_with_what_it_read_commit
         assert (first.epoch, first.topics, first.owned) == (0, ("t",), [])
         assert (second.epoch, second.topics, second.owned) == (2, None, [0, 1, 2, 3]), "only what is new"
 
-    play_next(story)
+    play_next(scenario)
 
 
 def test_a_partition_is_given_up_and_its_position_committed_before_another_has_it() -> None:
-    async def story(stage: Stage, group: ScriptedConsumerGroup) -> None:
+    async def scenario(stage: Stage, group: ScriptedConsumerGroup) -> None:
         stage.fill("t", 2, 4)
         first, second = Diary(), Diary()
         async with member(stage, "a") as a, member(stage, "b") as b:
@@ -72,11 +72,11 @@ def test_a_partition_is_given_up_and_its_position_committed_before_another_has_i
             records = await poll_until(lambda: group.offsets["t", 2] == (6, 0), a, b)
             assert [one.offset for one in records] == [4, 5]
 
-    play_next(story)
+    play_next(scenario)
 
 
 def test_c5_a_member_that_stops_polling_leaves_and_is_told_that_it_lost_its_partitions() -> None:
-    async def story(stage: Stage, group: ScriptedConsumerGroup) -> None:
+    async def scenario(stage: Stage, group: ScriptedConsumerGroup) -> None:
         diary = Diary()
         async with member(stage, max_poll_interval_ms=30_000) as consumer:
             await consumer.subscribe(["t"], diary)
@@ -91,11 +91,11 @@ def test_c5_a_member_that_stops_polling_leaves_and_is_told_that_it_lost_its_part
             await poll_until(lambda: len(group.consumers) == 1 and shares(consumer) == [4], consumer)
             assert diary.entries[1:] == [("lost", [0, 1, 2, 3]), ("assigned", [0, 1, 2, 3])]
 
-    play_next(story)
+    play_next(scenario)
 
 
 def test_c5_a_long_poll_is_no_late_poll_and_heartbeats_come_as_the_coordinator_wants_them() -> None:
-    async def story(stage: Stage, group: ScriptedConsumerGroup) -> None:
+    async def scenario(stage: Stage, group: ScriptedConsumerGroup) -> None:
         async with member(stage, max_poll_interval_ms=60_000) as consumer:
             await consumer.subscribe(["t"])
             await poll_until(lambda: shares(consumer) == [4], consumer)
@@ -105,12 +105,12 @@ def test_c5_a_long_poll_is_no_late_poll_and_heartbeats_come_as_the_coordinator_w
             assert group.left == group.expired == []
             assert 38 <= len(group.heard) - heard <= 42, "one every five seconds"
 
-    play_next(story)
+    play_next(scenario)
 
 
 @pytest.mark.parametrize("removed", [True, False])
 def test_a_member_that_is_fenced_has_lost_its_partitions_and_begins_anew(removed: bool) -> None:
-    async def story(stage: Stage, group: ScriptedConsumerGroup) -> None:
+    async def scenario(stage: Stage, group: ScriptedConsumerGroup) -> None:
         diary = Diary()
         stage.fill("t", 0, 3)
         async with member(stage) as consumer:
@@ -134,11 +134,11 @@ def test_a_member_that_is_fenced_has_lost_its_partitions_and_begins_anew(removed
             assert consumer.group_identity().member_id == name, "a member keeps the id it gave itself"
             assert group.offsets == {}, "what is lost is not committed"
 
-    play_next(story)
+    play_next(scenario)
 
 
 def test_a_static_member_goes_away_and_finds_its_partitions_as_they_were() -> None:
-    async def story(stage: Stage, group: ScriptedConsumerGroup) -> None:
+    async def scenario(stage: Stage, group: ScriptedConsumerGroup) -> None:
         async with member(stage, "b") as other:
             async with member(stage, "a", group_instance_id="i") as consumer:
                 await consumer.subscribe(["t"])
@@ -157,11 +157,11 @@ def test_a_static_member_goes_away_and_finds_its_partitions_as_they_were() -> No
                     with pytest.raises(KafkaError, match="UNRELEASED_INSTANCE_ID"):
                         await intruder.poll(timeout_ms=30_000)
 
-    play_next(story)
+    play_next(scenario)
 
 
 def test_subscribing_to_other_topics_and_to_none() -> None:
-    async def story(stage: Stage, group: ScriptedConsumerGroup) -> None:
+    async def scenario(stage: Stage, group: ScriptedConsumerGroup) -> None:
         diary = Diary()
         async with member(stage) as consumer:
             await consumer.subscribe(["t"], diary)
@@ -177,11 +177,11 @@ def test_subscribing_to_other_topics_and_to_none() -> None:
             assert [how for _, how in group.left] == ["-1"]
             assert group.consumers == {} and consumer.assignment() == []
 
-    play_next(story)
+    play_next(scenario)
 
 
 def test_the_group_goes_on_when_its_coordinator_moves() -> None:
-    async def story(stage: Stage, group: ScriptedConsumerGroup) -> None:
+    async def scenario(stage: Stage, group: ScriptedConsumerGroup) -> None:
         async with member(stage, enable_auto_commit=False) as consumer:
             await consumer.subscribe(["t"])
             await poll_until(lambda: shares(consumer) == [4], consumer)
@@ -195,11 +195,11 @@ def test_the_group_goes_on_when_its_coordinator_moves() -> None:
             assert [(one.topics, one.owned) for one in told] == [(("t",), [0, 1, 2, 3])] * len(told)
             assert told, "who does not know what arrived says all again"
 
-    play_next(story)
+    play_next(scenario)
 
 
 def test_a_commit_in_an_epoch_that_has_passed_is_made_again_in_the_new_one() -> None:
-    async def story(stage: Stage, group: ScriptedConsumerGroup) -> None:
+    async def scenario(stage: Stage, group: ScriptedConsumerGroup) -> None:
         async with member(stage, enable_auto_commit=False) as consumer:
             await consumer.subscribe(["t"])
             await poll_until(lambda: shares(consumer) == [4], consumer)
@@ -215,11 +215,11 @@ def test_a_commit_in_an_epoch_that_has_passed_is_made_again_in_the_new_one() -> 
             await consumer.commit({ALL[1]: 7})
             assert (left, group.offsets["t", 1]) == ([0], (7, -1))
 
-    play_next(story)
+    play_next(scenario)
 
 
 def test_a_commit_is_not_made_in_a_new_epoch_once_partitions_have_changed_hands() -> None:
-    async def story(stage: Stage, group: ScriptedConsumerGroup) -> None:
+    async def scenario(stage: Stage, group: ScriptedConsumerGroup) -> None:
         async with member(stage, "a", enable_auto_commit=False) as a, member(stage, "b") as b:
             await a.subscribe(["t"])
             await poll_until(lambda: shares(a) == [4], a)
@@ -233,7 +233,7 @@ def test_a_commit_is_not_made_in_a_new_epoch_once_partitions_have_changed_hands(
                 await committing
             assert group.offsets == {}
 
-    play_next(story)
+    play_next(scenario)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_a_commit_is_not_made_in_a_new_epoch_once_partitions_have_changed_hands(
 )
 @pytest.mark.parametrize("after", [0, 2])
 def test_members_get_over_every_passing_error(code: ErrorCode, after: int) -> None:
-    async def story(stage: Stage, group: ScriptedConsumerGroup) -> None:
+    async def scenario(stage: Stage, group: ScriptedConsumerGroup) -> None:
         beats: list[ErrorCode | None] = [None] * after + [code] * 3
 
         def fault(key: int, _request: Any) -> ErrorCode | None:
@@ -264,7 +264,7 @@ def test_members_get_over_every_passing_error(code: ErrorCode, after: int) -> No
                 assert stage.now_s() < 300
             assert {one.offset for one in got} == {0, 1, 2}
 
-    play_next(story)
+    play_next(scenario)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_members_get_over_every_passing_error(code: ErrorCode, after: int) -> No
     ],
 )
 def test_what_will_not_pass_is_raised_and_the_next_poll_tries_again(code: ErrorCode) -> None:
-    async def story(stage: Stage, group: ScriptedConsumerGroup) -> None:
+    async def scenario(stage: Stage, group: ScriptedConsumerGroup) -> None:
         group.fault = lambda key, _: code if key == ApiKey.CONSUMER_GROUP_HEARTBEAT else None
         async with member(stage) as consumer:
             await consumer.subscribe(["t"])
@@ -286,11 +286,11 @@ def test_what_will_not_pass_is_raised_and_the_next_poll_tries_again(code: ErrorC
             group.fault = lambda _key, _request: None
             await poll_until(lambda: shares(consumer) == [4], consumer)
 
-    play_next(story)
+    play_next(scenario)
 
 
 def test_what_a_callback_raises_comes_out_of_the_poll_and_the_group_goes_on() -> None:
-    async def story(stage: Stage, group: ScriptedConsumerGroup) -> None:
+    async def scenario(stage: Stage, group: ScriptedConsumerGroup) -> None:
         diary = Diary()
 
         async def then(what: str, partitions: Sequence[TopicPartition]) -> None:
@@ -307,4 +307,4 @@ def test_what_a_callback_raises_comes_out_of_the_poll_and_the_group_goes_on() ->
             await poll_until(lambda: len(group.heard) > heard + 1, consumer)
             assert group.heard[-1].epoch > 0
 
-    play_next(story)
+    play_next(scenario)

@@ -51,7 +51,7 @@ async def test_files_folders_and_compressed_files(logs: Path, tmp_path: Path) ->
             ("c.log.gz", 2, b"packed 2"),
         ]
         assert totals.lines == 8
-        assert totals.problems == []
+        assert totals.errors == []
         again = await ingest_of(cluster, tmp_path).run()
         assert (again.lines, again.lines_there) == (0, 0)
         write_lines(logs / "a.log", ["four"])
@@ -219,9 +219,9 @@ async def test_what_cannot_be_read_is_reported_and_the_rest_read(logs: Path, tmp
     torn.write_bytes(torn.read_bytes()[:-1000])
     async with LogCluster(topics={"t": 1}) as cluster:
         totals = await ingest_of(cluster, tmp_path, logs, logs / "missing.log").run()
-        assert len(totals.problems) == 2
-        assert any("missing.log: No such file" in problem for problem in totals.problems)
-        assert any("torn.log.gz: " in problem for problem in totals.problems)
+        assert len(totals.errors) == 2
+        assert any("missing.log: No such file" in error for error in totals.errors)
+        assert any("torn.log.gz: " in error for error in totals.errors)
         assert ("a.log", 1, b"good") in lines_in(cluster)
 
 

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nilometer.client.ingest.matching import TELLING_BYTES
-from support import ingest_story
-from support.ingest_story import Step, Story
+from support import ingest_scenario
+from support.ingest_scenario import IngestScenario, Step
 
 OFTEN = ("write", "look", "take", "read", "turn")
 NAMES = (
@@ -21,16 +21,16 @@ NAMES = (
     *("delete", "unmount", "mount", "broker", "checkpoint", "sleep", "kill", "start", "start", "run_once"),
 )
 steps = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 60)), max_size=80)
-STORIES = 300
+SCENARIOS = 300
 SEEDS = 800
 QUIET = (HealthCheck.too_slow, HealthCheck.data_too_large)
 
 
-def check(story: list[Step], named: bool, banner: bool) -> None:
-    told = Story(named=named, banner=banner)
-    told.play(story)
-    lost, repeated = told.verdict()
-    replay = json.dumps([named, banner, ingest_story.LINE_BYTES, story], separators=(",", ":"))
+def check(steps: list[Step], named: bool, banner: bool) -> None:
+    scenario = IngestScenario(named=named, banner=banner)
+    scenario.play(steps)
+    lost, repeated = scenario.verdict()
+    replay = json.dumps([named, banner, ingest_scenario.LINE_BYTES, steps], separators=(",", ":"))
     assert (lost, repeated) == ([], []), (
         f"lost {lost[:5]}, repeated {repeated[:5]}; replay: "
         f"INGEST_STORY='{replay}' pytest tests/client/test_ingest_model.py -k replay"
@@ -38,36 +38,36 @@ def check(story: list[Step], named: bool, banner: bool) -> None:
 
 
 @given(steps, st.booleans(), st.booleans())
-@settings(max_examples=STORIES, derandomize=True, deadline=None, suppress_health_check=QUIET)
-def test_each_line_once_in_every_story(story: list[Step], named: bool, banner: bool) -> None:
-    check(story, named, banner)
+@settings(max_examples=SCENARIOS, derandomize=True, deadline=None, suppress_health_check=QUIET)
+def test_each_line_once_in_every_story(steps: list[Step], named: bool, banner: bool) -> None:
+    check(steps, named, banner)
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS // 4))
 def test_each_line_once_in_long_stories(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Longer ones than Hypothesis likes to make, of files of which each line tells whose it is."""
-    monkeypatch.setattr(ingest_story, "LINE_BYTES", TELLING_BYTES)
+    monkeypatch.setattr(ingest_scenario, "LINE_BYTES", TELLING_BYTES)
     for seed in range(first, first + SEEDS // 4):
         chance = random.Random(seed)
-        story = [(chance.choice(NAMES), chance.randrange(61)) for _ in range(chance.choice((10, 20, 40, 80)))]
-        check(story, named=chance.random() < 0.5, banner=False)
+        steps = [(chance.choice(NAMES), chance.randrange(61)) for _ in range(chance.choice((10, 20, 40, 80)))]
+        check(steps, named=chance.random() < 0.5, banner=False)
 
 
 @pytest.mark.soak
 @given(
     st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 60)), min_size=10, max_size=80), st.booleans()
 )
-@settings(max_examples=STORIES * 100, deadline=None, suppress_health_check=QUIET)
-def test_each_line_once_in_very_many_stories(story: list[Step], named: bool) -> None:
+@settings(max_examples=SCENARIOS * 100, deadline=None, suppress_health_check=QUIET)
+def test_each_line_once_in_very_many_stories(steps: list[Step], named: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ingest_story, "LINE_BYTES", TELLING_BYTES)
-        check(story, named, banner=False)
+        patch.setattr(ingest_scenario, "LINE_BYTES", TELLING_BYTES)
+        check(steps, named, banner=False)
 
 
 def test_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     """The story that the environment names, as a failure prints it."""
-    told = os.environ.get("INGEST_STORY")
-    if told is not None:
-        named, banner, line_bytes, story = json.loads(told)
-        monkeypatch.setattr(ingest_story, "LINE_BYTES", line_bytes)
-        check([(name, argument) for name, argument in story], named, banner)
+    steps = os.environ.get("INGEST_STORY")
+    if steps is not None:
+        named, banner, line_bytes, steps = json.loads(steps)
+        monkeypatch.setattr(ingest_scenario, "LINE_BYTES", line_bytes)
+        check([(name, argument) for name, argument in steps], named, banner)

@@ -135,12 +135,12 @@ async def test_the_file_is_read_up_to_it_and_other_files_whole(logs: Path, tmp_p
         cluster.max_message_bytes = TOPIC_BYTES
         for _ in range(2):
             totals = await ingest_of(cluster, tmp_path).run()
-            [problem] = totals.problems
-            assert problem.startswith(f"{logs}/a.log: line 2 does not fit into a record (max.request.size is")
-            assert "max.message.bytes 3000)" in problem and "--oversized skip, truncate or split" in problem
+            [error] = totals.errors
+            assert error.startswith(f"{logs}/a.log: line 2 does not fit into a record (max.request.size is")
+            assert "max.message.bytes 3000)" in error and "--oversized skip, truncate or split" in error
             assert sorted(sent_to(cluster)) == [("a.log", 1), ("b.log", 1), ("b.log", 2)]
         totals = await ingest_of(cluster, tmp_path, oversized=Oversized.SKIP).run()
-        assert (totals.problems, totals.oversized) == ([], {f"{logs}/a.log": 1})
+        assert (totals.errors, totals.oversized) == ([], {f"{logs}/a.log": 1})
         assert sent_to(cluster)["a.log", 3] == [(b"a3", {})]
         assert len(sent_to(cluster)) == 4
 
@@ -155,7 +155,7 @@ async def test_what_is_done_about_long_lines(
         cluster.max_message_bytes = TOPIC_BYTES
         totals = await ingest_of(cluster, tmp_path, oversized=action).run()
         sent = sent_to(cluster)
-        assert (totals.problems, totals.oversized) == ([], {f"{logs}/a.log": 2})
+        assert (totals.errors, totals.oversized) == ([], {f"{logs}/a.log": 2})
         assert totals.lines == (2 if action is Oversized.SKIP else 4)
         assert (sent["a.log", 1], sent["a.log", 3]) == ([(b"a1", {})], [(b"a3", {})])
         for number in (2, 4):
@@ -178,7 +178,7 @@ async def test_a_line_that_fits_compressed_is_sent_as_it_is(logs: Path, tmp_path
     async with LogCluster(topics={"t": 1}) as cluster:
         cluster.max_message_bytes = TOPIC_BYTES
         totals = await ingest_of(cluster, tmp_path, config={"compression.type": "zstd"}).run()
-        assert totals.problems == []
+        assert totals.errors == []
         assert sent_to(cluster) == {("a.log", 1): [(LONG.encode(), {})]}
 
 
@@ -203,13 +203,13 @@ async def test_a_run_that_follows_goes_on_with_the_other_files(logs: Path, tmp_p
         cluster.max_message_bytes = TOPIC_BYTES
         ingest = ingest_of(cluster, tmp_path, follow=True)
         task = asyncio.create_task(ingest.run())
-        await becomes(lambda: bool(ingest.totals.problems), "the line is met")
+        await becomes(lambda: bool(ingest.totals.errors), "the line is met")
         (logs / "b.log").write_text("b1\n")
         await becomes(lambda: ("b.log", 1) in sent_to(cluster), "the other file is read")
         ingest.stop()
         await task
         assert sorted(sent_to(cluster)) == [("a.log", 1), ("b.log", 1)]
-        assert len(ingest.totals.problems) == 1
+        assert len(ingest.totals.errors) == 1
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -278,7 +278,7 @@ async def test_what_cannot_be_read_is_not_read_again_until_it_changes(
             await sent(1)
             (logs / "torn.log").unlink()
             torn.write_bytes(packed[:-300])
-            await wait_until(lambda: len(ingest.totals.problems) == 2)
+            await wait_until(lambda: len(ingest.totals.errors) == 2)
             await looked_again(ingest, 30)
             assert reads.bytes < 3 * (1_500_000 + len(packed))
             torn.write_bytes(packed)

@@ -160,7 +160,7 @@ def test_a_contradiction_keeps_the_last_good_values() -> None:
     good = TOPIC_CONFIG.settle({MIN: "5", MAX: "10", "retention.ms": "7"})
     assert not good.problems
     settled = TOPIC_CONFIG.settle({MIN: "100", MAX: "1", "retention.ms": "8"}, last_good=good.values)
-    assert [problem.key for problem in settled.problems] == [MIN]
+    assert [error.key for error in settled.problems] == [MIN]
     assert (settled.values[MIN], settled.values[MAX], settled.values["retention.ms"]) == (5, 10, 8)
     config = LogConfig.of(settled.values)
     assert (config.min_compaction_lag_ms, config.max_compaction_lag_ms, config.retention_ms) == (5, 10, 8)
@@ -178,7 +178,7 @@ def test_a_text_of_a_newer_version_keeps_the_last_good_value() -> None:
     good = TOPIC_CONFIG.settle({"retention.ms": "7"})
     texts = {"retention.ms": "a week", "no.such.key": "1", "cleanup.policy": "compact"}
     settled = TOPIC_CONFIG.settle(texts, last_good=good.values)
-    assert {problem.key for problem in settled.problems} == {"retention.ms", "no.such.key"}
+    assert {error.key for error in settled.problems} == {"retention.ms", "no.such.key"}
     assert settled.values["retention.ms"] == 7
     assert settled.values["cleanup.policy"] == ("compact",)
     assert "no.such.key" not in settled.values

@@ -37,7 +37,7 @@ def explored(bounds: SettingsBounds) -> Exploration:
 @pytest.mark.parametrize("bounds", EXHAUSTIVE.values(), ids=EXHAUSTIVE.keys())
 def test_every_state_keeps_every_property_of_settings(bounds: SettingsBounds) -> None:
     seen = explored(bounds)
-    assert seen.violation is None, (seen.violation, seen.story)
+    assert seen.violation is None, (seen.violation, seen.counterexample)
     assert seen.is_complete
     assert seen.states > 4_000
 
@@ -47,7 +47,7 @@ def test_every_state_keeps_every_property_of_settings(bounds: SettingsBounds) ->
 @pytest.mark.parametrize("bounds", LARGER.values(), ids=LARGER.keys())
 def test_every_state_of_a_larger_world_keeps_every_property_of_settings(bounds: SettingsBounds) -> None:
     seen = explored(bounds)
-    assert seen.violation is None, (seen.violation, seen.story)
+    assert seen.violation is None, (seen.violation, seen.counterexample)
     assert seen.is_complete
 
 
@@ -100,4 +100,4 @@ def test_a_planted_fault_is_found(planted: str, monkeypatch: pytest.MonkeyPatch)
     seen = explored(SettingsBounds(followers=(2,)))
     assert seen.violation is not None
     assert seen.violation.sentence == sentence
-    assert len(seen.story) <= 6, seen.story
+    assert len(seen.counterexample) <= 6, seen.counterexample

@@ -18,7 +18,7 @@ async def _steps_of_an_append(cluster: Cluster) -> int:
 
 
 def test_killed_at_any_step__nobody_waits_and_nothing_is_half_there(local: Cluster) -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         survivor = await cluster.start(1)
         outcomes: set[bool] = set()
         for step in range(await _steps_of_an_append(cluster)):
@@ -36,13 +36,13 @@ def test_killed_at_any_step__nobody_waits_and_nothing_is_half_there(local: Clust
         late = await cluster.start(3)
         assert await late.call("read", 0, 1000) == await survivor.call("read", 0, 1000)
 
-    local.run(story)
+    local.run(scenario)
 
 
 def test_stopped_at_any_step__the_late_append_wins_or_loses_but_never_both(local: Cluster) -> None:
     """The deposed controller: it stops before its append, others go on, it comes back and may even win."""
 
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         survivor = await cluster.start(1)
         steps = await _steps_of_an_append(cluster)
         victim = await cluster.start(2)
@@ -61,13 +61,13 @@ def test_stopped_at_any_step__the_late_append_wins_or_loses_but_never_both(local
             outcomes.add(late)
         assert outcomes == {True, False}
 
-    local.run(story)
+    local.run(scenario)
 
 
 def test_stopped_at_any_step__a_retired_folder_takes_no_late_entry(local: Cluster) -> None:
     """While the writer is stopped the sequence moves to another folder: its number stays refused."""
 
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         survivor = await cluster.start(1)
         steps = await _steps_of_an_append(cluster)
         for step in range(steps):
@@ -92,11 +92,11 @@ def test_stopped_at_any_step__a_retired_folder_takes_no_late_entry(local: Cluste
             assert await victim.call("append", number, "later still") is False
             await victim.call("close")
 
-    local.run(story)
+    local.run(scenario)
 
 
 def test_a_snapshot_writer_killed_at_any_step_leaves_one_sequence(local: Cluster) -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         survivor = await cluster.start(1)
         assert await survivor.call("append", 0, "0") is True
         number = 1
@@ -126,13 +126,13 @@ def test_a_snapshot_writer_killed_at_any_step_leaves_one_sequence(local: Cluster
         assert step > 15
         assert 0 < sealed < step, "some steps lie before the seal, some behind it"
 
-    local.run(story)
+    local.run(scenario)
 
 
 def test_a_blocked_event_loop_loses_its_session(local: Cluster) -> None:
     """The process runs on and holds its lock: only the heartbeat tells."""
 
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         a, b = await cluster.start(1), await cluster.start(2)
         a.start("block", 2.5)
         live = a.start("is_live")
@@ -140,21 +140,21 @@ def test_a_blocked_event_loop_loses_its_session(local: Cluster) -> None:
         assert await live is False, "the first question after the absence is answered by the disk"
         assert "session timeout" in await a.call("wait_lost")
 
-    local.run(story)
+    local.run(scenario)
 
 
 def test_a_short_absence_is_forgiven(local: Cluster) -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         a, b = await cluster.start(1), await cluster.start(2)
         a.start("block", 0.6)  # more than half the timeout, less than all of it
         assert await a.call("is_live") is True
         assert [s[0] for s in await b.call("sessions")] == [1, 2]
 
-    local.run(story)
+    local.run(scenario)
 
 
 def test_a_hung_process_still_holds_its_id(local: Cluster) -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         a, b = await cluster.start(1), await cluster.start(2)
         a.stop()
         await b.until("sessions", lambda sessions: [s[0] for s in sessions] == [2])
@@ -163,4 +163,4 @@ def test_a_hung_process_still_holds_its_id(local: Cluster) -> None:
         assert refused.kind == "BrokerIdInUse"
         assert f"process {a.pid}" in refused.message
 
-    local.run(story)
+    local.run(scenario)

@@ -116,7 +116,7 @@ class TroubledDisk(SystemDisk):
 
 
 def run(
-    story: Callable[[LocalStore, TroubledDisk], Awaitable[None]], folder: Path, **settings: object
+    scenario: Callable[[LocalStore, TroubledDisk], Awaitable[None]], folder: Path, **settings: object
 ) -> None:
     async def main() -> None:
         disk = TroubledDisk()
@@ -124,7 +124,7 @@ def run(
         runtime = Runtime(system.clock, disk, system.network, system.entropy)
         store = LocalStore(runtime, str(folder), session_timeout_ms=1000, **settings)  # type: ignore[arg-type]
         try:
-            await story(store, disk)
+            await scenario(store, disk)
         finally:
             await store.close()
 
@@ -133,12 +133,12 @@ def run(
 
 @pytest.mark.parametrize("mount", ["nfs4", "cifs", "fuse.sshfs", "9p"])
 def test_a_network_mount_is_refused(tmp_path: Path, mount: str) -> None:
-    async def story(store: LocalStore, disk: TroubledDisk) -> None:
+    async def scenario(store: LocalStore, disk: TroubledDisk) -> None:
         disk.mount = mount
         with pytest.raises(StoreRefused, match=rf"network or shared file system \({mount}\).*zookeeper://"):
             await store.open()
 
-    run(story, tmp_path / "store")
+    run(scenario, tmp_path / "store")
     assert not (tmp_path / "store").exists()
 
 
@@ -146,13 +146,13 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     data = b'{"format":2,"cluster_id":"c","first_folder":"f","more":1}'
     (tmp_path / "store").write_bytes(layout.wrap(layout.KIND_STORE, data))
 
-    async def story(store: LocalStore, disk: TroubledDisk) -> None:
+    async def scenario(store: LocalStore, disk: TroubledDisk) -> None:
         with pytest.raises(
             StoreRefused, match=r"has format 2, .* no format above 1; start a newer nilometer"
         ):
             await store.open()
 
-    run(story, tmp_path)
+    run(scenario, tmp_path)
 
 
 def test_another_clusters_folder_is_refused(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_another_clusters_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_refuses_entries_but_keeps_sessions_going(tmp_path: Path) -> None:
-    async def story(store: LocalStore, disk: TroubledDisk) -> None:
+    async def scenario(store: LocalStore, disk: TroubledDisk) -> None:
         await store.open()
         session = await store.register(1, b"")
         assert await store.append(0, b"before") is True
@@ -185,11 +185,11 @@ def test_a_full_disk_refuses_entries_but_keeps_sessions_going(tmp_path: Path) ->
         assert await store.append(1, b"x") is True
         assert [entry.data for entry in await store.read(0, 10)] == [b"before", b"x"]
 
-    run(story, tmp_path)
+    run(scenario, tmp_path)
 
 
 def test_a_store_that_vanishes_ends_the_session(tmp_path: Path) -> None:
-    async def story(store: LocalStore, disk: TroubledDisk) -> None:
+    async def scenario(store: LocalStore, disk: TroubledDisk) -> None:
         await store.open()
         session = await store.register(1, b"")
         shutil.rmtree(tmp_path / "store")
@@ -199,11 +199,11 @@ def test_a_store_that_vanishes_ends_the_session(tmp_path: Path) -> None:
         with pytest.raises(StoreUnavailable):
             await store.sessions()
 
-    run(story, tmp_path / "store")
+    run(scenario, tmp_path / "store")
 
 
 def test_who_registers_anew_does_so_in_the_store_that_it_opened(tmp_path: Path) -> None:
-    async def story(store: LocalStore, disk: TroubledDisk) -> None:
+    async def scenario(store: LocalStore, disk: TroubledDisk) -> None:
         await store.open()
         session = await store.register(1, b"")
         shutil.rmtree(tmp_path / "store")
@@ -220,7 +220,7 @@ def test_who_registers_anew_does_so_in_the_store_that_it_opened(tmp_path: Path) 
         finally:
             await another.close()
 
-    run(story, tmp_path / "store")
+    run(scenario, tmp_path / "store")
 
 
 def flip_last_bit(folder: Path, number: int) -> None:
@@ -231,7 +231,7 @@ def flip_last_bit(folder: Path, number: int) -> None:
 
 
 def test_a_damaged_entry_is_not_passed_on(tmp_path: Path) -> None:
-    async def story(store: LocalStore, disk: TroubledDisk) -> None:
+    async def scenario(store: LocalStore, disk: TroubledDisk) -> None:
         await store.open()
         for number in range(3):
             await store.append(number, b"entry")
@@ -240,13 +240,13 @@ def test_a_damaged_entry_is_not_passed_on(tmp_path: Path) -> None:
             await store.read(0, 10)
         assert len(await store.read(0, 1)) == 1
 
-    run(story, tmp_path)
+    run(scenario, tmp_path)
 
 
 def test_two_stores_of_one_process_cannot_share_an_id(tmp_path: Path) -> None:
     """Opening one's own lock file a second time would drop the lock: it is refused without being opened."""
 
-    async def story(store: LocalStore, disk: TroubledDisk) -> None:
+    async def scenario(store: LocalStore, disk: TroubledDisk) -> None:
         await store.open()
         await store.register(1, b"")
         other = LocalStore(Runtime.system(), str(tmp_path), session_timeout_ms=1000)
@@ -258,15 +258,15 @@ def test_two_stores_of_one_process_cannot_share_an_id(tmp_path: Path) -> None:
         await other.close()
         assert [session.broker_id for session in await store.sessions()] == [1]
 
-    run(story, tmp_path)
+    run(scenario, tmp_path)
 
 
 def test_entries_are_readable_where_they_lie(tmp_path: Path) -> None:
-    async def story(store: LocalStore, disk: TroubledDisk) -> None:
+    async def scenario(store: LocalStore, disk: TroubledDisk) -> None:
         await store.open()
         await store.append(0, b'{"topic": "nile"}')
 
-    run(story, tmp_path)
+    run(scenario, tmp_path)
     (entry,) = tmp_path.glob(f"entries/*/{layout.entry_name(0)}")
     assert entry.read_text().splitlines()[1] == '{"topic": "nile"}'
     assert os.listdir(tmp_path / "aside") == [], "nothing unfinished stays behind"

@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable
 from support.coordination_cluster import Cluster, Refused
 
 
-def scenario(story: Callable[[Cluster], Awaitable[None]]) -> Callable[[Cluster], None]:
-    @functools.wraps(story)
+def scenario(body: Callable[[Cluster], Awaitable[None]]) -> Callable[[Cluster], None]:
+    @functools.wraps(body)
     def test(cluster: Cluster) -> None:
-        cluster.run(story)
+        cluster.run(body)
 
     del test.__wrapped__  # pytest would take the coroutine for the test
     return test

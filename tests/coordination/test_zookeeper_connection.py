@@ -39,7 +39,7 @@ def test_servers_that_hang_and_die_are_left_and_named(caplog: pytest.LogCaptureF
         (port,) = [line.split()[4].strip(":").split(":")[1] for line in said("Connected to ZooKeeper")][-1:]
         return next(server for server in ensemble.servers if server.port == int(port))
 
-    async def story() -> None:
+    async def scenario() -> None:
         store = make_store(
             f"zookeeper://{ensemble.hosts}/connection",
             Runtime.system(),
@@ -63,7 +63,7 @@ def test_servers_that_hang_and_die_are_left_and_named(caplog: pytest.LogCaptureF
         await store.close()
 
     with running_ensemble(3) as ensemble:
-        asyncio.run(story())
+        asyncio.run(scenario())
     talk = [record for record in caplog.records if record.name.startswith(("kazoo", "nilometer"))]
     assert not [record.getMessage() for record in talk if record.name.startswith("kazoo")]
     assert len(talk) < 20, "\n".join(record.getMessage() for record in talk)
@@ -72,7 +72,7 @@ def test_servers_that_hang_and_die_are_left_and_named(caplog: pytest.LogCaptureF
 def test_an_answer_that_was_not_asked_for_ends_one_connection_only(caplog: pytest.LogCaptureFixture) -> None:
     """kazoo's thread ended with it, and a broker without a session waited for another one for ever."""
 
-    async def story(where: ConnectString) -> None:
+    async def scenario(where: ConnectString) -> None:
         bridge = KazooBridge(where, SESSION_TIMEOUT_MS, lambda: None, lambda: None)
         await bridge.start(10)
         session = bridge.session_id
@@ -85,21 +85,21 @@ def test_an_answer_that_was_not_asked_for_ends_one_connection_only(caplog: pytes
         await bridge.stop()
 
     with running_ensemble(1) as ensemble:
-        asyncio.run(story(ConnectString(tuple(ensemble.hosts.split(",")), "")))
+        asyncio.run(scenario(ConnectString(tuple(ensemble.hosts.split(",")), "")))
     assert [
         line for line in caplog.messages if "cannot be understood" in line and "xids do not match" in line
     ]
 
 
 def test_who_reaches_no_server_says_why() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         store = make_store(
             "zookeeper://127.0.0.1:1/x", Runtime.system(), local_folder="", session_timeout_ms=1000
         )
         with pytest.raises(Exception, match=r"127.0.0.1:1/x cannot be reached.*Connection refused"):
             await store.open()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def _grant(connection: socket.socket, timeout_ms: int) -> None:
@@ -112,7 +112,7 @@ def _grant(connection: socket.socket, timeout_ms: int) -> None:
 def test_stopping_leaves_a_server_that_hangs__however_long_a_timeout_it_granted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def story(listener: socket.socket) -> None:
+    async def scenario(listener: socket.socket) -> None:
         port = listener.getsockname()[1]
         bridge = KazooBridge(parse_connect_string(f"127.0.0.1:{port}"), 1000, lambda: None, lambda: None)
         starting = asyncio.create_task(bridge.start(30))
@@ -124,5 +124,5 @@ def test_stopping_leaves_a_server_that_hangs__however_long_a_timeout_it_granted(
                 await bridge.stop()
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        asyncio.run(story(listener))
+        asyncio.run(scenario(listener))
     assert "left open" not in caplog.text

@@ -61,7 +61,7 @@ def test_an_ensemble_that_loses_its_leader_loses_nothing(zygote: Zygote) -> None
 def test_a_server_that_hangs_puts_the_owner_in_doubt_before_its_session_ends(zygote: Zygote) -> None:
     """No event tells it: the connection stands, and nobody answers. The lease runs out."""
 
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         member = await cluster.start(1)
         assert await member.call("is_live") is True
         server.signal(signal.SIGSTOP)
@@ -91,13 +91,13 @@ def test_a_server_that_hangs_puts_the_owner_in_doubt_before_its_session_ends(zyg
 
     with running_ensemble(1) as ensemble:
         (server,) = ensemble.servers
-        Cluster(zygote, "zookeeper", f"zookeeper://{ensemble.hosts}/hang", 1500).run(story)
+        Cluster(zygote, "zookeeper", f"zookeeper://{ensemble.hosts}/hang", 1500).run(scenario)
 
 
 def test_a_follower_that_is_cut_off_from_its_leader_renews_no_lease(zygote: Zygote) -> None:
     """It answers reads all the while; the others end the session meanwhile, and let another broker lead."""
 
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         member = await cluster.start(1)
         assert await member.call("is_live") is True
         for server in ensemble.servers:
@@ -113,7 +113,7 @@ def test_a_follower_that_is_cut_off_from_its_leader_renews_no_lease(zygote: Zygo
     with running_ensemble(3, sync_limit=150) as ensemble:
         follower = ensemble.followers()[0]
         setting = f"zookeeper://{follower.host}:{follower.port}/lease"
-        Cluster(zygote, "zookeeper", setting, 1500).run(story)
+        Cluster(zygote, "zookeeper", setting, 1500).run(scenario)
 
 
 def test_what_the_servers_grant_counts_not_what_was_asked(zygote: Zygote) -> None:
@@ -148,7 +148,7 @@ async def _expired(member: Member) -> None:
 def test_a_broker_removes_its_own_former_node(zygote: Zygote, zookeeper_server: ZooKeeperEnsemble) -> None:
     """The session goes on for the servers, for longer than this test waits for anything."""
 
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         member, other = await cluster.start(1), await cluster.start(2)
         ((_, former, _), _) = await other.call("sessions")
         assert await member.call("claim") is True
@@ -165,7 +165,7 @@ def test_a_broker_removes_its_own_former_node(zygote: Zygote, zookeeper_server: 
         assert (await other.call("controller"))[0] == 2, "what others hold is not"
 
     setting = f"zookeeper://{zookeeper_server.hosts}/former"
-    Cluster(zygote, "zookeeper", setting, 60_000).run(story)
+    Cluster(zygote, "zookeeper", setting, 60_000).run(scenario)
 
 
 def test_a_broker_never_removes_the_node_of_another_process(
@@ -173,7 +173,7 @@ def test_a_broker_never_removes_the_node_of_another_process(
 ) -> None:
     """Its own former session ends while it is away, and another process takes the id."""
 
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         member = await cluster.start(1)
         await _expired(member)
         other = await cluster.start(1)
@@ -183,14 +183,14 @@ def test_a_broker_never_removes_the_node_of_another_process(
         assert [(one[0], one[2]) for one in await other.call("sessions")] == [(1, "payload of 1")]
 
     setting = f"zookeeper://{zookeeper_server.hosts}/taken"
-    Cluster(zygote, "zookeeper", setting, 1500).run(story)
+    Cluster(zygote, "zookeeper", setting, 1500).run(scenario)
 
 
 def test_no_server_at_all_is_said_clearly(zygote: Zygote) -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         member = await cluster.start(opened=False)
         refused = await member.refusal("open")
         assert refused.kind == "StoreUnavailable"
         assert "ZooKeeper at 127.0.0.1:1/none cannot be reached" in refused.message
 
-    Cluster(zygote, "zookeeper", "zookeeper://127.0.0.1:1/none", 1500).run(story)
+    Cluster(zygote, "zookeeper", "zookeeper://127.0.0.1:1/none", 1500).run(scenario)

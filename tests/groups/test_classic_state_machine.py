@@ -21,7 +21,7 @@ HEALING_S = 200
 STEP_MS = 1_000
 
 
-class Story:
+class Scenario:
     def __init__(self, delay_ms: int, size_max: int) -> None:
         config = GroupConfig(group_initial_rebalance_delay_ms=delay_ms, group_max_size=size_max)
         self.size_max = size_max
@@ -174,9 +174,9 @@ STEPS = st.one_of(
 def test_edge_43_a_group_converges_whatever_happened(
     delay_ms: int, size_max: int, steps: list[tuple[str, tuple[object, ...]]]
 ) -> None:
-    story = Story(delay_ms, size_max)
+    scenario = Scenario(delay_ms, size_max)
     for name, arguments in steps:
-        getattr(story, name)(*arguments)
-        story.offsets_are_the_last_that_were_accepted()
-        story.nobody_waits_without_an_end()
-    story.converge()
+        getattr(scenario, name)(*arguments)
+        scenario.offsets_are_the_last_that_were_accepted()
+        scenario.nobody_waits_without_an_end()
+    scenario.converge()

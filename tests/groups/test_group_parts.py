@@ -28,8 +28,8 @@ from nilometer.groups.config import ConsumerGroupMigrationPolicy, GroupConfig
         ),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(settings_: dict[str, int], problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
+def test_settings_that_contradict_each_other_are_refused(settings_: dict[str, int], error: str) -> None:
+    with pytest.raises(ValueError, match=error):
         GroupConfig(**settings_)  # type: ignore[arg-type]
 
 

@@ -172,7 +172,7 @@ def test_the_verdict_names_the_operations() -> None:
     history = _clean()
     _unseen(history)
     [anomaly] = check(history)
-    assert "a sends a9 to t-0 at 6: ok" in anomaly.story and "r read to the end" in anomaly.story
+    assert "a sends a9 to t-0 at 6: ok" in anomaly.description and "r read to the end" in anomaly.description
 
 
 def test_a_history_is_kept_one_operation_a_line(tmp_path: Path) -> None:

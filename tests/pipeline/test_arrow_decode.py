@@ -153,9 +153,9 @@ TS, DELTA, NULL, NO_HEADERS = varint(0), varint(0), varint(-1), varint(0)
 )
 def test_each_damage_is_named_with_the_offset_of_its_batch(section, reason):
     header = BatchHeader(41, 0, 0, 2, 0, 0, 0, 0, 0, -1, -1, -1, 1)
-    with pytest.raises(CorruptBatch, match=reason) as problem:
+    with pytest.raises(CorruptBatch, match=reason) as error:
         columns(pack_batch(header, section), 0, 100)
-    assert "batch at offset 41" in str(problem.value)
+    assert "batch at offset 41" in str(error.value)
 
 
 def test_a_flipped_bit_is_found_by_the_crc():

@@ -16,7 +16,7 @@ from nilometer.pipeline import spark_session
 from nilometer.pipeline.audit.audit import audit
 from nilometer.pipeline.audit.findings import Kind
 from nilometer.pipeline.audit.report import to_html, to_json, write_report
-from nilometer.pipeline.errors import PipelineProblem
+from nilometer.pipeline.errors import PipelineError
 from nilometer.wire.record_batch import pack_batch, read_header
 from support.checkpoints import wait_for_checkpoint
 from support.eventually import eventually
@@ -238,7 +238,7 @@ class _Lent:
 
 
 def test_a_topic_that_is_not_there_is_said(spark, data_dirs):
-    with pytest.raises(PipelineProblem, match="topic nowhere does not lie in"):
+    with pytest.raises(PipelineError, match="topic nowhere does not lie in"):
         audit(spark, [str(place) for place in data_dirs], topic="nowhere")
 
 

@@ -15,7 +15,7 @@ from nilometer.cli.pipelines.pipeline_commands import pipeline
 from nilometer.client.consumer.fetched_records import ConsumerRecord
 from nilometer.pipeline import cluster_reader, delivery
 from nilometer.pipeline.delivery import Deliverer, DeliveryNotes, Webhook
-from nilometer.pipeline.errors import PipelineProblem
+from nilometer.pipeline.errors import PipelineError
 from support.filled_topics import Sent
 
 
@@ -107,7 +107,7 @@ def test_what_is_refused_for_good_is_set_aside_and_the_rest_goes_on(receiver, tm
 
 
 def test_an_address_that_is_none_is_refused():
-    with pytest.raises(PipelineProblem, match="no address of a webhook"):
+    with pytest.raises(PipelineError, match="no address of a webhook"):
         Webhook("example.org/hook")
 
 

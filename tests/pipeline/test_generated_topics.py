@@ -154,8 +154,8 @@ class Round:
             frame = self._spark.read.format(source).options(**options).load()
             frame = frame if condition is None else frame.where(condition)
             rows = frame.withColumn("micros", F.unix_micros("timestamp")).drop("timestamp").collect()
-        except Exception as problem:
-            problem.add_note(self._replay(source, options))
+        except Exception as error:
+            error.add_note(self._replay(source, options))
             raise
         finally:
             self._spark.conf.set("spark.sql.python.filterPushdown.enabled", False)
@@ -185,7 +185,9 @@ class Round:
         raise AssertionError(
             f"{source} gives {len(found)} rows of {name}, {len(expected)} expected; they differ first: "
             f"{_short(first[0])} in place of {_short(first[1])}\n"
-            + "\n".join([f"log from {log.start} to {log.end}, stable up to {log.last_stable}", *log.story])
+            + "\n".join(
+                [f"log from {log.start} to {log.end}, stable up to {log.last_stable}", *log.operations]
+            )
             + f"\n{self._replay(source, options)}"
         )
 

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from nilometer.pipeline.arrow_columns import KAFKA_COLUMNS, LOG_COLUMNS
-from nilometer.pipeline.errors import DataLoss, OptionError, SourceProblem
+from nilometer.pipeline.errors import DataLoss, OptionError, SourceError
 from nilometer.pipeline.log_folders import slice_reader, transactions
 from nilometer.pipeline.log_folders.log_options import parse_log_options
 from nilometer.pipeline.log_folders.log_plan import plan
@@ -120,7 +120,7 @@ def test_nothing_at_or_above_the_checkpointed_high_watermark_is_read(log):
 
 def test_without_a_checkpoint_reading_is_refused_unless_the_end_is_asked_for(log):
     (log.log_dir / "replication-offset-checkpoint").unlink()
-    with pytest.raises(SourceProblem, match="highWatermark=logEnd"):
+    with pytest.raises(SourceError, match="highWatermark=logEnd"):
         offsets_of(log.log_dir)
     assert offsets_of(log.log_dir, highWatermark="logEnd") == list(range(400))
     assert offsets_of(log.folder, highWatermark="logEnd") == list(range(400))
@@ -149,7 +149,7 @@ def test_replicas_of_two_lives_of_a_topic_are_not_mixed(log, tmp_path):
     shutil.copytree(log.log_dir, tmp_path / "old" / "logs")
     for place, topic_id in ((log.folder, "a" * 21 + "A"), (tmp_path / "old/logs/events-0", "b" * 21 + "A")):
         (place / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}\n")
-    with pytest.raises(SourceProblem, match="two lives of topic events"):
+    with pytest.raises(SourceError, match="two lives of topic events"):
         offsets_of(tmp_path)
 
 
@@ -199,7 +199,7 @@ def test_a_log_that_ends_below_its_high_watermark_is_a_loss(log):
 def test_a_compaction_that_was_left_half_done_is_said(log, monkeypatch):
     monkeypatch.setattr(slice_reader, "REPLACEMENT_WAIT_S", 0.0)
     log.path(".log.swap", 0).write_bytes(log.path(".log", 0).read_bytes())
-    with pytest.raises(SourceProblem, match="middle of a compaction"):
+    with pytest.raises(SourceError, match="middle of a compaction"):
         offsets_of(log.log_dir)
 
 
@@ -210,9 +210,7 @@ def test_a_flipped_bit_is_an_error_that_names_file_and_offset(log):
     data = bytearray(log.path(".log", 100).read_bytes())
     data[-3] ^= 4
     log.path(".log", 100).write_bytes(data)
-    with pytest.raises(
-        SourceProblem, match=r"00000000000000000100\.log is damaged: batch at offset 190: CRC"
-    ):
+    with pytest.raises(SourceError, match=r"00000000000000000100\.log is damaged: batch at offset 190: CRC"):
         offsets_of(log.log_dir)
 
 
@@ -221,7 +219,7 @@ def test_bytes_that_are_no_batch_are_an_error_with_their_position(log):
     second = 12 + int.from_bytes(data[8:12], "big")
     data[second + 16] = 9
     log.path(".log", 0).write_bytes(data)
-    with pytest.raises(SourceProblem, match=rf"damaged at byte {second}"):
+    with pytest.raises(SourceError, match=rf"damaged at byte {second}"):
         offsets_of(log.log_dir)
 
 
@@ -323,7 +321,7 @@ def test_a_transaction_whose_marker_lies_above_the_high_watermark_is_open(transa
     ],
 )
 def test_what_is_wrong_is_said(log, given, says):
-    with pytest.raises((OptionError, SourceProblem), match=says):
+    with pytest.raises((OptionError, SourceError), match=says):
         offsets_of(log.log_dir, **given)
 
 

@@ -132,9 +132,9 @@ def test_a_schema_names_the_columns_that_are_made(spark, broker, topic):
     assert frame.columns == ["offset", "leader_epoch", "partition"]
     expected = rows(from_folders(spark, broker.data_dir, topic), *frame.columns)
     assert rows(frame) == expected
-    with pytest.raises(Exception, match="must be some of these columns") as problem:
+    with pytest.raises(Exception, match="must be some of these columns") as error:
         reader.schema("offset int").load(str(broker.data_dir)).collect()
-    assert "offset bigint" in readable(problem.value)
+    assert "offset bigint" in readable(error.value)
 
 
 # --- filters

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nilometer.pipeline import runner
-from nilometer.pipeline.errors import PipelineProblem
+from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.shipped import logs
 from support.log_lines import HAND_PICKED, HOSTILE, assert_same, counted, expected, generated, send_lines
 from support.pipeline_runs import assert_reported
@@ -104,7 +104,7 @@ def test_a_running_job_is_stopped_between_two_batches_and_goes_on_later(spark, t
 
 def test_tables_without_their_checkpoint_are_refused(spark, topics, tmp_path):
     (tmp_path / "lines" / "batch=00000000").mkdir(parents=True)
-    with pytest.raises(PipelineProblem, match=r"has tables \(lines\) but no checkpoint"):
+    with pytest.raises(PipelineError, match=r"has tables \(lines\) but no checkpoint"):
         run_logs(spark, topics, "any", tmp_path)
 
 

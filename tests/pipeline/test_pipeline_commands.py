@@ -22,7 +22,7 @@ from nilometer.cli.pipelines.pipeline_topics import named_topics
 from nilometer.cli.pipelines.spark_commands import spark as spark_group
 from nilometer.pipeline import cluster_reader, java
 from nilometer.pipeline.catalogue import SHIPPED
-from nilometer.pipeline.errors import DataLoss, OptionError, PipelineProblem, readable
+from nilometer.pipeline.errors import DataLoss, OptionError, PipelineError, readable
 from nilometer.pipeline.run_record import RunFolder
 from nilometer.pipeline.samples import SAMPLES
 from nilometer.pipeline.spark_session import connector_coordinate, connector_settings
@@ -117,7 +117,7 @@ def test_the_version_of_java_is_judged_by_what_it_says(tmp_path, monkeypatch, sa
     if is_enough:
         assert java.require_java() == str(program)
     else:
-        with pytest.raises(PipelineProblem, match="Java 17"):
+        with pytest.raises(PipelineError, match="Java 17"):
             java.require_java()
 
 
@@ -205,7 +205,7 @@ def test_one_process_at_a_time_runs_a_pipeline(tmp_path):
         text = (folder.path / "run.json").read_text()
         text = re.sub(r'"process_started": "[0-9]*"', f'"process_started": "{started}"', text)
         (folder.path / "run.json").write_text(text.replace(f'"pid": {record.pid}', f'"pid": {sleeper.pid}'))
-        with pytest.raises(PipelineProblem, match=f"process {sleeper.pid}"):
+        with pytest.raises(PipelineError, match=f"process {sleeper.pid}"):
             folder.begin(["lines"], "out")
     finally:
         sleeper.kill()

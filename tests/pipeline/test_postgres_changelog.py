@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from nilometer.cli.pipelines.pipeline_commands import pipeline
-from nilometer.pipeline.errors import PipelineProblem
+from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.postgres_capture import Capture
 from nilometer.pipeline.shipped import changelog
 from support.filled_topics import Sent
@@ -146,11 +146,11 @@ def test_first_rows_that_were_not_all_safe_are_read_anew(server, database):
 )
 def test_a_table_that_cannot_be_captured_is_named(server, database, table, says):
     database.execute("CREATE TABLE IF NOT EXISTS keyless (id int)")
-    with pytest.raises(PipelineProblem, match=says), Capture(server.dsn, table, "no_slot"):
+    with pytest.raises(PipelineError, match=says), Capture(server.dsn, table, "no_slot"):
         pass
 
 
 def test_a_database_that_does_not_answer_is_named():
     nobody = "postgresql://nobody@127.0.0.1:1/none"
-    with pytest.raises(PipelineProblem, match="does not answer"), Capture(nobody, "t", "slot"):
+    with pytest.raises(PipelineError, match="does not answer"), Capture(nobody, "t", "slot"):
         pass

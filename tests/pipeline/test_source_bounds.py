@@ -71,9 +71,9 @@ def test_times_mean_what_they_mean_to_sparks_connector(spark, topics, filled, gi
 
 def test_a_start_later_than_every_record_is_an_error_unless_the_end_will_do(spark, topics, filled):
     given = {"startingTimestamp": str(AT + 39_000)}
-    with pytest.raises(Exception, match="no record as late") as problem:
+    with pytest.raises(Exception, match="no record as late") as error:
         load(spark, topics, filled, **given).collect()
-    assert f"{filled}-0" in (readable(problem.value) or "")
+    assert f"{filled}-0" in (readable(error.value) or "")
 
 
 def test_a_task_reads_no_more_records_than_allowed(spark, topics, filled):
@@ -191,9 +191,9 @@ def test_a_running_stream_ends_with_a_clear_error_where_its_topic_is_created_aga
         topics.create(1, name=topic)
         topics.send(topic, [Sent(0, None, b"%d" % n) for n in range(10, 15)])
         # What the stream meets depends on when it looks: no topic, or another one.
-        with pytest.raises(Exception, match=r"created again|does not exist any more") as problem:
+        with pytest.raises(Exception, match=r"created again|does not exist any more") as error:
             query.awaitTermination()
-        assert "failOnDataLoss=false" in (readable(problem.value) or "")
+        assert "failOnDataLoss=false" in (readable(error.value) or "")
         assert numbers(spark.table(name)) == [0, 1, 2]
     finally:
         query.stop()

@@ -70,9 +70,9 @@ def test_names_of_sparks_source_are_settings_of_the_client_here():
 
 
 def test_an_unknown_option_is_refused_with_the_list_of_those_allowed():
-    with pytest.raises(OptionError, match="startingOfsets") as problem:
+    with pytest.raises(OptionError, match="startingOfsets") as error:
         parse_options({**BASE, "startingOfsets": "earliest"}, streaming=True)
-    assert all(name in str(problem.value) for name in ALLOWED)
+    assert all(name in str(error.value) for name in ALLOWED)
 
 
 @pytest.mark.parametrize(

@@ -251,9 +251,9 @@ def test_headers_of_two_writers_on_one_record_are_read(spark, topics):
 def test_refusals_name_what_is_wrong(spark, topics):
     topic = topics.create(1)
     frame = spark.createDataFrame([(b"v", 1)], "value binary, number int")
-    with pytest.raises(Exception, match="partition") as problem:
+    with pytest.raises(Exception, match="partition") as error:
         to_topic(frame.withColumn("partition", F.lit(7)), topics, topic)
-    assert f"topic {topic} has 1 partitions" in (readable(problem.value) or "")
+    assert f"topic {topic} has 1 partitions" in (readable(error.value) or "")
     with pytest.raises(Exception, match="has no topic"):
         frame.withColumn("topic", F.lit(None).cast("string")).write.format("nilometer").options(
             **{"kafka.bootstrap.servers": topics.bootstrap}

@@ -115,9 +115,9 @@ def test_records_deleted_before_they_are_read_are_a_loss_or_are_left_out(spark, 
     topics.send(topic, numbered(20, partitions=1))
     topics.delete_records(topic, 0, before=8)
     given = {"startingOffsets": json.dumps({topic: {"0": 2}})}
-    with pytest.raises(Exception, match="offsets 2 to 7") as problem:
+    with pytest.raises(Exception, match="offsets 2 to 7") as error:
         read(spark, topics, topic, **given).collect()
-    assert "log starts at 8" in readable(problem.value)
+    assert "log starts at 8" in readable(error.value)
     assert len(values_of(read(spark, topics, topic, failOnDataLoss="false", **given))) == 12
 
 
@@ -133,9 +133,9 @@ def test_records_deleted_before_they_are_read_are_a_loss_or_are_left_out(spark, 
 def test_a_wrong_option_is_named(spark, topics, given, says):
     topic = topics.create(1)
     given = {name: value.replace("%s", topic) for name, value in given.items()}
-    with pytest.raises(Exception, match=f"(?i){says}") as problem:
+    with pytest.raises(Exception, match=f"(?i){says}") as error:
         read(spark, topics, topic, **given).collect()
-    assert says.lower() in readable(problem.value).lower()
+    assert says.lower() in readable(error.value).lower()
 
 
 def test_a_topic_that_is_not_there_is_named(spark, topics):

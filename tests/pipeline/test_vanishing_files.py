@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nilometer.pipeline.errors import DataLoss, SourceProblem
+from nilometer.pipeline.errors import DataLoss, SourceError
 from nilometer.pipeline.log_folders import stored_files
 from nilometer.pipeline.log_folders.log_options import parse_log_options
 from nilometer.pipeline.log_folders.log_plan import plan
@@ -131,8 +131,8 @@ def test_a_reader_says_what_is_gone_or_goes_on_without_it(log_directory, monkeyp
     def read(place):
         try:
             return rows_of(place, given)
-        except (DataLoss, SourceProblem) as problem:
-            return problem
+        except (DataLoss, SourceError) as error:
+            return error
 
     losses = 0
     outcomes = list(at_each_moment(log_directory, monkeypatch, deleted, read))
@@ -146,7 +146,7 @@ def test_a_reader_says_what_is_gone_or_goes_on_without_it(log_directory, monkeyp
             assert set(found) <= set(whole)
         else:
             losses += 1
-            assert given.get("failOnDataLoss") != "false" or isinstance(found, SourceProblem), found
+            assert given.get("failOnDataLoss") != "false" or isinstance(found, SourceError), found
     if deleted is index:
         assert outcomes == [whole] * len(outcomes)
     elif given.get("failOnDataLoss") != "false":

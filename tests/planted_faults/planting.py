@@ -78,7 +78,7 @@ class PlantedFault:
             faults=schedule(
                 random.Random(f"{seed}/dense"),
                 drawn.kinds,
-                drawn.hurt_s,
+                drawn.fault_phase_s,
                 drawn.brokers + (self.membership is not None),
                 mean_gap_s=self.mean_gap_s,
                 longest_s=self.longest_s,

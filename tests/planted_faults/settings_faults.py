@@ -19,8 +19,8 @@ def judge_settings_key_by_key(patch: Patch) -> None:
     def parse_each(image: Any, definition: ConfigDefinition, inherited_of: Any, texts: Any) -> None:
         try:
             definition.parse(texts)
-        except ConfigProblem as problem:
-            raise configs.Refusal(configs.ErrorCode.invalid_config, str(problem)) from problem
+        except ConfigProblem as error:
+            raise configs.Refusal(configs.ErrorCode.invalid_config, str(error)) from error
 
     def or_fail(
         self: LogConfigs, image: ClusterImage, topic: str, topic_id: UUID, texts: Mapping[str, str]

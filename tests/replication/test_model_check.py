@@ -12,19 +12,28 @@ from nilometer.simulation.model_check import Bounds, World, loss, properties
 from support.model_check_tally import explore
 
 EXHAUSTIVE = {
-    "leaders change, followers lag": Bounds(crashes=0, keeps_late_mail=False),
-    "late mail may do harm": Bounds(values=1, crashes=0, mishaps=1),
-    "processes bounce": Bounds(lag_expiries=0, mishaps=0, keeps_late_mail=False),
-    "processes bounce, followers lag": Bounds(leader_epochs=2, mishaps=0, keeps_late_mail=False),
-    "processes bounce, messages are repeated": Bounds(leader_epochs=2, lag_expiries=0, keeps_late_mail=False),
+    "leaders change, followers lag": Bounds(crashes=0, keeps_delayed_messages=False),
+    "late mail may do harm": Bounds(values=1, crashes=0, message_faults=1),
+    "processes bounce": Bounds(lag_expiries=0, message_faults=0, keeps_delayed_messages=False),
+    "processes bounce, followers lag": Bounds(
+        leader_epochs=2, message_faults=0, keeps_delayed_messages=False
+    ),
+    "processes bounce, messages are repeated": Bounds(
+        leader_epochs=2, lag_expiries=0, keeps_delayed_messages=False
+    ),
     "checkpoints lag": Bounds(
-        values=1, leader_epochs=2, crashes=2, lag_expiries=0, mishaps=0, checkpoints_lag=True
+        values=1, leader_epochs=2, crashes=2, lag_expiries=0, message_faults=0, checkpoints_lag=True
     ),
     "tails are lost": Bounds(
-        min_insync_replicas=2, values=1, crashes=2, lag_expiries=0, mishaps=0, keeps_late_mail=False
+        min_insync_replicas=2,
+        values=1,
+        crashes=2,
+        lag_expiries=0,
+        message_faults=0,
+        keeps_delayed_messages=False,
     ),
     "a deposed controller writes": Bounds(
-        values=1, crashes=0, mishaps=0, controller_changes=1, keeps_late_mail=False
+        values=1, crashes=0, message_faults=0, controller_changes=1, keeps_delayed_messages=False
     ),
     "three replicas": Bounds(
         brokers=3,
@@ -32,8 +41,8 @@ EXHAUSTIVE = {
         values=1,
         leader_epochs=2,
         crashes=0,
-        mishaps=0,
-        keeps_late_mail=False,
+        message_faults=0,
+        keeps_delayed_messages=False,
     ),
     "three replicas, one of which bounces": Bounds(
         brokers=3,
@@ -41,15 +50,15 @@ EXHAUSTIVE = {
         values=1,
         leader_epochs=2,
         lag_expiries=0,
-        mishaps=0,
+        message_faults=0,
         fetches_are_atomic=True,
-        keeps_late_mail=False,
+        keeps_delayed_messages=False,
     ),
 }
 AS_FAR_AS_TIME_ALLOWS = {
     "two replicas": Bounds(crashes=2, checkpoints_lag=True),
     "two replicas that lose tails": Bounds(min_insync_replicas=2, crashes=2),
-    "three replicas": Bounds(brokers=3, crashes=2, keeps_late_mail=False),
+    "three replicas": Bounds(brokers=3, crashes=2, keeps_delayed_messages=False),
     "three replicas that lose tails": Bounds(
         brokers=3, min_insync_replicas=2, values=3, crashes=3, lag_expiries=2, fetches_are_atomic=True
     ),
@@ -74,9 +83,9 @@ def test_three_replicas_that_crash_and_lose_tails_as_far_as_time_allows() -> Non
         values=1,
         crashes=2,
         lag_expiries=0,
-        mishaps=0,
+        message_faults=0,
         fetches_are_atomic=True,
-        keeps_late_mail=False,
+        keeps_delayed_messages=False,
     )
     seen = explore(World(bounds), states_max=80_000)
     print(f"{bounds}: {seen.states:,} states, {seen.transitions:,} steps, depth {seen.depth}")
@@ -95,7 +104,7 @@ def test_larger_worlds_as_far_as_time_allows(bounds: Bounds) -> None:
 
 def test_r_12_truncation_to_the_high_watermark_loses_a_record() -> None:
     """Left to itself, the model check finds the story of the seed document, and no shorter one exists."""
-    bounds = Bounds(values=1, leader_epochs=2, crashes=2, lag_expiries=0, mishaps=0)
+    bounds = Bounds(values=1, leader_epochs=2, crashes=2, lag_expiries=0, message_faults=0)
     by_epoch = explore(World(bounds), judge=loss)
     assert by_epoch.violation is None
     assert by_epoch.is_complete
@@ -104,13 +113,13 @@ def test_r_12_truncation_to_the_high_watermark_loses_a_record() -> None:
         leader_epochs=2,
         crashes=2,
         lag_expiries=0,
-        mishaps=0,
+        message_faults=0,
         rule=TruncationRule.TO_HIGH_WATERMARK,
     )
     found = explore(World(old), judge=loss)
     assert found.violation is not None
     assert found.violation.sentence == properties.NEVER_LOST
-    assert [step[0] for step, _ in found.story] == [
+    assert [step[0] for step, _ in found.counterexample] == [
         "produce",
         "serve",
         "take",
@@ -132,10 +141,10 @@ def test_a_restart_that_cannot_prove_what_it_kept_must_not_cost_the_others_their
         values=1,
         crashes=2,
         lag_expiries=0,
-        mishaps=0,
-        keeps_late_mail=False,
+        message_faults=0,
+        keeps_delayed_messages=False,
         unclean_restarts_forfeit=True,
     )
     found = explore(World(bounds))
     assert found.violation is not None
-    assert {"restart-unproven", "restart"} <= {step[0] for step, _ in found.story}
+    assert {"restart-unproven", "restart"} <= {step[0] for step, _ in found.counterexample}

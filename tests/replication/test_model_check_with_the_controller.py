@@ -8,25 +8,27 @@ from nilometer.simulation.model_check import Bounds, ClusterController, Explorat
 from support.model_check_tally import explore
 
 EXHAUSTIVE = {
-    "processes bounce, followers lag": Bounds(values=1, leader_epochs=4, mishaps=0, keeps_late_mail=False),
-    "two records": Bounds(leader_epochs=4, lag_expiries=0, mishaps=0, keeps_late_mail=False),
+    "processes bounce, followers lag": Bounds(
+        values=1, leader_epochs=4, message_faults=0, keeps_delayed_messages=False
+    ),
+    "two records": Bounds(leader_epochs=4, lag_expiries=0, message_faults=0, keeps_delayed_messages=False),
     "tails are lost": Bounds(
         min_insync_replicas=2,
         values=1,
         leader_epochs=4,
         crashes=2,
         lag_expiries=0,
-        mishaps=0,
-        keeps_late_mail=False,
+        message_faults=0,
+        keeps_delayed_messages=False,
     ),
     "three replicas, one of which loses its tail": Bounds(
         brokers=3,
         min_insync_replicas=2,
         values=1,
         lag_expiries=0,
-        mishaps=0,
+        message_faults=0,
         fetches_are_atomic=True,
-        keeps_late_mail=False,
+        keeps_delayed_messages=False,
     ),
 }
 LARGER = {
@@ -60,9 +62,9 @@ def test_three_replicas_under_the_controller_as_far_as_time_allows() -> None:
         leader_epochs=4,
         crashes=2,
         lag_expiries=0,
-        mishaps=0,
+        message_faults=0,
         fetches_are_atomic=True,
-        keeps_late_mail=False,
+        keeps_delayed_messages=False,
     )
     seen = explored(bounds, states_max=60_000)
     assert seen.violation is None, seen.violation
@@ -77,13 +79,13 @@ def test_without_proof_of_a_whole_log_the_controller_cannot_save_a_record() -> N
         leader_epochs=4,
         crashes=2,
         lag_expiries=0,
-        mishaps=0,
-        keeps_late_mail=False,
+        message_faults=0,
+        keeps_delayed_messages=False,
         unclean_restarts_forfeit=True,
     )
     seen = explored(bounds)
     assert seen.violation is not None
-    assert "restart-unproven" in {step[0] for step, _ in seen.story}
+    assert "restart-unproven" in {step[0] for step, _ in seen.counterexample}
 
 
 @pytest.mark.soak

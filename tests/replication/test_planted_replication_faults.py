@@ -30,7 +30,7 @@ BREAKS_COMMITMENT = {properties.STRONG_ISR, properties.NEVER_WITHDRAWN, properti
 def hunt(bounds: Bounds, controller: Any = None) -> Exploration:
     found = explore(World(bounds, controller), states_max=300_000)
     assert found.violation is not None, f"nothing found in {found.states:,} states of {bounds}"
-    print(f"{found.violation} ({len(found.story)} steps, {found.states:,} states)")
+    print(f"{found.violation} ({len(found.counterexample)} steps, {found.states:,} states)")
     return found
 
 
@@ -41,7 +41,7 @@ def test_high_watermark_without_the_maximal_isr(monkeypatch: pytest.MonkeyPatch)
         return remote.broker_id in role.isr
 
     monkeypatch.setattr(LeaderRole, "_counts", only_committed)
-    assert hunt(Bounds(mishaps=0)).violation.sentence in BREAKS_COMMITMENT
+    assert hunt(Bounds(message_faults=0)).violation.sentence in BREAKS_COMMITMENT
 
 
 def test_no_epoch_fence_on_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,8 +68,8 @@ def test_expansion_below_the_epoch_start(monkeypatch: pytest.MonkeyPatch) -> Non
         values=1,
         leader_epochs=2,
         crashes=0,
-        mishaps=0,
-        keeps_late_mail=False,
+        message_faults=0,
+        keeps_delayed_messages=False,
     )
     assert hunt(bounds).violation.sentence in BREAKS_COMMITMENT
 
@@ -92,13 +92,13 @@ def test_truncation_before_the_role_check(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_acknowledgement_before_the_append_is_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LeaderRole, "acks_all_outcome", lambda role, required: ErrorCode.none)
-    assert hunt(Bounds(mishaps=0)).violation.sentence == properties.NEVER_LOST
+    assert hunt(Bounds(message_faults=0)).violation.sentence == properties.NEVER_LOST
 
 
 def test_high_watermark_moves_under_min_isr(monkeypatch: pytest.MonkeyPatch) -> None:
     """KIP-966, the last replica standing commits alone, and loses its tail."""
     monkeypatch.setattr(LeaderRole, "is_under_min_isr", property(lambda role: False))
-    found = hunt(Bounds(min_insync_replicas=2, values=1, crashes=2, mishaps=0))
+    found = hunt(Bounds(min_insync_replicas=2, values=1, crashes=2, message_faults=0))
     assert found.violation.sentence in BREAKS_COMMITMENT
 
 
@@ -112,7 +112,9 @@ class ForgetsLives(SmallController):
 
 def test_stale_broker_epoch_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     """KIP-903: a replica returns without its tail, and is put into the ISR for what its former life had."""
-    bounds = Bounds(min_insync_replicas=2, values=1, leader_epochs=3, crashes=2, lag_expiries=1, mishaps=0)
+    bounds = Bounds(
+        min_insync_replicas=2, values=1, leader_epochs=3, crashes=2, lag_expiries=1, message_faults=0
+    )
     assert hunt(bounds, ForgetsLives(2, 2)).violation.sentence in BREAKS_COMMITMENT
 
 
@@ -125,7 +127,7 @@ class ObeysTheDeposed(SmallController):
 
 def test_unfenced_controller_append() -> None:
     """A deposed controller's decision on its old image takes effect."""
-    bounds = Bounds(values=1, crashes=1, lag_expiries=1, mishaps=0, controller_changes=1)
+    bounds = Bounds(values=1, crashes=1, lag_expiries=1, message_faults=0, controller_changes=1)
     found = hunt(bounds, ObeysTheDeposed(2, 1))
     assert found.violation.sentence in BREAKS_COMMITMENT | {properties.ONE_LEADER}
 
@@ -133,7 +135,7 @@ def test_unfenced_controller_append() -> None:
 def test_last_fetched_epoch_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """KIP-595: the leader does not look for where the logs part."""
     monkeypatch.setattr(leader_module, "diverging_epoch", lambda log, offset, epoch: IN_AGREEMENT)
-    assert hunt(Bounds(mishaps=0, crashes=0)).violation.sentence in BREAKS_COMMITMENT
+    assert hunt(Bounds(message_faults=0, crashes=0)).violation.sentence in BREAKS_COMMITMENT
 
 
 def test_pending_shrink_is_counted_early(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +150,7 @@ def test_pending_shrink_is_counted_early(monkeypatch: pytest.MonkeyPatch) -> Non
         return request
 
     monkeypatch.setattr(IsrNegotiation, "propose_shrink", early)
-    assert hunt(Bounds(mishaps=0, crashes=0)).violation.sentence in BREAKS_COMMITMENT
+    assert hunt(Bounds(message_faults=0, crashes=0)).violation.sentence in BREAKS_COMMITMENT
 
 
 def test_late_answers_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,5 +163,5 @@ def test_late_answers_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         return original(role, fetch, answer)
 
     monkeypatch.setattr(FollowerRole, "on_fetch_answer", takes_any)
-    found = hunt(Bounds(crashes=0, lag_expiries=0, mishaps=2))
+    found = hunt(Bounds(crashes=0, lag_expiries=0, message_faults=2))
     assert found.violation.sentence in BREAKS_COMMITMENT | {properties.SAME_RECORD}

@@ -70,7 +70,7 @@ class OneBroker:
         """What the log holds: by partition, offset to value."""
         reader = Reader(name, self.clients, self.cluster.bootstrap_servers, self.partitions, self.history)
         assert await self.clients.start(name, reader.read_to_end).exited is None
-        assert reader.troubles == []
+        assert reader.violations == []
         found: dict[str, dict[int, str]] = {str(partition): {} for partition in self.partitions}
         for poll in self.history.polls:
             if poll.consumer == name:
@@ -81,7 +81,7 @@ class OneBroker:
     async def come_back(self) -> None:
         self.node.start()
         await self.cluster.until_serving([1])
-        assert self.node.ended_by_itself == []
+        assert self.node.unexpected_exits == []
 
 
 def _acknowledged(sends: list[Send]) -> list[Send]:
@@ -108,7 +108,7 @@ async def crashes_of_the_process(world: World) -> History:
     await processes[-1].exited
     await one.read_all("last")
     assert check(one.history) == []
-    assert follower.troubles == []
+    assert follower.violations == []
     assert all(send.outcome is Outcome.OK for send in one.history.sends if send.producer[0] == "i")
     return one.history
 

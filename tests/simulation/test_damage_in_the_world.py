@@ -38,7 +38,7 @@ def last_batch_at(data: bytes) -> int:
 def test_a_damaged_header_of_the_last_batch_is_repaired_from_another_replica(byte: int, bit: int) -> None:
     values: list[bytes] = []
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         cluster = Cluster(world, brokers=3)
         await cluster.set_up()
         servers = {"bootstrap.servers": cluster.bootstrap_servers}
@@ -73,7 +73,7 @@ def test_a_damaged_header_of_the_last_batch_is_repaired_from_another_replica(byt
         assert len({log_of(node) for node in cluster.nodes.values()}) == 1
 
     world = World(3)
-    world.run(story)
+    world.run(scenario)
     assert world.failures == []
     assert values == [b"%d" % number for number in range(RECORDS)]
 

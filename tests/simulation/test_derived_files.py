@@ -86,10 +86,10 @@ def test_an_answer_to_a_search_by_time_must_fit_to_what_was_read(
     lookups.note(_record(5, 100), entropy)
     found = None if offset is None else ListedOffset(offset, timestamp, 0)
 
-    async def story(_: World) -> str | None:
+    async def scenario(_: World) -> str | None:
         return await lookups.look(_Broker(found), entropy)  # type: ignore[arg-type]
 
-    assert (World(1).run(story) is not None) is is_wrong
+    assert (World(1).run(scenario) is not None) is is_wrong
 
 
 def _record(offset: int, timestamp: int) -> ConsumerRecord:

@@ -41,13 +41,13 @@ def test_the_last_log_directory_that_fails_does_so_until_all_else_is_healed() ->
         plan = draw(seed, 1.0, LOG_DIR_KINDS | {Kind.CRASH})
         failing = [fault for fault in plan.faults if fault.kind in LOG_DIR_KINDS]
         assert min(plan.folders) > 1
-        assert not failing or failing[-1].at_s + failing[-1].duration_s > plan.hurt_s
+        assert not failing or failing[-1].at_s + failing[-1].duration_s > plan.fault_phase_s
 
 
 def test_leadership_moves_from_one_folder_that_fails_and_stays_with_the_others() -> None:
     fault = Fault(number=0, at_s=0.5, kind=Kind.LOG_DIR_ERROR, target=1, other=2, duration_s=20.0, size=0.9)
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         cluster = Cluster(world, folders=(2,))
         await cluster.set_up()
 
@@ -65,7 +65,7 @@ def test_leadership_moves_from_one_folder_that_fails_and_stays_with_the_others()
         driver.start()
         await asyncio.sleep(15)
         assert node.failed_folders == ["/data/1-b"]
-        assert failed_folders.unwell(cluster) == []
+        assert failed_folders.not_converged(cluster) == []
         image = cluster.newest_image
         assert image is not None
         led = {key.partition for key, state in image.partitions() if state.leader == 1}
@@ -78,12 +78,12 @@ def test_leadership_moves_from_one_folder_that_fails_and_stays_with_the_others()
         await driver.stop()
 
     world = World(4)
-    world.run(story)
+    world.run(scenario)
     assert world.failures == []
 
 
 def test_a_broker_that_keeps_using_a_directory_after_its_error_is_found() -> None:
-    async def story(world: World) -> list[str]:
+    async def scenario(world: World) -> list[str]:
         cluster = Cluster(world, brokers=1, folders=(2,))
         await cluster.set_up()
         judge = FailedDisks(cluster)
@@ -99,7 +99,7 @@ def test_a_broker_that_keeps_using_a_directory_after_its_error_is_found() -> Non
         judge.look()
         return judge.violations
 
-    [violation] = World(6).run(story)
+    [violation] = World(6).run(scenario)
     assert violation.startswith("failed disk: broker-1 goes on using /data/1-b after")
 
 
@@ -134,7 +134,7 @@ def test_a_directory_whose_marker_of_the_last_life_cannot_be_used_is_out_of_use(
 ) -> None:
     """It would say later on that this life lost nothing, though that was in doubt."""
 
-    async def story(world: World) -> list[str]:
+    async def scenario(world: World) -> list[str]:
         cluster = Cluster(world, brokers=1, folders=(3,))
         await cluster.set_up()
         node = cluster.nodes[1]
@@ -150,7 +150,7 @@ def test_a_directory_whose_marker_of_the_last_life_cannot_be_used_is_out_of_use(
             await asyncio.sleep(0.1)
         return node.failed_folders
 
-    assert World(7).run(story) == failed
+    assert World(7).run(scenario) == failed
 
 
 def plan_of(fault: Fault) -> Plan:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from nilometer.runtime import Disk, Runtime
-from nilometer.simulation.amid_work import wait_amid_work
+from nilometer.simulation.during_work import wait_for_work
 from nilometer.simulation.offloaded_job import Pace
 from nilometer.simulation.world import World
 
@@ -39,14 +39,14 @@ def test_two_jobs_and_the_loop_take_turns() -> None:
         file.append([b"-"])
         await both
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         assert await world.host("a").start("p", main).exited is None
         written = _content(world, "/lines")
         assert sorted(written) == sorted(b"aaabbb-")
         assert written not in (b"aaabbb-", b"-aaabbb", b"bbbaaa-", b"-bbbaaa")
 
     world = _world()
-    world.run(story)
+    world.run(scenario)
     assert world.failures == []
 
 
@@ -61,12 +61,12 @@ def test_replacements_of_one_file_that_take_turns_all_succeed() -> None:
         )
         assert disk.list_directory("/folder") == ["file"]
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         assert await world.host("a").start("p", main).exited is None
         assert _content(world, "/folder/file") in contents
 
     world = _world()
-    world.run(story)
+    world.run(scenario)
     assert world.failures == []
 
 
@@ -85,11 +85,11 @@ def test_work_is_atomic_but_for_fsyncs_where_no_pause_is_drawn() -> None:
         file.append([b"-"])
         await job
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         await world.host("a").start("p", main).exited
         assert _content(world, "/lines") == b"aa-a"
 
-    _world(Pace(sync_ms=(50.0, 50.0))).run(story)
+    _world(Pace(sync_ms=(50.0, 50.0))).run(scenario)
 
 
 def test_an_fsync_keeps_what_was_there_when_it_began() -> None:
@@ -102,13 +102,13 @@ def test_an_fsync_keeps_what_was_there_when_it_began() -> None:
         file.append([b"meanwhile"])
         await sync
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         await world.host("a").start("p", main).exited
         file = world.host("a").disk.file("/f/lines")
         assert bytes(file.data) == b"beforemeanwhile"
         assert file.durable() == b"before"
 
-    _world().run(story)
+    _world().run(scenario)
 
 
 def test_a_folder_sync_keeps_the_names_that_were_there_when_it_began() -> None:
@@ -125,7 +125,7 @@ def test_a_folder_sync_keeps_the_names_that_were_there_when_it_began() -> None:
         world = World(seed)
         world.host("a").disk.pace = ALWAYS
 
-        async def story(world: World) -> list[str]:
+        async def scenario(world: World) -> list[str]:
             host = world.host("a")
             host.disk.root.sync()
             await host.start("p", main).exited
@@ -133,7 +133,7 @@ def test_a_folder_sync_keeps_the_names_that_were_there_when_it_began() -> None:
             host.power_off()
             return sorted(host.disk.folder("/f").entries)
 
-        return world.run(story)
+        return world.run(scenario)
 
     assert {tuple(names_after_power_loss(seed)) for seed in range(20)} == {
         ("before",),
@@ -169,7 +169,7 @@ def test_a_job_of_a_dead_process_does_nothing_more(how: str) -> None:
         jobs.append(_Unwound(runtime.disk))
         await runtime.disk.offload(jobs[0].work)
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         host = world.host("a")
         process = host.start("p", main)
         await asyncio.sleep(0.050)
@@ -185,7 +185,7 @@ def test_a_job_of_a_dead_process_does_nothing_more(how: str) -> None:
         assert process.jobs == {}
 
     world = _world()
-    world.run(story)
+    world.run(scenario)
     assert jobs[0].met == ["ProcessGone"]
     assert world.failures == []
 
@@ -199,7 +199,7 @@ def test_a_job_of_a_paused_process_stands_still() -> None:
 
         await runtime.disk.offload(work)
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         process = world.host("a").start("p", main)
         await asyncio.sleep(0.010)
         process.pause()
@@ -210,7 +210,7 @@ def test_a_job_of_a_paused_process_stands_still() -> None:
         await process.exited
         assert len(_content(world, "/lines")) == 20
 
-    _world().run(story)
+    _world().run(scenario)
 
 
 def test_a_crash_amid_work_finds_a_part_of_it_done() -> None:
@@ -223,13 +223,13 @@ def test_a_crash_amid_work_finds_a_part_of_it_done() -> None:
             await asyncio.sleep(0.010)
 
     def names_left(seed: int) -> int:
-        async def story(world: World) -> int:
+        async def scenario(world: World) -> int:
             process = world.host("a").start("p", main)
             await asyncio.sleep(0.010)
-            await wait_amid_work(world.host("a").disk, "p", world.chance, 1.0)
+            await wait_for_work(world.host("a").disk, "p", world.chance, 1.0)
             process.crash()
             return len(world.host("a").disk.folder("/f").entries)
 
-        return World(seed).run(story)
+        return World(seed).run(scenario)
 
     assert {names_left(seed) for seed in range(20)} == {1, 2}

@@ -76,7 +76,7 @@ Ask = Callable[[Connection], Awaitable[dict[int, ErrorCode]]]
 def test_only_the_log_whose_directory_failed_is_answered_an_error(ask: Ask, cold: float) -> None:
     answers: list[dict[int, ErrorCode]] = []
 
-    async def story(world: World) -> BrokerNode:
+    async def scenario(world: World) -> BrokerNode:
         cluster = Cluster(world, brokers=1, folders=(2,))
         await cluster.set_up()
         node = cluster.nodes[1]
@@ -109,7 +109,7 @@ def test_only_the_log_whose_directory_failed_is_answered_an_error(ask: Ask, cold
         assert node.failed_folders == [place.rpartition("/")[0]]
         return node
 
-    World(5).run(story)
+    World(5).run(scenario)
     assert answers == [{FAILING: ErrorCode.kafka_storage_error, WHOLE: ErrorCode.none}]
 
 

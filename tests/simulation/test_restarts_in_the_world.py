@@ -49,7 +49,7 @@ async def _read(cluster: Cluster, host: Host, name: str) -> list[str]:
 
 
 def test_a_topic_created_anew_under_its_name_outlives_restarts() -> None:
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         cluster, clients = Cluster(world, brokers=1, one_machine=True), world.host("clients")
         await cluster.set_up()
         await _create(cluster, clients, "again", 1)
@@ -64,14 +64,14 @@ def test_a_topic_created_anew_under_its_name_outlives_restarts() -> None:
             assert await _read(cluster, clients, "again") == ["new", "newer"]
 
     world = World(1)
-    world.run(story)
+    world.run(scenario)
     assert world.failures == []
 
 
 def test_leaders_of_old_do_not_take_office_again_while_the_log_is_read() -> None:
     """Each epoch chain says of each batch what the batch says of itself, after every broker has led."""
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         cluster, clients = Cluster(world), world.host("clients")
         await cluster.set_up()
         await _create(cluster, clients, "t", 3)
@@ -96,14 +96,14 @@ def test_leaders_of_old_do_not_take_office_again_while_the_log_is_read() -> None
         assert disks.compare("t-0", there) == []
 
     world = World(2)
-    world.run(story)
+    world.run(scenario)
     assert world.failures == []
 
 
 def test_a_disk_that_fills_up_while_a_broker_takes_up_its_partitions_costs_nothing() -> None:
     """Wherever in that the room ends: what could not be taken up is neither given up nor removed."""
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         cluster, clients = Cluster(world, brokers=1, one_machine=True), world.host("clients")
         node, names = cluster.nodes[1], [f"t{number}" for number in range(4)]
         await cluster.set_up()
@@ -126,4 +126,4 @@ def test_a_disk_that_fills_up_while_a_broker_takes_up_its_partitions_costs_nothi
             assert await _read(cluster, clients, name) == ["kept"]
 
     world = World(3)
-    world.run(story)
+    world.run(scenario)

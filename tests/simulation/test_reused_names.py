@@ -42,7 +42,7 @@ def _judged(*seen: dict[tuple[int, int], str]) -> list[str]:
     reuser = Reuser(world.host("clients"), "nowhere:1", flush_each=False)
     runtime_of_nobody: Any = None
     world.run(main)
-    return reuser.troubles
+    return reuser.violations
 
 
 def test_records_that_are_there_or_may_be_gone_are_all_right() -> None:
@@ -87,10 +87,10 @@ def _play(main: Callable[[NameReuser, Runtime], Coroutine[Any, Any, None]]) -> N
     host = world.host("clients")
     reuser = NameReuser(host, "nowhere:1", flush_each=False)
 
-    async def story(_: World) -> None:
+    async def scenario(_: World) -> None:
         assert await host.start("reuser", lambda runtime: main(reuser, runtime)).exited is None
 
-    world.run(story, limit_s=60)
+    world.run(scenario, limit_s=60)
 
 
 @pytest.mark.parametrize(

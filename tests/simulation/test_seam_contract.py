@@ -12,23 +12,23 @@ import pytest
 from nilometer.runtime import Disk, LockHeld, Network, Runtime
 from nilometer.simulation.world import World
 
-Story = Callable[[Runtime, str], Awaitable[None]]
-Play = Callable[[Story], None]
+Scenario = Callable[[Runtime, str], Awaitable[None]]
+Play = Callable[[Scenario], None]
 
 
 @pytest.fixture(params=["system", "virtual"])
 def play(request: pytest.FixtureRequest, tmp_path: Path) -> Play:
-    def on_system(story: Story) -> None:
+    def on_system(scenario: Scenario) -> None:
         async def main() -> None:
             async with asyncio.timeout(20):
-                await story(Runtime.system(), str(tmp_path))
+                await scenario(Runtime.system(), str(tmp_path))
 
         asyncio.run(main())
 
-    def in_world(story: Story) -> None:
+    def in_world(scenario: Scenario) -> None:
         async def main(runtime: Runtime) -> None:
             runtime.disk.make_directories("/folder")
-            await story(runtime, "/folder")
+            await scenario(runtime, "/folder")
 
         async def whole(world: World) -> None:
             error = await world.host("a").start("p", main).exited
@@ -46,7 +46,7 @@ def play(request: pytest.FixtureRequest, tmp_path: Path) -> Play:
 
 
 def test_what_is_created_private_is_its_owners_alone(play: Play) -> None:
-    async def story(runtime: Runtime, folder: str) -> None:
+    async def scenario(runtime: Runtime, folder: str) -> None:
         disk: Disk = runtime.disk
         disk.make_directories(f"{folder}/open/closed", private=True)
         assert not disk.is_private(f"{folder}/open")
@@ -61,11 +61,11 @@ def test_what_is_created_private_is_its_owners_alone(play: Play) -> None:
         with pytest.raises(FileNotFoundError):
             disk.is_private(f"{folder}/none")
 
-    play(story)
+    play(scenario)
 
 
 def test_files_are_appended_rewritten_and_cut(play: Play) -> None:
-    async def story(runtime: Runtime, folder: str) -> None:
+    async def scenario(runtime: Runtime, folder: str) -> None:
         disk: Disk = runtime.disk
         path = f"{folder}/file"
         with pytest.raises(FileNotFoundError):
@@ -95,11 +95,11 @@ def test_files_are_appended_rewritten_and_cut(play: Play) -> None:
         assert again.read_at(0, 2) == b"aX"
         again.close()
 
-    play(story)
+    play(scenario)
 
 
 def test_names_come_and_go(play: Play) -> None:
-    async def story(runtime: Runtime, folder: str) -> None:
+    async def scenario(runtime: Runtime, folder: str) -> None:
         disk = runtime.disk
         disk.make_directories(f"{folder}/a/b")
         disk.make_directories(f"{folder}/a/b")
@@ -133,13 +133,13 @@ def test_names_come_and_go(play: Play) -> None:
             disk.remove_tree(f"{folder}/moved")
         assert 0 < disk.free_bytes(folder) <= disk.total_bytes(folder)
 
-    play(story)
+    play(scenario)
 
 
 def test_a_file_is_replaced_by_several_at_once(play: Play) -> None:
     """Each replacement has a temporary name of its own: all succeed, and none leaves a file behind."""
 
-    async def story(runtime: Runtime, folder: str) -> None:
+    async def scenario(runtime: Runtime, folder: str) -> None:
         disk = runtime.disk
         contents = [b"%d" % number * 5_000 for number in range(8)]
 
@@ -150,11 +150,11 @@ def test_a_file_is_replaced_by_several_at_once(play: Play) -> None:
         assert disk.read_file(f"{folder}/file") in contents
         assert [name for name in disk.list_directory(folder) if name.startswith("file")] == ["file"]
 
-    play(story)
+    play(scenario)
 
 
 def test_an_open_file_outlives_its_name(play: Play) -> None:
-    async def story(runtime: Runtime, folder: str) -> None:
+    async def scenario(runtime: Runtime, folder: str) -> None:
         disk = runtime.disk
         file = disk.open(f"{folder}/file", create=True)
         file.append([b"still here"])
@@ -164,11 +164,11 @@ def test_an_open_file_outlives_its_name(play: Play) -> None:
         assert disk.file_size(f"{folder}/file") == 0
         file.close()
 
-    play(story)
+    play(scenario)
 
 
 def test_a_lock_is_held_once(play: Play) -> None:
-    async def story(runtime: Runtime, folder: str) -> None:
+    async def scenario(runtime: Runtime, folder: str) -> None:
         disk = runtime.disk
         path = f"{folder}/lock"
         assert not disk.is_locked(path)
@@ -182,11 +182,11 @@ def test_a_lock_is_held_once(play: Play) -> None:
         assert not disk.is_locked(path)
         disk.lock(path).release()
 
-    play(story)
+    play(scenario)
 
 
 def test_offloaded_work_returns_raises_and_is_not_cancelled(play: Play) -> None:
-    async def story(runtime: Runtime, folder: str) -> None:
+    async def scenario(runtime: Runtime, folder: str) -> None:
         disk = runtime.disk
         assert await disk.offload(lambda: 42) == 42
         with pytest.raises(FileNotFoundError):
@@ -204,11 +204,11 @@ def test_offloaded_work_returns_raises_and_is_not_cancelled(play: Play) -> None:
         await done.wait()
         assert disk.exists(f"{folder}/done")
 
-    play(story)
+    play(scenario)
 
 
 def test_a_watch_tells_of_names_and_locks(play: Play) -> None:
-    async def story(runtime: Runtime, folder: str) -> None:
+    async def scenario(runtime: Runtime, folder: str) -> None:
         disk = runtime.disk
         watch = disk.watch([folder])
 
@@ -224,7 +224,7 @@ def test_a_watch_tells_of_names_and_locks(play: Play) -> None:
         await until(lambda: not disk.is_locked(f"{folder}/lock"))
         watch.close()
 
-    play(story)
+    play(scenario)
 
 
 # ---- network
@@ -305,7 +305,7 @@ async def pair(network: Network) -> tuple[Recorder, Recorder]:
 
 
 def test_bytes_arrive_in_order_both_ways(play: Play) -> None:
-    async def story(runtime: Runtime, folder: str) -> None:
+    async def scenario(runtime: Runtime, folder: str) -> None:
         client, server = await pair(runtime.network)
         content = bytes(range(256)) * 400
         for start in range(0, len(content), 1000):
@@ -325,11 +325,11 @@ def test_bytes_arrive_in_order_both_ways(play: Play) -> None:
         assert server.events == ["made", "eof", "lost"]
         assert client.error is server.error is None
 
-    play(story)
+    play(scenario)
 
 
 def test_close_delivers_what_was_written_abort_does_not_wait(play: Play) -> None:
-    async def story(runtime: Runtime, folder: str) -> None:
+    async def scenario(runtime: Runtime, folder: str) -> None:
         client, server = await pair(runtime.network)
         client.transport.write(b"x" * 3_000_000)
         client.transport.close()
@@ -345,11 +345,11 @@ def test_close_delivers_what_was_written_abort_does_not_wait(play: Play) -> None
         await server.until(lambda recorder: "lost" in recorder.events)
         assert len(server.data) < 20_000_000
 
-    play(story)
+    play(scenario)
 
 
 def test_a_reader_that_pauses_pauses_the_writer(play: Play) -> None:
-    async def story(runtime: Runtime, folder: str) -> None:
+    async def scenario(runtime: Runtime, folder: str) -> None:
         client, server = await pair(runtime.network)
         server.transport.pause_reading()
         client.transport.set_write_buffer_limits(high=100_000)
@@ -365,11 +365,11 @@ def test_a_reader_that_pauses_pauses_the_writer(play: Play) -> None:
         client.transport.close()
         await server.until(lambda recorder: "lost" in recorder.events)
 
-    play(story)
+    play(scenario)
 
 
 def test_half_closed_by_write_eof(play: Play) -> None:
-    async def story(runtime: Runtime, folder: str) -> None:
+    async def scenario(runtime: Runtime, folder: str) -> None:
         client, server = await pair(runtime.network)
         server.eof_received = lambda: server._note("eof") or True  # type: ignore[method-assign]
         client.transport.write(b"question")
@@ -381,11 +381,11 @@ def test_half_closed_by_write_eof(play: Play) -> None:
         await client.until(lambda recorder: "lost" in recorder.events)
         assert client.data == b"answer"
 
-    play(story)
+    play(scenario)
 
 
 def test_buffered_protocols_are_fed_through_their_buffer(play: Play) -> None:
-    async def story(runtime: Runtime, folder: str) -> None:
+    async def scenario(runtime: Runtime, folder: str) -> None:
         network = runtime.network
         served: list[BufferedRecorder] = []
 
@@ -409,11 +409,11 @@ def test_buffered_protocols_are_fed_through_their_buffer(play: Play) -> None:
         client.transport.abort()
         listener.close()
 
-    play(story)
+    play(scenario)
 
 
 def test_streams_run_on_it(play: Play) -> None:
-    async def story(runtime: Runtime, folder: str) -> None:
+    async def scenario(runtime: Runtime, folder: str) -> None:
         loop = asyncio.get_running_loop()
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -437,11 +437,11 @@ def test_streams_run_on_it(play: Play) -> None:
         await asker.until(lambda recorder: "lost" in recorder.events)
         listener.close()
 
-    play(story)
+    play(scenario)
 
 
 def test_addresses_are_taken_refused_and_given_back(play: Play) -> None:
-    async def story(runtime: Runtime, folder: str) -> None:
+    async def scenario(runtime: Runtime, folder: str) -> None:
         network = runtime.network
         listener = await network.listen(Recorder, "127.0.0.1", 0)
         with pytest.raises(ConnectionRefusedError):
@@ -460,4 +460,4 @@ def test_addresses_are_taken_refused_and_given_back(play: Play) -> None:
         assert not first.transport.is_closing(), "connections already made live on"
         first.transport.abort()
 
-    play(story)
+    play(scenario)

@@ -14,7 +14,7 @@ def test_a_round_is_overdue_behind_its_interval_and_the_pause_after_failures() -
     async def never() -> None:
         raise AssertionError
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         tasks = Tasks()
         tasks.periodic("rounds", 1_000, never)
         service = tasks.services["rounds"]
@@ -29,12 +29,12 @@ def test_a_round_is_overdue_behind_its_interval_and_the_pause_after_failures() -
         assert overdue_ms(service, 1e9) == 0
         await tasks.stop()
 
-    World(1).run(story)
+    World(1).run(scenario)
 
 
 @pytest.mark.parametrize("how", ["ended", "stands still", "well"])
 def test_services_that_ended_or_stand_still_are_found(how: str) -> None:
-    async def story(world: World) -> list[str]:
+    async def scenario(world: World) -> list[str]:
         cluster = Cluster(world)
         await cluster.set_up()
         broker = cluster.nodes[2].broker
@@ -49,6 +49,6 @@ def test_services_that_ended_or_stand_still_are_found(how: str) -> None:
         checker.look_at_rest()
         return checker.violations
 
-    found = World(3).run(story)
+    found = World(3).run(scenario)
     assert len(found) == (0 if how == "well" else 1)
     assert all(line.startswith("services: retention of broker-2") for line in found)

@@ -17,16 +17,16 @@ from nilometer.broker.broker import StartFailed
 from nilometer.coordination import BrokerIdInUse, StoreUnavailable
 from nilometer.replication import LeaderRole
 from nilometer.simulation.checkers import disks, metadata
-from nilometer.simulation.checkers.beliefs import Beliefs
 from nilometer.simulation.checkers.disks import StoredBatch, StoredReplica
 from nilometer.simulation.checkers.history import History
+from nilometer.simulation.checkers.leader_invariants import LeaderInvariants
 from nilometer.simulation.checkers.retention import SLACK_BYTES, Policy, Retention
 from nilometer.simulation.fault_kinds import Fault, Kind
 from nilometer.simulation.file_tree import FileNode, FolderNode
 from nilometer.simulation.host_disk import HostDisk
 from nilometer.simulation.loop import VirtualLoop
-from nilometer.simulation.unasked_ends import STORE_GRACE_S, StoreTroubles, UnaskedEnd
-from nilometer.simulation.workload.topics import KEY, Fate, KnownTopic, TopicChurn
+from nilometer.simulation.unexpected_exits import STORE_GRACE_S, StoreFaults, UnexpectedExit
+from nilometer.simulation.workload.topics import KEY, Existence, KnownTopic, TopicChurn
 from nilometer.simulation.world import World
 
 
@@ -51,14 +51,14 @@ def test_equal_replicas_are_equal_even_where_one_is_longer() -> None:
 
 def test_one_other_byte_is_divergence() -> None:
     other = _replica(2, FIRST, _batch(3, 2, 1, b"y"), epochs=CHAIN)
-    [problem] = disks.compare("t-0", [_replica(1, FIRST, SECOND, epochs=CHAIN), other])
-    assert problem.startswith("divergence: t-0 at 3")
+    [error] = disks.compare("t-0", [_replica(1, FIRST, SECOND, epochs=CHAIN), other])
+    assert error.startswith("divergence: t-0 at 3")
 
 
 def test_holes_damage_and_falling_epochs_are_named() -> None:
     torn = StoredBatch(6, 6, 0, _batch(6, 1, 0).data[:-1] + b"z")
     replica = _replica(1, FIRST, _batch(5, 1, 1), torn, epochs=((0, 0), (1, 5)))
-    kinds = [problem.partition(":")[0] for problem in disks.compare("t-0", [replica])]
+    kinds = [error.partition(":")[0] for error in disks.compare("t-0", [replica])]
     assert kinds == ["hole", "damage", "epochs", "epoch chain"]
 
 
@@ -109,7 +109,7 @@ def test_the_fold_of_the_log_leaves_out_deposed_controllers() -> None:
         ),
     ]
     folded = metadata.fold(list(enumerate(entries)))
-    assert (folded.number, folded.office, folded.topics) == (4, second, {"i": "t"})
+    assert (folded.number, folded.controllership, folded.topics) == (4, second, {"i": "t"})
     assert folded.partitions["i", 0] == {
         "replicas": [1, 2],
         "isr": [2],
@@ -143,23 +143,24 @@ def test_whoever_enters_an_isr_serves() -> None:
     ):
         entries = [*began, entry(end, broker_id=2), *back, changed([1, 2])]
         folded = metadata.fold(list(enumerate(entries)))
-        assert [problem.partition(":")[0] for problem in folded.problems] == ["ineligible"] * (
-            not is_eligible
-        )
+        assert [error.partition(":")[0] for error in folded.violations] == ["ineligible"] * (not is_eligible)
 
 
 def test_topics_and_settings_that_were_acknowledged_must_be_there() -> None:
     churn = TopicChurn(World(1).host("clients"), "nobody:1")
     churn.topics = {
-        "kept": KnownTopic(Fate.IS, {"7", "8"}),
-        "gone": KnownTopic(Fate.IS_NOT),
-        "perhaps": KnownTopic(Fate.UNKNOWN, {"1"}),
+        "kept": KnownTopic(Existence.EXISTS, {"7", "8"}),
+        "gone": KnownTopic(Existence.DELETED),
+        "perhaps": KnownTopic(Existence.UNKNOWN, {"1"}),
     }
     assert churn.judge({"kept": "8"}) == []
     assert churn.judge({"kept": "8", "perhaps": "3"}) == []
-    assert [each.partition(":")[0] for each in churn.judge({"gone": None})] == ["lost topic", "undead topic"]
-    [problem] = churn.judge({"kept": "6"})
-    assert problem.startswith("lost setting") and f"{KEY}=6" in problem
+    assert [each.partition(":")[0] for each in churn.judge({"gone": None})] == [
+        "lost topic",
+        "deleted topic still present",
+    ]
+    [error] = churn.judge({"kept": "6"})
+    assert error.startswith("lost setting") and f"{KEY}=6" in error
 
 
 def test_faults_of_an_ensemble_excuse_brokers_that_cannot_reach_it__but_no_id_in_use() -> None:
@@ -171,7 +172,7 @@ def test_faults_of_an_ensemble_excuse_brokers_that_cannot_reach_it__but_no_id_in
     unreachable, in_use = failed(StoreUnavailable("no server answered")), failed(BrokerIdInUse(1, "another"))
 
     def excused(error: BaseException | None, *felt: Kind, failed: Iterable[str] = ()) -> bool:
-        return UnaskedEnd(error, 10.0, ("/data/1", "/data/1-b"), frozenset(failed)).is_excused(felt)
+        return UnexpectedExit(error, 10.0, ("/data/1", "/data/1-b"), frozenset(failed)).is_excused(felt)
 
     assert excused(unreachable, Kind.ZOOKEEPER_CRASH)
     assert not excused(unreachable)
@@ -183,7 +184,7 @@ def test_faults_of_an_ensemble_excuse_brokers_that_cannot_reach_it__but_no_id_in
 
 def test_a_broker_may_end_when_all_its_log_directories_failed__and_not_before() -> None:
     def excused(*failed: str) -> bool:
-        return UnaskedEnd(None, 10.0, ("/data/1", "/data/1-b"), frozenset(failed)).is_excused(())
+        return UnexpectedExit(None, 10.0, ("/data/1", "/data/1-b"), frozenset(failed)).is_excused(())
 
     assert not excused()
     assert not excused("/data/1")
@@ -193,14 +194,14 @@ def test_a_broker_may_end_when_all_its_log_directories_failed__and_not_before() 
 
 def test_trouble_of_the_store_is_felt_for_a_while_after_its_end() -> None:
     fault = Fault(number=0, at_s=5, kind=Kind.STORE, target=1, other=0, duration_s=1, size=0.5)
-    troubles = StoreTroubles()
-    troubles.begin(fault, 5.0)
-    troubles.begin(replace(fault, kind=Kind.CUT), 5.0)
-    assert troubles.felt_at(4.0) == frozenset()
-    assert troubles.felt_at(1e9) == {Kind.STORE}
-    troubles.end_all(6.0)
-    assert troubles.felt_at(6.0 + STORE_GRACE_S) == {Kind.STORE}
-    assert troubles.felt_at(6.1 + STORE_GRACE_S) == frozenset()
+    violations = StoreFaults()
+    violations.begin(fault, 5.0)
+    violations.begin(replace(fault, kind=Kind.CUT), 5.0)
+    assert violations.affecting_at(4.0) == frozenset()
+    assert violations.affecting_at(1e9) == {Kind.STORE}
+    violations.end_all(6.0)
+    assert violations.affecting_at(6.0 + STORE_GRACE_S) == {Kind.STORE}
+    assert violations.affecting_at(6.1 + STORE_GRACE_S) == frozenset()
 
 
 @pytest.mark.parametrize(("topic", "found"), [("t", ["leader completeness"]), ("random-0", [])])
@@ -208,9 +209,9 @@ def test_committed_records_may_only_be_lost_where_nothing_is_promised(topic: str
     """A machine with all replicas lost power, and the next leader begins below what was committed."""
     partition = Mock(topic=topic, log=Mock(log_start_offset=0, log_end_offset=2))
     image = Mock(number=1, partitions=list, partition_by_id=lambda *_: None)
-    node = Mock(id=1, image=image, partitions=[partition], is_wrongly_live=lambda: False)
+    node = Mock(id=1, image=image, partitions=[partition], holds_ended_session=lambda: False)
     cluster: Any = Mock(nodes={1: node})
-    beliefs = Beliefs(cluster, unpromised={"random-0"})
+    leader_invariants = LeaderInvariants(cluster, unpromised={"random-0"})
     for epoch, begins_at, high_watermark in ((0, 0, 2), (1, 1, 1)):
         role = Mock(
             spec=LeaderRole,
@@ -219,8 +220,8 @@ def test_committed_records_may_only_be_lost_where_nothing_is_promised(topic: str
             high_watermark=high_watermark,
         )
         partition.replica = Mock(role=role, high_watermark=high_watermark)
-        beliefs.look(damaged=[])
-    assert [violation.partition(":")[0] for violation in beliefs.violations] == found
+        leader_invariants.look(damaged=[])
+    assert [violation.partition(":")[0] for violation in leader_invariants.violations] == found
 
 
 def test_what_a_broker_deleted_before_it_served_is_explained_by_the_clock_of_that_time() -> None:

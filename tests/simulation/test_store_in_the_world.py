@@ -200,7 +200,7 @@ def test_any_mix_of_deaths_hangs_and_power_cuts__many_seeds(seed: int) -> None:
 def live_and_die(seed: int) -> None:
     history = History()
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         machine = world.host("m")
         machine.disk.signal_ms = (0.5, world.chance.choice([15.0, 200.0]))
         for id in (1, 2, 3):
@@ -219,7 +219,7 @@ def live_and_die(seed: int) -> None:
         await judge(world, history)
 
     world = World(seed)
-    world.run(story)
+    world.run(scenario)
     assert world.failures == [], world.failures[0]
 
 
@@ -279,7 +279,7 @@ def append_struck_at(step: int, seed: int, *, power: bool) -> tuple[bool, list[b
     found: list[list[bytes]] = []
     counted: list[int] = []
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         machine = world.host("m")
         ready = world.loop.create_future()
 
@@ -320,7 +320,7 @@ def append_struck_at(step: int, seed: int, *, power: bool) -> tuple[bool, list[b
         assert await machine.start("survivor", survivor).exited is None
 
     world = World(seed)
-    world.run(story)
+    world.run(scenario)
     return bool(outcome), found[0], counted[0]
 
 
@@ -342,7 +342,7 @@ def test_a_dead_broker_is_seen_by_signal_not_by_polling() -> None:
     """No looks at all would find it within the session timeout / 10: the dropped lock itself tells."""
     seen: list[float] = []
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         machine = world.host("m")
 
         async def watcher(runtime: Runtime) -> None:
@@ -373,7 +373,7 @@ def test_a_dead_broker_is_seen_by_signal_not_by_polling() -> None:
         await watching.exited
         assert seen[0] - died < 0.1
 
-    World(3).run(story)
+    World(3).run(scenario)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -381,7 +381,7 @@ def test_an_entry_visible_before_it_is_durable_is_never_acted_upon(seed: int) ->
     """Its author dies between link and sync. Whoever reads it then must sync it before it is shown."""
     shown: list[list[bytes]] = []
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         machine = world.host("m")
 
         async def author(runtime: Runtime) -> None:
@@ -409,7 +409,7 @@ def test_an_entry_visible_before_it_is_durable_is_never_acted_upon(seed: int) ->
         machine.power_on()
         assert await machine.start("reader", reader).exited is None
 
-    World(seed).run(story)
+    World(seed).run(scenario)
     assert shown[-1] == shown[0]
     assert shown[-1][0] == b"zero"
 
@@ -419,7 +419,7 @@ def snapshot_struck_at(step: int, seed: int) -> tuple[int, int]:
     bases: list[int] = []
     counted: list[int] = []
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         machine = world.host("m")
         ready = world.loop.create_future()
 
@@ -453,7 +453,7 @@ def snapshot_struck_at(step: int, seed: int) -> tuple[int, int]:
         assert await machine.start("reader", reader).exited is None
         assert bases[-1] >= bases[0], "a snapshot that was read is not taken back"
 
-    World(seed).run(story)
+    World(seed).run(scenario)
     return bases[-1], counted[0]
 
 
@@ -467,7 +467,7 @@ def test_a_snapshot_that_dies_at_any_step_leaves_the_whole_sequence() -> None:
 def test_a_disk_that_fails_for_a_while_ends_nobodys_watch() -> None:
     """Every look fails, the ones after the failure too; once the disk is well, news come again."""
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         machine = world.host("m")
         opened: dict[str, LocalStore] = {}
 
@@ -501,5 +501,5 @@ def test_a_disk_that_fails_for_a_while_ends_nobodys_watch() -> None:
             assert await heard > seen
 
     world = World(3)
-    world.run(story)
+    world.run(scenario)
     assert world.failures == []

@@ -70,19 +70,19 @@ class Scene:
         await asyncio.sleep(100_000)
 
 
-def played(story: Callable[[World, Scene], Awaitable[None]]) -> Callable[[], None]:
+def played(scenario: Callable[[World, Scene], Awaitable[None]]) -> Callable[[], None]:
     def test() -> None:
         async def whole(world: World) -> None:
             scene = Scene(world)
             await scene.set_up()
-            await story(world, scene)
+            await scenario(world, scene)
 
         for seed in range(5):
             world = World(seed)
             world.run(whole, limit_s=1_000_000)
             assert world.failures == []
 
-    test.__name__ = story.__name__
+    test.__name__ = scenario.__name__
     return test
 
 
@@ -174,7 +174,7 @@ async def test_a_slow_link_is_slow_one_way(world: World, scene: Scene) -> None:
 
 @played
 async def test_hiccups_reorder_connections_but_nothing_within_one(world: World, scene: Scene) -> None:
-    world.network.hiccup = 0.3
+    world.network.delay_spike_share = 0.3
     scene.client.world.host("a").start("client-2", scene.connect)
     await asyncio.sleep(10)
     sent = [b"%04d" % number for number in range(500)]
@@ -206,7 +206,7 @@ async def test_connecting_fails_as_in_life(world: World, scene: Scene) -> None:
 
 
 def test_a_protocol_that_fails_loses_its_connection_and_is_reported() -> None:
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         scene = Scene(world)
         await scene.set_up()
 
@@ -220,12 +220,12 @@ def test_a_protocol_that_fails_loses_its_connection_and_is_reported() -> None:
         assert scene.near.ended == "ConnectionResetError"
 
     world = World(1)
-    world.run(story)
+    world.run(scenario)
     assert [str(error) for error in world.failures] == ["cannot parse"]
 
 
 def test_the_dead_leave_no_connections_behind() -> None:
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         scene = Scene(world)
         await scene.set_up()
         for _ in range(20):
@@ -238,7 +238,7 @@ def test_the_dead_leave_no_connections_behind() -> None:
         assert world.network.connections == []
         assert world.network.listeners == {}
 
-    World(1).run(story)
+    World(1).run(scenario)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -257,7 +257,7 @@ def test_power_cuts_tear_only_what_was_not_synced(seed: int) -> None:
         disk.open("/d/unnamed", create=True).close()
         await asyncio.sleep(1000)
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         machine = world.host("m")
         machine.start("writer", write)
         await asyncio.sleep(1)
@@ -268,7 +268,7 @@ def test_power_cuts_tear_only_what_was_not_synced(seed: int) -> None:
         found.append(bytes(machine.disk.file("/d/log").data))
 
     for repeat in range(20):
-        World(100 * seed + repeat).run(story)
+        World(100 * seed + repeat).run(scenario)
     assert all(data.startswith(b"s" * 1000) for data in found)
     assert len({len(data) for data in found}) > 3
     assert any(0 in data for data in found), "a sector inside was never written"

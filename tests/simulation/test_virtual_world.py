@@ -17,11 +17,11 @@ from nilometer.simulation.world import World
 
 
 def test_time_jumps_and_nobody_waits() -> None:
-    async def story(world: World) -> float:
+    async def scenario(world: World) -> float:
         await asyncio.sleep(3_600)
         return world.loop.time()
 
-    assert World(1).run(story) == pytest.approx(3_600)
+    assert World(1).run(scenario) == pytest.approx(3_600)
 
 
 def test_nothing_to_wait_for_is_an_error_not_a_hang() -> None:
@@ -31,34 +31,34 @@ def test_nothing_to_wait_for_is_an_error_not_a_hang() -> None:
 
 
 def test_a_world_that_turns_without_time_moving_is_an_error_not_a_hang() -> None:
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         while world.loop.time() < 1:  # noqa: ASYNC110 that is the point
             await asyncio.sleep(0)
 
     with pytest.raises(Livelock):
-        World(1).run(story)
+        World(1).run(scenario)
 
 
 def test_a_world_that_is_busy_for_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "BUSY_CALLBACKS_PER_S", 50)
 
-    async def story(world: World, busy_s: int) -> None:
+    async def scenario(world: World, busy_s: int) -> None:
         for _ in range(100):
             await asyncio.sleep(1)
         while world.loop.time() < 100 + busy_s:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
-    World(1).run(lambda world: story(world, loop.BUSY_S_MAX - 1))
+    World(1).run(lambda world: scenario(world, loop.BUSY_S_MAX - 1))
     with pytest.raises(Livelock):
-        World(1).run(lambda world: story(world, loop.BUSY_S_MAX + 5))
+        World(1).run(lambda world: scenario(world, loop.BUSY_S_MAX + 5))
 
 
 def test_a_story_that_takes_too_long_is_cut() -> None:
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         await asyncio.sleep(100)
 
     with pytest.raises(TimeoutError):
-        World(1).run(story, limit_s=10)
+        World(1).run(scenario, limit_s=10)
 
 
 def test_nothing_of_a_crashed_process_runs_again() -> None:
@@ -77,7 +77,7 @@ def test_nothing_of_a_crashed_process_runs_again() -> None:
         asyncio.get_running_loop().call_later(3.6, said.append, "timer")
         await asyncio.gather(worker(), asyncio.sleep(100))
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         process = world.host("a").start("p", main)
         await asyncio.sleep(2.5)
         process.crash()
@@ -88,7 +88,7 @@ def test_nothing_of_a_crashed_process_runs_again() -> None:
         )
 
     world = World(1)
-    world.run(story)
+    world.run(scenario)
     assert said == ["tick", "tick"]
     assert world.failures == []
 
@@ -101,7 +101,7 @@ def test_a_paused_process_goes_on_where_it_was() -> None:
             await asyncio.sleep(1)
             ticks.append(runtime.clock.monotonic_ms())
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         process = world.host("a").start("p", main)
         await asyncio.sleep(2.5)
         process.pause()
@@ -112,11 +112,11 @@ def test_a_paused_process_goes_on_where_it_was() -> None:
         assert len(ticks) == 4
         assert ticks[2] - ticks[1] == pytest.approx(10_500, abs=20)
 
-    World(1).run(story)
+    World(1).run(scenario)
 
 
 def test_clocks_drift_and_jump_each_in_its_own_way() -> None:
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         fast, slow = world.host("fast").clock, world.host("slow").clock
         fast.rate, slow.rate = 1.001, 0.999
         start = fast.monotonic_ms(), slow.monotonic_ms()
@@ -128,7 +128,7 @@ def test_clocks_drift_and_jump_each_in_its_own_way() -> None:
         assert slow.wall_ms() < wall
         assert slow.monotonic_ms() > start[1]
 
-    World(1).run(story)
+    World(1).run(scenario)
 
 
 def test_chance_is_a_function_of_seed_and_life() -> None:
@@ -138,11 +138,11 @@ def test_chance_is_a_function_of_seed_and_life() -> None:
         async def main(runtime: Runtime) -> None:
             found.append((runtime.entropy.uuid(), runtime.entropy.below(1 << 60)))
 
-        async def story(world: World) -> None:
+        async def scenario(world: World) -> None:
             for _ in range(2):
                 await world.host("a").start("p", main).exited
 
-        World(seed).run(story)
+        World(seed).run(scenario)
         return found
 
     assert draws(1) == draws(1)
@@ -154,10 +154,10 @@ def test_main_that_fails_ends_its_process_with_the_error() -> None:
     async def main(runtime: Runtime) -> None:
         raise ValueError("no")
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         assert isinstance(await world.host("a").start("p", main).exited, ValueError)
 
-    World(1).run(story)
+    World(1).run(scenario)
 
 
 def test_threads_and_sockets_are_refused() -> None:
@@ -168,10 +168,10 @@ def test_threads_and_sockets_are_refused() -> None:
         with pytest.raises(RuntimeError, match="no sockets"):
             await loop.create_connection(asyncio.Protocol, "127.0.0.1", 1)
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         assert await world.host("a").start("p", main).exited is None
 
-    World(1).run(story)
+    World(1).run(scenario)
 
 
 BUSY = """

@@ -41,10 +41,10 @@ class Stage:
         self.world = World(seed)
         self.ensemble = VirtualEnsemble(self.world, settings=settings)
 
-    def run(self, story: Callable[[Stage], Awaitable[None]]) -> None:
+    def run(self, scenario: Callable[[Stage], Awaitable[None]]) -> None:
         async def main(world: World) -> None:
             self.ensemble.start()
-            await story(self)
+            await scenario(self)
 
         self.world.run(main)
         assert self.world.failures == []
@@ -88,8 +88,10 @@ class Stage:
                 self.cut(server.name, other.name)
 
 
-def played(story: Callable[[Stage], Awaitable[None]], seed: int = 1, settings: Settings = SETTINGS) -> None:
-    Stage(seed, settings).run(story)
+def played(
+    scenario: Callable[[Stage], Awaitable[None]], seed: int = 1, settings: Settings = SETTINGS
+) -> None:
+    Stage(seed, settings).run(scenario)
 
 
 # ---- what is promised, under everything at once
@@ -158,7 +160,7 @@ async def _trouble(stage: Stage, chance: random.Random, until_s: float) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_whatever_happens_to_servers_what_was_told_is_so(seed: int) -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         chance = random.Random(seed)
         ledger = Ledger()
         first, _ = await stage.client("first")
@@ -189,14 +191,14 @@ def test_whatever_happens_to_servers_what_was_told_is_so(seed: int) -> None:
         assert ledger.refused.isdisjoint(found.values())
         assert sorted(int(path.rpartition("/")[2]) for path in found) == list(range(len(found)))
 
-    played(story, seed)
+    played(scenario, seed)
 
 
 # ---- the weak sides
 
 
 def test_a_server_cut_off_from_the_others_answers_reads_and_no_writes() -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         client, _ = await stage.client("client")
         other, _ = await stage.client("other")
         leader = await stage.leader()
@@ -212,11 +214,11 @@ def test_a_server_cut_off_from_the_others_answers_reads_and_no_writes() -> None:
         await asyncio.sleep(5)
         assert (await client.get("/x")).data == b"new", "it has moved to another server"
 
-    played(story)
+    played(scenario)
 
 
 def test_a_client_never_goes_back_behind_what_it_saw() -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         client, _ = await stage.client("client")
         for server in stage.ensemble.servers:
             server.lag_s = 0.0 if server is stage.server_of(client) else 5.0
@@ -230,11 +232,11 @@ def test_a_client_never_goes_back_behind_what_it_saw() -> None:
         assert await client.exists("/x") is not None
 
     for seed in range(6):
-        played(story, seed)
+        played(scenario, seed)
 
 
 def test_a_session_ends_at_the_servers_and_its_owner_learns_of_it_later() -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         lost: list[str] = []
         owner, process = await stage.client("owner", on_lost=lambda: lost.append("lost"))
         witness, _ = await stage.client("witness")
@@ -251,11 +253,11 @@ def test_a_session_ends_at_the_servers_and_its_owner_learns_of_it_later() -> Non
         while not lost:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
-    played(story)
+    played(scenario)
 
 
 def test_a_session_outlives_its_server_and_the_leader() -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         lost: list[str] = []
         owner, _ = await stage.client("owner", on_lost=lambda: lost.append("lost"))
         await owner.create("/mine", b"", ephemeral=True)
@@ -271,7 +273,7 @@ def test_a_session_outlives_its_server_and_the_leader() -> None:
         assert node is not None
         assert node.owner == session == owner.session_id
 
-    played(story)
+    played(scenario)
 
 
 def test_a_leader_that_thaws_ends_sessions_that_go_on_elsewhere() -> None:
@@ -280,7 +282,7 @@ def test_a_leader_that_thaws_ends_sessions_that_go_on_elsewhere() -> None:
     def told(seed: int) -> bool:
         standing: list[bool] = []
 
-        async def story(stage: Stage) -> None:
+        async def scenario(stage: Stage) -> None:
             def on_lost() -> None:
                 standing.append("/mine" in stage.ensemble.tree.nodes)
 
@@ -292,7 +294,7 @@ def test_a_leader_that_thaws_ends_sessions_that_go_on_elsewhere() -> None:
             leader.resume()
             await asyncio.sleep(20)
 
-        played(story, seed)
+        played(scenario, seed)
         return any(standing)
 
     assert any(told(seed) for seed in range(40))
@@ -303,7 +305,7 @@ def test_a_session_that_moved_by_a_late_question_costs_one_connection_and_goes_o
     """A follower stops with a client's greeting, and asks the leader after the client went elsewhere
     (ZOOKEEPER-710): the leader takes the session for the follower's."""
 
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         client, _ = await stage.client("client")
         await client.create("/mine", b"", ephemeral=True)
         session, leader = client.session_id, await stage.leader()
@@ -328,20 +330,20 @@ def test_a_session_that_moved_by_a_late_question_costs_one_connection_and_goes_o
         assert (node.data, node.owner) == (b"changed", session)
         assert client.session_id == session
 
-    played(story, seed, Settings(tick_ms=500, sync_limit=20))
+    played(scenario, seed, Settings(tick_ms=500, sync_limit=20))
 
 
 def test_the_servers_grant_a_timeout_within_their_bounds() -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         for asked_ms, granted_ms in ((10, 1000), (3000, 3000), (120_000, 10_000)):
             client, _ = await stage.client("client", timeout_ms=max(asked_ms, 200))
             assert client.session_timeout_ms == granted_ms
 
-    played(story)
+    played(scenario)
 
 
 def test_without_a_majority_nobody_serves_and_all_come_back() -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         client, _ = await stage.client("client")
         await client.create("/x", b"")
         leader = await stage.leader()
@@ -357,11 +359,11 @@ def test_without_a_majority_nobody_serves_and_all_come_back() -> None:
         await asyncio.sleep(1)
         assert (await client.get("/x")).version == 0
 
-    played(story)
+    played(scenario)
 
 
 def test_all_steps_or_none() -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         client, _ = await stage.client("client")
         await client.create("/x", b"")
         fired: list[str] = []
@@ -377,21 +379,21 @@ def test_all_steps_or_none() -> None:
         assert (await client.get("/x")).version == 1
         assert fired == ["x"]
 
-    played(story)
+    played(scenario)
 
 
 def test_too_large_a_request_costs_the_connection() -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         client, _ = await stage.client("client")
         with pytest.raises(Disconnected):
             await client.create("/x", bytes(1_048_576))
         assert await client.exists("/x") is None
 
-    played(story)
+    played(scenario)
 
 
 def test_what_was_not_synced_is_not_acknowledged_and_a_restart_keeps_the_rest() -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         client, _ = await stage.client("client")
         for number in range(30):
             await client.create(f"/{number}", b"")
@@ -402,11 +404,11 @@ def test_what_was_not_synced_is_not_acknowledged_and_a_restart_keeps_the_rest() 
         await asyncio.sleep(3)
         assert set(await client.children("/")) >= {str(number) for number in range(30)}
 
-    played(story)
+    played(scenario)
 
 
 def test_a_server_that_lacks_more_than_the_log_holds_gets_a_snapshot() -> None:
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         leader = await stage.leader()
         behind = next(server for server in stage.ensemble.servers if server is not leader)
         behind.kill()
@@ -419,18 +421,18 @@ def test_a_server_that_lacks_more_than_the_log_holds_gets_a_snapshot() -> None:
         assert behind.database.tree.nodes == leader.database.tree.nodes
         assert len(leader.database.log) < 2000
 
-    played(story)
+    played(scenario)
 
 
 def test_servers_that_start_together_serve_soon__whoever_is_the_first_to_know_its_leader() -> None:
     for seed in range(60):
         stage = Stage(seed)
 
-        async def story(stage: Stage) -> None:
+        async def scenario(stage: Stage) -> None:
             while not all(server.database.current_epoch for server in stage.ensemble.servers):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
-        stage.run(story)
+        stage.run(scenario)
         assert stage.world.loop.time() < 2, f"seed {seed}: followers that came too early upset the election"
 
 
@@ -438,12 +440,12 @@ def test_the_same_seed_takes_the_same_course() -> None:
     def digest(seed: int) -> str:
         stage = Stage(seed)
 
-        async def story(stage: Stage) -> None:
+        async def scenario(stage: Stage) -> None:
             client, _ = await stage.client("client")
             await client.create("/x", b"")
             await _trouble(stage, random.Random(seed), 20)
 
-        stage.run(story)
+        stage.run(scenario)
         return stage.world.trace.digest
 
     assert digest(3) == digest(3) != digest(4)

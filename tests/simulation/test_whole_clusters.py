@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.simulation.checkers.beliefs import Beliefs
+from nilometer.simulation.checkers.leader_invariants import LeaderInvariants
 from nilometer.simulation.minimise import minimise
 from nilometer.simulation.plan import Kind, draw
 from nilometer.simulation.run import Exit, run
@@ -52,10 +52,10 @@ def test_damage_at_rest_is_found_and_repaired() -> None:
 
 
 def test_a_judge_that_fails_leaves_no_clean_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: Beliefs, damaged: object) -> None:
+    def fail(self: LeaderInvariants, damaged: object) -> None:
         raise AttributeError("a mistake in the judge")
 
-    monkeypatch.setattr(Beliefs, "look", fail)
+    monkeypatch.setattr(LeaderInvariants, "look", fail)
     with pytest.raises(AttributeError, match="a mistake in the judge"):
         run(draw(1, 0.1))
 

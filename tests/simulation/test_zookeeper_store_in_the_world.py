@@ -39,7 +39,7 @@ def _former_node_stands(seed: int) -> float | None:
         assert again.name.incarnation > session.name.incarnation
         took.append(world.loop.time() - begun)
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         ensemble.start()
         await opened
         assert ensemble.leader is not None
@@ -50,7 +50,7 @@ def _former_node_stands(seed: int) -> float | None:
         await asyncio.sleep(20)
 
     process = world.host("machine").start("broker", broker)
-    world.run(story)
+    world.run(scenario)
     assert world.failures == []
     return took[0] if took else None
 
@@ -101,7 +101,7 @@ def _registered_again(
     world = World(seed)
     ensemble = VirtualEnsemble(world, settings=Settings(tick_ms=tick_ms, sync_limit=4))
 
-    async def story(world: World) -> tuple[str, float]:
+    async def scenario(world: World) -> tuple[str, float]:
         ensemble.start()
         first = Contender(world, ensemble, "first")
         assert await first.outcome == "registered"
@@ -118,7 +118,7 @@ def _registered_again(
             leader.start()
         return await second.outcome, world.loop.time() - begun
 
-    found = world.run(story)
+    found = world.run(scenario)
     assert world.failures == []
     return found
 

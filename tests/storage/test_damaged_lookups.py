@@ -276,6 +276,6 @@ def test_a_log_with_a_damaged_index_can_be_cut_anywhere() -> None:
 def test_a_damaged_index_of_aborted_transactions_is_an_error_of_its_log_alone() -> None:
     disk = write_log(gaps=False)
     disk.open(f"{FOLDER}/{'0' * 20}.txnindex", create=True).append([b"half of an entry"])
-    with pytest.raises(KafkaError) as problem:
+    with pytest.raises(KafkaError) as error:
         open_log(disk).aborted_transactions(0, END)
-    assert problem.value.code is ErrorCode.kafka_storage_error
+    assert error.value.code is ErrorCode.kafka_storage_error

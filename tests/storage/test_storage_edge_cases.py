@@ -62,9 +62,9 @@ def end_transaction(log: Log, producer_id: int, kind: ControlType, epoch: int = 
 
 def refused(code: ErrorCode, log: Log, records: bytes) -> None:
     end = log.log_end_offset
-    with pytest.raises(KafkaError) as problem:
+    with pytest.raises(KafkaError) as error:
         log.append_as_leader(records, leader_epoch=0, wall_ms=1_000)
-    assert problem.value.code is code
+    assert error.value.code is code
     assert log.log_end_offset == end, "a refused append changes nothing"
 
 
@@ -161,9 +161,9 @@ def test_kafka_6975_a_new_follower_takes_a_first_batch_that_straddles_the_log_st
 def test_delete_records_above_the_high_watermark_is_out_of_range() -> None:
     log = open_log(MemoryDisk())
     append(log, 5)
-    with pytest.raises(KafkaError) as problem:
+    with pytest.raises(KafkaError) as error:
         log.advance_log_start_offset(4, high_watermark=3)
-    assert problem.value.code is ErrorCode.offset_out_of_range
+    assert error.value.code is ErrorCode.offset_out_of_range
     assert log.advance_log_start_offset(3, high_watermark=3)
     with pytest.raises(OffsetOutOfRange):
         log.read(2, 100, 5)

@@ -47,9 +47,9 @@ class AdminFuzz:
                 if peer is None:
                     peer = WirePeer(self._bootstraps[lane], client_id="admin", timeout_s=ANSWER_TIMEOUT_S)
                 self._ask(peer, request)
-            except (ConnectionEnded, OSError) as problem:
+            except (ConnectionEnded, OSError) as error:
                 what = f"{request.key.name} {request.version}"
-                self.unanswered.append(f"number {number} ({what}) at broker {lane + 1}: {problem!r}")
+                self.unanswered.append(f"number {number} ({what}) at broker {lane + 1}: {error!r}")
                 if peer is not None:
                     peer.close()
                 peer = None

@@ -54,7 +54,7 @@ async def contender(runtime: Runtime, broker_id: int) -> None:
 def busy_world(seed: int) -> str:
     """The hash of its trace."""
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         for name in ("a", "b", "c"):
             world.host(name).start(f"chatter-{name}", chatter)
         store_host = world.host("s")
@@ -79,7 +79,7 @@ def busy_world(seed: int) -> str:
                     store_host.start(victim.name, lambda runtime, id=id: contender(runtime, id))
 
     world = World(seed)
-    world.run(story)
+    world.run(scenario)
     assert world.failures == []
     assert world.trace.count > 1000
     return world.trace.digest

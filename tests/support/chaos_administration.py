@@ -61,8 +61,8 @@ class _Program:
     def _run(self) -> None:
         try:
             asyncio.run(self.work())
-        except Exception as problem:
-            self.findings.append(f"{self._name} ended: {problem!r}")
+        except Exception as error:
+            self.findings.append(f"{self._name} ended: {error!r}")
 
     async def work(self) -> None:
         raise NotImplementedError
@@ -80,7 +80,7 @@ class TopicReuse(_Program):
     """
 
     def __init__(
-        self, bootstrap: str, replicas: int, chance: random.Random, tell: Callable[[str], None]
+        self, bootstrap: str, replicas: int, chance: random.Random, record: Callable[[str], None]
     ) -> None:
         super().__init__("topic reuse")
         self.cycles = 0
@@ -90,7 +90,7 @@ class TopicReuse(_Program):
         self._bootstrap = bootstrap
         self._replicas = replicas
         self._chance = chance
-        self._tell = tell
+        self._record = record
 
     async def work(self) -> None:
         async with Admin(Runtime.system(), {"bootstrap.servers": self._bootstrap, **_ADMIN}) as admin:
@@ -99,9 +99,9 @@ class TopicReuse(_Program):
                 try:
                     await self._cycle(admin, number)
                     self.cycles += 1
-                except KafkaError as problem:
+                except KafkaError as error:
                     self.abandoned += 1
-                    self._tell(f"{self.topic} is abandoned: {problem}")
+                    self._record(f"{self.topic} is abandoned: {error}")
                     self.topic = f"reused-{self.abandoned}"
                     await asyncio.sleep(self._chance.uniform(0.0, PAUSE_S_MAX))
                 number += 1
@@ -232,6 +232,6 @@ class Mover(_Program):
 
     async def _restore(self, admin: Admin) -> None:
         outcomes = await alter_reassignments(admin, dict.fromkeys(self._partitions, self._brokers))
-        for problem in outcomes.values():
-            if problem is not None:
-                raise problem
+        for error in outcomes.values():
+            if error is not None:
+                raise error

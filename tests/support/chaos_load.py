@@ -223,8 +223,8 @@ class OwnClients:
     def _run(self, work: Callable[[], Any]) -> None:
         try:
             asyncio.run(work())
-        except Exception as problem:
-            self.findings.append(f"our own client ended: {problem!r}")
+        except Exception as error:
+            self.findings.append(f"our own client ended: {error!r}")
 
     async def _write(self) -> None:
         config = {"bootstrap.servers": self._bootstrap, "linger.ms": 2, **OWN_CLIENT}
@@ -243,9 +243,9 @@ class OwnClients:
         def reported(delivery: Delivery) -> None:
             try:
                 metadata = delivery.result()
-            except KafkaError as problem:
-                self.findings.append(f"{send.partition} {send.value[:20]}: {problem}")
-                if problem.code in NEVER_APPENDED:
+            except KafkaError as error:
+                self.findings.append(f"{send.partition} {send.value[:20]}: {error}")
+                if error.code in NEVER_APPENDED:
                     send.failed()
             else:
                 send.outcome = Outcome.OK
@@ -265,8 +265,8 @@ class OwnClients:
             while self._reading.is_set():
                 try:
                     records = await consumer.poll(1000, timeout_ms=100)
-                except KafkaError as problem:
-                    self.findings.append(f"our own reader: {problem}")
+                except KafkaError as error:
+                    self.findings.append(f"our own reader: {error}")
                     await asyncio.sleep(POLL_S)
                     continue
                 seen = [

@@ -86,7 +86,7 @@ class ChaosRun:
         self.load: ChaosLoad | None = None
         self.leaders: LeadersWatcher | None = None
         self._watch_leaders = watch_leaders
-        self.story: list[str] = []
+        self.timeline: list[str] = []
         self._wounds = wounds
         self._programs: list[TopicReuse | Mover] = []
         self._idle = threading.Event()
@@ -114,7 +114,7 @@ class ChaosRun:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
             if kind is None:
@@ -128,9 +128,9 @@ class ChaosRun:
         finally:
             self.cluster.close()
 
-    def tell(self, what: str) -> None:
+    def record(self, what: str) -> None:
         """Note what is being done, for whoever reads a failure."""
-        self.story.append(f"{time.monotonic() - self._began:7.2f} s  {what}")
+        self.timeline.append(f"{time.monotonic() - self._began:7.2f} s  {what}")
 
     def wait_load(self, records: int = 5, timeout_s: float = 40.0) -> None:
         """Until every producer has had that many further acknowledgements from every partition."""
@@ -143,15 +143,15 @@ class ChaosRun:
 
         try:
             eventually(is_going_on, f"every producer gets {records} more acknowledgements", timeout_s)
-        except AssertionError as problem:
+        except AssertionError as error:
             found = [*load.findings, *(self.leaders.findings if self.leaders is not None else ())]
             raise AssertionError(
-                "\n".join([f"{problem}: from {before} to {load.acknowledged}", *found])
+                "\n".join([f"{error}: from {before} to {load.acknowledged}", *found])
             ) from None
 
     def heal(self) -> None:
         """Everything outside is whole, every broker runs, every replica is in sync, and the load goes on."""
-        self.tell("heals")
+        self.record("heals")
         for wound in self._wounds:
             wound.heal()
         for broker_id in self.cluster.brokers:
@@ -159,29 +159,29 @@ class ChaosRun:
         self.start_down()
         self.wait_in_sync()
         self.wait_load()
-        self.tell("healed")
+        self.record("healed")
 
     # --- what is done to brokers, and told
 
     def kill(self, *broker_ids: int) -> None:
-        self.tell(f"kills {broker_ids}")
+        self.record(f"kills {broker_ids}")
         self.cluster.kill(*broker_ids)
 
     def stop(self, broker_id: int) -> None:
-        self.tell(f"stops {broker_id}")
+        self.record(f"stops {broker_id}")
         code = self.cluster.stop(broker_id)
         assert code == 0, f"broker {broker_id} ended with {code}"
 
     def pause(self, broker_id: int) -> None:
-        self.tell(f"pauses {broker_id}")
+        self.record(f"pauses {broker_id}")
         self.cluster.pause(broker_id)
 
     def resume(self, broker_id: int) -> None:
-        self.tell(f"resumes {broker_id}")
+        self.record(f"resumes {broker_id}")
         self.cluster.resume(broker_id)
 
     def start(self, *broker_ids: int) -> None:
-        self.tell(f"starts {broker_ids}")
+        self.record(f"starts {broker_ids}")
         self.cluster.start(*broker_ids)
 
     def pass_time(self, seconds: float) -> None:
@@ -239,7 +239,7 @@ class ChaosRun:
     def wait_replaced(self, broker_id: int) -> None:
         """Until others lead in its place."""
         eventually(lambda: self.leads_nothing(broker_id), f"others lead in place of {broker_id}", 20)
-        self.tell(f"others lead in place of {broker_id}")
+        self.record(f"others lead in place of {broker_id}")
 
     def wait_not_led_by(self, broker_id: int, partitions: Sequence[int]) -> None:
         """Until the other brokers have seen each of these partitions without this leader, if not at one time:
@@ -256,7 +256,7 @@ class ChaosRun:
 
         if self.cluster.running != [broker_id]:
             eventually(is_seen, f"broker {broker_id} stops leading {sorted(partitions)}", 60)
-            self.tell(f"broker {broker_id} leads none of {sorted(partitions)}")
+            self.record(f"broker {broker_id} leads none of {sorted(partitions)}")
 
     def followers(self, partition: int = 0) -> list[int]:
         leader = self.leader(partition)
@@ -284,23 +284,23 @@ class ChaosRun:
             program.stop()
         self.heal()
         load.stop_writing()
-        self.tell("the load has stopped")
+        self.record("the load has stopped")
         wrong = [*self._read_to_end(), *self._compare_replicas()]
         load.stop_reading()
         if self.leaders is not None:
             self.leaders.stop()
             wrong += self.leaders.findings
-            self.tell(f"leaders accepted {self.leaders.accepted} writes of who watches them")
+            self.record(f"leaders accepted {self.leaders.accepted} writes of who watches them")
         anomalies = check(load.history)
         wrong += [*load.findings, *(str(each) for each in anomalies)]
         wrong += [finding for program in self._programs for finding in program.findings]
         sends = load.history.sends
         unsettled = [str(send) for send in sends if send.outcome is not Outcome.OK]
-        wrong += [f"neither acknowledged nor refused: {story}" for story in unsettled]
+        wrong += [f"neither acknowledged nor refused: {timeline}" for timeline in unsettled]
         if not load.latest.answers:
             wrong.append("nobody could ask for latest offsets")
         counts = f"{len(sends)} records, {len(load.history.polls)} polls, {load.latest.answers} times latest"
-        self.tell(counts)
+        self.record(counts)
         print(f"chaos {self.name}: {counts}, {time.monotonic() - self._began:.1f} s, seed {self.seed}")
         assert not wrong, f"{len(wrong)} findings:\n" + "\n".join(wrong[:30])
 
@@ -364,17 +364,17 @@ class ChaosRun:
         shutil.rmtree(target, ignore_errors=True)
         try:
             shutil.copytree(self.folder, target, ignore_dangling_symlinks=True, dirs_exist_ok=True)
-        except shutil.Error as problem:
-            print(f"not everything could be kept, brokers are still running: {problem}")
-        (target / "story.txt").write_text("\n".join(self.story) + "\n")
+        except shutil.Error as error:
+            print(f"not everything could be kept, brokers are still running: {error}")
+        (target / "story.txt").write_text("\n".join(self.timeline) + "\n")
         if self.load is not None:
             self.load.history.save(target / "history.jsonl")
             (target / "producers.log").write_text("\n".join(self.load.log.lines) + "\n")
         try:
             (target / "replicas.txt").write_text("\n".join(str(row) for row in self.survey().rows) + "\n")
-        except KafkaError as problem:
-            (target / "replicas.txt").write_text(f"{problem}\n")
-        print("\n".join(self.story))
+        except KafkaError as error:
+            (target / "replicas.txt").write_text(f"{error}\n")
+        print("\n".join(self.timeline))
         print(f"kept: {target}")
         print(f"again: NILOMETER_CHAOS_SEED={self.seed} .venv/bin/pytest tests/chaos -k {self.name}")
 

@@ -52,7 +52,7 @@ class Schedule:
         fault = chance.choice(self._faults())
         name = fault.__name__.strip("_")
         self.counts[name] = self.counts.get(name, 0) + 1
-        run.tell(f"round: {name}")
+        run.record(f"round: {name}")
         fault()
         if chance.random() < 0.7:
             run.heal()
@@ -167,7 +167,7 @@ class Schedule:
         def lose(victim: int) -> None:
             for folder in run.cluster.brokers[victim].log_dirs:
                 lost = lose_unsynced_tail(folder, TOPIC, run.partitions, run.chance)
-                run.tell(f"broker {victim} lost its tail in {folder.name}: {lost}")
+                run.record(f"broker {victim} lost its tail in {folder.name}: {lost}")
 
         self._crash(lose)
 
@@ -175,7 +175,7 @@ class Schedule:
         def lose(victim: int) -> None:
             for folder in self.run.cluster.brokers[victim].log_dirs:
                 lose_everything(folder)
-            self.run.tell(f"broker {victim} lost its disks")
+            self.run.record(f"broker {victim} lost its disks")
 
         self._crash(lose)
 
@@ -195,7 +195,7 @@ class Schedule:
             run.start(broker_id)
         outages = broker.outages(disk.folder)
         disk.fill(DISK_LEFT_BYTES)
-        run.tell(f"fills {disk.folder.name}")
+        run.record(f"fills {disk.folder.name}")
         run.pass_time(run.chance.uniform(1.0, 6.0))
         if broker.alive() and broker.outages(disk.folder) > outages:
             lost = [one for one in range(run.partitions) if (disk.folder / f"{TOPIC}-{one}").is_dir()]
@@ -215,7 +215,7 @@ class Schedule:
     def _cut_links(self) -> None:
         assert self.network is not None
         one, other = self._pair()
-        self.run.tell(f"cuts {one} and {other} apart")
+        self.run.record(f"cuts {one} and {other} apart")
         self.network.cut_both(node(one), node(other))
         self.run.pass_time(self.run.chance.uniform(0.5, 6.0))
 
@@ -223,7 +223,7 @@ class Schedule:
         assert self.network is not None
         for _ in range(self.run.chance.randint(1, 3)):
             one, other = self._pair()
-            self.run.tell(f"what {one} sends to {other} is lost")
+            self.run.record(f"what {one} sends to {other} is lost")
             self.network.cut(node(one), node(other))
             self.run.pass_time(self.run.chance.uniform(0.3, 3.0))
 
@@ -233,14 +233,14 @@ class Schedule:
         victim = self.run.chance.choice(BROKERS)
         others = [node(one) for one in BROKERS if one != victim]
         cut_off = self.run.chance.choice((others, [*others, CLIENTS], [*others, CLIENTS, *STORES]))
-        self.run.tell(f"cuts {victim} off from {cut_off}")
+        self.run.record(f"cuts {victim} off from {cut_off}")
         self.network.isolate(node(victim), *cut_off)
         self.run.pass_time(self.run.chance.uniform(0.5, 5.0))
 
     def _cut_and_kill(self) -> None:
         assert self.network is not None
         one, other = self._pair()
-        self.run.tell(f"cuts {one} and {other} apart")
+        self.run.record(f"cuts {one} and {other} apart")
         self.network.cut_both(node(one), node(other))
         self.run.pass_time(self.run.chance.uniform(0.0, 3.0))
         self._kill_some()
@@ -250,7 +250,7 @@ class Schedule:
         assert self.network is not None
         victims = self._some(2)
         servers = self.run.chance.sample(STORES, self.run.chance.randint(1, len(STORES)))
-        self.run.tell(f"cuts {victims} off from {servers}")
+        self.run.record(f"cuts {victims} off from {servers}")
         for victim in victims:
             self.network.isolate(node(victim), *servers)
         self.run.pass_time(self.run.chance.uniform(0.5, 5.0))
@@ -258,7 +258,7 @@ class Schedule:
     def _kill_store_leader(self) -> None:
         assert self.ensemble is not None
         server = self.ensemble.leader()
-        self.run.tell("kills ZooKeeper's leader")
+        self.run.record("kills ZooKeeper's leader")
         server.kill()
         self.run.pass_time(self.run.chance.uniform(0.0, 3.0))
         server.start()
@@ -283,7 +283,7 @@ class Schedule:
     def _some_servers(self) -> list[ZooKeeperServer]:
         assert self.ensemble is not None
         servers = self.run.chance.sample(self.ensemble.servers, self.run.chance.randint(1, 2))
-        self.run.tell(f"of ZooKeeper's servers: {[server.host + ' ' + server.mode for server in servers]}")
+        self.run.record(f"of ZooKeeper's servers: {[server.host + ' ' + server.mode for server in servers]}")
         return servers
 
     def _cut_store_servers(self) -> None:
@@ -292,7 +292,7 @@ class Schedule:
         victim = self.run.chance.choice(STORES)
         others = [one for one in STORES if one != victim]
         both = self.run.chance.random() < 0.7
-        self.run.tell(f"cuts {victim} off from {others}, both ways: {both}")
+        self.run.record(f"cuts {victim} off from {others}, both ways: {both}")
         for other in others:
             self.network.cut(victim, other)
             if both:

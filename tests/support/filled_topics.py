@@ -73,7 +73,7 @@ class Topics:
                 partition=one.partition,
                 timestamp=one.timestamp,
                 headers=list(one.headers),
-                on_delivery=lambda problem, _: failed.append(problem) if problem else None,
+                on_delivery=lambda error, _: failed.append(error) if error else None,
             )
             producer.poll(0)
         assert producer.flush(30) == 0

@@ -56,7 +56,7 @@ class GeneratedLog:
     times: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """(offset, timestamp) of every record, those of control batches too."""
     last_stable: int = 0
-    story: list[str] = field(default_factory=list[str])
+    operations: list[str] = field(default_factory=list[str])
 
     def readable(self, committed: bool) -> list[Row]:
         if not committed:
@@ -164,7 +164,7 @@ class _Generator:
                 headers = tuple((key.decode("utf-8", "replace"), value) for key, value in one.headers)
                 log.rows.append(Row(base + one.delta, one.key, one.value, time, by_broker, headers or None))
         log.end = base + last_delta + 1
-        log.story.append(
+        log.operations.append(
             f"{base}..{log.end - 1}: {len(records)} records, {codec.name}, attributes {attributes:#x}, "
             f"producer {producer_id}, newest {newest}"
         )

@@ -50,7 +50,7 @@ class IngestSoak:
         self.chance = random.Random(seed)
         self.cluster = NilometerCluster(folder / "cluster", 3, OVERRIDES, coordination=coordination)
         self.logs = RotatedLogs(folder / "logs", random.Random(seed + 1))
-        self.story: list[str] = []
+        self.timeline: list[str] = []
         self.counts: Counter[str] = Counter()
         self.exits: Counter[str] = Counter()
         self._folder = folder
@@ -67,15 +67,15 @@ class IngestSoak:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill_ingest()
         self.cluster.close()
         if kind is not None:
-            print("\n".join(self.story))
+            print("\n".join(self.timeline))
 
-    def tell(self, what: str) -> None:
-        self.story.append(f"{time.monotonic() - self._began:7.2f} s  {what}")
+    def record(self, what: str) -> None:
+        self.timeline.append(f"{time.monotonic() - self._began:7.2f} s  {what}")
 
     # --- ingest
 
@@ -89,7 +89,7 @@ class IngestSoak:
 
     def start_ingest(self) -> None:
         if self._ingest is None:
-            self.tell("start ingest")
+            self.record("start ingest")
             self._state_before = self._state_stamp()
             with (self._folder / "ingest.out").open("ab") as output:
                 command = self._command("--follow")
@@ -139,7 +139,7 @@ class IngestSoak:
         if process is not None and process.poll() is not None:
             last = (self.output.splitlines() or [""])[-1]
             self.exits[last[:100]] += 1
-            self.tell(f"ingest ended ({process.returncode}): {last}")
+            self.record(f"ingest ended ({process.returncode}): {last}")
             self._ingest = None
             self.start_ingest()
 
@@ -174,7 +174,7 @@ class IngestSoak:
         self.wait_first_look()
         while time.monotonic() < end:
             [name] = self.chance.choices(list(acts), weights)
-            self.tell(name)
+            self.record(name)
             self.counts[name] += 1
             acts[name]()
             self.write_for(self.chance.uniform(0.1, 2))
@@ -207,7 +207,7 @@ class IngestSoak:
 
     def kill_a_broker(self) -> None:
         broker_id = self.chance.choice(sorted(self.cluster.brokers))
-        self.tell(f"kill broker {broker_id}")
+        self.record(f"kill broker {broker_id}")
         self.cluster.kill(broker_id)
         self.write_for(self.chance.uniform(0.1, 3))
         self._maybe_kill_ingest()
@@ -215,7 +215,7 @@ class IngestSoak:
 
     def pause_a_broker(self) -> None:
         broker_id = self.chance.choice(sorted(self.cluster.brokers))
-        self.tell(f"pause broker {broker_id}")
+        self.record(f"pause broker {broker_id}")
         self.cluster.pause(broker_id)
         try:
             self.write_for(self.chance.uniform(0.1, 4))
@@ -227,7 +227,7 @@ class IngestSoak:
 
     def _maybe_kill_ingest(self) -> None:
         if self.chance.random() < 0.5:
-            self.tell("kill ingest meanwhile")
+            self.record("kill ingest meanwhile")
             self.kill_ingest()
             self.start_ingest()
 
@@ -236,7 +236,7 @@ class IngestSoak:
         if restart is not None:
             restart()
         self.logs.take_away()
-        self.tell("the folder is away")
+        self.record("the folder is away")
         if restart is not None:
             self.start_ingest()
         self.write_for(self.chance.uniform(0.5, 4))
@@ -256,9 +256,9 @@ class IngestSoak:
         self.cluster.start()
         self.cluster.wait_full_isr(TOPIC, 60)
         self._end_ingest(signal.SIGTERM)
-        self.tell("last run")
+        self.record("last run")
         done = subprocess.run(self._command(), capture_output=True, timeout=LAST_RUN_S, check=False)
-        self.tell(f"last run ended ({done.returncode}): {done.stdout.decode()}{done.stderr.decode()}")
+        self.record(f"last run ended ({done.returncode}): {done.stdout.decode()}{done.stderr.decode()}")
         assert "Traceback" not in self.output + done.stderr.decode(), self.output[-4000:]
         found = asyncio.run(lines_in_topic(self.cluster.bootstrap, TOPIC))
         self._judge(found)
@@ -272,10 +272,10 @@ class IngestSoak:
             f"{len(foreign)} foreign; {dict(self.counts)}, rotations {self.logs.rotations}, "
             f"ingest ended by itself: {dict(self.exits)}"
         )
-        self.tell(summary)
+        self.record(summary)
         for what, lines in (("lost", lost), ("repeated", repeated), ("foreign", sorted(foreign))):
             for line in lines[:5]:
-                self.tell(f"{what}: {line[:60]!r}")
+                self.record(f"{what}: {line[:60]!r}")
         assert not lost and not repeated and not foreign, summary
         assert found.total() == len(self.logs.written)
         assert _digest(found) == _digest(self.logs.written)

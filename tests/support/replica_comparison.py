@@ -20,10 +20,10 @@ from nilometer.storage.log_reader import FolderBatch, LogFolderReader
 class Divergence:
     partition: str
     offset: int
-    story: str
+    description: str
 
     def __str__(self) -> str:
-        return f"{self.partition} at offset {self.offset}: {self.story}"
+        return f"{self.partition} at offset {self.offset}: {self.description}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,10 @@ def compare_replicas(
         for offset in sorted(reference.keys() | outline.keys()):
             here, there = reference.get(offset), outline.get(offset)
             if here != there:
-                story = (
+                description = (
                     f"broker {reference_id} has {here or 'no batch'}, broker {broker_id} {there or 'none'}"
                 )
-                found.append(Divergence(name, offset, story))
+                found.append(Divergence(name, offset, description))
                 break
     return found
 

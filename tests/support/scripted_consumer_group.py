@@ -184,7 +184,7 @@ class ScriptedConsumerGroup(ScriptedGroup):
             self.expired.append(member.member_id)
             self.remove(member.member_id)
 
-    def _problem(self, request: Any, generation: int) -> ErrorCode | None:
+    def _error(self, request: Any, generation: int) -> ErrorCode | None:
         """Of a commit."""
         member = self.consumers.get(request.member_id)
         if member is None:

@@ -84,7 +84,7 @@ class ScriptedGroup:
     # --- the rounds
 
     async def _join(self, request: Any, codec: Api, code: ErrorCode | None) -> Any:
-        code = code or self._join_problem(request)
+        code = code or self._join_error(request)
         member_id = request.member_id
         if code == ErrorCode.member_id_required:
             self._next += 1
@@ -128,7 +128,7 @@ class ScriptedGroup:
             else (),
         )
 
-    def _join_problem(self, request: Any) -> ErrorCode | None:
+    def _join_error(self, request: Any) -> ErrorCode | None:
         if not request.member_id:
             return None if request.group_instance_id is not None else ErrorCode.member_id_required
         known = self.members.get(request.member_id)
@@ -188,7 +188,7 @@ class ScriptedGroup:
             one.joining = None
 
     async def _sync(self, request: Any, codec: Api, code: ErrorCode | None) -> Any:
-        code = code or self._problem(request, request.generation_id)
+        code = code or self._error(request, request.generation_id)
         if code is None and self.state == "PreparingRebalance":
             code = ErrorCode.rebalance_in_progress
         if code is None and self.state == "CompletingRebalance":
@@ -210,7 +210,7 @@ class ScriptedGroup:
         )
 
     def _heartbeat(self, request: Any, codec: Api, code: ErrorCode | None) -> Any:
-        code = code or self._problem(request, request.generation_id)
+        code = code or self._error(request, request.generation_id)
         if code is None:
             self._touch(self.members[request.member_id])
             if self.state == "PreparingRebalance":
@@ -224,7 +224,7 @@ class ScriptedGroup:
                 self.remove(one.member_id)
         return codec.response(error_code=code or ErrorCode.none, members=())
 
-    def _problem(self, request: Any, generation: int) -> ErrorCode | None:
+    def _error(self, request: Any, generation: int) -> ErrorCode | None:
         member = self.members.get(request.member_id)
         if member is None:
             held = [one.instance_id for one in self.members.values()]
@@ -267,7 +267,7 @@ class ScriptedGroup:
 
     def _commit(self, request: Any, codec: Api, code: ErrorCode | None) -> Any:
         if code is None and request.member_id:
-            code = self._problem(request, request.generation_id_or_member_epoch)
+            code = self._error(request, request.generation_id_or_member_epoch)
             if code is None and self.state == "CompletingRebalance":
                 code = ErrorCode.rebalance_in_progress
         topics = []

@@ -169,8 +169,8 @@ def records_of(data: bytes) -> Plain:
     for position, header in batches(data):
         try:
             records = decode_records(data, position, header, limit=1 << 24)
-        except KafkaError as problem:
-            return problem.code.name
+        except KafkaError as error:
+            return error.code.name
         found += [(record.offset, record.key, record.value) for record in records]
     return found
 

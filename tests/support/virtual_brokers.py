@@ -41,10 +41,10 @@ class _Session(asyncio.Protocol):
                 await self._broker._answer(await self._frames.get(), transport)
             except asyncio.CancelledError:
                 raise
-            except Exception as problem:
+            except Exception as error:
                 transport.abort()
-                if type(problem).__name__ != "_HungUp":
-                    failure = {"message": "a handler failed", "exception": problem}
+                if type(error).__name__ != "_HungUp":
+                    failure = {"message": "a handler failed", "exception": error}
                     asyncio.get_running_loop().call_exception_handler(failure)
                 return
 

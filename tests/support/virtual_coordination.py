@@ -134,9 +134,9 @@ class VirtualCluster:
         return member
 
     def run(self, scenario: Callable[[Any], Awaitable[None]]) -> None:
-        async def story(world: World) -> None:
+        async def scenario(world: World) -> None:
             self.ensemble.start()
             await scenario(self)
 
-        self.world.run(story)
+        self.world.run(scenario)
         assert self.world.failures == []

@@ -107,8 +107,8 @@ def outcome(records: bytes) -> tuple[int, int]:
     try:
         check_batch(records, position, header)
         decode_records(records, position, header, limit=1_000_000)
-    except KafkaError as problem:
-        assert "CRC" not in problem.message
+    except KafkaError as error:
+        assert "CRC" not in error.message
         return 1, 1
     return 1, 0
 

@@ -84,8 +84,8 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
-        except BrokenPipeError as problem:
-            raise OutputClosed from problem  # click would exit with 1
+        except BrokenPipeError as error:
+            raise OutputClosed from error  # click would exit with 1
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         lazy = COMMANDS.get(cmd_name)
@@ -125,20 +125,20 @@ def run(arguments: list[str]) -> int:
         result = cli.main(args=arguments, prog_name="nilometer", standalone_mode=False)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
-    except click.ClickException as problem:
-        problem.show()
-        return problem.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         click.echo("Interrupted.", err=True)
         return INTERRUPTED
     except (OutputClosed, BrokenPipeError):
         _write_to_nowhere()
         return 0
-    except ConfigProblem as problem:
-        click.echo(f"Error: {problem}", err=True)
+    except ConfigProblem as error:
+        click.echo(f"Error: {error}", err=True)
         return USED_WRONGLY
-    except Exception as problem:
-        message = _explain(problem)
+    except Exception as error:
+        message = _explain(error)
         if message is None:
             raise
         click.echo(f"Error: {message}", err=True)
@@ -152,17 +152,17 @@ def _write_to_nowhere() -> None:
     os.close(nowhere)
 
 
-def _explain(problem: Exception) -> str | None:
+def _explain(error: Exception) -> str | None:
     """What is worth saying of an error that the world is to blame for; None for mistakes of our own."""
     from nilometer.runtime import LockHeld
     from nilometer.wire.errors import KafkaError
 
-    if isinstance(problem, KafkaError):
-        return _explain_kafka_error(problem.code.name.upper(), problem.message)
-    if isinstance(problem, LockHeld):
-        return str(problem)
-    if isinstance(problem, OSError):
-        return f"{problem.filename}: {problem.strerror}" if problem.filename else str(problem)
+    if isinstance(error, KafkaError):
+        return _explain_kafka_error(error.code.name.upper(), error.message)
+    if isinstance(error, LockHeld):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
     return None
 
 

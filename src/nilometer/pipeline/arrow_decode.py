@@ -211,8 +211,8 @@ class ColumnDecoder:
             for codec, position, size, base_offset in spans:
                 try:
                     part = decompress(Codec(codec), view[position + HEADER_BYTES : position + size])
-                except CorruptBatch as problem:
-                    raise CorruptBatch(f"batch at offset {base_offset}: {problem.message}") from problem
+                except CorruptBatch as error:
+                    raise CorruptBatch(f"batch at offset {base_offset}: {error.message}") from error
                 yield part
                 room -= len(part)
                 if room <= 0:
@@ -234,9 +234,9 @@ class ColumnDecoder:
         sections[:, kernels.ATTRIBUTES] = rows[:, fields.ATTRIBUTES]
         sections[:, kernels.LEADER_EPOCH] = rows[:, fields.LEADER_EPOCH]
         sections[:, kernels.PRODUCER_ID] = rows[:, fields.PRODUCER_ID]
-        problem, number = kernels.measure(data, sections, HEADERS_COLUMN in self._columns, self._sizes)
-        if problem != kernels.OK:
-            raise CorruptBatch(f"batch at offset {bases[number]}: {kernels.PROBLEMS[problem]}")
+        error, number = kernels.measure(data, sections, HEADERS_COLUMN in self._columns, self._sizes)
+        if error != kernels.OK:
+            raise CorruptBatch(f"batch at offset {bases[number]}: {kernels.PROBLEMS[error]}")
         self._measured.append(_Measured(data, sections))
         self._bytes += int((ends - starts).sum())
 

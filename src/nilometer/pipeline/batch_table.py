@@ -86,8 +86,8 @@ class BatchTable:
             header = read_header(self.buffer, position)
             try:
                 check_batch(self.buffer, position, header)
-            except CorruptBatch as problem:
-                raise CorruptBatch(f"batch at offset {header.base_offset}: {problem.message}") from problem
+            except CorruptBatch as error:
+                raise CorruptBatch(f"batch at offset {header.base_offset}: {error.message}") from error
 
 
 def walk(buffer: bytes | memoryview, position: int = 0, rows_max: int = ROWS_MAX) -> BatchTable:

@@ -30,7 +30,7 @@ from nilometer.client.offsets.offset_queries import (
     list_offsets,
 )
 from nilometer.client.settings.client_settings import ClientSettings
-from nilometer.pipeline.errors import DataLoss, SourceProblem
+from nilometer.pipeline.errors import DataLoss, SourceError
 from nilometer.pipeline.offsets import OffsetRange
 from nilometer.pipeline.source_options import EARLIEST, LATEST, Selection
 from nilometer.runtime import Runtime
@@ -139,9 +139,9 @@ class ClusterReader:
     def _result(self, future: Future[T], what: str) -> T:
         try:
             return future.result()
-        except KafkaError as problem:
+        except KafkaError as error:
             servers = ",".join(self._settings.strings("bootstrap.servers"))
-            raise SourceProblem(f"{what} from {servers}: {problem}") from problem
+            raise SourceError(f"{what} from {servers}: {error}") from error
 
     async def _started(self) -> Client:
         if self._client is None:
@@ -167,8 +167,8 @@ class ClusterReader:
         for name in names:
             try:
                 found[name] = await client.topic(name, TOPIC_WAIT_MS)
-            except KafkaError as problem:
-                if problem.code is not ErrorCode.unknown_topic_or_partition:
+            except KafkaError as error:
+                if error.code is not ErrorCode.unknown_topic_or_partition:
                     raise
         return found
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from nilometer.client.producer.delivery import Delivery
 from nilometer.client.producer.producer import Producer
-from nilometer.pipeline.errors import SinkProblem
+from nilometer.pipeline.errors import SinkError
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import KafkaError
 
@@ -66,7 +66,7 @@ class ClusterWriter:
         self._loop.close()
 
     def write(self, chunks: Iterable[Sequence[Outgoing]]) -> int:
-        """Send all records; how many there were. Returns when they are acknowledged. Raises SinkProblem."""
+        """Send all records; how many there were. Returns when they are acknowledged. Raises SinkError."""
         count = 0
         under_way: list[Delivery] = []
         try:
@@ -76,9 +76,9 @@ class ClusterWriter:
                 under_way = sent
                 count += len(chunk)
             self._acknowledged(under_way)
-        except KafkaError as problem:
+        except KafkaError as error:
             servers = self._settings["bootstrap.servers"]
-            raise SinkProblem(f"writing to {servers}: {problem}") from problem
+            raise SinkError(f"writing to {servers}: {error}") from error
         return count
 
     def _acknowledged(self, deliveries: Sequence[Delivery]) -> None:

@@ -171,11 +171,9 @@ def _measure_section(data, section, with_headers, sizes, scratch):
             return FIELD_LENGTH
         position += max(value, 0)
         wanted = first_delta <= delta < until_delta
-        problem, position = _measure_headers(
-            data, position, end, sizes if wanted and with_headers else scratch
-        )
-        if problem != OK:
-            return problem
+        error, position = _measure_headers(data, position, end, sizes if wanted and with_headers else scratch)
+        if error != OK:
+            return error
         if position != end:
             return RECORD_LENGTH
         if wanted:
@@ -197,9 +195,9 @@ def measure(data, sections, with_headers, sizes):
     """
     scratch = np.zeros(SIZES, np.int64)
     for number in range(len(sections)):
-        problem = _measure_section(data, sections[number], with_headers, sizes, scratch)
-        if problem != OK:
-            return problem, number
+        error = _measure_section(data, sections[number], with_headers, sizes, scratch)
+        if error != OK:
+            return error, number
     return OK, len(sections)
 
 

@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 from nilometer.client.consumer.fetched_records import ConsumerRecord
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.pipeline.errors import PipelineProblem
+from nilometer.pipeline.errors import PipelineError
 
 POLL_MS = 500
 POLL_RECORDS = 200
@@ -96,7 +96,7 @@ class Webhook:
     def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise PipelineProblem(f"{url} is no address of a webhook: http(s)://host[:port]/path")
+            raise PipelineError(f"{url} is no address of a webhook: http(s)://host[:port]/path")
         self._parts = parts
         self._headers = {"Content-Type": "application/json", **(headers or {})}
 
@@ -121,12 +121,12 @@ class Deliverer:
         self,
         webhook: Webhook,
         notes: DeliveryNotes,
-        on_problem: Callable[[str], None] = lambda _: None,
+        on_error: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.totals = Totals()
         self._webhook = webhook
         self._notes = notes
-        self._on_problem = on_problem
+        self._on_error = on_error
 
     async def run(self, messages: Messages, *, until: Callable[[], Awaitable[bool]] | None = None) -> Totals:
         """Deliver until cancelled, or until a poll finds nothing more and ``until`` says that this is all."""
@@ -163,8 +163,8 @@ class Deliverer:
         while True:
             try:
                 status = await asyncio.to_thread(self._webhook.post, record.value or b"", message_id)
-            except (OSError, http.client.HTTPException) as problem:
-                self._on_problem(f"the webhook does not answer: {problem}")
+            except (OSError, http.client.HTTPException) as error:
+                self._on_error(f"the webhook does not answer: {error}")
             else:
                 if 200 <= status < 300:
                     self._notes.note(message_id)
@@ -173,14 +173,14 @@ class Deliverer:
                 if 400 <= status < 500 and status not in TRY_AGAIN:
                     self._set_aside(record, f"the webhook has refused {message_id} with {status}")
                     return
-                self._on_problem(f"the webhook answers {message_id} with {status}")
+                self._on_error(f"the webhook answers {message_id} with {status}")
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, PAUSE_MAX_S)
 
     def _set_aside(self, record: ConsumerRecord, reason: str) -> None:
         place = f"{record.topic}-{record.partition} at offset {record.offset}"
         self._notes.set_aside(record, f"{place}: {reason}")
-        self._on_problem(f"set aside {place}: {reason}")
+        self._on_error(f"set aside {place}: {reason}")
         self.totals.refused += 1
 
 

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 
-from nilometer.pipeline.errors import PipelineProblem
+from nilometer.pipeline.errors import PipelineError
 
 JAVA_MIN = 17
 _HOW = (
@@ -24,32 +24,32 @@ _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
 def require_java() -> str:
-    """The path of the ``java`` that Spark will use. Raises PipelineProblem."""
+    """The path of the ``java`` that Spark will use. Raises PipelineError."""
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if java is None or not os.access(java, os.X_OK):
         where = f"JAVA_HOME is {home}, where there is no bin/java" if home else "No java was found"
-        raise PipelineProblem(f"{where}. {_HOW}")
+        raise PipelineError(f"{where}. {_HOW}")
     said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     found = _VERSION.search(said)
     if found is None or int(found[1]) < JAVA_MIN:
         version = found[1] if found else said.strip() or "of unknown version"
-        raise PipelineProblem(f"{java} is Java {version}. {_HOW}")
+        raise PipelineError(f"{java} is Java {version}. {_HOW}")
     return java
 
 
 def ensure_java(say: Callable[[str], None]) -> str:
-    """``require_java``, after installing it where that is possible. Raises PipelineProblem."""
+    """``require_java``, after installing it where that is possible. Raises PipelineError."""
     try:
         return require_java()
-    except PipelineProblem:
+    except PipelineError:
         if os.environ.get("JAVA_HOME") or os.geteuid() != 0 or shutil.which("apt-get") is None:
             raise
     say("Java is missing: installing it with apt-get (once; a minute or two) ...")
     _apt("update")
     known = [name for name in _PACKAGES if _is_known_to_apt(name)]
     if not known:
-        raise PipelineProblem(f"apt-get knows none of {', '.join(_PACKAGES)}. {_HOW}")
+        raise PipelineError(f"apt-get knows none of {', '.join(_PACKAGES)}. {_HOW}")
     _apt("install", "-y", "--no-install-recommends", known[0])
     return require_java()
 
@@ -64,4 +64,4 @@ def _apt(*arguments: str) -> None:
         ["apt-get", *arguments], capture_output=True, text=True, check=False, env=environment
     )
     if done.returncode:
-        raise PipelineProblem(f"apt-get {' '.join(arguments)} failed: {done.stderr.strip()[-500:]}. {_HOW}")
+        raise PipelineError(f"apt-get {' '.join(arguments)} failed: {done.stderr.strip()[-500:]}. {_HOW}")

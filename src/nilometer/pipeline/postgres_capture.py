@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from nilometer.pipeline.change_events import records_of
-from nilometer.pipeline.errors import PipelineProblem
+from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.pgoutput import READ, UNCHANGED, Change, Column, Decoder, Relation
 
 CHANGES_MAX = 10_000
@@ -55,17 +55,17 @@ class Capture:
         self._given_until: int | None = None
 
     def __enter__(self) -> Capture:
-        """Raises PipelineProblem, in words for whoever set the database up."""
+        """Raises PipelineError, in words for whoever set the database up."""
         psycopg = _psycopg()
         try:
             self._connection = psycopg.connect(self._dsn, autocommit=True)
-        except psycopg.OperationalError as problem:
-            raise PipelineProblem(f"PostgreSQL does not answer at {self._dsn}: {problem}") from problem
+        except psycopg.OperationalError as error:
+            raise PipelineError(f"PostgreSQL does not answer at {self._dsn}: {error}") from error
         try:
             self._table = self._describe()
             (level,) = self._one("SHOW wal_level")
             if level != "logical":
-                raise PipelineProblem(
+                raise PipelineError(
                     f"wal_level of the database is {level}: logical decoding needs ALTER SYSTEM SET "
                     "wal_level = logical and a restart of PostgreSQL"
                 )
@@ -185,10 +185,10 @@ class Capture:
             schema, name,
         )  # fmt: skip
         if not found:
-            raise PipelineProblem(f"there is no table {schema}.{name} in the database")
+            raise PipelineError(f"there is no table {schema}.{name} in the database")
         key = tuple(column for column, _, is_key in found if is_key)
         if not key:
-            raise PipelineProblem(f"table {schema}.{name} has no primary key: its rows cannot be told apart")
+            raise PipelineError(f"table {schema}.{name} has no primary key: its rows cannot be told apart")
         return Table(schema, name, tuple(Column(column, oid) for column, oid, _ in found), key)
 
     def _read_rows(self, reading: Any, lsn: int) -> Iterator[Event]:
@@ -245,8 +245,8 @@ def _lsn(text: str) -> int:
 def _psycopg() -> Any:
     try:
         import psycopg
-    except ImportError as problem:
-        raise PipelineProblem(
+    except ImportError as error:
+        raise PipelineError(
             "capturing from PostgreSQL needs psycopg: pip install 'nilometer[postgres]'"
-        ) from problem
+        ) from error
     return psycopg

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from nilometer.pipeline.errors import PipelineProblem
+from nilometer.pipeline.errors import PipelineError
 
 HOME = ".nilometer/pipelines"
 RUNNING, FINISHED, STOPPED, FAILED, DIED = "running", "finished", "stopped", "failed", "died"
@@ -59,10 +59,10 @@ class RunFolder:
         return self.path / "progress.jsonl"
 
     def begin(self, topics: list[str], output: str) -> RunRecord:
-        """Note that this process runs the pipeline. Raises PipelineProblem if another one does."""
+        """Note that this process runs the pipeline. Raises PipelineError if another one does."""
         running = self.read()
         if running is not None and running.state == RUNNING and running.pid != os.getpid():
-            raise PipelineProblem(
+            raise PipelineError(
                 f"{self.name} runs already (process {running.pid}); nilometer pipeline stop {self.name} "
                 "stops it, --home keeps another run apart"
             )
@@ -78,8 +78,8 @@ class RunFolder:
             file.write(json.dumps({"began": record.began, **progress}) + "\n")
         self._write(record)
 
-    def end(self, record: RunRecord, state: str, problem: str | None = None) -> None:
-        record.state, record.problem = state, problem
+    def end(self, record: RunRecord, state: str, error: str | None = None) -> None:
+        record.state, record.problem = state, error
         self._write(record)
 
     def read(self) -> RunRecord | None:
@@ -100,15 +100,15 @@ class RunFolder:
         return [json.loads(line) for line in lines if line.endswith("}")]
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> RunRecord:
-        """Have the run stop between two batches, and wait for it. Raises PipelineProblem."""
+        """Have the run stop between two batches, and wait for it. Raises PipelineError."""
         record = self.read()
         if record is None or not record.is_alive:
-            raise PipelineProblem(f"{self.name} is not running")
+            raise PipelineError(f"{self.name} is not running")
         os.kill(record.pid, signal.SIGTERM)
         deadline = time.monotonic() + timeout_s
         while _process_started(record.pid) == record.process_started:
             if time.monotonic() > deadline:
-                raise PipelineProblem(
+                raise PipelineError(
                     f"{self.name} (process {record.pid}) has not stopped within {timeout_s:.0f} s: its batch "
                     "goes on. It will stop behind it"
                 )

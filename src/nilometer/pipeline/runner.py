@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nilometer.pipeline.cluster_reader import ClusterReader
-from nilometer.pipeline.errors import PipelineProblem, SourceProblem, readable
+from nilometer.pipeline.errors import PipelineError, SourceError, readable
 from nilometer.pipeline.source_options import Selection, parse_options
 
 if TYPE_CHECKING:
@@ -97,22 +97,22 @@ class Progress:
 
 
 def check_source(job: Job) -> dict[str, int]:
-    """That the cluster answers and has the topics: partitions of each. Raises PipelineProblem."""
+    """That the cluster answers and has the topics: partitions of each. Raises PipelineError."""
     options = dict(parse_options(job.source_options(job.topic), streaming=True).consumer)
     options.setdefault("default.api.timeout.ms", str(PREFLIGHT_TIMEOUT_MS))
     reader = ClusterReader(options.items())
     try:
         topics = reader.topics(Selection(topics=job.topics))
-    except SourceProblem as problem:
-        raise PipelineProblem(
-            f"no broker answers at {job.bootstrap_servers} ({problem.__cause__}). Is one running? "
+    except SourceError as error:
+        raise PipelineError(
+            f"no broker answers at {job.bootstrap_servers} ({error.__cause__}). Is one running? "
             "nilometer up starts one; --bootstrap-server names another"
-        ) from problem
+        ) from error
     finally:
         reader.close()
     for topic in job.topics:
         if topic not in topics:
-            raise PipelineProblem(
+            raise PipelineError(
                 f"topic {topic} does not exist at {job.bootstrap_servers}. "
                 f"Create it with: nilometer topic create {topic}"
             )
@@ -126,16 +126,16 @@ def check_output(output: str) -> None:
         return
     tables = sorted({path.parent.name for path in folder.glob("*/batch=*")})
     if tables and not (folder / "checkpoint").exists():
-        raise PipelineProblem(
+        raise PipelineError(
             f"{output} has tables ({', '.join(tables)}) but no checkpoint: batches would be counted anew "
             "beside the old ones. Name another --output, or remove the folder"
         )
 
 
 def check_table(table: str | None) -> None:
-    """That a table that lies on this machine is there. Raises PipelineProblem."""
+    """That a table that lies on this machine is there. Raises PipelineError."""
     if table is not None and "://" not in table and not Path(table).exists():
-        raise PipelineProblem(f"--table: there is no file {table}")
+        raise PipelineError(f"--table: there is no file {table}")
 
 
 def read_topics(spark: SparkSession, pipeline: PipelineModule, job: Job) -> list[DataFrame]:
@@ -156,7 +156,7 @@ def run(
 ) -> Progress | None:
     """Run until all is read (``available_now``) or ``stopped`` says so; the last batch, if there was one.
 
-    Raises PipelineProblem.
+    Raises PipelineError.
     """
     check_output(job.output)
     query: StreamingQuery | None = None
@@ -171,13 +171,13 @@ def run(
                 _stop_between_batches(query)
         watch.report()
         return watch.last
-    except PipelineProblem:
+    except PipelineError:
         raise
-    except Exception as problem:
-        words = readable(problem)
+    except Exception as error:
+        words = readable(error)
         if words is None:
             raise
-        raise PipelineProblem(words) from problem
+        raise PipelineError(words) from error
     finally:
         if query is not None and query.isActive:
             query.stop()

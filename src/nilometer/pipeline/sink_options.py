@@ -101,5 +101,5 @@ def _check_producer(producer: Mapping[str, str]) -> None:
             raise OptionError(KAFKA_PREFIX + name, producer[name], reason)
     try:
         ProducerConfig.of(ClientSettings(PRODUCER_CONFIG_DEFINITION, producer))
-    except ConfigProblem as problem:
-        raise OptionError(KAFKA_PREFIX + problem.key, producer.get(problem.key), str(problem)) from problem
+    except ConfigProblem as error:
+        raise OptionError(KAFKA_PREFIX + error.key, producer.get(error.key), str(error)) from error

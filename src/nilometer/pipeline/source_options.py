@@ -223,8 +223,8 @@ def _split(given: Mapping[str, str]) -> tuple[dict[str, str], tuple[tuple[str, s
             raise OptionError(KAFKA_PREFIX + name, consumer[name], reason)
     try:
         ClientSettings(CONSUMER_CONFIG_DEFINITION, consumer)
-    except ConfigProblem as problem:
-        raise OptionError(KAFKA_PREFIX + problem.key, consumer.get(problem.key), str(problem)) from problem
+    except ConfigProblem as error:
+        raise OptionError(KAFKA_PREFIX + error.key, consumer.get(error.key), str(error)) from error
     return own, tuple(sorted(consumer.items()))
 
 
@@ -245,8 +245,8 @@ def _selection(own: Mapping[str, str]) -> Selection:
         case _:
             try:
                 re.compile(own["subscribePattern"])
-            except re.error as problem:
-                raise OptionError("subscribePattern", own["subscribePattern"], str(problem)) from problem
+            except re.error as error:
+                raise OptionError("subscribePattern", own["subscribePattern"], str(error)) from error
             return Selection(pattern=own["subscribePattern"])
 
 

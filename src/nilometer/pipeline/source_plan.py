@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartition
 from nilometer.pipeline.cluster_reader import ClusterReader
-from nilometer.pipeline.errors import OptionError, SourceProblem
+from nilometer.pipeline.errors import OptionError, SourceError
 from nilometer.pipeline.offsets import Position
 from nilometer.pipeline.source_options import (
     EARLIEST,
@@ -65,7 +65,7 @@ def _described(options: SourceOptions, known: Position | None) -> dict[str, Topi
     read_before = {part.topic for part in known.offsets} if known is not None else set[str]()
     for name in names:
         if name not in topics and name not in read_before:
-            raise SourceProblem(f"topic {name} does not exist at {options.bootstrap_servers}")
+            raise SourceError(f"topic {name} does not exist at {options.bootstrap_servers}")
     return topics
 
 
@@ -79,7 +79,7 @@ def _parts(options: SourceOptions, topics: Mapping[str, TopicMetadata]) -> list[
     for name, numbers in assigned.items():
         count = len(topics[name].partitions) if name in topics else 0
         if count and numbers[-1] >= count:
-            raise SourceProblem(f"topic {name} has {count} partitions, and no partition {numbers[-1]}")
+            raise SourceError(f"topic {name} has {count} partitions, and no partition {numbers[-1]}")
         parts += [TopicPartition(name, number) for number in numbers if number < count]
     return parts
 

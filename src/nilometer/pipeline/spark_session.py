@@ -101,7 +101,7 @@ def build_session(
     quick: bool = False,
     log_file: Path,
 ) -> SparkSession:
-    """Start Spark. Raises PipelineProblem when there is no Java for it.
+    """Start Spark. Raises PipelineError when there is no Java for it.
 
     ``quick`` is for jobs of seconds: nearly half the processor time of one goes into Java's second, thorough
     compiler, which pays only in longer ones.

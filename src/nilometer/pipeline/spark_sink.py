@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from nilometer.pipeline.cluster_writer import ClusterWriter, Outgoing
-from nilometer.pipeline.errors import OptionError, SinkProblem
+from nilometer.pipeline.errors import OptionError, SinkError
 from nilometer.pipeline.repeats import (
     BATCH_HEADER,
     PARTITION_HEADER,
@@ -139,7 +139,7 @@ def _records(
         zip(topics, partitions, keys, values, headers, strict=True)
     ):
         if topic is None:
-            raise SinkProblem(f"row {first_row + index} of a task has no topic: its column topic is null")
+            raise SinkError(f"row {first_row + index} of a task has no topic: its column topic is null")
         # A record that is forwarded has the headers of the sink that wrote it first.
         said = tuple((one["key"], one["value"]) for one in own or () if one["key"] not in REPEAT_HEADERS)
         more = origin.headers(first_row + index) if origin is not None else ()

@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from nilometer.pipeline.cluster_reader import ClusterReader
-from nilometer.pipeline.errors import DataLoss, OptionError, SourceProblem
+from nilometer.pipeline.errors import DataLoss, OptionError, SourceError
 from nilometer.pipeline.offsets import OffsetRange, Position, limited, ranges, split
 from nilometer.pipeline.pushed_filters import Bounds, bounds_of, narrowed
 from nilometer.pipeline.source_options import SourceOptions, includes_headers, parse_options
@@ -156,7 +156,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             case ReadMaxRows(max_rows=rows):
                 end = limited(begin, end, rows)
             case _:
-                raise SourceProblem(f"the read limit {type(limit).__name__} is not supported")
+                raise SourceError(f"the read limit {type(limit).__name__} is not supported")
         return end.reached_from(begin).to_json()
 
     def _waits_for_more(self, begin: Position, end: Position) -> bool:

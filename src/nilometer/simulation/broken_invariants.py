@@ -20,10 +20,10 @@ SETTLE_S = 1.0
 """How soon the replica must be without a role."""
 
 Role = LeaderRole | FollowerRole
-OnMet = Callable[[Role], Exception]
+OnBroken = Callable[[Role], Exception]
 
 
-class PlayedBreach(InvariantBroken):
+class InjectedBreach(InvariantBroken):
     """An invariant that the world has a role find broken."""
 
 
@@ -63,7 +63,7 @@ class BrokenInvariants:
 
     def excuses(self, error: BaseException) -> bool:
         """The broker says why it fences the replica."""
-        return isinstance(error, PlayedBreach)
+        return isinstance(error, InjectedBreach)
 
     def look(self) -> None:
         now_s = self._now_s()
@@ -79,10 +79,10 @@ class BrokenInvariants:
         for breach in self._open:
             if breach.role is role and breach.met_s is None:
                 breach.met_s = self._now_s()
-        return PlayedBreach("an invariant that the world breaks", ())
+        return InjectedBreach("an invariant that the world breaks", ())
 
 
-def _breaking_leader(on_met: OnMet) -> type[LeaderRole]:
+def _breaking_leader(on_met: OnBroken) -> type[LeaderRole]:
     class BreakingLeader(LeaderRole):
         __slots__ = ()
 
@@ -95,7 +95,7 @@ def _breaking_leader(on_met: OnMet) -> type[LeaderRole]:
     return BreakingLeader
 
 
-def _breaking_follower(on_met: OnMet) -> type[FollowerRole]:
+def _breaking_follower(on_met: OnBroken) -> type[FollowerRole]:
     class BreakingFollower(FollowerRole):
         __slots__ = ()
 

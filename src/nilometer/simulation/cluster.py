@@ -30,7 +30,7 @@ from nilometer.simulation.file_tree import FolderNode
 from nilometer.simulation.host_disk import HostDisk
 from nilometer.simulation.offloaded_job import ATOMIC, Pace
 from nilometer.simulation.stores import ClusterStore, EnsemblePlan, FolderStore, ZooKeeperServers
-from nilometer.simulation.unasked_ends import UnaskedEnd
+from nilometer.simulation.unexpected_exits import UnexpectedExit
 from nilometer.simulation.world import Host, Process, World
 
 PORT = 9092
@@ -59,8 +59,8 @@ class BrokerNode:
         self.process: Process | None = None
         self.broker: Broker | None = None
         """The running broker object, once it serves: for those who look on."""
-        self.lives = 0
-        self.ended_by_itself: list[UnaskedEnd] = []
+        self.incarnations = 0
+        self.unexpected_exits: list[UnexpectedExit] = []
         """Of its processes, when nobody had asked for it."""
         self._stop: asyncio.Event | None = None
 
@@ -113,7 +113,7 @@ class BrokerNode:
 
     @property
     def is_open_to_replicas(self) -> bool:
-        return not self.leaving and self.lives > 0
+        return not self.leaving and self.incarnations > 0
 
     def is_in_sync(self) -> bool:
         """Whether it serves, and is in sync in every partition that it has a part in, as it knows."""
@@ -127,14 +127,14 @@ class BrokerNode:
         """As if others took it for dead: its session is over, whatever it thinks."""
         self.cluster.store.expire_session(self.id)
 
-    def is_wrongly_live(self) -> bool:
+    def holds_ended_session(self) -> bool:
         """Whether it is sure of a session that its store has ended."""
         if self.process is None or not self.process.alive or self.process.paused or self.broker is None:
             return False
         membership = self.broker._membership
         if membership is None or not membership.is_live():
             return False
-        return self.cluster.store.wrongly_live(self.id, membership.session.name.incarnation)
+        return self.cluster.store.holds_ended_session(self.id, membership.session.name.incarnation)
 
     # ---- what may be done to it
 
@@ -174,7 +174,7 @@ class BrokerNode:
             self.cluster.world.loop.in_process(0.0, self.process, self._stop.set)
 
     def _launch(self) -> None:
-        self.lives += 1
+        self.incarnations += 1
         self.broker = None
         process = self.host.start(self.name, self._main)
         self.process = process
@@ -189,7 +189,7 @@ class BrokerNode:
             if self._stop is None or not self._stop.is_set():
                 places = frozenset(process.failed_places)
                 now_s = self.cluster.world.loop.time()
-                self.ended_by_itself.append(UnaskedEnd(error, now_s, self.folders, places))
+                self.unexpected_exits.append(UnexpectedExit(error, now_s, self.folders, places))
             delay = self.cluster.world.chance.uniform(*RESTART_S)
             self.cluster.world.loop.in_process(delay, None, self._start_again)
 

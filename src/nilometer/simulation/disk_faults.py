@@ -39,7 +39,7 @@ LED_SHARE = 0.8
 """How often the bit flips where clients read, rather than anywhere."""
 
 
-class DiskTrouble:
+class DiskFaults:
     """What is wrong with one disk at the moment; asked before and after every operation."""
 
     def __init__(self, cluster: Cluster, disk: HostDisk) -> None:

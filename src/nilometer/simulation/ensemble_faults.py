@@ -1,6 +1,6 @@
 """What can be wrong with a ZooKeeper ensemble: servers that die, stop, lag, and are cut off.
 
-Half of it befalls the leader. Invariant: whatever began is ended by :meth:`EnsembleTrouble.end`, or by
+Half of it befalls the leader. Invariant: whatever began is ended by :meth:`EnsembleFaults.end`, or by
 healing the ensemble and the network.
 """
 
@@ -20,7 +20,7 @@ WHOLE = 0.5
 """Faults of more than this size are of every link, the others of one."""
 
 
-class EnsembleTrouble:
+class EnsembleFaults:
     def __init__(self, store: ZooKeeperServers, network: Fabric) -> None:
         self._ensemble = store.ensemble
         self._network = network

@@ -76,7 +76,7 @@ class Fabric:
         self.listeners: dict[tuple[str, int], Listening] = {}
         self.connections: list[Link] = []
         self.latency_ms: tuple[float, float] = (0.05, 0.5)
-        self.hiccup = 0.0
+        self.delay_spike_share = 0.0
         """How likely a packet is lost and sent again."""
         self.bytes_per_s = 1_000_000_000
         self._cut: set[tuple[str, str]] = set()
@@ -130,7 +130,7 @@ class Fabric:
         delay = low + (high - low) * self.chance.random()
         if source == target:
             delay /= 10
-        elif self.hiccup and self.chance.random() < self.hiccup:
+        elif self.delay_spike_share and self.chance.random() < self.delay_spike_share:
             delay += self.chance.uniform(*RETRANSMIT_S) * 1000
         return (delay + self._slow_ms.get((source, target), 0.0)) / 1000 + size / self.bytes_per_s
 

@@ -13,28 +13,28 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from nilometer.simulation.amid_work import wait_amid_work
 from nilometer.simulation.broken_invariants import BrokenInvariants
 from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.derived_files import damage_index, tear_checkpoint
-from nilometer.simulation.disk_faults import Damage, DiskTrouble
-from nilometer.simulation.ensemble_faults import EnsembleTrouble
+from nilometer.simulation.disk_faults import Damage, DiskFaults
+from nilometer.simulation.during_work import wait_for_work
+from nilometer.simulation.ensemble_faults import EnsembleFaults
 from nilometer.simulation.fault_kinds import LOG_DIR_KINDS, WITH_OTHER, EnsembleKind, Fault, Kind
 from nilometer.simulation.host_disk import HostDisk
 from nilometer.simulation.plan import Plan
 from nilometer.simulation.stores import ZooKeeperServers
-from nilometer.simulation.unasked_ends import StoreTroubles
+from nilometer.simulation.unexpected_exits import StoreFaults
 from nilometer.simulation.world import Host, Process
 
 LOOK_S = 0.5
 RESTART_LOOK_S = 5.0
-FINDS_WORK = frozenset({Kind.CRASH, Kind.POWER})
+STRIKES_DURING_WORK = frozenset({Kind.CRASH, Kind.POWER})
 FAILS_REPLICAS = LOG_DIR_KINDS | {Kind.DISK_ERROR, Kind.DISK_FULL, Kind.INVARIANT}
 """What takes folders of a broker out of use, or a replica; one that has others goes on, and needs a restart
 behind it."""
-AMID_WORK_SHARE = 0.6
+DURING_WORK_SHARE = 0.6
 """How often these faults wait for a moment between two disk calls of their broker's offloaded work …"""
-AMID_WORK_S = 2.0
+WORK_WAIT_S = 2.0
 """… and how long at most."""
 LOSES = frozenset({Kind.POWER, Kind.DAMAGE})
 """What takes records away from replicas."""
@@ -64,17 +64,17 @@ class FaultDriver:
         self._hit: dict[Fault, BrokerNode] = {}
         """Whom the faults under way befell: who a number means may change meanwhile."""
         self._paused: Counter[str] = Counter()
-        self._troubles: dict[HostDisk, DiskTrouble] = {}
+        self._disk_faults_by_disk: dict[HostDisk, DiskFaults] = {}
         self._damage = Damage(cluster, plan)
         self._signal_ms = cluster.store_disk.signal_ms
         store = cluster.store
         self._ensemble = (
-            EnsembleTrouble(store, cluster.world.network) if isinstance(store, ZooKeeperServers) else None
+            EnsembleFaults(store, cluster.world.network) if isinstance(store, ZooKeeperServers) else None
         )
         self.damaged: dict[str, Host] = {}
         """Machines that lost what they had not synced, and have not caught up with the others since."""
         self.played: Counter[Kind] = Counter()
-        self.store_troubles = StoreTroubles()
+        self.store_faults = StoreFaults()
         self.broken_invariants = BrokenInvariants(self._world.loop.time)
         self.left_out = 0
 
@@ -89,21 +89,23 @@ class FaultDriver:
         await self._end_tasks()
         self._world.trace.note("faults", "all is healed, but for the last log directory")
         self._world.network.heal_all()
-        last = max((fault.number for each in self._troubles.values() for fault in each.folders), default=0)
-        for trouble in self._troubles.values():
-            trouble.active.clear()
-            for fault in [fault for fault in trouble.folders if fault.number != last]:
-                del trouble.folders[fault]
+        last = max(
+            (fault.number for each in self._disk_faults_by_disk.values() for fault in each.folders), default=0
+        )
+        for disk_faults in self._disk_faults_by_disk.values():
+            disk_faults.active.clear()
+            for fault in [fault for fault in disk_faults.folders if fault.number != last]:
+                del disk_faults.folders[fault]
         for host in self._cluster.machines:
             host.disk.capacity = 1 << 40
             host.disk.stalled_until = 0.0
             if not host.up:
                 self._cluster.power_on(host)
         self._cluster.store.heal()
-        self.store_troubles.end_all(self._world.loop.time())
+        self.store_faults.end_all(self._world.loop.time())
         self._cluster.store_disk.stalled_until = 0.0
         self._cluster.store_disk.signal_ms = self._signal_ms
-        self._world.network.hiccup = self._plan.hiccup
+        self._world.network.delay_spike_share = self._plan.delay_spike_share
         for node in self._cluster.known.values():
             if node.process is not None:
                 node.process.resume()
@@ -113,20 +115,24 @@ class FaultDriver:
     @property
     def failed_folders(self) -> list[str]:
         """The log directories that fail at the moment, wherever their brokers stand."""
-        return [folder for trouble in self._troubles.values() for folder in trouble.folders.values()]
+        return [
+            folder
+            for disk_faults in self._disk_faults_by_disk.values()
+            for folder in disk_faults.folders.values()
+        ]
 
     def heal_folders(self) -> None:
         """No log directory fails any more; brokers that took some out of use are restarted."""
         self._world.trace.note("faults", "all is healed")
-        for trouble in self._troubles.values():
-            trouble.folders.clear()
+        for disk_faults in self._disk_faults_by_disk.values():
+            disk_faults.folders.clear()
         self._hit.clear()
         self._tasks.append(asyncio.create_task(self._watch_folders()))
 
     async def stop(self) -> None:
         await self._end_tasks()
 
-    def put_right(self) -> None:
+    def repair_damage(self) -> None:
         """Whatever lies damaged where nobody has read it."""
         self._damage.undo()
 
@@ -141,12 +147,12 @@ class FaultDriver:
 
     async def _play(self, fault: Fault) -> None:
         await asyncio.sleep(fault.at_s)
-        if fault.kind in FINDS_WORK and fault.size < AMID_WORK_SHARE and self._befalls_members(fault):
-            await self._wait_amid_work(self._node(fault))
-        if not self._befalls_members(fault):
+        if fault.kind in STRIKES_DURING_WORK and fault.size < DURING_WORK_SHARE and self._hits_members(fault):
+            await self._wait_for_work(self._node(fault))
+        if not self._hits_members(fault):
             self.left_out += 1
             return
-        if fault.kind is Kind.DAMAGE and not self._may_rot(self._node(fault).host):
+        if fault.kind is Kind.DAMAGE and not self._may_damage(self._node(fault).host):
             self.left_out += 1
             return
         if fault.kind is Kind.POWER and not self._may_lose_power(self._node(fault).host):
@@ -159,14 +165,14 @@ class FaultDriver:
         self._world.trace.note("faults", f"{fault} begins")
         self.played[fault.kind] += 1
         self._hit[fault] = self._node(fault)
-        if fault.kind in FAILS_REPLICAS and self._goes_on_without(fault):
+        if fault.kind in FAILS_REPLICAS and self._broker_survives(fault):
             self.damaged[self._node(fault).host.name] = self._node(fault).host
-        self.store_troubles.begin(fault, self._world.loop.time())
+        self.store_faults.begin(fault, self._world.loop.time())
         self._begin(fault)
         await asyncio.sleep(fault.duration_s)
         self._world.trace.note("faults", f"{fault} ends")
         self._end(fault)
-        self.store_troubles.end(fault, self._world.loop.time())
+        self.store_faults.end(fault, self._world.loop.time())
         del self._hit[fault]
 
     def _begin(self, fault: Fault) -> None:
@@ -205,7 +211,7 @@ class FaultDriver:
                 disk.stalled_until = max(disk.stalled_until, self._world.loop.time() + fault.duration_s)
             case Kind.DISK_ERROR:
                 node = self._node(fault)
-                self._trouble(node.host.disk).active[fault] = node.name
+                self._disk_faults(node.host.disk).active[fault] = node.name
             case Kind.DISK_FULL:
                 disk = self._node(fault).host.disk
                 disk.capacity = disk.used + int(20_000 * fault.size)
@@ -216,7 +222,7 @@ class FaultDriver:
                 clock.skew_ms = int((fault.size - 0.5) * 7_200_000)
             case Kind.STORE:
                 name = self._node(fault).name if fault.number % 2 else ""
-                self._trouble(self._cluster.store_disk).active[fault] = name
+                self._disk_faults(self._cluster.store_disk).active[fault] = name
             case Kind.STORE_STALL:
                 disk = self._cluster.store_disk
                 disk.stalled_until = max(disk.stalled_until, self._world.loop.time() + fault.duration_s)
@@ -225,7 +231,7 @@ class FaultDriver:
                 if process is not None and process.alive:
                     process.crash()
             case Kind.LOSS:
-                network.hiccup = 0.3 * fault.size
+                network.delay_spike_share = 0.3 * fault.size
             case Kind.DAMAGE:
                 self._damage.flip(self._node(fault))
             case Kind.INVARIANT:
@@ -241,7 +247,7 @@ class FaultDriver:
                 self._cluster.store_disk.signal_ms = (0.5, 15 + 5_000 * fault.size**2)
             case Kind.STORE_UNSURE:
                 name = self._node(fault).name if fault.number % 2 else ""
-                self._trouble(self._cluster.store_disk).active[fault] = name
+                self._disk_faults(self._cluster.store_disk).active[fault] = name
             case _:
                 self._begin_at_ensemble(fault, fault.kind)
 
@@ -282,15 +288,15 @@ class FaultDriver:
             case Kind.INVARIANT:
                 self._restart_where_folders_failed(self._node(fault).host)
             case Kind.DISK_ERROR:
-                self._trouble(self._node(fault).host.disk).active.pop(fault, None)
+                self._disk_faults(self._node(fault).host.disk).active.pop(fault, None)
                 self._restart_where_folders_failed(self._node(fault).host)
             case Kind.LOG_DIR_ERROR | Kind.LOG_DIR_FULL:
-                self._trouble(self._node(fault).host.disk).folders.pop(fault, None)
+                self._disk_faults(self._node(fault).host.disk).folders.pop(fault, None)
                 self._restart_where_folders_failed(self._node(fault).host)
             case Kind.STORE | Kind.STORE_UNSURE:
-                self._trouble(self._cluster.store_disk).active.pop(fault, None)
+                self._disk_faults(self._cluster.store_disk).active.pop(fault, None)
             case Kind.LOSS:
-                network.hiccup = self._plan.hiccup
+                network.delay_spike_share = self._plan.delay_spike_share
             case Kind.SIGNAL:
                 self._cluster.store_disk.signal_ms = self._signal_ms
             case Kind.DISK_FULL:
@@ -313,23 +319,23 @@ class FaultDriver:
         """Whom it befell, or is to befall now. Of a cut between clients and a broker, the broker."""
         return self._hit.get(fault) or self._cluster.known[fault.target or fault.other]
 
-    async def _wait_amid_work(self, node: BrokerNode) -> None:
-        if await wait_amid_work(node.host.disk, node.name, self._world.chance, AMID_WORK_S):
+    async def _wait_for_work(self, node: BrokerNode) -> None:
+        if await wait_for_work(node.host.disk, node.name, self._world.chance, WORK_WAIT_S):
             self._world.trace.note("faults", f"{node.name} is amid offloaded work")
 
     def _note(self, what: str | None) -> None:
         if what is not None:
             self._world.trace.note("faults", what)
 
-    def _befalls_members(self, fault: Fault) -> bool:
+    def _hits_members(self, fault: Fault) -> bool:
         """A broker that has not joined yet, or is gone, is spared."""
         who = (fault.target, fault.other) if fault.kind in WITH_OTHER else (fault.target or fault.other,)
         return all(each in self._cluster.nodes for each in who if each)
 
-    def _trouble(self, disk: HostDisk) -> DiskTrouble:
-        if disk not in self._troubles:
-            self._troubles[disk] = DiskTrouble(self._cluster, disk)
-        return self._troubles[disk]
+    def _disk_faults(self, disk: HostDisk) -> DiskFaults:
+        if disk not in self._disk_faults_by_disk:
+            self._disk_faults_by_disk[disk] = DiskFaults(self._cluster, disk)
+        return self._disk_faults_by_disk[disk]
 
     def _client(self, fault: Fault) -> Client:
         return self._clients[int(fault.size * len(self._clients))]
@@ -358,22 +364,24 @@ class FaultDriver:
     def _may_lose_power(self, host: Host) -> bool:
         if not host.up:
             return False
-        rotten = self._damage.host
-        machines = {**self.damaged, host.name: host} | ({} if rotten is None else {rotten.name: rotten})
+        damaged_host = self._damage.host
+        machines = {**self.damaged, host.name: host} | (
+            {} if damaged_host is None else {damaged_host.name: damaged_host}
+        )
         return len(machines) <= self._plan.machines_lost_max or self._cluster.one_machine
 
-    def _goes_on_without(self, fault: Fault) -> bool:
+    def _broker_survives(self, fault: Fault) -> bool:
         """Whether its broker goes on without the replicas that it fails, rather than end."""
         return fault.kind is Kind.INVARIANT or len(self._node(fault).folders) > 1
 
     def _may_fail_replicas(self, fault: Fault) -> bool:
         """A replica that was offline is trusted no more, as after a loss of power: where power is lost or
         bits flip, both count together."""
-        if not self._goes_on_without(fault) or not LOSES & set(self._plan.kinds):
+        if not self._broker_survives(fault) or not LOSES & set(self._plan.kinds):
             return True
         return self._may_lose_power(self._node(fault).host)
 
-    def _may_rot(self, host: Host) -> bool:
+    def _may_damage(self, host: Host) -> bool:
         """Damage at rest takes a replica's word away as a loss of power does: one of the two at a time."""
         self._damage.undo(UNREAD_S)
         return host.up and not self.damaged and self._damage.host is None
@@ -392,7 +400,7 @@ class FaultDriver:
     def _fail_folder(self, node: BrokerNode, fault: Fault) -> None:
         folder = node.folders[int(fault.size * len(node.folders))]
         self._world.trace.note("faults", f"{folder} of {node.name} fails")
-        self._trouble(node.host.disk).folders[fault] = folder
+        self._disk_faults(node.host.disk).folders[fault] = folder
 
     def _restart_where_folders_failed(self, host: Host) -> None:
         for node in self._cluster.nodes_on(host):

@@ -40,7 +40,7 @@ LOG_DIRS_SHARE = 0.4
 """How many seeds have brokers with several log directories …"""
 LOG_DIR_FAULTS_SHARE = 0.6
 """… and in how many of these single ones fail or are full, besides what else happens."""
-HURT_SHARE = 0.85
+FAULT_PHASE_SHARE = 0.85
 """How much of a run the faults have; the rest is for healing and reading."""
 
 
@@ -106,13 +106,13 @@ class Plan:
     """How the offloaded work of each machine's disk is spread over time, and that of the store's disk."""
     store_pace: Pace = ATOMIC
     cold: float = 0.0
-    hiccup: float = 0.0
+    delay_spike_share: float = 0.0
     ensemble: EnsemblePlan | None = None
     """The ZooKeeper ensemble that is the store; None: the store is a folder."""
 
     @property
-    def hurt_s(self) -> float:
-        return self.minutes * 60 * HURT_SHARE
+    def fault_phase_s(self) -> float:
+        return self.minutes * 60 * FAULT_PHASE_SHARE
 
     @property
     def deletes(self) -> bool:
@@ -164,7 +164,7 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: 
     topics = _topics(chance, one_machine, frozenset(chosen))
     topics = _with_retention(random.Random(f"{seed}/retention"), topics)
     group = _group(random.Random(f"{seed}/group"))
-    membership = _membership(random.Random(f"{seed}/membership"), minutes * 60 * HURT_SHARE)
+    membership = _membership(random.Random(f"{seed}/membership"), minutes * 60 * FAULT_PHASE_SHARE)
     paces = random.Random(f"{seed}/pace")
     machines = 1 if one_machine else brokers + (membership is not None)
     return Plan(
@@ -174,7 +174,7 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: 
         one_machine=one_machine,
         kinds=chosen,
         folders=folders,
-        faults=schedule(random.Random(f"{seed}/faults"), chosen, minutes * 60 * HURT_SHARE, machines),
+        faults=schedule(random.Random(f"{seed}/faults"), chosen, minutes * 60 * FAULT_PHASE_SHARE, machines),
         settings=_settings(chance) | (group.settings if group is not None else {}),
         topics=topics,
         writers=_writers(chance, topics),
@@ -183,7 +183,7 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: 
         pace=_pace(paces, ((0.0, 0.0), (0.05, 2.0), (1.0, 10.0), (5.0, 40.0))),
         store_pace=_pace(paces, ((0.0, 0.0), (0.05, 2.0), (1.0, 8.0))),
         cold=chance.choice((0.0, 0.0, 0.05, 0.5)),
-        hiccup=chance.choice((0.0, 0.0, 0.001, 0.02)),
+        delay_spike_share=chance.choice((0.0, 0.0, 0.001, 0.02)),
         moves=chance.random() < 0.4,
         rogue=random.Random(f"{seed}/rogue").random() < 0.3,
         administers=random.Random(f"{seed}/administrator").random() < 0.3,
@@ -262,13 +262,13 @@ def deleting(chance: random.Random, topic: TopicPlan) -> TopicPlan:
     )
 
 
-def _membership(chance: random.Random, hurt_s: float) -> MembershipPlan | None:
+def _membership(chance: random.Random, fault_phase_s: float) -> MembershipPlan | None:
     if chance.random() >= 0.35:
         return None
-    joins_at_s = chance.uniform(0.1, 0.5) * hurt_s
+    joins_at_s = chance.uniform(0.1, 0.5) * fault_phase_s
     return MembershipPlan(
         joins_at_s=joins_at_s,
-        leaves_at_s=chance.uniform(joins_at_s, 0.9 * hurt_s) if chance.random() < 0.75 else None,
+        leaves_at_s=chance.uniform(joins_at_s, 0.9 * fault_phase_s) if chance.random() < 0.75 else None,
         newcomer_leaves=chance.random() < 0.2,
     )
 

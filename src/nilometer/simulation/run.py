@@ -19,22 +19,22 @@ from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.cluster.topic import GROUP_METADATA_TOPIC
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers import disks, failed_folders, metadata
-from nilometer.simulation.checkers.beliefs import Beliefs
 from nilometer.simulation.checkers.bounds import Bounds
-from nilometer.simulation.checkers.convergence import group_unwell, unwell
+from nilometer.simulation.checkers.convergence import group_not_settled, not_converged
 from nilometer.simulation.checkers.failed_disks import FailedDisks
 from nilometer.simulation.checkers.groups import GroupLedger
 from nilometer.simulation.checkers.history import Outcome
 from nilometer.simulation.checkers.history_judge import check
+from nilometer.simulation.checkers.leader_invariants import LeaderInvariants
 from nilometer.simulation.checkers.long_history import LongHistory
 from nilometer.simulation.checkers.retention import Policy, Retention
 from nilometer.simulation.checkers.services import Services
 from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.fault_kinds import Kind
 from nilometer.simulation.faults import FaultDriver
+from nilometer.simulation.log_capture import LogCapture
 from nilometer.simulation.loop import Deadlock, Livelock
 from nilometer.simulation.plan import Plan, TopicPlan
-from nilometer.simulation.story import Story
 from nilometer.simulation.verdict import Exit, Verdict
 from nilometer.simulation.workload.admin_program import AdminProgram
 from nilometer.simulation.workload.consumers import Reader
@@ -69,8 +69,8 @@ def run(
     verdict = Verdict(plan)
     world = World(plan.seed, sink=sink)
     begun = time.perf_counter()
-    with Story(world) as story:
-        run = _Run(world, plan, only, verdict, story)
+    with LogCapture(world) as log_capture:
+        run = _Run(world, plan, only, verdict, log_capture)
         try:
             world.run(lambda _: run.play(), limit_s=plan.minutes * 60 + 2_000)
         except TimeoutError:
@@ -79,11 +79,11 @@ def run(
             verdict.find(Exit.NO_CONVERGENCE, [f"{type(stuck).__name__.lower()}: {stuck}"])
         except Exception as error:
             verdict.find(Exit.CRASH, [f"the run itself failed: {error!r}"])
-            if verdict.exit is Exit.CRASH and not story.unexpected:
+            if verdict.exit is Exit.CRASH and not log_capture.unexpected:
                 raise
-        verdict.find(Exit.CRASH, (f"crash: {text}" for text in story.unexpected[:5]))
+        verdict.find(Exit.CRASH, (f"crash: {text}" for text in log_capture.unexpected[:5]))
         verdict.find(Exit.CRASH, (f"crash: {error!r}" for error in world.failures[:5]))
-        verdict.story = story.last()
+        verdict.process_logs = log_capture.last()
     verdict.digest = world.trace.digest
     verdict.simulated_s = world.loop.time()
     verdict.real_s = time.perf_counter() - begun
@@ -96,12 +96,12 @@ _Client = Writer | _Operator | Reader | GroupMember
 
 class _Run:
     def __init__(
-        self, world: World, plan: Plan, only: Iterable[int] | None, verdict: Verdict, story: Story
+        self, world: World, plan: Plan, only: Iterable[int] | None, verdict: Verdict, log_capture: LogCapture
     ) -> None:
         self._world = world
         self._plan = plan
         self._verdict = verdict
-        self._story = story
+        self._log_capture = log_capture
         self._cluster = Cluster(
             world,
             brokers=plan.brokers,
@@ -112,7 +112,7 @@ class _Run:
             folders=plan.folders,
         )
         self._clients = world.host("clients")
-        self._beliefs = Beliefs(self._cluster, unpromised=RANDOM_TOPICS)
+        self._leader_invariants = LeaderInvariants(self._cluster, unpromised=RANDOM_TOPICS)
         self._bounds = Bounds(self._cluster)
         self._services = Services(self._cluster)
         self._failed_disks = FailedDisks(self._cluster)
@@ -127,7 +127,7 @@ class _Run:
         ]
         self._readers = [
             self._reader("tail"),
-            self._reader("again", polls_of_a_life=40),
+            self._reader("again", polls_per_incarnation=40),
         ]
         self._retention = Retention(self._cluster, self._history, _policies(plan))
         trimmed = [one for topic in plan.topics if topic.is_deleted for one in _partitions_of(topic)]
@@ -161,16 +161,16 @@ class _Run:
             self._cluster, [*self._changers, *self._readers, *self._members], plan, only
         )
         self._breaches = self._driver.broken_invariants
-        story.excuse = lambda error: self._failed_disks.excuses(error) or self._breaches.excuses(error)
+        log_capture.excuse = lambda error: self._failed_disks.excuses(error) or self._breaches.excuses(error)
 
-    def _reader(self, name: str, polls_of_a_life: int | None = None) -> Reader:
+    def _reader(self, name: str, polls_per_incarnation: int | None = None) -> Reader:
         return Reader(
             name,
             self._clients,
             self._cluster.bootstrap_servers,
             self._partitions,
             self._history,
-            polls_of_a_life=polls_of_a_life,
+            polls_per_incarnation=polls_per_incarnation,
             deleted=self._plan.deletes,
         )
 
@@ -185,16 +185,16 @@ class _Run:
         self._driver.start()
         if self._membership is not None:
             self._membership.start()
-        await asyncio.sleep(self._plan.hurt_s)
+        await asyncio.sleep(self._plan.fault_phase_s)
         if self._membership is not None:
             self._membership.stop()
         await self._driver.heal()
         if self._driver.failed_folders:
-            await self._until(lambda: not failed_folders.unwell(self._cluster), CONVERGENCE_S)
-            self._verdict.find(Exit.NO_CONVERGENCE, failed_folders.unwell(self._cluster))
+            await self._until(lambda: not failed_folders.not_converged(self._cluster), CONVERGENCE_S)
+            self._verdict.find(Exit.NO_CONVERGENCE, failed_folders.not_converged(self._cluster))
         self._driver.heal_folders()
         for member in self._members:
-            member.calm_down()
+            member.stop_disrupting()
             if member.process is None or not member.process.alive:
                 member.start()  # it had crashed, and was to come back later
         for client in self._changers:
@@ -202,14 +202,14 @@ class _Run:
         await self._until(lambda: not self._busy(), SETTLE_S)
         stuck = (f"{name} does not come to an end" for name in self._busy())
         self._verdict.find(Exit.NO_CONVERGENCE, stuck)
-        await self._until(lambda: not self._unwell(), CONVERGENCE_S)
-        self._verdict.find(Exit.NO_CONVERGENCE, self._unwell())
+        await self._until(lambda: not self._not_converged(), CONVERGENCE_S)
+        self._verdict.find(Exit.NO_CONVERGENCE, self._not_converged())
         if not self._verdict.findings:
             await self._until(lambda: not self._bounds.waiting_at_rest(), CONVERGENCE_S)
             self._bounds.look_at_rest(self._producers())
             self._services.look_at_rest()
-        await self._until(lambda: not self._group_unwell(), CONVERGENCE_S)
-        self._verdict.find(Exit.NO_CONVERGENCE, self._group_unwell())
+        await self._until(lambda: not self._group_not_settled(), CONVERGENCE_S)
+        self._verdict.find(Exit.NO_CONVERGENCE, self._group_not_settled())
         for reader in (*self._readers, *self._members):
             reader.stop()
         await self._until(lambda: not _alive([*self._readers, *self._members]), SETTLE_S)
@@ -226,15 +226,15 @@ class _Run:
 
     def _producers(self) -> int:
         reused = self._reuser.producers if self._reuser is not None else 0
-        return sum(writer.lives for writer in self._writers) + reused
+        return sum(writer.incarnations for writer in self._writers) + reused
 
     def _busy(self) -> list[str]:
         """Who changes things still."""
         operator = ["operator"] if self._membership is not None and self._membership.is_busy else []
         return [*_alive(self._changers), *operator]
 
-    def _unwell(self) -> list[str]:
-        return unwell(self._cluster) or self._retention.unwell()
+    def _not_converged(self) -> list[str]:
+        return not_converged(self._cluster) or self._retention.not_converged()
 
     def _failed_clients(self) -> Iterable[str]:
         for client in (*self._changers, *self._readers, *self._members):
@@ -243,7 +243,7 @@ class _Run:
                 yield f"{client.name} failed: {process.exited.result()!r}"
 
     def _set_up_world(self) -> None:
-        self._world.network.hiccup = self._plan.hiccup
+        self._world.network.delay_spike_share = self._plan.delay_spike_share
         rates = dict(zip(self._cluster.nodes, self._plan.clock_rates, strict=False))
         for broker_id, node in self._cluster.nodes.items():
             node.host.clock.rate = rates.get(broker_id, 1.0)
@@ -276,7 +276,7 @@ class _Run:
                 self._services.look()
 
     def _look(self) -> None:
-        self._beliefs.look(self._driver.damaged)
+        self._leader_invariants.look(self._driver.damaged)
         self._retention.look()
         self._failed_disks.look()
         self._breaches.look()
@@ -298,11 +298,11 @@ class _Run:
         self._verdict.find(Exit.NO_CONVERGENCE, [f"{name} failed: {error!r}"] if error is not None else [])
         return error is None
 
-    def _group_unwell(self) -> list[str]:
+    def _group_not_settled(self) -> list[str]:
         if not self._members:
             return []
         return (
-            group_unwell(self._members, self._partitions)
+            group_not_settled(self._members, self._partitions)
             or (self._ledger.missing(self._acknowledged())[:FINDINGS_SHOWN])
         )
 
@@ -350,19 +350,19 @@ class _Run:
             return
         self._retention.look()
         self._readers.append(last)
-        self._driver.put_right()
+        self._driver.repair_damage()
         if not await self._finishes("lister", list_topics, SETTLE_S):
             return
-        await self._until(lambda: not self._unwell(), CONVERGENCE_S)
+        await self._until(lambda: not self._not_converged(), CONVERGENCE_S)
         if self._churn is not None:
             self._verdict.find(Exit.WRONG_RESULT, self._churn.judge(present))
-        self._beliefs.compare_images()
+        self._leader_invariants.compare_images()
         self._verdict.find(Exit.WRONG_RESULT, disks.compare_cluster(self._cluster, self._partitions))
         self._verdict.find(Exit.WRONG_RESULT, metadata.compare_cluster(self._cluster))
 
     def _judge_history(self) -> None:
         verdict = self._verdict
-        verdict.find(Exit.WRONG_RESULT, self._beliefs.violations)
+        verdict.find(Exit.WRONG_RESULT, self._leader_invariants.violations)
         verdict.find(Exit.WRONG_RESULT, self._retention.violations[:FINDINGS_SHOWN])
         verdict.find(Exit.WRONG_RESULT, self._bounds.violations[:FINDINGS_SHOWN])
         verdict.find(Exit.WRONG_RESULT, self._services.violations)
@@ -370,30 +370,30 @@ class _Run:
         verdict.find(Exit.WRONG_RESULT, self._breaches.violations[:FINDINGS_SHOWN])
         verdict.highest = self._bounds.highest
         if self._trimmer is not None:
-            verdict.find(Exit.WRONG_RESULT, self._trimmer.troubles)
+            verdict.find(Exit.WRONG_RESULT, self._trimmer.violations)
         if self._rogue is not None:
-            verdict.find(Exit.WRONG_RESULT, self._rogue.troubles[:FINDINGS_SHOWN])
+            verdict.find(Exit.WRONG_RESULT, self._rogue.violations[:FINDINGS_SHOWN])
         if self._reuser is not None:
-            verdict.find(Exit.WRONG_RESULT, self._reuser.troubles)
+            verdict.find(Exit.WRONG_RESULT, self._reuser.violations)
         if self._random_admin is not None:
-            verdict.find(Exit.CRASH, self._random_admin.troubles)
+            verdict.find(Exit.CRASH, self._random_admin.violations)
         verdict.find(Exit.WRONG_RESULT, (str(each) for each in check(self._history)[:20]))
         for reader in self._readers:
-            verdict.find(Exit.WRONG_RESULT, reader.troubles[:10])
+            verdict.find(Exit.WRONG_RESULT, reader.violations[:10])
             verdict.read += reader.read
-            verdict.problems += reader.problems
+            verdict.error_counts += reader.error_counts
         for writer in self._writers:
-            verdict.problems += writer.problems
+            verdict.error_counts += writer.error_counts
         verdict.find(Exit.WRONG_RESULT, self._ledger.violations())
         for member in self._members:
-            verdict.find(Exit.WRONG_RESULT, member.troubles[:FINDINGS_SHOWN])
-            verdict.problems += member.problems
+            verdict.find(Exit.WRONG_RESULT, member.violations[:FINDINGS_SHOWN])
+            verdict.error_counts += member.error_counts
         verdict.generations = self._ledger.generations
         for node in self._cluster.known.values():
             reasons = (
                 f"{node.name} ended by itself: {end}"
-                for end in node.ended_by_itself
-                if not end.is_excused(self._driver.store_troubles.felt_at(end.at_s))
+                for end in node.unexpected_exits
+                if not end.is_excused(self._driver.store_faults.affecting_at(end.at_s))
             )
             verdict.find(Exit.CRASH, reasons)
         sends = self._history.sends

@@ -55,7 +55,7 @@ class ClusterStore(Protocol):
 
     def entry_count(self) -> int: ...
 
-    def wrongly_live(self, broker_id: int, incarnation: int) -> bool:
+    def holds_ended_session(self, broker_id: int, incarnation: int) -> bool:
         """Whether a broker that is sure of its session is wrong: the store has ended it by itself."""
         ...
 
@@ -112,7 +112,7 @@ class FolderStore:
             len(each.entries) if isinstance(each, FolderNode) else 1 for each in folder.entries.values()
         )
 
-    def wrongly_live(self, broker_id: int, incarnation: int) -> bool:
+    def holds_ended_session(self, broker_id: int, incarnation: int) -> bool:
         return False  # its sessions end by their owners' heartbeats, which tests of the store judge
 
 
@@ -153,7 +153,7 @@ class ZooKeeperServers:
     def entry_count(self) -> int:
         return len(self.ensemble.tree.children.get(f"{self.plan.chroot}/entries", ()))
 
-    def wrongly_live(self, broker_id: int, incarnation: int) -> bool:
+    def holds_ended_session(self, broker_id: int, incarnation: int) -> bool:
         if (broker_id, incarnation) in self._ended_by_hand:
             return False
         node = self._broker_node(broker_id)

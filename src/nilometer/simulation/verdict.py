@@ -17,7 +17,7 @@ class Exit(enum.IntEnum):
     WRONG_RESULT = 12
 
 
-GRAVITY = (Exit.CLEAN, Exit.NO_CONVERGENCE, Exit.CRASH, Exit.WRONG_RESULT)
+SEVERITY_ORDER = (Exit.CLEAN, Exit.NO_CONVERGENCE, Exit.CRASH, Exit.WRONG_RESULT)
 
 
 @dataclass(slots=True)
@@ -38,12 +38,12 @@ class Verdict:
     """What is to stay small, and the most that was seen of it."""
     generations: int = 0
     """Of the consumer group, if there was one."""
-    story: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    problems: Counter[str] = field(default_factory=Counter[str])
+    process_logs: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    error_counts: Counter[str] = field(default_factory=Counter[str])
 
     def find(self, exit: Exit, findings: Iterable[str]) -> None:
         """The gravest kind of failure names the run."""
         found = list(findings)
-        if found and GRAVITY.index(exit) > GRAVITY.index(self.exit):
+        if found and SEVERITY_ORDER.index(exit) > SEVERITY_ORDER.index(self.exit):
             self.exit = exit
         self.findings += found

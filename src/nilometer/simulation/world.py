@@ -120,9 +120,9 @@ class Process:
         for disk in self.world.shared_disks.values():
             disk.forget(self)
         self.host.processes.remove(self)
-        self.world.loop.in_process(0.0, None, self._bury, error)
+        self.world.loop.in_process(0.0, None, self._unwind, error)
 
-    def _bury(self, error: BaseException | None) -> None:
+    def _unwind(self, error: BaseException | None) -> None:
         """Unwind its jobs and close its coroutines now, in order, rather than when memory is collected. What
         they do to the world on their way out is refused: the process is dead."""
         for job in list(self.jobs):
@@ -221,12 +221,12 @@ class World:
         self._pids += 1
         return self._pids
 
-    def run(self, story: Callable[[World], Awaitable[T]], limit_s: float = 86_400.0) -> T:
+    def run(self, main: Callable[[World], Awaitable[T]], limit_s: float = 86_400.0) -> T:
         """Play ``story`` to its end, within ``limit_s`` seconds of the world's time; then end the world."""
 
         async def bounded() -> T:
             async with asyncio.timeout(limit_s):
-                return await story(self)
+                return await main(self)
 
         try:
             return self.loop.run_until_complete(bounded())

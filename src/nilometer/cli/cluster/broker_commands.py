@@ -93,8 +93,8 @@ def up(
     exit_on_sigterm()
     try:
         started = cluster.start(down_ids, settings, listeners)
-    except LaunchFailed as problem:
-        raise click.ClickException(str(problem)) from None
+    except LaunchFailed as error:
+        raise click.ClickException(str(error)) from None
     ready = "bootstrap.servers=" + ",".join(f"{one.host}:{one.port}" for one in cluster.brokers())
     if detach:
         click.echo(ready)

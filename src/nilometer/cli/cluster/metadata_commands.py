@@ -196,5 +196,5 @@ def store_setting(data_dir: Path | None, coordination: str | None) -> str:
 def _run(work: Any) -> Any:
     try:
         return run_async(work())
-    except (CoordinationError, BadEntry, BrokenInvariant) as problem:
-        raise click.ClickException(str(problem)) from None
+    except (CoordinationError, BadEntry, BrokenInvariant) as error:
+        raise click.ClickException(str(error)) from None

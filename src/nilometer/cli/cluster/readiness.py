@@ -53,8 +53,8 @@ def _not_running(one: BrokerProcess) -> str:
 def _why_not_ready(one: BrokerProcess, brokers: Sequence[BrokerProcess]) -> str | None:
     try:
         known = _registered_brokers(one.host, one.port)
-    except (OSError, MalformedMessage) as problem:
-        return f"broker {one.id} does not answer on {one.host}:{one.port}: {problem!r}"
+    except (OSError, MalformedMessage) as error:
+        return f"broker {one.id} does not answer on {one.host}:{one.port}: {error!r}"
     missing = sorted({other.id for other in brokers} - known)
     return f"broker {one.id} does not know of broker {missing[0]}" if missing else None
 

@@ -25,8 +25,8 @@ def rotate_secret(data_dir: Path | None, coordination: str | None) -> None:
     setting = store_setting(data_dir, coordination)
     try:
         number = run_async(_rotate(setting))
-    except CoordinationError as problem:
-        raise click.ClickException(str(problem)) from None
+    except CoordinationError as error:
+        raise click.ClickException(str(error)) from None
     click.echo(f"Secret {number} is current now; secret {number - 1} is accepted until the next rotation.")
 
 

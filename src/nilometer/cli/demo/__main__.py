@@ -25,7 +25,7 @@ from nilometer.cli.demo.demo_run import DATA_DIR, Demo, DemoFailed
 from nilometer.cli.demo.input_files import log_files, stable
 from nilometer.cli.demo.spark_job import SparkStart, run_pipeline
 from nilometer.cli.pipelines.pipeline_results import print_tables
-from nilometer.pipeline.errors import PipelineProblem
+from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.java import ensure_java
 
 
@@ -38,8 +38,8 @@ def main(source: Path | None) -> None:
         signal.signal(number, lambda received, _frame: sys.exit(128 + received))
     try:
         agreed = run(demo, source)
-    except (DemoFailed, PipelineProblem) as problem:
-        demo.console.print(f"[red]The demo failed:[/red] {problem}", highlight=False)
+    except (DemoFailed, PipelineError) as error:
+        demo.console.print(f"[red]The demo failed:[/red] {error}", highlight=False)
         sys.exit(1)
     except KeyboardInterrupt:
         demo.console.print("[red]Interrupted.[/red]")

@@ -22,7 +22,7 @@ class SparkStart:
     def __init__(self, log_file: Path) -> None:
         self._log_file = log_file
         self._session: SparkSession | None = None
-        self._problem: BaseException | None = None
+        self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._start, name="spark-start", daemon=True)
         self._thread.start()
 
@@ -33,15 +33,15 @@ class SparkStart:
             session = build_session("demo", master="local[2]", quick=True, log_file=self._log_file)
             session.range(1).count()  # what the first job of a session is slow with
             self._session = session
-        except BaseException as problem:
-            self._problem = problem
+        except BaseException as error:
+            self._error = error
 
     def wait(self) -> SparkSession:
         self._thread.join()
         if self._session is None:
             raise DemoFailed(
-                f"Spark did not start: {self._problem} (more in {self._log_file})"
-            ) from self._problem
+                f"Spark did not start: {self._error} (more in {self._log_file})"
+            ) from self._error
         return self._session
 
     def stop(self) -> None:

@@ -43,8 +43,8 @@ async def chosen_groups(
 
 def finish(problems: Mapping[str, object]) -> None:
     """Say what failed; exit code 1 if anything did."""
-    for name, problem in problems.items():
-        click.echo(f"Error: {name}: {problem}", err=True)
+    for name, error in problems.items():
+        click.echo(f"Error: {name}: {error}", err=True)
     if problems:
         raise click.exceptions.Exit(1)
 

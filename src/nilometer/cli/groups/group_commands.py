@@ -137,8 +137,8 @@ async def _lags(
         committed = await groups.committed(one.group_id)
         owned = [partition for member in one.members for partition in member.assignment]
         return await lags(admin.client, committed, owned, TIMEOUT_MS)
-    except KafkaError as problem:
-        return problem
+    except KafkaError as error:
+        return error
 
 
 @group.command()
@@ -157,9 +157,9 @@ def delete(
 
     outcomes = run_work(bootstrap, work)
     if as_json:
-        print_json({name: str(problem) if problem else None for name, problem in outcomes.items()})
+        print_json({name: str(error) if error else None for name, error in outcomes.items()})
     else:
-        for name, problem in outcomes.items():
-            if problem is None:
+        for name, error in outcomes.items():
+            if error is None:
                 click.echo(f"Deleted group {name}.")
-    finish({f"group {name}": problem for name, problem in outcomes.items() if problem is not None})
+    finish({f"group {name}": error for name, error in outcomes.items() if error is not None})

@@ -102,8 +102,8 @@ def reset_offsets(
         for name in await chosen_groups(groups, names, more, all_groups):
             try:
                 plans[name] = await _reset(admin, groups, name, wanted, to, execute)
-            except KafkaError as problem:
-                problems[f"group {name}"] = problem
+            except KafkaError as error:
+                problems[f"group {name}"] = error
         return plans, problems
 
     plans, problems = run_work(bootstrap, work)
@@ -123,9 +123,9 @@ def _timestamp(to_datetime: str | None, by_duration: str | None) -> int | None:
             return parse_time(to_datetime)
         if by_duration is not None:
             return Runtime.system().clock.wall_ms() - parse_duration_ms(by_duration)
-    except ValueError as problem:
+    except ValueError as error:
         option = "--to-datetime" if to_datetime is not None else "--by-duration"
-        raise click.UsageError(f"{option}: {problem}") from None
+        raise click.UsageError(f"{option}: {error}") from None
     return None
 
 
@@ -188,8 +188,8 @@ def delete_offsets(name: str, topics: tuple[str, ...], as_json: bool, bootstrap:
 
     outcomes = run_work(bootstrap, work)
     if as_json:
-        print_json({str(one): str(problem) if problem else None for one, problem in outcomes.items()})
+        print_json({str(one): str(error) if error else None for one, error in outcomes.items()})
     else:
-        done = [str(one) for one, problem in outcomes.items() if problem is None]
+        done = [str(one) for one, error in outcomes.items() if error is None]
         click.echo(f"Deleted the offsets of {', '.join(done)}." if done else "Nothing to delete.")
-    finish({str(one): problem for one, problem in outcomes.items() if problem is not None})
+    finish({str(one): error for one, error in outcomes.items() if error is not None})

@@ -16,7 +16,7 @@ from nilometer.cli.cluster.broker_commands import DEFAULT_DATA_DIR
 from nilometer.cli.cluster.local_cluster import LocalCluster
 from nilometer.cli.cluster_options import json_option, print_table
 from nilometer.cli.signals import exit_on_sigterm
-from nilometer.pipeline.errors import PipelineProblem, readable
+from nilometer.pipeline.errors import PipelineError, readable
 
 if TYPE_CHECKING:
     from nilometer.pipeline.audit.audit import AuditResult
@@ -69,8 +69,8 @@ def audit(
     try:
         places = _given(log_dirs) if log_dirs is not None else log_dirs_of(data_dir or Path(DEFAULT_DATA_DIR))
         result = _run(places, topic, master, spark_log, console)
-    except PipelineProblem as problem:
-        raise click.ClickException(str(problem)) from None
+    except PipelineError as error:
+        raise click.ClickException(str(error)) from None
     from nilometer.pipeline.audit import report as written
 
     if report is not None:
@@ -85,7 +85,7 @@ def audit(
 
 
 def log_dirs_of(data_dir: Path) -> list[str]:
-    """The log directories of a local cluster's brokers. Raises PipelineProblem where there is none."""
+    """The log directories of a local cluster's brokers. Raises PipelineError where there is none."""
     cluster = LocalCluster(data_dir)
     found: list[str] = []
     for broker_id in cluster.broker_ids():
@@ -94,7 +94,7 @@ def log_dirs_of(data_dir: Path) -> list[str]:
         value = properties.get("log.dirs") or properties.get("log.dir") or ""
         found += [one.strip() for one in value.split(",") if one.strip() and Path(one.strip()).is_dir()]
     if not found:
-        raise PipelineProblem(
+        raise PipelineError(
             f"there is no cluster in {data_dir}. --data-dir names one's folder, --log-dirs those of brokers"
         )
     return found
@@ -120,11 +120,11 @@ def _run(places: list[str], topic: str | None, master: str, spark_log: Path, con
             return run_audit(
                 spark, places, topic=topic, on_round=lambda what: status.update(f"Audit: {what}")
             )
-        except PipelineProblem:
+        except PipelineError:
             raise
-        except Exception as problem:
-            words = readable(problem)
-            raise PipelineProblem(words or f"{type(problem).__name__} (more in {spark_log})") from problem
+        except Exception as error:
+            words = readable(error)
+            raise PipelineError(words or f"{type(error).__name__} (more in {spark_log})") from error
         finally:
             spark.stop()
 

@@ -10,7 +10,7 @@ from nilometer.cli.cluster_options import bootstrap_option
 from nilometer.cli.pipelines.pipeline_topics import named_topics
 from nilometer.pipeline.catalogue import SHIPPED
 from nilometer.pipeline.declared.project import DECLARED, write_project
-from nilometer.pipeline.errors import PipelineProblem
+from nilometer.pipeline.errors import PipelineError
 
 
 @click.command()
@@ -40,7 +40,7 @@ def declare(
         raise click.UsageError(f"--to: {name} has no use for it")
     try:
         spec = write_project(name, folder or Path(name), bootstrap, chosen)
-    except PipelineProblem as problem:
-        raise click.ClickException(str(problem)) from None
+    except PipelineError as error:
+        raise click.ClickException(str(error)) from None
     click.echo(f"The pipeline is in {spec.parent}. Now run it:")
     click.echo(f"  nilometer spark pipelines run --spec {spec}")

@@ -24,7 +24,7 @@ from nilometer.client.consumer.consumer import Consumer
 from nilometer.pipeline.catalogue import SHIPPED
 from nilometer.pipeline.cluster_writer import ClusterWriter, Outgoing
 from nilometer.pipeline.delivery import Deliverer, DeliveryNotes, Webhook
-from nilometer.pipeline.errors import PipelineProblem
+from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.postgres_capture import Capture, Event
 from nilometer.pipeline.runner import Job, check_source
 from nilometer.pipeline.samples import SAMPLES, SampleRecord, sample_records
@@ -79,14 +79,14 @@ def _outgoing(records: Iterable[SampleRecord]) -> Iterator[Outgoing]:
 
 
 def send(bootstrap: str, records: Iterable[Outgoing]) -> int:
-    """Send all; returns when they are acknowledged. Raises PipelineProblem."""
+    """Send all; returns when they are acknowledged. Raises PipelineError."""
     settings = {"bootstrap.servers": bootstrap, "linger.ms": "20", "batch.size": str(256 * 1024)}
     writer = ClusterWriter(settings.items())
     waiting = iter(records)
     try:
         return writer.write(iter(lambda: list(itertools.islice(waiting, CHUNK)), []))
-    except PipelineProblem as problem:
-        raise click.ClickException(str(problem)) from None
+    except PipelineError as error:
+        raise click.ClickException(str(error)) from None
     finally:
         writer.close()
 
@@ -97,8 +97,8 @@ async def create_topics(bootstrap: str, topics: Iterable[str], partitions: int) 
         for topic in topics:
             try:
                 await admin.create_topic(NewTopic(topic, partitions, BROKER_DEFAULT))
-            except KafkaError as problem:
-                if problem.code is not ErrorCode.topic_already_exists:
+            except KafkaError as error:
+                if error.code is not ErrorCode.topic_already_exists:
                     raise
 
 
@@ -143,8 +143,8 @@ def capture(
                 source.confirm_first_rows()
                 click.echo(f"{total:,} rows of {table} are in {topic}")
             run_async(_follow(source, topic, bootstrap, seconds, available_now))
-    except PipelineProblem as problem:
-        raise click.ClickException(str(problem)) from None
+    except PipelineError as error:
+        raise click.ClickException(str(error)) from None
 
 
 async def _follow(source: Capture, topic: str, bootstrap: str, seconds: float, available_now: bool) -> None:
@@ -194,8 +194,8 @@ def deliver(
     try:
         webhook = Webhook(url, parse_pairs(headers, "--header"))
         check_source(Job(topic, output="", bootstrap_servers=bootstrap))
-    except PipelineProblem as problem:
-        raise click.ClickException(str(problem)) from None
+    except PipelineError as error:
+        raise click.ClickException(str(error)) from None
     notes = DeliveryNotes(Path(home, "deliver", f"{group}.sqlite"))
     deliverer = Deliverer(webhook, notes, lambda said: click.echo(said, err=True))
     try:
@@ -269,8 +269,8 @@ def demo(
             available_now=True,
             report=report or folder / "report.html",
         )
-    except LaunchFailed as problem:
-        raise click.ClickException(str(problem)) from None
+    except LaunchFailed as error:
+        raise click.ClickException(str(error)) from None
     finally:
         cluster.stop([one for one in cluster.brokers() if one.state == "running"], lambda _: None)
 

@@ -21,7 +21,7 @@ from nilometer.cli.pipelines.pipeline_state_commands import (
 from nilometer.cli.pipelines.pipeline_topics import named_topics
 from nilometer.cli.signals import exit_on_sigterm, stop_on_signals
 from nilometer.pipeline.catalogue import SHIPPED
-from nilometer.pipeline.errors import PipelineProblem
+from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.run_record import FAILED, FINISHED, STOPPED, RunFolder
 
 if TYPE_CHECKING:
@@ -140,9 +140,9 @@ def run(
         runner.check_table(table)
         runner.check_source(job)
         record = folder.begin(list(job.topics), output)
-    except PipelineProblem as problem:
-        raise click.ClickException(str(problem)) from None
-    state, problem_text = FAILED, None
+    except PipelineError as error:
+        raise click.ClickException(str(error)) from None
+    state, error_text = FAILED, None
     wanted_stop: list[int] = []
     exit_on_sigterm()
     try:
@@ -170,23 +170,23 @@ def run(
                 render_report(spark, module, shipped, folder, output, report)
                 console.print(f"Report: {report}", highlight=False)
         spark.stop()
-    except PipelineProblem as problem:
-        problem_text = str(problem)
-        raise click.ClickException(problem_text) from None
+    except PipelineError as error:
+        error_text = str(error)
+        raise click.ClickException(error_text) from None
     except (KeyboardInterrupt, SystemExit):
         state = STOPPED
         raise
-    except Exception as problem:
+    except Exception as error:
         if wanted_stop:
             # What ends a whole group of processes ends Spark's as well, in the middle of a batch.
             state = STOPPED
             raise click.ClickException(
                 "Spark was ended by the same signal, in a batch: that comes again with the next run"
-            ) from problem
-        problem_text = f"{type(problem).__name__}: {str(problem).strip().partition(chr(10))[0]}"
-        raise click.ClickException(f"{problem_text} (more in {log_file})") from problem
+            ) from error
+        error_text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        raise click.ClickException(f"{error_text} (more in {log_file})") from error
     finally:
-        folder.end(record, state, problem_text)
+        folder.end(record, state, error_text)
 
 
 def _needed(pipeline_name: str, option: str, given: str | None, what: str | None) -> str | None:

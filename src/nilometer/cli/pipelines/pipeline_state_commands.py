@@ -14,7 +14,7 @@ from rich.table import Table
 
 from nilometer.cli.signals import exit_on_sigterm
 from nilometer.pipeline.catalogue import SHIPPED, Shipped
-from nilometer.pipeline.errors import PipelineProblem
+from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.run_record import HOME, RUNNING, RunFolder, RunRecord, runs
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ def stop(name: str, home: str) -> None:
     """Stop a pipeline between two batches, and wait for it."""
     try:
         record = RunFolder(home, name).stop()
-    except PipelineProblem as problem:
-        raise click.ClickException(str(problem)) from None
+    except PipelineError as error:
+        raise click.ClickException(str(error)) from None
     at = f" behind batch {record.progress['batch_id']}" if record.progress else ""
     click.echo(f"{name} has {record.state}{at}")
 
@@ -124,8 +124,8 @@ def report_command(name: str, home: str, output: str | None, path: Path | None) 
         spark = build_session(f"report of {name}", log_file=folder.path / "spark.log", quick=True)
         render_report(spark, SHIPPED[name].load(), SHIPPED[name], folder, where, path)
         spark.stop()
-    except PipelineProblem as problem:
-        raise click.ClickException(str(problem)) from None
+    except PipelineError as error:
+        raise click.ClickException(str(error)) from None
     click.echo(str(path))
 
 

@@ -10,7 +10,7 @@ import click
 
 from nilometer.cli.signals import exit_on_sigterm
 from nilometer.pipeline.declared.project import SPEC_NAME
-from nilometer.pipeline.errors import PipelineProblem
+from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.shipping import shipping_settings, write_archive
 
 SHIPPED_FROM = Path(".nilometer/spark")
@@ -56,8 +56,8 @@ def submit(master: str, kafka_connector: bool, only_print: bool, arguments: tupl
 
     try:
         require_java()
-    except PipelineProblem as problem:
-        raise click.ClickException(str(problem)) from None
+    except PipelineError as error:
+        raise click.ClickException(str(error)) from None
     command = submit_command(master, arguments, kafka_connector=kafka_connector)
     if only_print:
         click.echo(" ".join(command))
@@ -106,5 +106,5 @@ def pipelines(spec: Path, full_refresh_all: bool, command: str) -> None:
     exit_on_sigterm()
     try:
         run_project(spec, command, *(["--full-refresh-all"] if full_refresh_all else []))
-    except PipelineProblem as problem:
-        raise click.ClickException(str(problem)) from None
+    except PipelineError as error:
+        raise click.ClickException(str(error)) from None

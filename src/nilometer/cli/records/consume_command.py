@@ -44,8 +44,8 @@ def _parse_offset(
 def _parse_time(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
     try:
         return None if value is None else parse_time(value)
-    except ValueError as problem:
-        raise click.BadParameter(str(problem)) from None
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 @click.command()
@@ -136,8 +136,8 @@ def _formatter(layout: str | None, as_json: bool) -> Formatter:
         return value_lines
     try:
         return template(layout)
-    except BadFormat as problem:
-        raise click.UsageError(f"--format: {problem}") from None
+    except BadFormat as error:
+        raise click.UsageError(f"--format: {error}") from None
 
 
 async def _consume(

@@ -49,8 +49,8 @@ async def consume_in_group(
 async def _commit(consumer: Consumer) -> None:
     try:
         await consumer.commit()
-    except CommitFailed as problem:  # another member has the partitions, and will print these records again
-        sys.stderr.write(f"Not committed: {problem}\n")
+    except CommitFailed as error:  # another member has the partitions, and will print these records again
+        sys.stderr.write(f"Not committed: {error}\n")
 
 
 async def _is_at_end(consumer: Consumer) -> bool:

@@ -105,17 +105,17 @@ def ingest(
         key_by_path=key == "path",
         oversized=Oversized(oversized),
     )
-    told = _ProblemsTold()
+    told = _ErrorsShown()
     try:
         with _progress(follow, told) as on_progress:
             totals = run_async(_ingest(config, options, partitions, on_progress))
-    except LockHeld as problem:
+    except LockHeld as error:
         raise click.ClickException(
-            f"another ingest is running with the state {options.state_path} (process {problem.holder_pid}); "
+            f"another ingest is running with the state {options.state_path} (process {error.holder_pid}); "
             "stop it, or give another file with --state"
         ) from None
-    except (LineRefused, BadState) as problem:
-        raise click.ClickException(str(problem)) from None
+    except (LineRefused, BadState) as error:
+        raise click.ClickException(str(error)) from None
     _report(totals, options, told, as_json)
 
 
@@ -139,13 +139,13 @@ async def _ensure_topic(admin: Admin, topic: str, partitions: int | None) -> Non
     """Raises KafkaError. A topic that is there needs no controller to be said so."""
     if isinstance((await admin.describe_topics([topic]))[topic], TopicMetadata):
         return
-    problem = (await admin.create_topics([NewTopic(topic, partitions or BROKER_DEFAULT)]))[topic]
-    if problem is not None and problem.code != ErrorCode.topic_already_exists:
-        raise KafkaError(problem.code, f"topic {topic}: {problem.message}")
+    error = (await admin.create_topics([NewTopic(topic, partitions or BROKER_DEFAULT)]))[topic]
+    if error is not None and error.code != ErrorCode.topic_already_exists:
+        raise KafkaError(error.code, f"topic {topic}: {error.message}")
 
 
 @contextmanager
-def _progress(follow: bool, told: _ProblemsTold) -> Iterator[Callable[[IngestTotals], None]]:
+def _progress(follow: bool, told: _ErrorsShown) -> Iterator[Callable[[IngestTotals], None]]:
     """A bar on a terminal; elsewhere what goes wrong, as it happens, where a run has no end of its own."""
     if not sys.stderr.isatty():
         yield told.tell if follow else lambda _totals: None
@@ -174,19 +174,19 @@ def _progress(follow: bool, told: _ProblemsTold) -> Iterator[Callable[[IngestTot
         yield show
 
 
-class _ProblemsTold:
+class _ErrorsShown:
     """Writes each problem to standard error once."""
 
     def __init__(self) -> None:
         self._count = 0
 
     def tell(self, totals: IngestTotals) -> None:
-        for problem in totals.problems[self._count :]:
-            click.echo(f"Error: {problem}", err=True)
-        self._count = len(totals.problems)
+        for error in totals.errors[self._count :]:
+            click.echo(f"Error: {error}", err=True)
+        self._count = len(totals.errors)
 
 
-def _report(totals: IngestTotals, options: IngestOptions, told: _ProblemsTold, as_json: bool) -> None:
+def _report(totals: IngestTotals, options: IngestOptions, told: _ErrorsShown, as_json: bool) -> None:
     if as_json:
         print_json(
             {
@@ -197,7 +197,7 @@ def _report(totals: IngestTotals, options: IngestOptions, told: _ProblemsTold, a
                 "oversized": {"action": options.oversized.value, "files": totals.oversized},
                 "files": [{"path": path, "lines": lines} for path, lines in sorted(totals.files.items())],
                 "skipped": [{"path": path, "why": why} for path, why in sorted(totals.skipped.items())],
-                "problems": totals.problems,
+                "problems": totals.errors,
             }
         )
     else:
@@ -212,5 +212,5 @@ def _report(totals: IngestTotals, options: IngestOptions, told: _ProblemsTold, a
     for path, why in sorted(totals.skipped.items()):
         click.echo(f"Warning: {path} was not read: it {why}", err=True)
     told.tell(totals)
-    if totals.problems:
+    if totals.errors:
         raise click.exceptions.Exit(1)

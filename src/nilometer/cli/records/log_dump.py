@@ -66,8 +66,8 @@ def dump_file(path: str, *, records: bool = False, disk: Disk | None = None) -> 
                 yield from _snapshot(disk, path)
             case _:
                 yield from _plain_file(disk, path, name)
-    except (KafkaError, CorruptIndex, CorruptSnapshot, CorruptCheckpoint, ValueError) as problem:
-        yield {"type": "damage", "problem": str(problem)}
+    except (KafkaError, CorruptIndex, CorruptSnapshot, CorruptCheckpoint, ValueError) as error:
+        yield {"type": "damage", "problem": str(error)}
 
 
 def _batches(disk: Disk, path: str, records: bool) -> Iterator[Entry]:
@@ -79,8 +79,8 @@ def _batches(disk: Disk, path: str, records: bool) -> Iterator[Entry]:
                 check_batch(found.buffer, found.at, found.header)
                 yield _batch(found, records)
                 end = found.position + found.header.size
-        except KafkaError as problem:
-            yield {"type": "damage", "position": end, "problem": str(problem)}
+        except KafkaError as error:
+            yield {"type": "damage", "position": end, "problem": str(error)}
             return
         if end < size:
             reason = f"{size - end} bytes behind the last whole batch"

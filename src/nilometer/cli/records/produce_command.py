@@ -21,15 +21,15 @@ from nilometer.wire.errors import KafkaError
 class _Outcome:
     partitions: Counter[int] = field(default_factory=Counter[int])
     failed: int = 0
-    first_problem: KafkaError | None = None
+    first_error: KafkaError | None = None
 
     def count(self, delivery: Delivery) -> None:
         try:
             self.partitions[delivery.result().partition] += 1
-        except KafkaError as problem:
+        except KafkaError as error:
             self.failed += 1
-            if self.first_problem is None:
-                self.first_problem = problem
+            if self.first_error is None:
+                self.first_error = error
 
 
 @click.command()
@@ -110,5 +110,5 @@ def _report(topic: str, outcome: _Outcome, as_json: bool) -> None:
         print_json({"topic": topic, "records": written, "failed": outcome.failed, "partitions": partitions})
     elif sys.stderr.isatty():
         click.echo(f"{written:,} records written to {topic}.", err=True)
-    if outcome.first_problem is not None:
-        raise click.ClickException(f"{outcome.failed:,} records were not written: {outcome.first_problem}")
+    if outcome.first_error is not None:
+        raise click.ClickException(f"{outcome.failed:,} records were not written: {outcome.first_error}")

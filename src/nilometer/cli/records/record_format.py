@@ -38,8 +38,8 @@ def template(text: str) -> Formatter:
         text = text.replace(escape, meant)
     try:
         parts = list(string.Formatter().parse(text))
-    except ValueError as problem:
-        raise BadFormat(f"{text!r}: {problem}") from None
+    except ValueError as error:
+        raise BadFormat(f"{text!r}: {error}") from None
     for _, name, _, _ in parts:
         if name is not None and name not in FIELDS:
             raise BadFormat(f"{{{name}}} is none of {', '.join(FIELDS)}")
@@ -55,8 +55,8 @@ def template(text: str) -> Formatter:
 
     try:
         render(ConsumerRecord("t", 0, 0, 0, 0, None, None, (), 0))
-    except (ValueError, IndexError, KeyError) as problem:
-        raise BadFormat(f"{text!r}: {problem}") from None
+    except (ValueError, IndexError, KeyError) as error:
+        raise BadFormat(f"{text!r}: {error}") from None
     return render
 
 

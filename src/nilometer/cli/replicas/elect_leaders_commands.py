@@ -63,7 +63,7 @@ def elect_leaders(
         print_json({"partitions": [_document(key, outcomes[key]) for key in sorted(outcomes)]})
     else:
         _tell(outcomes)
-    if any(problem is not None and not _is_needless(problem) for problem in outcomes.values()):
+    if any(error is not None and not _is_needless(error) for error in outcomes.values()):
         raise click.exceptions.Exit(1)
 
 
@@ -80,28 +80,28 @@ async def _partitions(
     return found
 
 
-def _is_needless(problem: KafkaError) -> bool:
-    return problem.code == ErrorCode.election_not_needed
+def _is_needless(error: KafkaError) -> bool:
+    return error.code == ErrorCode.election_not_needed
 
 
 def _tell(outcomes: PartitionOutcomes) -> None:
-    elected = [key for key, problem in outcomes.items() if problem is None]
+    elected = [key for key, error in outcomes.items() if error is None]
     for key in sorted(elected):
         click.echo(f"{key} has a new leader.")
-    for key, problem in sorted(outcomes.items()):
-        if problem is not None and not _is_needless(problem):
-            click.echo(f"Error: {key}: {problem}", err=True)
-    if needless := sum(problem is not None and _is_needless(problem) for problem in outcomes.values()):
+    for key, error in sorted(outcomes.items()):
+        if error is not None and not _is_needless(error):
+            click.echo(f"Error: {key}: {error}", err=True)
+    if needless := sum(error is not None and _is_needless(error) for error in outcomes.values()):
         click.echo(f"{needless} of {len(outcomes)} partitions needed no election.")
     if not outcomes:
         click.echo("No partition needed an election.")
 
 
-def _document(key: TopicPartition, problem: KafkaError | None) -> dict[str, object]:
-    needless = problem is not None and _is_needless(problem)
+def _document(key: TopicPartition, error: KafkaError | None) -> dict[str, object]:
+    needless = error is not None and _is_needless(error)
     return {
         "topic": key.topic,
         "partition": key.partition,
-        "elected": problem is None,
-        "error": None if problem is None or needless else str(problem),
+        "elected": error is None,
+        "error": None if error is None or needless else str(error),
     }

@@ -121,14 +121,14 @@ async def _present(admin: Admin, targets: Targets) -> Targets:
 
 
 def _outcome(
-    key: TopicPartition, before: Targets, after: Targets, problem: KafkaError | None
+    key: TopicPartition, before: Targets, after: Targets, error: KafkaError | None
 ) -> dict[str, Any]:
     return {
         "topic": key.topic,
         "partition": key.partition,
         "before": list(before[key]),
         "after": list(after[key]),
-        "error": None if problem is None else str(problem),
+        "error": None if error is None else str(error),
     }
 
 
@@ -228,15 +228,15 @@ async def _unthrottle(admin: Admin, moves: Mapping[TopicPartition, Iterable[int]
     return await unthrottle(admin, sorted({key.topic for key in moves}), sorted(brokers))
 
 
-def _say(key: TopicPartition, problem: KafkaError | None, done: str) -> None:
-    if problem is None:
+def _say(key: TopicPartition, error: KafkaError | None, done: str) -> None:
+    if error is None:
         click.echo(f"{key} {done}.")
     else:
-        click.echo(f"Error: {key}: {problem}", err=True)
+        click.echo(f"Error: {key}: {error}", err=True)
 
 
 def _fail_on(outcomes: PartitionOutcomes) -> None:
-    if any(problem is not None for problem in outcomes.values()):
+    if any(error is not None for error in outcomes.values()):
         raise click.exceptions.Exit(1)
 
 

@@ -20,8 +20,8 @@ from nilometer.client.replicas.reassignment_file import (
 def read_targets(file: Any) -> Targets:
     try:
         return parse_reassignment(file.read())
-    except BadReassignment as problem:
-        raise click.ClickException(f"{file.name}: {problem}") from None
+    except BadReassignment as error:
+        raise click.ClickException(f"{file.name}: {error}") from None
 
 
 def write_targets(path: Path, targets: Mapping[TopicPartition, Sequence[int]]) -> None:

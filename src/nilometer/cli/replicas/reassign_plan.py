@@ -62,8 +62,8 @@ def plan(
 
     try:
         moves, copied_bytes = run_async(work())
-    except CannotPlace as problem:
-        raise click.ClickException(str(problem)) from None
+    except CannotPlace as error:
+        raise click.ClickException(str(error)) from None
     _write_plan(moves, output, rollback)
     copies = sum(len(move.added) for move in moves)
     click.echo(

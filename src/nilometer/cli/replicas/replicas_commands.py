@@ -119,8 +119,8 @@ class _Looks:
             while not stop.is_set():
                 try:
                     yield await self._look()
-                except KafkaError as problem:
-                    yield problem
+                except KafkaError as error:
+                    yield error
                 try:
                     async with asyncio.timeout(self._interval_s):
                         await stop.wait()

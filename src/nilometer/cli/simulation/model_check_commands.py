@@ -20,7 +20,12 @@ from nilometer.simulation.model_check.report import report
 @click.option("--crashes", type=click.IntRange(0, 5), default=1, show_default=True)
 @click.option("--lag-expiries", type=click.IntRange(0, 5), default=0, show_default=True)
 @click.option(
-    "--mishaps", type=click.IntRange(0, 5), default=0, show_default=True, help="Messages gone astray."
+    "--mishaps",
+    "message_faults",
+    type=click.IntRange(0, 5),
+    default=0,
+    show_default=True,
+    help="How many messages may arrive twice, or later than a newer one.",
 )
 @click.option("--rule", type=click.Choice([rule.value for rule in TruncationRule]), default="by-leader-epoch")
 @click.option("--only-loss", is_flag=True, help="Look only for acknowledged records that are lost.")
@@ -32,7 +37,7 @@ def model_check(
     leader_epochs: int,
     crashes: int,
     lag_expiries: int,
-    mishaps: int,
+    message_faults: int,
     rule: str,
     only_loss: bool,
     states_max: int,
@@ -46,9 +51,9 @@ def model_check(
         leader_epochs=leader_epochs,
         crashes=crashes,
         lag_expiries=lag_expiries,
-        mishaps=mishaps,
+        message_faults=message_faults,
         rule=TruncationRule(rule),
-        keeps_late_mail=mishaps > 0,
+        keeps_delayed_messages=message_faults > 0,
     )
     world = World(bounds)
     seen = explore(

@@ -120,19 +120,21 @@ def _summary(verdict: Verdict, wishes: SeedWishes) -> str:
 def _story(verdict: Verdict, wishes: SeedWishes) -> list[str]:
     """The finding, the replay command, the faults, and each broker's last log lines."""
     plan = verdict.plan
-    told = [f"seed {plan.seed} failed: {WHAT[verdict.exit]} (exit code {int(verdict.exit)})"]
-    told += [f"  {finding}" for finding in verdict.findings[:FINDINGS_SHOWN]]
+    describe_step = [f"seed {plan.seed} failed: {WHAT[verdict.exit]} (exit code {int(verdict.exit)})"]
+    describe_step += [f"  {finding}" for finding in verdict.findings[:FINDINGS_SHOWN]]
     if len(verdict.findings) > FINDINGS_SHOWN:
-        told.append(f"  … and {len(verdict.findings) - FINDINGS_SHOWN} more")
-    told.append(f"replay: {replay_command(plan.seed, wishes)}")
+        describe_step.append(f"  … and {len(verdict.findings) - FINDINGS_SHOWN} more")
+    describe_step.append(f"replay: {replay_command(plan.seed, wishes)}")
     if wishes.minimises and wishes.only is None and plan.faults:
         few = _fewest(verdict)
-        told.append(f"fewest faults found: {replay_command(plan.seed, replace(wishes, only=tuple(few)))}")
-        told += [f"  {fault}" for fault in plan.faults if fault.number in few]
-    for who, lines in verdict.story.items():
-        told.append(f"the last of {who}:")
-        told += [f"  {line}" for line in lines]
-    return told
+        describe_step.append(
+            f"fewest faults found: {replay_command(plan.seed, replace(wishes, only=tuple(few)))}"
+        )
+        describe_step += [f"  {fault}" for fault in plan.faults if fault.number in few]
+    for who, lines in verdict.process_logs.items():
+        describe_step.append(f"the last of {who}:")
+        describe_step += [f"  {line}" for line in lines]
+    return describe_step
 
 
 def _fewest(verdict: Verdict) -> list[int]:

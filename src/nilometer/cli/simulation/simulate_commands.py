@@ -28,8 +28,8 @@ def _kinds(context: click.Context, parameter: click.Parameter, text: str | None)
         return None
     try:
         return tuple(Kind(name.strip()) for name in text.split(",") if name.strip())
-    except ValueError as problem:
-        raise click.BadParameter(f"{problem}; the kinds are {KINDS}") from None
+    except ValueError as error:
+        raise click.BadParameter(f"{error}; the kinds are {KINDS}") from None
 
 
 def _numbers(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...] | None:
@@ -89,9 +89,9 @@ def simulate(
             for report in reports:
                 tally.add(report)
         except KeyboardInterrupt:
-            tally.tell()
+            tally.replay()
             raise
-    tally.tell()
+    tally.replay()
     sys.exit(tally.failed[0].exit if tally.failed else 0)
 
 
@@ -134,7 +134,7 @@ class _Tally:
             progress = f"\r{self._done} of {self._seeds} seeds, {self._times_real:.0f} x real time "
             click.echo(progress, nl=False, err=True)
 
-    def tell(self) -> None:
+    def replay(self) -> None:
         """The whole, and one line for each seed that failed."""
         self._clear_progress()
         click.echo(

@@ -39,14 +39,14 @@ def _report(
 ) -> None:
     """What became of each topic; exit code 1 if one failed with anything but ``forgiven``."""
     failed = False
-    for name, problem in outcomes.items():
-        if problem is not None and problem.code != forgiven:
+    for name, error in outcomes.items():
+        if error is not None and error.code != forgiven:
             failed = True
-            click.echo(f"Error: topic {name}: {problem}", err=True)
+            click.echo(f"Error: topic {name}: {error}", err=True)
         elif not as_json:
-            click.echo(f"{done} topic {name}." if problem is None else f"Nothing to do for topic {name}.")
+            click.echo(f"{done} topic {name}." if error is None else f"Nothing to do for topic {name}.")
     if as_json:
-        print_json({name: str(problem) if problem else None for name, problem in outcomes.items()})
+        print_json({name: str(error) if error else None for name, error in outcomes.items()})
     if failed:
         raise click.exceptions.Exit(1)
 
@@ -165,9 +165,9 @@ def alter(
             if changes:
                 await admin.incremental_alter_configs(ResourceType.TOPIC, name, changes)
             if partitions is not None:
-                problem = (await admin.create_partitions({name: partitions}))[name]
-                if problem is not None:
-                    raise problem
+                error = (await admin.create_partitions({name: partitions}))[name]
+                if error is not None:
+                    raise error
 
     run_async(work())
     click.echo(f"Altered topic {name}.")

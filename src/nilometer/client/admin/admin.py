@@ -231,11 +231,11 @@ class Admin:
             response = await self.client.send_to_controller(api_key, lambda api: make(api, left))
             passing: KafkaError | None = None
             for result in results(response):
-                problem = _problem(result.error_code, getattr(result, "error_message", None), result.name)
-                if problem is not None and problem.code == ErrorCode.not_controller:
-                    passing = problem
+                error = _error(result.error_code, getattr(result, "error_message", None), result.name)
+                if error is not None and error.code == ErrorCode.not_controller:
+                    passing = error
                 else:
-                    outcomes[result.name] = problem
+                    outcomes[result.name] = error
             if passing is not None:
                 raise passing
             return outcomes
@@ -297,7 +297,7 @@ def _log_dir(broker_id: int, result: Message) -> LogDirDescription:
     )
 
 
-def _problem(code: ErrorCode, message: str | None, subject: str) -> KafkaError | None:
+def _error(code: ErrorCode, message: str | None, subject: str) -> KafkaError | None:
     return None if code == ErrorCode.none else KafkaError(code, message or subject)
 
 
@@ -307,6 +307,6 @@ def _raise(code: ErrorCode, message: str | None) -> None:
 
 
 def _raise_first(outcomes: Outcomes) -> None:
-    for problem in outcomes.values():
-        if problem is not None:
-            raise problem
+    for error in outcomes.values():
+        if error is not None:
+            raise error

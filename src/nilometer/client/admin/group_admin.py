@@ -198,8 +198,8 @@ class GroupAdmin:
         async def ask() -> GroupDescription:
             try:
                 return await self._describe_consumer(coordinator)
-            except KafkaError as problem:
-                if problem.code not in _ELSEWHERE:
+            except KafkaError as error:
+                if error.code not in _ELSEWHERE:
                     raise
             return await self._describe_classic(coordinator)
 
@@ -262,8 +262,8 @@ class GroupAdmin:
             response = await coordinator.ask(
                 NilometerApiKey.DESCRIBE_REBALANCES, lambda api: api.request(groups=(coordinator.group_id,))
             )
-        except KafkaError as problem:
-            if problem.code != ErrorCode.unsupported_version:
+        except KafkaError as error:
+            if error.code != ErrorCode.unsupported_version:
                 raise
             return None
         state = next(iter(response.groups), None)
@@ -291,8 +291,8 @@ class GroupAdmin:
         async def attempt(group_id: str) -> T | KafkaError:
             try:
                 return await work(group_id)
-            except KafkaError as problem:
-                return problem
+            except KafkaError as error:
+                return error
 
         outcomes = await asyncio.gather(*(attempt(group_id) for group_id in group_ids))
         return dict(zip(group_ids, outcomes, strict=True))

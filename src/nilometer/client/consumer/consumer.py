@@ -188,7 +188,7 @@ class Consumer:
                 )
             fetcher.wake()
             await fetcher.wait(left_ms / 1000)
-            fetcher.raise_problem()
+            fetcher.raise_error()
         return position.offset
 
     def high_watermark(self, partition: TopicPartition) -> int | None:

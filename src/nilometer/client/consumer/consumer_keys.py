@@ -13,8 +13,8 @@ from nilometer.config.definition import ConfigValue
 def _offset_reset(value: ConfigValue) -> str | None:
     try:
         parse_offset_reset(str(value))
-    except ValueError as problem:
-        return str(problem)
+    except ValueError as error:
+        return str(error)
     return None
 
 

@@ -99,12 +99,12 @@ class FetchedRecords:
             position, header = self._batches[self._batch_index]
             try:
                 records = self._decode(position, header)
-            except KafkaError as problem:
+            except KafkaError as error:
                 if some_taken:
                     return False  # what lies before the damage is good; the next call says what is wrong
                 raise KafkaError(
-                    problem.code, f"{self.partition} at offset {header.base_offset}: {problem.message}"
-                ) from problem
+                    error.code, f"{self.partition} at offset {header.base_offset}: {error.message}"
+                ) from error
             self._batch_index += 1
             if records:
                 self._records, self._record_index, self._header = records, 0, header

@@ -57,9 +57,9 @@ class Fetcher:
         self._fetching: dict[int, FetchPlan] = {}
         """The fetch under way, by broker."""
         self._fetched: deque[FetchedRecords] = deque()
-        self._problems: deque[tuple[TopicPartition, int, KafkaError]] = deque()
+        self._errors: deque[tuple[TopicPartition, int, KafkaError]] = deque()
         self._jobs = Jobs("consumer", self._on_job_ended)
-        self._finder = PositionFinder(client, config, positions, self._jobs, self._on_lasting_problem)
+        self._finder = PositionFinder(client, config, positions, self._jobs, self._on_lasting_error)
         self._waiters: list[asyncio.Future[None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._step_is_due = False
@@ -109,7 +109,7 @@ class Fetcher:
         finally:
             self._fetched.extendleft(reversed(set_aside))
         if not taken:
-            self.raise_problem()
+            self.raise_error()
         return taken
 
     def _move_on(self, position: PartitionPosition, fetched: FetchedRecords) -> None:
@@ -140,13 +140,13 @@ class Fetcher:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
 
-    def raise_problem(self) -> None:
+    def raise_error(self) -> None:
         """Raise what went wrong last, if it still matters."""
-        while self._problems:
-            partition, generation, problem = self._problems.popleft()
+        while self._errors:
+            partition, generation, error = self._errors.popleft()
             position = self._positions.get(partition)
             if position is not None and position.generation == generation:
-                raise problem
+                raise error
 
     def interrupt(self) -> None:
         """Let whoever waits look at what else there is to do."""
@@ -162,17 +162,17 @@ class Fetcher:
         self._notify()
         self.wake()
 
-    def _on_lasting_problem(self, partition: TopicPartition, problem: KafkaError) -> None:
+    def _on_lasting_error(self, partition: TopicPartition, error: KafkaError) -> None:
         """Something that the user has to decide; until then it is looked at again now and then."""
         position = self._positions.get(partition)
         if position is not None:
             self._pause_partition(position)
-        self._report(partition, problem)
+        self._report(partition, error)
 
-    def _report(self, partition: TopicPartition, problem: KafkaError) -> None:
+    def _report(self, partition: TopicPartition, error: KafkaError) -> None:
         position = self._positions.get(partition)
         if position is not None:
-            self._problems.append((partition, position.generation, problem))
+            self._errors.append((partition, position.generation, error))
             self._notify()
 
     # --- one step
@@ -228,9 +228,9 @@ class Fetcher:
             )
             timeout_ms = self._config.limits.max_wait_ms + self._config.request_timeout_ms
             future = connection.send(fetch_request(api, plan, self._config.limits), timeout_ms=timeout_ms)
-        except KafkaError as problem:
+        except KafkaError as error:
             session.on_disconnected()
-            self._on_fetch_failed(list(generations), problem)
+            self._on_fetch_failed(list(generations), error)
             return
         self._fetching[node_id] = plan
         future.add_done_callback(lambda done: self._on_response(node_id, plan, generations, done))
@@ -253,14 +253,14 @@ class Fetcher:
         future: asyncio.Future[Message],
     ) -> None:
         del self._fetching[node_id]
-        problem = ConnectionLost("cancelled") if future.cancelled() else future.exception()
+        error = ConnectionLost("cancelled") if future.cancelled() else future.exception()
         if self._closed:
             return
-        if isinstance(problem, KafkaError):
+        if isinstance(error, KafkaError):
             self._sessions[node_id].on_disconnected()
-            self._on_fetch_failed(list(plan.wanted), problem)
-        elif problem is not None:
-            raise problem
+            self._on_fetch_failed(list(plan.wanted), error)
+        elif error is not None:
+            raise error
         else:
             self._on_answer(node_id, plan, generations, future.result())
         self.wake()
@@ -314,9 +314,9 @@ class Fetcher:
             )
             if fetched.end_offset <= position.fetch_offset:
                 raise damaged(answer.partition, position.fetch_offset)
-        except KafkaError as problem:
+        except KafkaError as error:
             self._pause_partition(position)
-            self._report(answer.partition, problem)
+            self._report(answer.partition, error)
             return
         position.fetch_offset = fetched.end_offset
         position.buffered += 1
@@ -342,16 +342,16 @@ class Fetcher:
         elif not is_retriable(code) and code != ErrorCode.unknown_server_error:
             self._report(partition, KafkaError(code, str(partition)))
 
-    def _on_fetch_failed(self, partitions: list[TopicPartition], problem: KafkaError) -> None:
+    def _on_fetch_failed(self, partitions: list[TopicPartition], error: KafkaError) -> None:
         """The request as a whole failed: the connection, the session, or the version."""
         for partition in partitions:
             position = self._positions.get(partition)
             if position is not None:
                 position.preferred_replica = -1
                 self._pause_partition(position)
-                if problem.code == ErrorCode.unsupported_version:
-                    self._report(partition, problem)
-        if problem.code in STALE_METADATA:
+                if error.code == ErrorCode.unsupported_version:
+                    self._report(partition, error)
+        if error.code in STALE_METADATA:
             self._client.request_refresh()
 
     def _pause_partition(self, position: PartitionPosition) -> None:

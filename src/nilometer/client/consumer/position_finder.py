@@ -72,16 +72,16 @@ class PositionFinder:
         """The leader says that the position is not in its log."""
         try:
             self._positions.on_out_of_range(partition, "is not in the log")
-        except KafkaError as problem:
-            self._report(partition, problem)
+        except KafkaError as error:
+            self._report(partition, error)
 
     async def _take_committed(self, partitions: list[TopicPartition], generations: Generations) -> None:
         assert self.fetch_committed is not None
         try:
             found = await self.fetch_committed(partitions)
-        except KafkaError as problem:
+        except KafkaError as error:
             for partition in partitions:
-                self._report(partition, problem)
+                self._report(partition, error)
             return
         for partition, one in found.items():
             offset, epoch = (one.offset, one.leader_epoch) if one is not None else (None, NO_EPOCH)
@@ -95,9 +95,9 @@ class PositionFinder:
             late = [partition for partition, one in found.items() if one.offset < 0]
             if late:  # no record is as late as was asked for
                 found |= await self._list(dict.fromkeys(late, LATEST_TIMESTAMP))
-        except KafkaError as problem:
+        except KafkaError as error:
             for partition in resets:
-                self._report(partition, problem)
+                self._report(partition, error)
             return
         for partition, one in found.items():
             epoch = max(one.leader_epoch, self._client.metadata.leader_epoch(partition))
@@ -112,13 +112,13 @@ class PositionFinder:
         asked = {partition: metadata.leader_epoch(partition) for partition in epochs}
         try:
             ends = await epoch_ends(self._client, epochs, self._config.api_timeout_ms)
-        except KafkaError as problem:
+        except KafkaError as error:
             for partition in epochs:
-                self._report(partition, problem)
+                self._report(partition, error)
             return
         for partition, end in ends.items():
             generation, epoch = generations[partition], asked[partition]
             try:
                 self._positions.on_validated(partition, generation, epoch, end.leader_epoch, end.end_offset)
-            except KafkaError as problem:
-                self._report(partition, problem)
+            except KafkaError as error:
+                self._report(partition, error)

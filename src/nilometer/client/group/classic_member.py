@@ -244,24 +244,24 @@ class ClassicMember:
             return None
         try:
             outcome = task.result()
-        except KafkaError as problem:
-            self._on_round_failed(problem)
+        except KafkaError as error:
+            self._on_round_failed(error)
             return None
         self._failures = 0
         return outcome
 
-    def _on_round_failed(self, problem: KafkaError) -> None:
-        at_once = problem.code in JOIN_AGAIN
+    def _on_round_failed(self, error: KafkaError) -> None:
+        at_once = error.code in JOIN_AGAIN
         delay_ms = self._backoff.delay_ms(self._failures + (not at_once), self._client.runtime.entropy)
         self._failures += 1
         self._retry_at_ms = self._clock.monotonic_ms() + delay_ms
         self.state = MemberState.UNJOINED
-        self._rejoin_reason = self._rejoin_reason or f"joining failed: {problem.code.name}"
+        self._rejoin_reason = self._rejoin_reason or f"joining failed: {error.code.name}"
         if self._fatal is not None:
             raise self._fatal
-        if not problem.retriable and not at_once:
-            raise problem
-        logger.info("Group %s: %s; joining again", self._config.group_id, problem)
+        if not error.retriable and not at_once:
+            raise error
+        logger.info("Group %s: %s; joining again", self._config.group_id, error)
 
     def _end_round(self) -> None:
         if self._round is not None:

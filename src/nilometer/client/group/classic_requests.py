@@ -81,8 +81,8 @@ class ClassicRequests:
                 channel=GROUP_CHANNEL,
                 timeout_ms=min(self._config.request_timeout_ms, self._config.session_timeout_ms),
             )
-        except KafkaError as problem:
-            return problem.code
+        except KafkaError as error:
+            return error.code
         code: ErrorCode = response.error_code
         return code
 

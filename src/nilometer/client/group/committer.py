@@ -145,21 +145,21 @@ class Committer:
             lambda api: commit_request(api, self._coordinator.group_id, identity, left, ids),
             at_most=at_most,
         )
-        problem: KafkaError | None = None
+        error: KafkaError | None = None
         for partition, code in read_commit(response, _names(ids)).items():
             if code == ErrorCode.none:
                 left.pop(partition, None)
-            elif problem is None or problem.retriable:
-                problem = KafkaError(code, f"commit of {partition} in group {self._coordinator.group_id}")
-        if problem is not None:
-            self._coordinator.on_error(problem.code, self._coordinator.node_id)
-            self._on_refused(problem.code, identity)
-            if problem.code == ErrorCode.stale_member_epoch:
+            elif error is None or error.retriable:
+                error = KafkaError(code, f"commit of {partition} in group {self._coordinator.group_id}")
+        if error is not None:
+            self._coordinator.on_error(error.code, self._coordinator.node_id)
+            self._on_refused(error.code, identity)
+            if error.code == ErrorCode.stale_member_epoch:
                 attempt.is_epoch_over = True
-                raise StaleEpoch(problem.code, problem.message)
-            if problem.code in NOT_A_MEMBER:
-                raise CommitFailed(problem.code, problem.message)
-            raise problem
+                raise StaleEpoch(error.code, error.message)
+            if error.code in NOT_A_MEMBER:
+                raise CommitFailed(error.code, error.message)
+            raise error
 
     def _author_in_new_epoch(self, before: Author) -> Author:
         """Raises CommitFailed where the partitions may have been another member's since."""
@@ -181,14 +181,14 @@ class Committer:
         )
         code, answers = read_fetched_offsets(response, _names(ids))
         self._coordinator.check(code, "fetching committed offsets")
-        problem: KafkaError | None = None
+        error: KafkaError | None = None
         for partition, (part_code, one) in answers.items():
             if part_code == ErrorCode.none:
                 found[partition] = one
             else:
-                problem = KafkaError(part_code, f"committed offset of {partition}")
-        if problem is not None:
-            raise problem
+                error = KafkaError(part_code, f"committed offset of {partition}")
+        if error is not None:
+            raise error
         for partition in wanted:
             found.setdefault(partition, None)  # a broker may leave out what was never committed
 

@@ -115,8 +115,8 @@ class ConsumerMember:
         """Take up what there is to take up. Raises KafkaError for what will not pass, and what callbacks
         raise."""
         if self._fatal is not None:
-            problem, self._fatal = self._fatal, None
-            raise problem
+            error, self._fatal = self._fatal, None
+            raise error
         if self._lost:
             self._lost = False
             await self._ownership.give_up(self._ownership.owned(), lost=True)
@@ -218,8 +218,8 @@ class ConsumerMember:
                 channel=GROUP_CHANNEL,
             )
             code, message = response.error_code, response.error_message or ""
-        except KafkaError as problem:
-            response, code, message = None, problem.code, problem.message
+        except KafkaError as error:
+            response, code, message = None, error.code, error.message
         if not self._active or (epoch, member_id) != (self._epoch, self._member_id):
             return
         if response is not None and code == ErrorCode.none:

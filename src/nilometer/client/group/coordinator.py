@@ -72,8 +72,8 @@ class Coordinator:
         try:
             connection = await self._client.connections.get(node_id, channel)
             return await connection.request(api_key, make, at_most=at_most, timeout_ms=timeout_ms)
-        except KafkaError as problem:
-            self.on_error(problem.code, node_id)
+        except KafkaError as error:
+            self.on_error(error.code, node_id)
             raise
 
     def check(self, code: ErrorCode, what: str) -> None:
@@ -101,5 +101,5 @@ class Coordinator:
 
         try:
             await self._client.retry(tell, LEAVE_TIMEOUT_MS)
-        except KafkaError as problem:
-            logger.info("Group %s: left without a word: %s", self.group_id, problem)
+        except KafkaError as error:
+            logger.info("Group %s: left without a word: %s", self.group_id, error)

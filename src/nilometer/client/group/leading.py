@@ -58,8 +58,8 @@ def read_member(member_id: str, instance_id: str | None, data: bytes) -> MemberS
     """A member whose subscription cannot be read gets nothing, and stops nobody else."""
     try:
         said = decode_subscription(data)
-    except MalformedMessage as problem:
-        logger.warning("The subscription of member %s cannot be read: %s", member_id, problem.message)
+    except MalformedMessage as error:
+        logger.warning("The subscription of member %s cannot be read: %s", member_id, error.message)
         return MemberSubscription((), instance_id=instance_id)
     return MemberSubscription(
         topics=said.topics,

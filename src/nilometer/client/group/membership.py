@@ -149,18 +149,18 @@ class Membership:
         """In the background, in the order of the calls, as who this consumer is now. Tried once: repeated
         later it might undo a newer commit."""
         chosen = self.positions() if offsets is None else dict(offsets)
-        author = self._author_or_problem()
+        author = self._author_or_error()
         self._commits += 1
 
         async def work() -> None:
-            problem: KafkaError | None = None
+            error: KafkaError | None = None
             try:
                 await self._commit_as(author, chosen)
             except KafkaError as failure:
-                problem = failure
+                error = failure
                 logger.warning("Group %s: an asynchronous commit failed: %s", self.config.group_id, failure)
             if on_done is not None:
-                on_done(chosen, problem)
+                on_done(chosen, error)
 
         self._jobs.start(f"commit-{self._commits}", work)
 
@@ -224,11 +224,11 @@ class Membership:
         if self._member is not None:
             self._member.on_error(code, identity)
 
-    def _author_or_problem(self) -> Author | KafkaError:
+    def _author_or_error(self) -> Author | KafkaError:
         try:
             return self._committer.author()
-        except KafkaError as problem:
-            return problem
+        except KafkaError as error:
+            return error
 
     async def _commit_as(
         self, author: Author | KafkaError, offsets: Mapping[TopicPartition, OffsetAndMetadata]
@@ -254,14 +254,14 @@ class Membership:
         offsets = self.positions(changed=True)
         if not offsets:
             return
-        author = self._author_or_problem()
+        author = self._author_or_error()
 
         async def work() -> None:
             try:
                 await self._commit_as(author, offsets)
                 self._auto_commit_failures = 0
-            except KafkaError as problem:
-                logger.warning("Group %s: an automatic commit failed: %s", self.config.group_id, problem)
+            except KafkaError as error:
+                logger.warning("Group %s: an automatic commit failed: %s", self.config.group_id, error)
                 self._auto_commit_failures += 1
                 pause_ms = self._backoff.delay_ms(self._auto_commit_failures, self._client.runtime.entropy)
                 self._auto_commit_due_ms = min(
@@ -278,9 +278,9 @@ class Membership:
         """The last commit for partitions that go: what cannot be committed will be read again by others."""
         try:
             await self._commit(offsets, PARTING_TIMEOUT_MS)
-        except KafkaError as problem:
+        except KafkaError as error:
             logger.warning(
-                "Group %s: committing before partitions go failed: %s", self.config.group_id, problem
+                "Group %s: committing before partitions go failed: %s", self.config.group_id, error
             )
 
     def _refuse_in_callback(self) -> None:

@@ -89,8 +89,8 @@ class GzipReader:
             self._member, self._is_between_members = zlib.decompressobj(_GZIP_FORMAT), False
         try:
             data = self._member.decompress(self._raw, length)
-        except zlib.error as problem:
-            raise BadGzipFile(f"not a gzip file, or a broken one ({problem})") from problem
+        except zlib.error as error:
+            raise BadGzipFile(f"not a gzip file, or a broken one ({error})") from error
         if self._member.eof:
             self._raw, self._member, self._is_between_members = self._member.unused_data, None, True
         else:

@@ -84,15 +84,15 @@ class FileContents:
             opened = self._open(file)
         except FileNotFoundError:
             return None  # renamed or deleted since it was found: the next look tells
-        except OSError as problem:
-            self._report(file.path, problem.strerror or str(problem))
+        except OSError as error:
+            self._report(file.path, error.strerror or str(error))
             return None
         try:
             if opened.stamp()[0] < file.size:
                 return None  # truncated since it was found
             return ask(opened)
-        except OSError as problem:
-            self._report(file.path, problem.strerror or str(problem))
+        except OSError as error:
+            self._report(file.path, error.strerror or str(error))
             return None
         finally:
             opened.close()

@@ -44,7 +44,7 @@ class Look:
 
     number: int
     files: tuple[FoundFile, ...]
-    problems: tuple[tuple[str, str], ...] = ()
+    errors: tuple[tuple[str, str], ...] = ()
     """(path, what is wrong with it)"""
     named: frozenset[str] = frozenset()
     """What the user asked for and is no folder."""
@@ -52,9 +52,9 @@ class Look:
     """What the user asked for and whose folder could be read."""
 
     def is_as(self, other: Look | None) -> bool:
-        return other is not None and (self.files, self.problems, self.named, self.reached) == (
+        return other is not None and (self.files, self.errors, self.named, self.reached) == (
             other.files,
-            other.problems,
+            other.errors,
             other.named,
             other.reached,
         )

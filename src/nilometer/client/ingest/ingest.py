@@ -149,11 +149,11 @@ class Ingest:
             await asyncio.wait([working])
             raise
 
-    def _complain(self, path: str, problem: str) -> None:
-        message = f"{path}: {problem}"
+    def _complain(self, path: str, error: str) -> None:
+        message = f"{path}: {error}"
         if message not in self._complained:
             self._complained[message] = None
-            self.totals.problems.append(message)
+            self.totals.errors.append(message)
 
     async def _ready(self) -> list[SourceRun]:
         now_ms = self._runtime.clock.monotonic_ms()
@@ -255,8 +255,8 @@ class Ingest:
         try:
             piece = await self._offload_whole(run.read)
             data = piece.data
-        except (OSError, EOFError) as problem:
-            self._tracker.on_unreadable(number, problem, self._runtime.clock.monotonic_ms())
+        except (OSError, EOFError) as error:
+            self._tracker.on_unreadable(number, error, self._runtime.clock.monotonic_ms())
             return False
         if not piece.is_intact:
             self._tracker.wants_look = True
@@ -269,8 +269,8 @@ class Ingest:
         run.grew_ms = self._runtime.clock.monotonic_ms()
         try:
             await self._sender.take(run, data)
-        except LineTooLong as problem:
-            self._tracker.on_unreadable(number, problem, self._runtime.clock.monotonic_ms())
+        except LineTooLong as error:
+            self._tracker.on_unreadable(number, error, self._runtime.clock.monotonic_ms())
             return False
         await self._maybe_checkpoint()
         return True
@@ -284,9 +284,9 @@ class Ingest:
         """Whether its file is read to its end."""
         try:
             await self._sender.finish(run)
-        except LineTooLong as problem:
+        except LineTooLong as error:
             now_ms = self._runtime.clock.monotonic_ms()
-            self._tracker.on_unreadable(run.source.number, problem, now_ms)
+            self._tracker.on_unreadable(run.source.number, error, now_ms)
             return False
         return True
 

@@ -113,8 +113,8 @@ class Ledger:
         for delivery, run, line in sent:
             try:
                 place = delivery.result()
-            except KafkaError as problem:
-                raise line_refused(run.path, line, problem) from problem
+            except KafkaError as error:
+                raise line_refused(run.path, line, error) from error
             if place.offset >= 0:
                 self._ends[place.partition] = max(self._ends.get(place.partition, 0), place.offset + 1)
         counted = dict(positions())

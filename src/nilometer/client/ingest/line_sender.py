@@ -131,8 +131,8 @@ class LineSender:
             delivery = await self._producer.send(
                 self._options.topic, value, key=self._key(run), headers=headers
             )
-        except KafkaError as problem:
-            raise line_refused(run.path, number, problem) from problem
+        except KafkaError as error:
+            raise line_refused(run.path, number, error) from error
         self._ledger.on_sent(delivery, run, number)
         return True
 

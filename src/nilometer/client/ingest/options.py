@@ -48,18 +48,18 @@ class IngestTotals:
     """Files that are not read, and why."""
     looks: int = 0
     """How often the files were looked for."""
-    problems: list[str] = field(default_factory=list[str])
+    errors: list[str] = field(default_factory=list[str])
 
 
 class LineRefused(Exception):
     """A line that the topic does not take; the message names file, line and reason."""
 
 
-def line_refused(path: str, line: int, problem: KafkaError) -> LineRefused:
+def line_refused(path: str, line: int, error: KafkaError) -> LineRefused:
     hint = ""
-    if problem.code == ErrorCode.message_too_large:
+    if error.code == ErrorCode.message_too_large:
         hint = (
             "; the topic's max.message.bytes was lowered, or this client may not read it: "
             "start again, or set max.request.size to it"
         )
-    return LineRefused(f"{path}, line {line}: {problem}{hint}")
+    return LineRefused(f"{path}, line {line}: {error}{hint}")

@@ -77,7 +77,7 @@ async def learn_record_limit(
             entry = (await admin.describe_configs(ResourceType.TOPIC, topic)).get(MESSAGE_BYTES_KEY)
         if entry is not None and entry.value is not None:
             message_bytes = int(entry.value)
-    except KafkaError as problem:
-        if problem.code not in SETTINGS_NOT_TOLD:
+    except KafkaError as error:
+        if error.code not in SETTINGS_NOT_TOLD:
             raise
     return RecordLimit(producer.max_request_size, message_bytes, producer.codec, producer.level)

@@ -105,7 +105,7 @@ class _Looking:
         self._paths = paths
         self._follow = follow
         self._found: dict[Identity, FoundFile] = {}
-        self._problems: list[tuple[str, str]] = []
+        self._errors: list[tuple[str, str]] = []
         self._named: list[str] = []
         self._reached: list[str] = []
 
@@ -123,7 +123,7 @@ class _Looking:
         return Look(
             number,
             tuple(self._found.values()),
-            tuple(self._problems),
+            tuple(self._errors),
             frozenset(self._named),
             frozenset(self._reached),
         )
@@ -134,8 +134,8 @@ class _Looking:
             folder = folders.pop()
             try:
                 files, inside = _list_folder(folder, lambda name, _inode: not name.startswith("."))
-            except OSError as problem:
-                self._problems.append((folder, problem.strerror or str(problem)))
+            except OSError as error:
+                self._errors.append((folder, error.strerror or str(error)))
                 continue
             if folder == top:
                 self._reached.append(top)
@@ -160,16 +160,16 @@ class _Looking:
 
         try:
             files, folders = _list_folder(folder, is_wanted)
-        except OSError as problem:
-            self._problems += [(path, problem.strerror or str(problem)) for path in paths if not self._follow]
+        except OSError as error:
+            self._errors += [(path, error.strerror or str(error)) for path in paths if not self._follow]
             return
         self._reached += paths
         names = {file.path for file in files}
         for path in paths:
             if path not in names and (path in folders or os.path.exists(path)):
-                self._problems.append((path, "is not a file or a folder"))
+                self._errors.append((path, "is not a file or a folder"))
             elif path not in names and not self._follow:
-                self._problems.append((path, os.strerror(2)))
+                self._errors.append((path, os.strerror(2)))
         for file in files:
             if file.path in asked:
                 self._add(file)

@@ -131,13 +131,13 @@ def decode_state(data: bytes, origin: str) -> IngestState:
             watched={str(path) for path in document.get("watched", ())},
             may_be_unread={(int(device), int(inode)) for device, inode in document.get("may_be_unread", ())},
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as problem:
-        if isinstance(problem, BadState):
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, BadState):
             raise
         raise BadState(
-            f"{origin} is not a state of nilometer ingest ({type(problem).__name__}: {problem}); "
+            f"{origin} is not a state of nilometer ingest ({type(error).__name__}: {error}); "
             "give another file with --state, or remove it to read everything from the beginning"
-        ) from problem
+        ) from error
 
 
 def _source(entry: dict[str, Any]) -> Source:

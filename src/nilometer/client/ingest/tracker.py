@@ -79,8 +79,8 @@ class Tracker:
 
     def take(self, look: Look, now_ms: int, wall_ms: int) -> bool:
         """Learn from a look; whether the state is to be saved before anything is read. Raises OSError."""
-        for path, problem in look.problems:
-            self._report(path, problem)
+        for path, error in look.errors:
+            self._report(path, error)
         self.settle()
         files = [file for file in [*look.files, *self._unnamed(look)] if not self._is_not_text(file)]
         sources = [source for _, source in sorted(self.live.items())]
@@ -280,8 +280,8 @@ class Tracker:
         try:
             if run.has_grown():
                 run.read_at = None
-        except OSError as problem:
-            self.on_unreadable(run.source.number, problem, now_ms)
+        except OSError as error:
+            self.on_unreadable(run.source.number, error, now_ms)
 
     def _open(self, number: int, file: FoundFile, now_ms: int) -> None:
         try:
@@ -289,19 +289,19 @@ class Tracker:
         except FileNotFoundError:
             self.wants_look = True  # renamed since the look, or gone
             return
-        except OSError as problem:
-            self._retry_later(number, file, problem, now_ms)
+        except OSError as error:
+            self._retry_later(number, file, error, now_ms)
             return
         try:
             run = SourceRun(self.live[number], file, opened, self._state.tag(number))
-        except (OSError, EOFError) as problem:
+        except (OSError, EOFError) as error:
             opened.close()
-            self._retry_later(number, file, problem, now_ms)
+            self._retry_later(number, file, error, now_ms)
             return
         run.grew_ms = now_ms
         self.runs[number] = run
 
-    def on_unreadable(self, number: int, problem: Exception, now_ms: int) -> None:
+    def on_unreadable(self, number: int, error: Exception, now_ms: int) -> None:
         """Reading failed."""
         run = self.runs[number]
         try:
@@ -309,16 +309,16 @@ class Tracker:
         except OSError:
             file = FoundFile(run.path, *run.identity, run.size)
         self._close(number)
-        self._retry_later(number, file, problem, now_ms)
+        self._retry_later(number, file, error, now_ms)
 
-    def _retry_later(self, number: int, file: FoundFile, problem: Exception, now_ms: int) -> None:
-        self._report(file.path, getattr(problem, "strerror", None) or str(problem))
+    def _retry_later(self, number: int, file: FoundFile, error: Exception, now_ms: int) -> None:
+        self._report(file.path, getattr(error, "strerror", None) or str(error))
         last = self._retries.get(number)
         delay_ms = min(last.delay_ms * 2, RETRY_MAX_MS) if last is not None else RETRY_MS
         self._retries[number] = Retry(now_ms + delay_ms, delay_ms)
-        if isinstance(problem, LineTooLong):
+        if isinstance(error, LineTooLong):
             self._stopped[number] = file.stamp
-        elif isinstance(problem, (BadGzipFile, EOFError)):
+        elif isinstance(error, (BadGzipFile, EOFError)):
             self.live[number] = replace(self.live[number], read_at=file.stamp)
         else:
             self._waiting[number] = file

@@ -230,14 +230,14 @@ class Client:
         For the APIs in ``ASKED_IN_TURN`` the broker that answered last comes after the other known ones.
         Raises the KafkaError of the last broker asked.
         """
-        problem: KafkaError = ConnectionLost("no broker is known")
+        error: KafkaError = ConnectionLost("no broker is known")
         for node_id in self._any_order(api_key):
             try:
                 response = await self.send_to(node_id, api_key, make)
             except KafkaError as failure:
                 if not failure.retriable:
                     raise
-                problem = failure
+                error = failure
             else:
                 if api_key in ASKED_IN_TURN:
                     self._answered_last[api_key] = node_id
@@ -246,17 +246,17 @@ class Client:
             try:
                 connection = await self.connections.open(host, port)
             except KafkaError as failure:
-                problem = failure
+                error = failure
                 continue
             try:
                 return await connection.request(api_key, make)
             except KafkaError as failure:
                 if not failure.retriable:
                     raise
-                problem = failure
+                error = failure
             finally:
                 connection.close()
-        raise problem
+        raise error
 
     def _any_order(self, api_key: int) -> list[int]:
         order = self.connections.by_nearness()
@@ -287,13 +287,13 @@ class Client:
             except TimeoutError:
                 reason = f"not done within {timeout_ms} ms" + (f", last because of {last}" if last else "")
                 raise KafkaError(ErrorCode.request_timed_out, reason) from last
-            except KafkaError as problem:
-                last = problem
+            except KafkaError as error:
+                last = error
                 failures += 1
                 delay_ms = self._backoff.delay_ms(failures, self.runtime.entropy)
-                if not problem.retriable or clock.monotonic_ms() + delay_ms >= deadline_ms:
+                if not error.retriable or clock.monotonic_ms() + delay_ms >= deadline_ms:
                     raise
-                stale = stale or problem.code in STALE_METADATA
+                stale = stale or error.code in STALE_METADATA
                 await asyncio.sleep(delay_ms / 1000)
 
     async def pause(self, failures: int) -> None:

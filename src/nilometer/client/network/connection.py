@@ -145,8 +145,8 @@ class Connection(asyncio.BufferedProtocol):
             if connection is not None:
                 connection.close()
             raise ConnectionLost(f"no connection to {host}:{port} within {setup_timeout_ms} ms") from None
-        except OSError as problem:
-            raise ConnectionLost(f"cannot connect to {host}:{port}: {_reason(problem)}") from problem
+        except OSError as error:
+            raise ConnectionLost(f"cannot connect to {host}:{port}: {_reason(error)}") from error
         except BaseException:
             if connection is not None:
                 connection.close()
@@ -296,8 +296,8 @@ class Connection(asyncio.BufferedProtocol):
         try:
             for frame in self._frames.received(nbytes):
                 self._on_frame(frame)
-        except MalformedResponse as problem:
-            self.close(f"the broker's answer cannot be read: {problem.message}")
+        except MalformedResponse as error:
+            self.close(f"the broker's answer cannot be read: {error.message}")
 
     def eof_received(self) -> bool:
         return False
@@ -324,8 +324,8 @@ class Connection(asyncio.BufferedProtocol):
                 response = waiting.read(received.toreadonly(), CORRELATION_ID_BYTES)
             else:
                 _, response = decode_response(waiting.api_key, version, frame)
-        except MalformedResponse as problem:
-            _reject(waiting.future, problem)
+        except MalformedResponse as error:
+            _reject(waiting.future, error)
             raise
         if not waiting.future.done():
             waiting.future.set_result(response)
@@ -338,27 +338,27 @@ class Connection(asyncio.BufferedProtocol):
         _reject(waiting.future, RequestTimedOut(f"{self.host}:{self.port} did not answer {name} in time"))
         self.close(f"{name} was not answered in time")
 
-    def _fail(self, problem: ConnectionLost) -> None:
+    def _fail(self, error: ConnectionLost) -> None:
         if self._lost is not None:
             return
-        self._lost = problem
+        self._lost = error
         in_flight, self._in_flight = self._in_flight, {}
         for waiting in in_flight.values():
             if waiting.timer is not None:
                 waiting.timer.cancel()
-            _reject(waiting.future, ConnectionLost(problem.message))
+            _reject(waiting.future, ConnectionLost(error.message))
         self.resume_writing()
         if self.on_lost is not None:
             self.on_lost(self)
 
 
-def _reason(problem: OSError) -> str:
+def _reason(error: OSError) -> str:
     """The system's words: asyncio puts its own in their place."""
-    if problem.errno is not None and problem.errno > 0:
-        return os.strerror(problem.errno)
-    return problem.strerror or str(problem) or type(problem).__name__
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or str(error) or type(error).__name__
 
 
-def _reject(future: asyncio.Future[Message], problem: KafkaError) -> None:
+def _reject(future: asyncio.Future[Message], error: KafkaError) -> None:
     if not future.done():
-        future.set_exception(problem)
+        future.set_exception(error)

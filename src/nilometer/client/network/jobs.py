@@ -37,5 +37,5 @@ class Jobs:
         del self._running[name]
         if not self._closed:
             self._on_ended()
-        if not task.cancelled() and (problem := task.exception()) is not None:
-            raise problem
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error

@@ -175,7 +175,7 @@ async def _ask_leaders(
 
     async def ask(node_id: int, asked: Mapping[TopicPartition, Q]) -> KafkaError | None:
         """Takes the answers of one leader; the first problem that remains."""
-        problem: KafkaError | None = None
+        error: KafkaError | None = None
         try:
             response = await client.send_to(node_id, api_key, lambda api: make(api, asked))
         except KafkaError as failure:
@@ -183,9 +183,9 @@ async def _ask_leaders(
         for partition, code, answer in read(response):
             if code == ErrorCode.none:
                 answers[partition] = answer
-            elif problem is None:
-                problem = KafkaError(code, str(partition))
-        return problem
+            elif error is None:
+                error = KafkaError(code, str(partition))
+        return error
 
     async def round_of_questions() -> dict[TopicPartition, A]:
         by_leader: dict[int, dict[TopicPartition, Q]] = {}
@@ -196,9 +196,9 @@ async def _ask_leaders(
                 raise KafkaError(code, f"no leader of {partition} is known")
             by_leader.setdefault(leader.node_id, {})[partition] = questions[partition]
         problems = await asyncio.gather(*(ask(node_id, asked) for node_id, asked in by_leader.items()))
-        for problem in problems:
-            if problem is not None:
-                raise problem
+        for error in problems:
+            if error is not None:
+                raise error
         return answers
 
     await client.retry(round_of_questions, timeout_ms)

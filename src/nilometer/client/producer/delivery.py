@@ -43,9 +43,9 @@ class Delivery:
                 offset = base_offset + index if base_offset >= 0 else -1
                 timestamp = log_append_time if log_append_time >= 0 else self._timestamp
                 return RecordMetadata(batch.partition.topic, batch.partition.partition, offset, timestamp)
-            case KafkaError() as problem:
+            case KafkaError() as error:
                 # A new one for each record: a raised exception collects the traceback of its raiser.
-                raise KafkaError(problem.code, problem.message) from problem
+                raise KafkaError(error.code, error.message) from error
             case None:
                 raise asyncio.InvalidStateError("the record is still on its way")
 

@@ -185,8 +185,8 @@ class Sender:
                     self._acknowledge(batch, Acknowledged(-1))
                 return
             future = connection.send(request)
-        except KafkaError as problem:
-            self._on_request_failed(batches, problem)
+        except KafkaError as error:
+            self._on_request_failed(batches, error)
             return
         self._requests[node_id] = self._requests.get(node_id, 0) + 1
         future.add_done_callback(lambda done: self._on_response(node_id, batches, named, done))
@@ -201,14 +201,14 @@ class Sender:
         future: asyncio.Future[Message],
     ) -> None:
         self._requests[node_id] -= 1
-        problem = ConnectionLost("cancelled") if future.cancelled() else future.exception()
+        error = ConnectionLost("cancelled") if future.cancelled() else future.exception()
         if self._closed:
             return
-        if isinstance(problem, KafkaError):
-            self._on_request_failed(batches, problem)
-        elif problem is not None:
-            self._on_request_failed(batches, KafkaError(ErrorCode.unknown_server_error, repr(problem)))
-            raise problem  # for the loop's exception handler: an error of ours, not of the broker's
+        if isinstance(error, KafkaError):
+            self._on_request_failed(batches, error)
+        elif error is not None:
+            self._on_request_failed(batches, KafkaError(ErrorCode.unknown_server_error, repr(error)))
+            raise error  # for the loop's exception handler: an error of ours, not of the broker's
         else:
             self._on_answers(batches, ids, future.result())
         self.wake()
@@ -233,9 +233,9 @@ class Sender:
                 batch, ErrorCode.unknown_server_error, "the broker's answer leaves the partition out"
             )
 
-    def _on_request_failed(self, batches: Sequence[ProducerBatch], problem: KafkaError) -> None:
+    def _on_request_failed(self, batches: Sequence[ProducerBatch], error: KafkaError) -> None:
         for batch in batches:
-            self._on_batch_failed(batch, problem.code, problem.message)
+            self._on_batch_failed(batch, error.code, error.message)
 
     def _on_batch_failed(
         self, batch: ProducerBatch, code: ErrorCode, message: str, answer: ProduceAnswer | None = None
@@ -280,10 +280,10 @@ class Sender:
             self.idempotence.on_acknowledged(batch)
         self._resolve(batch, outcome)
 
-    def _give_up(self, batch: ProducerBatch, problem: KafkaError, *, maybe_written: bool) -> None:
+    def _give_up(self, batch: ProducerBatch, error: KafkaError, *, maybe_written: bool) -> None:
         if self.idempotence is not None and batch.has_sequence:
             self.idempotence.on_failed(batch, maybe_written=maybe_written)
-        self._resolve(batch, problem)
+        self._resolve(batch, error)
 
     def _resolve(self, batch: ProducerBatch, outcome: Acknowledged | KafkaError) -> None:
         self._accumulator.release(batch)
@@ -305,8 +305,8 @@ class Sender:
             self._sent.pop(batch, None)
             after = now_ms - batch.created_ms
             reason = f"{batch.records_count} records for {batch.partition} not acknowledged after {after} ms"
-            problem = KafkaError(ErrorCode.request_timed_out, reason)
-            self._give_up(batch, problem, maybe_written=batch.attempts > 0)
+            error = KafkaError(ErrorCode.request_timed_out, reason)
+            self._give_up(batch, error, maybe_written=batch.attempts > 0)
 
     def _set_timer(self, now_ms: int, next_ms: int | None) -> None:
         if self._timer is not None:
@@ -344,9 +344,9 @@ class Sender:
 
         try:
             response = await self._client.retry(ask, self._config.delivery_timeout_ms)
-        except KafkaError as problem:
-            if not problem.retriable:
+        except KafkaError as error:
+            if not error.retriable:
                 for batch in self._accumulator.discard_all():
-                    self._give_up(batch, problem, maybe_written=batch.attempts > 0)
+                    self._give_up(batch, error, maybe_written=batch.attempts > 0)
             return
         self.idempotence.adopt(response.producer_id, response.producer_epoch)

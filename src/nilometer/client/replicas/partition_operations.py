@@ -54,7 +54,7 @@ async def elect_leaders(
         response = await admin.client.send_to_controller(ApiKey.ELECT_LEADERS, make)
         _raise(getattr(response, "error_code", ErrorCode.none), None)
         return {
-            TopicPartition(topic.topic, part.partition_id): _problem(part.error_code, part.error_message)
+            TopicPartition(topic.topic, part.partition_id): _error(part.error_code, part.error_message)
             for topic in response.replica_election_results
             for part in topic.partition_result
         }
@@ -90,7 +90,7 @@ async def alter_reassignments(
         response = await admin.client.send_to_controller(ApiKey.ALTER_PARTITION_REASSIGNMENTS, make)
         _raise(response.error_code, response.error_message)
         return {
-            TopicPartition(topic.name, part.partition_index): _problem(part.error_code, part.error_message)
+            TopicPartition(topic.name, part.partition_index): _error(part.error_code, part.error_message)
             for topic in response.responses
             for part in topic.partitions
         }
@@ -153,7 +153,7 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     return topics
 
 
-def _problem(code: ErrorCode, message: str | None) -> KafkaError | None:
+def _error(code: ErrorCode, message: str | None) -> KafkaError | None:
     return None if code == ErrorCode.none else KafkaError(code, message or "")
 
 

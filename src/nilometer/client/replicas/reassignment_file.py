@@ -41,8 +41,8 @@ def parse_reassignment(text: str | bytes) -> Targets:
     """Partition to the replicas it is to have. Raises BadReassignment."""
     try:
         document = msgspec.json.decode(text, type=_Document)
-    except (msgspec.MsgspecError, RecursionError, UnicodeError) as problem:
-        raise BadReassignment(f"not a reassignment in JSON: {problem}") from None
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        raise BadReassignment(f"not a reassignment in JSON: {error}") from None
     if document.version != VERSION:
         raise BadReassignment(f"version {document.version} of the format is not known, only {VERSION}")
     targets: Targets = {}

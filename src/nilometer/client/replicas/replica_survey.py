@@ -210,8 +210,8 @@ class ReplicaSurvey:
             if connection is not None:
                 connection.close("no answer in time")
             return ConnectionLost(f"no answer from {address[0]}:{address[1]} within {self.timeout_ms} ms")
-        except KafkaError as problem:
-            return problem
+        except KafkaError as error:
+            return error
 
     async def _connection(self, address: _Address) -> Connection:
         known = self._connections.get(address)

@@ -212,5 +212,5 @@ class ClassicGroups:
         group = self._state.groups.get(group_id)
         if isinstance(group, ClassicGroup):
             return group.described()
-        problem = f"Group {group_id} {'not found' if group is None else 'is not a classic group'}."
-        return DescribedGroup(group_id, ErrorCode.group_id_not_found, problem, ClassicGroupState.DEAD.value)
+        error = f"Group {group_id} {'not found' if group is None else 'is not a classic group'}."
+        return DescribedGroup(group_id, ErrorCode.group_id_not_found, error, ClassicGroupState.DEAD.value)

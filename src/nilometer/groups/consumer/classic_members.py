@@ -200,8 +200,8 @@ def _subscription(request: JoinGroup) -> Subscription:
     """All protocols of a consumer say the same here; the first is asked."""
     try:
         return decode_subscription(request.protocols[0].metadata)
-    except MalformedMessage as problem:
-        raise KafkaError(ErrorCode.inconsistent_group_protocol, problem.message) from None
+    except MalformedMessage as error:
+        raise KafkaError(ErrorCode.inconsistent_group_protocol, error.message) from None
 
 
 def _joiner(group: ConsumerGroup, member_id: str, request: JoinGroup) -> Sender:

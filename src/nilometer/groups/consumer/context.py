@@ -37,8 +37,8 @@ class Context:
         """Raises KafkaError GROUP_ID_NOT_FOUND."""
         group = self.find(group_id)
         if group is None:
-            problem = "not found" if group_id not in self.state.groups else "is not a consumer group"
-            raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} {problem}.")
+            error = "not found" if group_id not in self.state.groups else "is not a consumer group"
+            raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} {error}.")
         return group
 
     # ── timers ──────────────────────────────────────────────────────────────────────────────────

@@ -51,9 +51,9 @@ def upgrade(
     try:
         taken: set[tuple[UUID, int]] = set()
         members = [_upgraded(context.topics, classic, member, taken) for member in classic.members.values()]
-    except MalformedMessage as problem:
+    except MalformedMessage as error:
         raise _stays_classic(
-            classic, f"its embedded consumer protocol is malformed: {problem.message}"
+            classic, f"its embedded consumer protocol is malformed: {error.message}"
         ) from None
 
     classic_groups.give_up(turn, classic)

@@ -29,10 +29,10 @@ def check_topic_regex(regex: str) -> None:
     """Raises KafkaError INVALID_REGULAR_EXPRESSION."""
     try:
         _compiled(regex)
-    except _REFUSALS as problem:
+    except _REFUSALS as error:
         raise KafkaError(
             ErrorCode.invalid_regular_expression,
-            f"SubscribedTopicRegex `{_shown(regex)}` is not a valid regular expression: {_reason(problem)}.",
+            f"SubscribedTopicRegex `{_shown(regex)}` is not a valid regular expression: {_reason(error)}.",
         ) from None
 
 
@@ -55,8 +55,8 @@ def _compiled(regex: str) -> _Pattern:
     return cast(_Pattern, _RE2.compile(regex, options))
 
 
-def _reason(problem: Exception) -> str:
-    argument: object = problem.args[0] if problem.args else problem
+def _reason(error: Exception) -> str:
+    argument: object = error.args[0] if error.args else error
     return argument.decode(errors="replace") if isinstance(argument, bytes) else str(argument)
 
 

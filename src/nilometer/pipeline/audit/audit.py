@@ -26,7 +26,7 @@ from nilometer.pipeline.audit.findings import Finding, Kind
 from nilometer.pipeline.audit.replica_check import ReplicaResult, check_replica
 from nilometer.pipeline.audit.segment_check import SegmentCheck, SegmentResult, SegmentWork
 from nilometer.pipeline.batch_table import BatchTable
-from nilometer.pipeline.errors import PipelineProblem
+from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.log_folders.replica_folders import ReplicaFolder, find_replicas
 from nilometer.pipeline.log_folders.stored_files import open_place
 from nilometer.storage import checkpoints, names
@@ -72,11 +72,11 @@ def audit(
     topic: str | None = None,
     on_round: Callable[[str], None] = lambda _: None,
 ) -> AuditResult:
-    """Audit all replicas in ``places``, or one topic's. Raises PipelineProblem where there are none."""
+    """Audit all replicas in ``places``, or one topic's. Raises PipelineError where there are none."""
     began = time.monotonic()
     first = _round(spark, places, lambda part: topic is None or part.topic == topic, on_round)
     if topic is not None and not first.replicas:
-        raise PipelineProblem(f"topic {topic} does not lie in {', '.join(places)}")
+        raise PipelineError(f"topic {topic} does not lie in {', '.join(places)}")
     findings = first.findings
     for number in range(CONFIRMATIONS):
         wrong = {one.key for one in findings if one.is_wrong}

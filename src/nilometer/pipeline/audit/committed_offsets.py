@@ -13,7 +13,7 @@ from nilometer.groups.record_format import decode_record
 from nilometer.groups.records import OffsetCommitKey, OffsetCommitValue
 from nilometer.pipeline.audit.findings import Finding, Kind
 from nilometer.pipeline.audit.replica_check import ReplicaResult
-from nilometer.pipeline.errors import PipelineProblem
+from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.log_folders.log_options import parse_log_options
 from nilometer.pipeline.log_folders.log_plan import plan
 from nilometer.pipeline.log_folders.replica_folders import ReplicaFolder
@@ -47,7 +47,7 @@ def read_committed_offsets(replicas: Iterable[ReplicaFolder]) -> list[CommittedO
     for part, places in sorted(by_part.items()):
         try:
             _read_partition(part, places, found)
-        except (PipelineProblem, KafkaError):
+        except (PipelineError, KafkaError):
             continue  # damage of the internal topic is a finding of its own, made where its logs are checked
     return [found[key] for key in sorted(found)]
 

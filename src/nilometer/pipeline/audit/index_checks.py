@@ -17,7 +17,7 @@ from nilometer.storage.segments import transaction_index
 from nilometer.storage.segments.offset_index import ENTRY_SIZE, CorruptIndex
 from nilometer.storage.segments.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 
-Problem = tuple[int | None, int | None, str]
+IndexFinding = tuple[int | None, int | None, str]
 """Byte in the index file, offset, what is wrong."""
 
 _ENTRY = struct.Struct(">ii")
@@ -32,14 +32,14 @@ class OffsetIndexCheck:
         entries = list(_ENTRY.iter_unpack(_written(data or b"", ENTRY_SIZE)))
         self._offsets = np.array([base_offset + entry[0] for entry in entries], np.int64)
         self._positions = np.array([entry[1] for entry in entries], np.int64)
-        self._problems: dict[int, str] = {}
+        self._findings: dict[int, str] = {}
         self._seen = np.zeros(len(entries), np.bool_)
         self._waiting: dict[int, int] = {}
         """Offsets of entries that lie behind the batch they lead to, with the entry's number."""
         self._end = 0
         for number in range(1, len(entries)):
             if entries[number][0] <= entries[number - 1][0] or entries[number][1] <= entries[number - 1][1]:
-                self._problems[number] = "does not rise above the entry before it"
+                self._findings[number] = "does not rise above the entry before it"
 
     def positions_behind(self, position: int) -> list[int]:
         return sorted(int(one) for one in self._positions if one > position)
@@ -66,10 +66,10 @@ class OffsetIndexCheck:
         offset = int(self._offsets[number])
         if position != self._positions[number]:
             what = f"leads to byte {int(self._positions[number])}, inside the batch at byte {position}"
-            self._problems.setdefault(number, what)
+            self._findings.setdefault(number, what)
         elif offset != last:
             if offset < row[fields.BASE_OFFSET] or offset < last:
-                self._problems.setdefault(
+                self._findings.setdefault(
                     number, f"leads to the batch at byte {position}, which ends at {last}"
                 )
             else:
@@ -84,21 +84,21 @@ class OffsetIndexCheck:
                 del self._waiting[offset]
                 following = self._positions[number + 1] if number + 1 < len(self._positions) else None
                 if following is not None and ends[found[0]] > following:
-                    self._problems.setdefault(number, "spans the batch that the next entry leads to")
+                    self._findings.setdefault(number, "spans the batch that the next entry leads to")
             elif len(lasts) and lasts[-1] > offset:
                 del self._waiting[offset]
-                self._problems.setdefault(number, "no batch ends at its offset")
+                self._findings.setdefault(number, "no batch ends at its offset")
 
-    def problems(self, is_sealed: bool) -> Iterator[Problem]:
+    def problems(self, is_sealed: bool) -> Iterator[IndexFinding]:
         if self._is_missing and is_sealed:
             yield None, None, "there is no such file"
         for number in (~self._seen).nonzero()[0].tolist():
-            self._problems.setdefault(
+            self._findings.setdefault(
                 number, f"leads to byte {int(self._positions[number])}, the log ends at {self._end}"
             )
         for number in self._waiting.values():
-            self._problems.setdefault(number, "no batch ends at its offset")
-        for number, what in sorted(self._problems.items()):
+            self._findings.setdefault(number, "no batch ends at its offset")
+        for number, what in sorted(self._findings.items()):
             offset = int(self._offsets[number])
             yield number * ENTRY_SIZE, offset, f"entry {number} (offset {offset}) {what}"
 
@@ -115,7 +115,7 @@ class TimeIndexCheck:
             self._entries.append((timestamp, base_offset + relative))
         self._next = 0
         self._newest = -1
-        self._problems: dict[int, str] = {}
+        self._findings: dict[int, str] = {}
 
     def look_at(self, rows: Any) -> None:
         import numpy as np
@@ -129,30 +129,30 @@ class TimeIndexCheck:
             timestamp, offset = self._entries[self._next]
             row = int(np.searchsorted(lasts, offset))
             if times[row] != timestamp or newest[row] != timestamp or offset < rows[row, fields.BASE_OFFSET]:
-                self._problems[self._next] = (
+                self._findings[self._next] = (
                     f"says {timestamp}; the batch there has {int(times[row])}, the largest up to it is "
                     f"{int(newest[row])}"
                 )
             self._next += 1
         self._newest = int(newest[-1])
 
-    def problems(self, is_sealed: bool) -> Iterator[Problem]:
+    def problems(self, is_sealed: bool) -> Iterator[IndexFinding]:
         if self._is_missing and is_sealed:
             yield None, None, "there is no such file"
             return
         for number in range(self._next, len(self._entries)):
-            self._problems.setdefault(number, "lies behind the end of the log")
+            self._findings.setdefault(number, "lies behind the end of the log")
         for number in range(1, len(self._entries)):
             before, here = self._entries[number - 1], self._entries[number]
             if here[0] <= before[0] or here[1] < before[1]:
-                self._problems.setdefault(number, "does not rise above the entry before it")
-        for number, what in sorted(self._problems.items()):
+                self._findings.setdefault(number, "does not rise above the entry before it")
+        for number, what in sorted(self._findings.items()):
             offset = self._entries[number][1]
             yield number * TIME_ENTRY_SIZE, offset, f"entry {number} (offset {offset}) {what}"
         last = self._entries[-1][0] if self._entries else -1
         if not self._entries and self._begins_with_zeros and self._newest == 0:
             last = 0
-        if is_sealed and not self._problems and last != self._newest:
+        if is_sealed and not self._findings and last != self._newest:
             yield None, None, f"the last entry says {last}, the largest timestamp is {self._newest}"
 
 
@@ -164,12 +164,12 @@ def _written(data: bytes, entry_size: int) -> bytes:
 
 def check_transaction_index(
     base_offset: int, data: bytes, aborts: Collection[tuple[int, int]], end_offset: int
-) -> Iterator[Problem]:
+) -> Iterator[IndexFinding]:
     """Every entry must lead to the abort marker of its producer."""
     try:
         entries = transaction_index.parse(base_offset, data)
-    except CorruptIndex as problem:
-        yield None, None, str(problem)
+    except CorruptIndex as error:
+        yield None, None, str(error)
         return
     for number, entry in enumerate(entries):
         if entry.last_offset >= end_offset or (entry.producer_id, entry.last_offset) not in aborts:

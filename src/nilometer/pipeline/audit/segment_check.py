@@ -247,10 +247,8 @@ class SegmentCheck:
             return
         try:
             producer_snapshot.decode(data)
-        except CorruptSnapshot as problem:
-            self._find(
-                Kind.PRODUCER_SNAPSHOT, names.SNAPSHOT_SUFFIX, None, self.work.base_offset, str(problem)
-            )
+        except CorruptSnapshot as error:
+            self._find(Kind.PRODUCER_SNAPSHOT, names.SNAPSHOT_SUFFIX, None, self.work.base_offset, str(error))
 
     def _read(self, suffix: str) -> bytes | None:
         try:
@@ -271,16 +269,16 @@ class SegmentCheck:
 def _damage(table: BatchTable, row: int) -> str:
     try:
         BatchTable(table.buffer, table.rows[row : row + 1], table.end, table.is_header).check()
-    except KafkaError as problem:
-        return problem.message.partition(": ")[2]
+    except KafkaError as error:
+        return error.message.partition(": ")[2]
     raise AssertionError("a batch that was damaged a moment ago")
 
 
 def _no_header(buffer: bytes, at: int) -> str:
     try:
         read_header(buffer, at)
-    except KafkaError as problem:
-        return f"no batch: {problem.message}"
+    except KafkaError as error:
+        return f"no batch: {error.message}"
     return "no batch"
 
 

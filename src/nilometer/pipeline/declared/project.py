@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from nilometer.pipeline.errors import PipelineProblem
+from nilometer.pipeline.errors import PipelineError
 
 DECLARED = ("activity", "logs", "metrics")
 SPEC_NAME = "spark-pipeline.yml"
@@ -59,12 +59,12 @@ TOPIC_KEYS = "spark.nilometer.topic."
 
 
 def write_project(name: str, folder: Path, bootstrap: str, topics: Mapping[str, str]) -> Path:
-    """The project's specification, in ``folder``, which must be new or empty. Raises PipelineProblem.
+    """The project's specification, in ``folder``, which must be new or empty. Raises PipelineError.
 
     ``topics``: which topic stands for each that the definition names.
     """
     if folder.exists() and any(folder.iterdir()):
-        raise PipelineProblem(f"{folder} is not empty: name another folder")
+        raise PipelineError(f"{folder} is not empty: name another folder")
     definitions = folder / "transformations"
     definitions.mkdir(parents=True, exist_ok=True)
     source = Path(__file__).with_name(f"{name}.py")

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from nilometer.pipeline.declared.project import CONF, SERVERS_KEY, TOPIC_KEYS
-from nilometer.pipeline.errors import PipelineProblem, readable
+from nilometer.pipeline.errors import PipelineError, readable
 from nilometer.pipeline.java import require_java
 from nilometer.pipeline.runner import Job, check_source
 from nilometer.pipeline.spark_session import quick_python, work_folder
@@ -22,7 +22,7 @@ MASTER = "local[*]"
 
 
 def run_project(spec: Path, command: str, *arguments: str) -> None:
-    """What ``spark-pipelines COMMAND --spec SPEC ARGUMENTS`` does. Raises PipelineProblem."""
+    """What ``spark-pipelines COMMAND --spec SPEC ARGUMENTS`` does. Raises PipelineError."""
     require_java()
     job = job_of(spec)
     if job is not None:
@@ -30,33 +30,33 @@ def run_project(spec: Path, command: str, *arguments: str) -> None:
     try:
         from pyspark.errors import PySparkException
         from pyspark.pipelines import cli
-    except ImportError as problem:
-        raise PipelineProblem(
-            f"Spark Declarative Pipelines need more packages ({problem}): pip install 'nilometer[spark]'"
-        ) from problem
+    except ImportError as error:
+        raise PipelineError(
+            f"Spark Declarative Pipelines need more packages ({error}): pip install 'nilometer[spark]'"
+        ) from error
     folder = spec.absolute().parent
     with _environment(folder), contextlib.chdir(folder), _arguments(command, "--spec", spec.name, *arguments):
         try:
             cli.main()
-        except PySparkException as problem:
+        except PySparkException as error:
             log = folder / "spark.log"
             more = f" (more in {log})" if log.exists() else ""
-            words = readable(problem) or str(problem).strip().partition("\n")[0]
-            raise PipelineProblem(words + more) from problem
+            words = readable(error) or str(error).strip().partition("\n")[0]
+            raise PipelineError(words + more) from error
 
 
 def job_of(spec: Path) -> Job | None:
     """Brokers and topics that a specification names as ours do; None if it names none.
 
-    For what is not there is better said before Spark is started. Raises PipelineProblem.
+    For what is not there is better said before Spark is started. Raises PipelineError.
     """
     import yaml
 
     try:
         said = yaml.safe_load(spec.read_text(encoding="utf-8"))
         configuration: Mapping[str, str] = dict(said.get("configuration") or {})
-    except (yaml.YAMLError, AttributeError, TypeError, ValueError) as problem:
-        raise PipelineProblem(f"{spec} is no specification of a pipeline: {problem}") from problem
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
+        raise PipelineError(f"{spec} is no specification of a pipeline: {error}") from error
     topics = [str(topic) for key, topic in sorted(configuration.items()) if str(key).startswith(TOPIC_KEYS)]
     if SERVERS_KEY not in configuration or not topics:
         return None

@@ -58,11 +58,11 @@ def parse_log_options(given: Mapping[str, str]) -> LogOptions:
     choice = {} if chosen else {"subscribePattern": ".*"}
     try:
         shared = parse_options({**common, **choice, **_NO_BROKER}, streaming=False)
-    except OptionError as problem:
-        if "no such option" not in str(problem):
+    except OptionError as error:
+        if "no such option" not in str(error):
             raise
         raise OptionError(
-            problem.option, given.get(problem.option), f"there is no such option. {_allowed()}"
+            error.option, given.get(error.option), f"there is no such option. {_allowed()}"
         ) from None
     return LogOptions(
         places=_places(own),

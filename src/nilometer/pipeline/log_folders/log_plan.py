@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from nilometer.pipeline.errors import DataLoss, OptionError, SourceProblem
+from nilometer.pipeline.errors import DataLoss, OptionError, SourceError
 from nilometer.pipeline.log_folders import transactions
 from nilometer.pipeline.log_folders.log_options import LogOptions
 from nilometer.pipeline.log_folders.log_slices import LogSlice, plan_slices, total_bytes
@@ -40,7 +40,7 @@ class ReadableLog:
 
 
 def plan(options: LogOptions, bounds: Bounds) -> list[LogSlice]:
-    """Every task's work. Raises OptionError, SourceProblem, DataLoss.
+    """Every task's work. Raises OptionError, SourceError, DataLoss.
 
     Brokers may delete partitions meanwhile: then it is planned again, as if asked for a moment later.
     """
@@ -48,9 +48,9 @@ def plan(options: LogOptions, bounds: Bounds) -> list[LogSlice]:
     for _ in range(ATTEMPTS):
         try:
             return _plan(options, bounds)
-        except FileNotFoundError as problem:
-            missing = problem.filename
-    raise SourceProblem(f"{missing} was listed and does not exist, {ATTEMPTS} times one after another")
+        except FileNotFoundError as error:
+            missing = error.filename
+    raise SourceError(f"{missing} was listed and does not exist, {ATTEMPTS} times one after another")
 
 
 def _plan(options: LogOptions, bounds: Bounds) -> list[LogSlice]:
@@ -88,7 +88,7 @@ def _require_one_life(part: TopicPartition, replicas: Sequence[ReplicaFolder]) -
     first = replicas[0]
     for other in replicas[1:]:
         if first.topic_id and other.topic_id and first.topic_id != other.topic_id:
-            raise SourceProblem(
+            raise SourceError(
                 f"{first.place} and {other.place} belong to two lives of topic {part.topic} "
                 f"({first.topic_id}, {other.topic_id}): name the one to read"
             )
@@ -108,11 +108,11 @@ def _require_selected(options: LogOptions, found: set[TopicPartition]) -> None:
     topics = {part.topic for part in found}
     for name in selection.names or ():
         if name not in topics:
-            raise SourceProblem(f"topic {name} does not lie in {places}")
+            raise SourceError(f"topic {name} does not lie in {places}")
     for topic, numbers in (selection.assigned or {}).items():
         for number in numbers:
             if TopicPartition(topic, number) not in found:
-                raise SourceProblem(f"partition {topic}-{number} does not lie in {places}")
+                raise SourceError(f"partition {topic}-{number} does not lie in {places}")
 
 
 def _readable(options: LogOptions, replica: ReplicaFolder) -> ReadableLog | None:
@@ -123,7 +123,7 @@ def _readable(options: LogOptions, replica: ReplicaFolder) -> ReadableLog | None
     start = replica.log_start(bases)
     end = _log_end(replica, bases) if options.until_log_end else replica.high_watermark
     if end is None:
-        raise SourceProblem(
+        raise SourceError(
             f"beside {replica.place} no high watermark is checkpointed, so that it is not known how far its "
             "records are committed. highWatermark=logEnd reads all that is there"
         )

@@ -13,7 +13,7 @@ import posixpath
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from nilometer.pipeline.errors import SourceProblem
+from nilometer.pipeline.errors import SourceError
 from nilometer.pipeline.log_folders.stored_files import join, open_place
 from nilometer.runtime import Disk
 from nilometer.storage import checkpoints, names
@@ -86,12 +86,12 @@ def bases_among(listing: Iterable[str]) -> list[int]:
 
 
 def find_replicas(places: Iterable[str]) -> list[ReplicaFolder]:
-    """All replicas in ``places``, by partition, then place. Raises SourceProblem where there is no log."""
+    """All replicas in ``places``, by partition, then place. Raises SourceError where there is no log."""
     found: dict[str, ReplicaFolder] = {}
     for place in places:
         replicas = _replicas_of(place.rstrip("/") or "/")
         if replicas is None:
-            raise SourceProblem(
+            raise SourceError(
                 f"{place} is neither a partition's folder nor a log directory, and holds none of these"
             )
         found.update((one.place, one) for one in replicas)
@@ -120,10 +120,10 @@ def _replicas_of(place: str) -> list[ReplicaFolder] | None:
 def _open(place: str) -> tuple[Disk, str]:
     try:
         disk, path = open_place(place)
-    except ValueError as problem:
-        raise SourceProblem(str(problem)) from problem
+    except ValueError as error:
+        raise SourceError(str(error)) from error
     if not disk.is_directory(path):
-        raise SourceProblem(f"{place} is no folder")
+        raise SourceError(f"{place} is no folder")
     return disk, path
 
 
@@ -166,16 +166,16 @@ def view_directory(place: str) -> LogDirectoryView:
     def read(name: str) -> dict[TopicPartition, int]:
         try:
             return checkpoints.read_offsets(disk, posixpath.join(path, name))
-        except CorruptCheckpoint as problem:
-            problems.append(str(problem))
+        except CorruptCheckpoint as error:
+            problems.append(str(error))
             return {}
 
     has_watermarks = disk.exists(posixpath.join(path, names.REPLICATION_OFFSET_CHECKPOINT))
     watermarks = read(names.REPLICATION_OFFSET_CHECKPOINT)
     try:
         identity = meta_properties.read(disk, posixpath.join(path, names.META_PROPERTIES))
-    except CorruptCheckpoint as problem:
-        problems.append(str(problem))
+    except CorruptCheckpoint as error:
+        problems.append(str(error))
         identity = None
     return LogDirectoryView(
         place,

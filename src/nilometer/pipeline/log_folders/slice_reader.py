@@ -2,7 +2,7 @@
 
 Works on names and offsets alone, so that a plan made earlier holds whatever has happened since: a segment
 that grew, was compacted into another, or was deleted by retention. What a reader must know of it comes out as
-DataLoss or SourceProblem with the place.
+DataLoss or SourceError with the place.
 
 Invariant: what is handed out begins at or before the first offset, in order, and nothing is left out
 silently but what the log itself does not have.
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from nilometer.pipeline.batch_table import BatchTable, walk
-from nilometer.pipeline.errors import DataLoss, SourceProblem
+from nilometer.pipeline.errors import DataLoss, SourceError
 from nilometer.pipeline.log_folders.replica_folders import bases_among
 from nilometer.pipeline.log_folders.stored_files import open_place
 from nilometer.storage import names
@@ -57,7 +57,7 @@ class SliceReader:
             file = self._open(bases[slot])
             if file is None:
                 if missing == bases[slot]:
-                    raise SourceProblem(f"{self._path(missing, names.LOG_SUFFIX)} cannot be opened")
+                    raise SourceError(f"{self._path(missing, names.LOG_SUFFIX)} cannot be opened")
                 missing = bases[slot]  # removed since it was listed: look again
                 continue
             try:
@@ -82,7 +82,7 @@ class SliceReader:
             if not swaps:
                 return bases_among(listing)
             if time.monotonic() > deadline:
-                raise SourceProblem(
+                raise SourceError(
                     f"{self._place} was left in the middle of a compaction ({swaps[0]}): "
                     "a broker that starts on it completes that"
                 )
@@ -134,8 +134,8 @@ class SliceReader:
     def _refuse(self, path: str, position: int, buffer: bytes, at: int) -> None:
         try:
             read_header(buffer, at)
-        except KafkaError as problem:
-            raise SourceProblem(f"{path} is damaged at byte {position}: {problem.message}") from problem
+        except KafkaError as error:
+            raise SourceError(f"{path} is damaged at byte {position}: {error.message}") from error
 
     def _lost(self, start: int, end: int) -> int:
         bases = bases_among(self._listing())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from nilometer.pipeline.arrow_columns import LOG_COLUMNS, kafka_columns
-from nilometer.pipeline.errors import OptionError, SourceProblem
+from nilometer.pipeline.errors import OptionError, SourceError
 from nilometer.pipeline.log_folders.log_options import LogOptions, parse_log_options
 from nilometer.pipeline.log_folders.log_plan import plan
 from nilometer.pipeline.log_folders.log_slices import LogSlice
@@ -106,8 +106,8 @@ def read_slice(
     for table in reader.tables(wanted.start, wanted.end):
         try:
             yield from decoder.add_table(table, committed)
-        except CorruptBatch as problem:
-            raise SourceProblem(f"{reader.path} is damaged: {problem.message}") from problem
+        except CorruptBatch as error:
+            raise SourceError(f"{reader.path} is damaged: {error.message}") from error
     yield from decoder.take()
 
 

@@ -32,8 +32,8 @@ def open_place(place: str) -> tuple[Disk, str]:
 
     try:
         store, path = FileSystem.from_uri(place)
-    except pa.ArrowInvalid as problem:
-        raise ValueError(f"{place}: {problem}") from problem
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{place}: {error}") from error
     return cast(Disk, ArrowDisk(store)), path
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nilometer.pipeline.batch_table import CONTROL, TRANSACTIONAL, BatchTable
-from nilometer.pipeline.errors import SourceProblem
+from nilometer.pipeline.errors import SourceError
 from nilometer.pipeline.log_folders.slice_reader import SliceReader
 from nilometer.pipeline.log_folders.stored_files import open_place
 from nilometer.storage import names
@@ -139,8 +139,8 @@ def _indexed(
             entries = transaction_index.parse(base, disk.read_file(path))
         except FileNotFoundError:
             continue  # nothing was aborted in this segment
-        except CorruptIndex as problem:
-            raise SourceProblem(f"{path} is damaged: {problem}") from problem
+        except CorruptIndex as error:
+            raise SourceError(f"{path} is damaged: {error}") from error
         found, is_done = transaction_index.collect(entries, start, end)
         yield from found
         if is_done:

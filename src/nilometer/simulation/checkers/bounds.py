@@ -45,7 +45,7 @@ CLOSING = 6
 FILES_BESIDE_THOSE_ON_DISK = 16
 DELETED = "delete"
 """In the names of what is to be removed."""
-PRODUCERS_OF_A_LIFE = 4
+PRODUCERS_PER_INCARNATION = 4
 """A producer that was fenced, or lost its place, comes back with another id."""
 
 
@@ -67,7 +67,7 @@ class Bounds:
     def waiting_at_rest(self) -> list[str]:
         """What is to come to nothing, and has not yet."""
         return [
-            f"not at rest: {_say(node.name, kind, found, limit)}"
+            f"not at rest: {_describe(node.name, kind, found, limit)}"
             for node, broker in self._serving()
             for kind, found, limit in _at_rest(broker)
             if found > limit
@@ -94,7 +94,7 @@ class Bounds:
     def _hold(self, who: str, kind: str, found: int, limit: int) -> None:
         self.highest[kind] = max(found, self.highest.get(kind, 0))
         if found > limit and len(self.violations) < VIOLATIONS_MAX:
-            self.violations.append(f"bounds: {_say(who, kind, found, limit)}")
+            self.violations.append(f"bounds: {_describe(who, kind, found, limit)}")
 
     def _always(self, node: BrokerNode, broker: Broker, producers: int) -> Iterator[tuple[str, int, int]]:
         services, connections = broker.services, _connections(broker)
@@ -111,7 +111,7 @@ class Bounds:
         for partition in partitions:
             yield "readers to be told", len(partition.fetch_waiters), sessions + len(connections)
             known = len(partition.log.producers.producers)
-            yield "producers of one log", known, PRODUCERS_OF_A_LIFE * max(producers, 1)
+            yield "producers of one log", known, PRODUCERS_PER_INCARNATION * max(producers, 1)
 
     def _open_connections(self, node: BrokerNode) -> int:
         return sum(each.is_open_to(node.process) for each in self._cluster.world.network.connections)
@@ -123,7 +123,7 @@ class Bounds:
         return node.host.disk.open_files.get(node.process, 0) if node.process is not None else 0
 
 
-def _say(who: str, kind: str, found: int, limit: int) -> str:
+def _describe(who: str, kind: str, found: int, limit: int) -> str:
     return f"{who} has {found} {kind}; there may be {limit}"
 
 

@@ -12,7 +12,7 @@ from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.workload.members import GroupMember
 
 
-def unwell(cluster: Cluster) -> list[str]:
+def not_converged(cluster: Cluster) -> list[str]:
     """All members serve, nobody else is registered, they know the same metadata, and every partition is led,
     in sync, and the same everywhere."""
     nodes = list(cluster.nodes.values())
@@ -25,11 +25,11 @@ def unwell(cluster: Cluster) -> list[str]:
         return [f"not converged: brokers {members} are registered, of {sorted(cluster.nodes)}"]
     if len({image.number for image in images}) != 1:
         return [f"not converged: metadata known up to {[image.number for image in images]}"]
-    found = (_partition_unwell(cluster, key, state) for key, state in images[0].partitions())
-    return [problem for problem in found if problem is not None]
+    found = (_partition_not_converged(cluster, key, state) for key, state in images[0].partitions())
+    return [violation for violation in found if violation is not None]
 
 
-def _partition_unwell(cluster: Cluster, key: TopicIdPartition, state: PartitionState) -> str | None:
+def _partition_not_converged(cluster: Cluster, key: TopicIdPartition, state: PartitionState) -> str | None:
     if not state.has_leader or sorted(state.isr) != sorted(state.replicas) or state.is_reassigning:
         return f"not converged: {key}: leader {state.leader}, ISR {state.isr} of {state.replicas}"
     ends: dict[int, tuple[str, int, int]] = {}
@@ -48,7 +48,7 @@ def _partition_unwell(cluster: Cluster, key: TopicIdPartition, state: PartitionS
     return None
 
 
-def group_unwell(members: Sequence[GroupMember], partitions: Sequence[TopicPartition]) -> list[str]:
+def group_not_settled(members: Sequence[GroupMember], partitions: Sequence[TopicPartition]) -> list[str]:
     """The members are of one generation and share all partitions among them."""
     found = {member.name: member.consumer for member in members}
     generations = {

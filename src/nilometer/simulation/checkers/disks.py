@@ -84,7 +84,7 @@ def batches_with_positions(data: bytes) -> Iterator[tuple[int, StoredBatch]]:
 
 def compare(name: str, replicas: list[StoredReplica]) -> list[str]:
     """What is wrong between (and inside) the replicas of one partition."""
-    wrong = [problem for replica in replicas for problem in _inside(name, replica)]
+    wrong = [violation for replica in replicas for violation in _inside(name, replica)]
     if len(replicas) < 2:
         return wrong
     start = max(replica.start for replica in replicas)
@@ -97,8 +97,8 @@ def compare(name: str, replicas: list[StoredReplica]) -> list[str]:
             mine, theirs = expected.get(offset), found.get(offset)
             if mine is None or theirs is None or mine.data != theirs.data:
                 wrong.append(
-                    f"divergence: {name} at {offset}: broker {reference.broker_id} has {_say(mine)}, "
-                    f"broker {replica.broker_id} has {_say(theirs)}"
+                    f"divergence: {name} at {offset}: broker {reference.broker_id} has {_describe(mine)}, "
+                    f"broker {replica.broker_id} has {_describe(theirs)}"
                 )
                 break
     return wrong
@@ -135,7 +135,7 @@ def _log_start(node: BrokerNode, name: str) -> int:
     return next((each.log.log_start_offset for each in node.partitions if str(each) == name), 0)
 
 
-def _say(batch: StoredBatch | None) -> str:
+def _describe(batch: StoredBatch | None) -> str:
     if batch is None:
         return "no batch that begins there"
     return f"{batch.base_offset}–{batch.last_offset} of epoch {batch.epoch} ({len(batch.data)} bytes)"

@@ -12,14 +12,16 @@ from nilometer.cluster.identifiers import BrokerId
 from nilometer.simulation.cluster import BrokerNode, Cluster
 
 
-def unwell(cluster: Cluster) -> list[str]:
+def not_converged(cluster: Cluster) -> list[str]:
     """Who does not serve although it has a folder in use, and failed replicas that still have their place."""
     down = [
         f"failed folder: {node.name} does not serve, although other folders of it are in order"
         for node in cluster.nodes.values()
         if len(node.folders) > 1 and not node.is_serving
     ]
-    return down or [problem for node in cluster.nodes.values() for problem in _still_trusted(cluster, node)]
+    return down or [
+        violation for node in cluster.nodes.values() for violation in _still_trusted(cluster, node)
+    ]
 
 
 def _still_trusted(cluster: Cluster, node: BrokerNode) -> Iterator[str]:

@@ -30,10 +30,10 @@ from nilometer.simulation.checkers.history import (
 class Anomaly:
     kind: str
     partition: Partition
-    story: str
+    description: str
 
     def __str__(self) -> str:
-        return f"{self.kind} in {self.partition}: {self.story}"
+        return f"{self.kind} in {self.partition}: {self.description}"
 
 
 def check(history: History) -> list[Anomaly]:
@@ -90,8 +90,10 @@ class _Knowledge:
 def _inconsistent_offsets(known: _Knowledge) -> Iterator[Anomaly]:
     for (partition, offset), values in sorted(known.at.items()):
         if len(values) > 1:
-            story = "; ".join(f"{value} ({witnesses[0]})" for value, witnesses in sorted(values.items()))
-            yield Anomaly("inconsistent-offsets", partition, f"offset {offset} holds {story}")
+            description = "; ".join(
+                f"{value} ({witnesses[0]})" for value, witnesses in sorted(values.items())
+            )
+            yield Anomaly("inconsistent-offsets", partition, f"offset {offset} holds {description}")
 
 
 def _duplicates(history: History, known: _Knowledge) -> Iterator[Anomaly]:
@@ -108,8 +110,10 @@ def _duplicates(history: History, known: _Knowledge) -> Iterator[Anomaly]:
             continue
         repeats = pairwise(sorted(places))
         if not all(any(first < start <= again for start in starts[partition]) for first, again in repeats):
-            story = "; ".join(f"{offset} ({witnesses[0]})" for offset, witnesses in sorted(places.items()))
-            yield Anomaly("duplicate", partition, f"{value} is at {story}")
+            description = "; ".join(
+                f"{offset} ({witnesses[0]})" for offset, witnesses in sorted(places.items())
+            )
+            yield Anomaly("duplicate", partition, f"{value} is at {description}")
 
 
 def _aborted_reads(history: History, known: _Knowledge) -> Iterator[Anomaly]:
@@ -185,9 +189,9 @@ def _judge_step(
     elif step > 1:
         first = max(last + 1, start)
         jumped = [offset for offset in offsets[seen.partition] if first <= offset < seen.offset]
-        story = f"{poll}: {last}, then {seen.offset}, over {jumped[:5]}{'…' if len(jumped) > 5 else ''}"
+        description = f"{poll}: {last}, then {seen.offset}, over {jumped[:5]}{'…' if len(jumped) > 5 else ''}"
         if jumped:
-            yield Anomaly("poll-skip", seen.partition, story)
+            yield Anomaly("poll-skip", seen.partition, description)
 
 
 def _unseen(history: History) -> Iterator[Anomaly]:

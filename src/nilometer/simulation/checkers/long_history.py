@@ -38,23 +38,23 @@ class LongHistory(History):
             History.poll(self, consumer, records, transaction)
             return
         last = self._last.setdefault(consumer, {})
-        news: list[Seen] = []
+        unseen: list[Seen] = []
         for seen in records:
             values = self._values.setdefault(seen.partition, {})
             if seen.offset not in values:
                 values[seen.offset] = seen.value
-                if news and not _follows(seen, news[-1]):
-                    self._keep(FIRST_SEEN.format(consumer), news, transaction)
-                    news = []
-                news.append(seen)
+                if unseen and not _follows(seen, unseen[-1]):
+                    self._keep(FIRST_SEEN.format(consumer), unseen, transaction)
+                    unseen = []
+                unseen.append(seen)
             elif values[seen.offset] != seen.value:
                 self._keep(FIRST_SEEN.format(consumer), [seen], transaction)
             before = last.get(seen.partition)
             if before is not None and seen.offset != before + 1:
                 self._keep(consumer, [Seen(seen.partition, before, values[before]), seen], transaction)
             last[seen.partition] = seen.offset
-        if news:
-            self._keep(FIRST_SEEN.format(consumer), news, transaction)
+        if unseen:
+            self._keep(FIRST_SEEN.format(consumer), unseen, transaction)
 
     def _keep(self, consumer: str, records: list[Seen], transaction: str | None) -> None:
         """As a step, or a run of them, that follows nothing."""

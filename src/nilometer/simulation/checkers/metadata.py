@@ -19,7 +19,7 @@ class Folded:
     """What the log says. A snapshot in the store ends this: then there is nothing to compare."""
 
     number: int = -1
-    office: tuple[int, str, int] = (-1, "", 0)
+    controllership: tuple[int, str, int] = (-1, "", 0)
     topics: dict[str, str] = field(default_factory=dict[str, str])
     """By id, the name."""
     partitions: dict[tuple[str, int], dict[str, Any]] = field(
@@ -27,26 +27,26 @@ class Folded:
     )
     serving: set[int] = field(default_factory=set[int])
     """The brokers that may enter an ISR."""
-    problems: list[str] = field(default_factory=list[str])
+    violations: list[str] = field(default_factory=list[str])
 
 
 def fold(entries: list[tuple[int, bytes]]) -> Folded:
     folded = Folded()
     for number, body in entries:
         if number != folded.number + 1:
-            folded.problems.append(f"metadata log: entry {number} follows {folded.number}")
+            folded.violations.append(f"metadata log: entry {number} follows {folded.number}")
         folded.number = number
         _apply(folded, json.loads(body))
     return folded
 
 
 def _apply(folded: Folded, entry: dict[str, Any]) -> None:
-    office = (entry["controller_id"], entry["controller_incarnation"], entry["controller_epoch"])
+    controllership = (entry["controller_id"], entry["controller_incarnation"], entry["controller_epoch"])
     records: list[dict[str, Any]] = entry["records"]
-    takes_office = bool(records) and any(record["type"] == "TakeOffice" for record in records)
-    if takes_office and office[2] == folded.office[2] + 1:
-        folded.office = office
-    elif office != folded.office:
+    takes_controllership = bool(records) and any(record["type"] == "TakeOffice" for record in records)
+    if takes_controllership and controllership[2] == folded.controllership[2] + 1:
+        folded.controllership = controllership
+    elif controllership != folded.controllership:
         return  # of a deposed controller
     for record in records:
         _apply_record(folded, record)
@@ -80,7 +80,7 @@ def _apply_record(folded: Folded, record: dict[str, Any]) -> None:
             before = {*state["isr"]}
             state.update({name: record[name] for name in FIELDS if record.get(name) is not None})
             for entering in sorted({*state["isr"]} - before - folded.serving) if state["leader"] >= 0 else ():
-                folded.problems.append(
+                folded.violations.append(
                     f"ineligible: broker {entering} enters the ISR of {folded.topics[key[0]]}-{key[1]} "
                     f"with entry {folded.number} of the metadata log, and does not serve"
                 )
@@ -113,9 +113,9 @@ def compare_cluster(cluster: Cluster) -> list[str]:
     if entries is None:
         return []
     folded = fold(entries)
-    return folded.problems + [
-        problem
+    return folded.violations + [
+        violation
         for node in cluster.nodes.values()
         if node.image is not None
-        for problem in compare(folded, node.image, node.name)
+        for violation in compare(folded, node.image, node.name)
     ]

@@ -171,15 +171,15 @@ class Retention:
 
     # ---- at rest
 
-    def unwell(self) -> list[str]:
+    def not_converged(self) -> list[str]:
         """Followers begin nowhere below their leader, and nothing is kept that is long due."""
         return [
-            problem
+            violation
             for name, known in self._known.items()
-            for problem in self._partition_unwell(name, known.policy)
+            for violation in self._partition_not_converged(name, known.policy)
         ]
 
-    def _partition_unwell(self, name: Partition, policy: Policy) -> Sequence[str]:
+    def _partition_not_converged(self, name: Partition, policy: Policy) -> Sequence[str]:
         starts: dict[int, int] = {}
         leader: BrokerNode | None = None
         for node in self._cluster.nodes.values():

@@ -72,7 +72,7 @@ class SmallImage:
     partition_epoch: int
     broker_epochs: tuple[int, ...]
     """Of the latest life of each broker."""
-    living: tuple[bool, ...]
+    live_brokers: tuple[bool, ...]
 
 
 class SmallController:
@@ -81,8 +81,8 @@ class SmallController:
         self.min_isr = min(min_insync_replicas, brokers)
 
     def first_image(self) -> SmallImage:
-        everybody = tuple(True for _ in self.replicas)
-        return SmallImage(self.replicas, (), 0, 0, 0, 0, tuple(0 for _ in self.replicas), everybody)
+        all_live = tuple(True for _ in self.replicas)
+        return SmallImage(self.replicas, (), 0, 0, 0, 0, tuple(0 for _ in self.replicas), all_live)
 
     def registration(self, image: SmallImage) -> Registration:
         return Registration(
@@ -94,7 +94,7 @@ class SmallController:
         )
 
     def eligible(self, image: SmallImage) -> dict[int, int]:
-        return {broker: image.broker_epochs[broker] for broker in self.replicas if image.living[broker]}
+        return {broker: image.broker_epochs[broker] for broker in self.replicas if image.live_brokers[broker]}
 
     # ── events ──────────────────────────────────────────────────────────────────────────────────
     def on_alter_partition(
@@ -112,8 +112,8 @@ class SmallController:
         return image, answer
 
     def on_broker_gone(self, image: SmallImage, broker: int) -> SmallImage:
-        living = tuple(alive and member != broker for member, alive in enumerate(image.living))
-        return self._settle(replace(image, living=living), gone=broker, forfeits=False)
+        live_brokers = tuple(alive and member != broker for member, alive in enumerate(image.live_brokers))
+        return self._settle(replace(image, live_brokers=live_brokers), gone=broker, forfeits=False)
 
     def on_broker_registered(
         self, image: SmallImage, broker: int, broker_epoch: int, lost_nothing: bool
@@ -121,12 +121,12 @@ class SmallController:
         image = replace(
             image,
             broker_epochs=_with(image.broker_epochs, broker, broker_epoch),
-            living=_with(image.living, broker, True),
+            live_brokers=_with(image.live_brokers, broker, True),
         )
         return self._settle(image, gone=broker, forfeits=not lost_nothing)
 
     def on_leader_wanted(self, image: SmallImage, broker: int) -> SmallImage:
-        if image.leader in (broker, NO_LEADER) or broker not in image.isr or not image.living[broker]:
+        if image.leader in (broker, NO_LEADER) or broker not in image.isr or not image.live_brokers[broker]:
             return image
         return self._next(image, leader=broker)
 
@@ -136,7 +136,10 @@ class SmallController:
 
     # ── decisions ───────────────────────────────────────────────────────────────────────────────
     def _refuse(self, image: SmallImage, request: AlterPartition, isr: tuple[int, ...]) -> ErrorCode:
-        if not image.living[request.leader] or image.broker_epochs[request.leader] != request.broker_epoch:
+        if (
+            not image.live_brokers[request.leader]
+            or image.broker_epochs[request.leader] != request.broker_epoch
+        ):
             return ErrorCode.stale_broker_epoch
         if request.leader_epoch < image.leader_epoch:
             return ErrorCode.fenced_leader_epoch
@@ -147,13 +150,13 @@ class SmallController:
         if request.partition_epoch < image.partition_epoch:
             return ErrorCode.none if set(isr) == set(image.isr) else ErrorCode.invalid_update_version
         for broker, broker_epoch in request.new_isr:
-            if not image.living[broker] or image.broker_epochs[broker] != broker_epoch:
+            if not image.live_brokers[broker] or image.broker_epochs[broker] != broker_epoch:
                 return ErrorCode.ineligible_replica
         return ErrorCode.none
 
     def _settle(self, image: SmallImage, *, gone: int, forfeits: bool) -> SmallImage:
         """A life of ``gone`` has ended, and maybe a new one begun: who is in sync, and who leads?"""
-        keeps_place = image.living[gone] and not forfeits
+        keeps_place = image.live_brokers[gone] and not forfeits
         isr = tuple(member for member in image.isr if member != gone or keeps_place)
         elr = tuple(member for member in self._elr(image, isr) if not (member == gone and forfeits))
         leader = image.leader
@@ -175,15 +178,15 @@ class SmallController:
         """
         safe = (*isr, *elr)
         for group in (isr, elr):
-            living = tuple(member for member in group if image.living[member])
+            live_brokers = tuple(member for member in group if image.live_brokers[member])
             for candidate in self.replicas:
-                if candidate in living:
-                    new_isr = living if group is isr else (candidate,)
+                if candidate in live_brokers:
+                    new_isr = live_brokers if group is isr else (candidate,)
                     others = tuple(member for member in safe if member not in new_isr)
                     return new_isr, others if len(new_isr) < self.min_isr else (), candidate
         if isr or elr:
             return (isr, elr, NO_LEADER) if isr else (elr, (), NO_LEADER)
-        if image.living[image.last_known_leader]:
+        if image.live_brokers[image.last_known_leader]:
             return (image.last_known_leader,), (), image.last_known_leader
         return (image.last_known_leader,), (), NO_LEADER
 
@@ -204,7 +207,7 @@ class SmallController:
     ) -> SmallImage:
         isr = image.isr if isr is None else isr
         leader = image.leader if leader is None else leader
-        leads_anew = leader != image.leader or leader == ended
+        starts_epoch = leader != image.leader or leader == ended
         check(leader == NO_LEADER or leader in isr, "a leader is in the ISR", leader, isr)
         check(bool(isr), "an ISR is never empty", image)
         return replace(
@@ -213,7 +216,7 @@ class SmallController:
             elr=self._elr(image, isr) if elr is None else elr,
             leader=leader,
             last_known_leader=image.last_known_leader if leader == NO_LEADER else leader,
-            leader_epoch=image.leader_epoch + leads_anew,
+            leader_epoch=image.leader_epoch + starts_epoch,
             partition_epoch=image.partition_epoch + 1,
         )
 

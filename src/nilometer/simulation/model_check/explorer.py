@@ -37,7 +37,7 @@ class Exploration:
     depth: int
     is_complete: bool
     violation: Violation | None = None
-    story: tuple[tuple[Step, Any], ...] = ()
+    counterexample: tuple[tuple[Step, Any], ...] = ()
     """From the first state to the violation: each step and the state after it."""
 
 
@@ -90,14 +90,14 @@ def explore(
     trail.add(0, ("begin", 0, 0))
     frontier, depth, transitions = [first], 0, 0
 
-    def seen(found: Violation | None = None, story: tuple[tuple[Step, S], ...] = ()) -> Exploration:
+    def seen(found: Violation | None = None, counterexample: tuple[tuple[Step, S], ...] = ()) -> Exploration:
         return Exploration(
             states=len(numbers),
             transitions=transitions,
             depth=depth,
             is_complete=not frontier,
             violation=found,
-            story=story,
+            counterexample=counterexample,
         )
 
     while frontier and (depth_max is None or depth < depth_max):
@@ -116,21 +116,21 @@ def explore(
                     if states_max is not None and len(numbers) >= states_max:
                         return seen()
                     if (found := judge(world, after)) is not None:
-                        return seen(found, tell(world, trail.steps_to(numbers[after])))
+                        return seen(found, replay(world, trail.steps_to(numbers[after])))
             except InvariantBroken as broken:
                 found = Violation(broken.sentence, f"checked by the code itself: {broken.values}")
-                return seen(found, tell(world, trail.steps_to(parent)))
+                return seen(found, replay(world, trail.steps_to(parent)))
         frontier = level
         if on_level is not None:
             on_level(Progress(depth, len(numbers), len(frontier)))
     return seen()
 
 
-def tell(world: Explorable[S], steps: list[Step]) -> tuple[tuple[Step, S], ...]:
+def replay(world: Explorable[S], steps: list[Step]) -> tuple[tuple[Step, S], ...]:
     """Go through ``steps`` again from the first state."""
     state = world.first_state()
-    story: list[tuple[Step, S]] = []
+    counterexample: list[tuple[Step, S]] = []
     for wanted in steps:
         state = next(after for step, after in world.steps(state) if step == wanted)
-        story.append((wanted, state))
-    return tuple(story)
+        counterexample.append((wanted, state))
+    return tuple(counterexample)

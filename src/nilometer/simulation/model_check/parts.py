@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How large the world is, and how unlucky."""
+    """How large the world is, and how many faults of each kind may happen in it."""
 
     brokers: int = 2
     min_insync_replicas: int = 1
@@ -23,7 +23,7 @@ class Bounds:
     crashes: int = 1
     """Ends of a broker's life: of its process, or of its session while the process lives on."""
     lag_expiries: int = 1
-    mishaps: int = 1
+    message_faults: int = 1
     """Messages repeated, or delayed beyond a newer one."""
     controller_changes: int = 0
     """How often a controller is deposed that may still write once what it decided on its old image."""
@@ -34,7 +34,7 @@ class Bounds:
     """Whether a restart may also find no checkpointed high watermark at all."""
     unclean_restarts_forfeit: bool = False
     """Whether a restart that lost nothing but cannot prove it costs a replica its place in the ISR."""
-    keeps_late_mail: bool = True
+    keeps_delayed_messages: bool = True
     """Whether messages that are too late stay on their way. If not, they are dropped as soon as the real
     code has been seen to ignore them."""
 
@@ -46,15 +46,15 @@ class Bounds:
             f"{self.leader_epochs} leader epochs",
             f"{self.crashes} crashes",
             f"{self.lag_expiries} lag expiries",
-            f"{self.mishaps} mishaps",
+            f"{self.message_faults} message faults",
             f"{self.controller_changes} controller changes" if self.controller_changes else "",
             "atomic fetches" if self.fetches_are_atomic else "",
-            "late mail kept" if self.keeps_late_mail else "",
+            "delayed messages kept" if self.keeps_delayed_messages else "",
         )
         return ", ".join(part for part in parts if part)
 
 
-class Mail(NamedTuple):
+class InFlightMessages(NamedTuple):
     """What one broker has asked for, and what it has been answered, as far as that is on its way. Newest
     last.
 
@@ -98,13 +98,13 @@ class History(NamedTuple):
     acknowledged: frozenset[int] = frozenset()
 
 
-class Luck(NamedTuple):
+class FaultBudgetUsed(NamedTuple):
     """What has happened already that may happen only so often."""
 
     values: int = 0
     crashes: int = 0
     lags: int = 0
-    mishaps: int = 0
+    message_faults: int = 0
     controller_changes: int = 0
     without_tail: frozenset[int] = frozenset()
     """Replicas that lost records in a restart and are not back in sync."""

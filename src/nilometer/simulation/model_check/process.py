@@ -68,7 +68,7 @@ class Acknowledged:
 Message: TypeAlias = FollowerFetch | FetchReply | AlterPartition | AlterReply
 Output: TypeAlias = Message | Acknowledged
 
-CURRENT, LATE = 1, 0
+CURRENT, DELAYED = 1, 0
 """Fetch numbers, of which only equality matters: the newest fetch of a role is CURRENT, all others are
 LATE."""
 

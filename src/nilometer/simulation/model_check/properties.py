@@ -98,7 +98,7 @@ def _of_the_outside(world: World, state: State, views: list[View], history: Hist
             return Violation(
                 NEVER_WITHDRAWN, f"readers got {exposed}, broker {view.broker} now shows {shown}"
             )
-    for leader in _leaders_in_office(world, state, views):
+    for leader in _leaders_of_newest_epoch(world, state, views):
         if leader.values[: len(exposed)] != exposed:
             return Violation(
                 NEVER_WITHDRAWN, f"readers got {exposed}, leader {leader.broker} has {leader.values}"
@@ -108,13 +108,13 @@ def _of_the_outside(world: World, state: State, views: list[View], history: Hist
 
 def _of_the_acknowledged(world: World, state: State, views: list[View]) -> Violation | None:
     acknowledged = world.history_of(state).acknowledged
-    for leader in _leaders_in_office(world, state, views):
+    for leader in _leaders_of_newest_epoch(world, state, views):
         if missing := sorted(acknowledged.difference(leader.values)):
             return Violation(NEVER_LOST, f"values {missing} are not in the log of leader {leader.broker}")
     return None
 
 
-def _leaders_in_office(world: World, state: State, views: list[View]) -> list[View]:
+def _leaders_of_newest_epoch(world: World, state: State, views: list[View]) -> list[View]:
     """Whoever leads in the newest epoch: its log is the truth."""
     leader_epoch = world.registration_of(state).leader_epoch
     return [view for view in views if view.is_leader and view.leader_epoch == leader_epoch]

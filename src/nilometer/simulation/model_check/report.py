@@ -7,7 +7,7 @@ from nilometer.simulation.model_check.explorer import Exploration
 from nilometer.simulation.model_check.parts import View
 from nilometer.simulation.model_check.world import Step, World
 
-_TOLD = {
+_STEP_TEXTS = {
     "produce": "broker {0} appends value {1}",
     "serve": "the fetch of broker {0} arrives at its leader",
     "take": "the answer arrives at broker {0}",
@@ -35,18 +35,18 @@ def report(world: World, seen: Exploration) -> list[str]:
     lines = [f"{world.bounds}", f"{seen.states:,} states, {seen.transitions:,} steps: {how_far}"]
     if seen.violation is None:
         return [*lines, "no violation"]
-    lines += [f"VIOLATION after {len(seen.story)} steps: {seen.violation}", ""]
-    for number, (step, state) in enumerate(seen.story, 1):
-        lines.append(f"{number:3}. {told(step)}")
+    lines += [f"VIOLATION after {len(seen.counterexample)} steps: {seen.violation}", ""]
+    for number, (step, state) in enumerate(seen.counterexample, 1):
+        lines.append(f"{number:3}. {describe_step(step)}")
         lines += [f"       {_drawn(view)}" for view in world.views_of(state)]
     return lines
 
 
-def told(step: Step) -> str:
+def describe_step(step: Step) -> str:
     """A step in words."""
     name, broker, detail = step
     plain, kept, old = name.partition("-and-keep")
-    text = _TOLD[plain].format(broker, detail)
+    text = _STEP_TEXTS[plain].format(broker, detail)
     if not kept:
         return text
     return f"{text}; what it asked before is still on its way" if old else f"{text}, and will arrive again"

@@ -64,7 +64,7 @@ class Folded(NamedTuple):
     image: int
     can_be_folded: bool = True
     changes_settings: bool = False
-    problem: str = ""
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Applied:
     """What is in force on a broker, by topic, and what it could not apply."""
 
     topics: tuple[tuple[str, Values], ...]
-    problems: tuple[str, ...]
+    errors: tuple[str, ...]
 
 
 class SettingsImages:
@@ -152,9 +152,9 @@ class SettingsImages:
             image.check_entry(at, entry)
             check(self._number_of(image) == number, ALL_OR_NOTHING, entry)
             delta = image.apply_entry(at, entry)
-        except (BadEntry, BrokenInvariant) as problem:
-            check(self._number_of(image) == number, ALL_OR_NOTHING, problem)
-            return Folded(number, can_be_folded=False, problem=str(problem))
+        except (BadEntry, BrokenInvariant) as error:
+            check(self._number_of(image) == number, ALL_OR_NOTHING, error)
+            return Folded(number, can_be_folded=False, error=str(error))
         after = self._number_of(image)
         image.number = EntryNumber(0)
         check(self._made(after) == image, SNAPSHOT_IS_WHOLE)
@@ -167,14 +167,14 @@ class SettingsImages:
             image.config(ConfigResourceType.BROKER, str(broker_id)),
         )
         topics: list[tuple[str, Values]] = []
-        problems: list[str] = []
+        errors: list[str] = []
         for topic in image.topics():
             texts = image.config(ConfigResourceType.TOPIC, topic.name)
             settled = TOPIC_CONFIG.settle(texts, inherited, dict(last.get(topic.name, ())) or None)
             LogConfig.of(settled.values)
             topics.append((topic.name, tuple(settled.values.items())))
-            problems.extend(f"topic {topic.name}: {problem}" for problem in settled.problems)
-        return self.applied.number_of(Applied(tuple(topics), tuple(problems)))
+            errors.extend(f"topic {topic.name}: {error}" for error in settled.problems)
+        return self.applied.number_of(Applied(tuple(topics), tuple(errors)))
 
 
 def _registration(broker_id: BrokerId) -> BrokerRegistration:

@@ -169,7 +169,7 @@ class SettingsWorld:
 
     def _appended(self, state: SettingsState, entry: int) -> SettingsState:
         folded = self.images.fold(state.newest, entry)
-        check(folded.can_be_folded, "the controller decides what can be folded", folded.problem)
+        check(folded.can_be_folded, "the controller decides what can be folded", folded.error)
         brokers = tuple(broker._replace(behind=broker.behind + 1) for broker in state.brokers)
         return _tidied(
             state._replace(
@@ -227,8 +227,8 @@ def settings_violation(world: SettingsWorld, state: SettingsState) -> Violation 
 
 def _of_values(world: SettingsWorld, broker_id: BrokerId, broker: FoldingBroker) -> Violation | None:
     applied = world.applied(broker)
-    if applied.problems:
-        return Violation(APPLICABLE, f"broker {broker_id}: {'; '.join(applied.problems)}")
+    if applied.errors:
+        return Violation(APPLICABLE, f"broker {broker_id}: {'; '.join(applied.errors)}")
     fresh = world.images.applied.values[world.images.applied_after_start(broker.image, broker_id)]
     if applied != fresh:
         return Violation(SAME_VALUES, f"broker {broker_id} has {applied}, and {fresh} after a restart")

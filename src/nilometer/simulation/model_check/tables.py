@@ -14,9 +14,17 @@ from typing import Any, NamedTuple, TypeVar, TypeVarTuple
 
 from nilometer.replication import AlterPartition, FollowerFetch, Registration
 from nilometer.simulation.model_check.controller import Controller
-from nilometer.simulation.model_check.parts import Bounds, History, Luck, Mail, Metadata, Table, View
+from nilometer.simulation.model_check.parts import (
+    Bounds,
+    FaultBudgetUsed,
+    History,
+    InFlightMessages,
+    Metadata,
+    Table,
+    View,
+)
 from nilometer.simulation.model_check.process import (
-    LATE,
+    DELAYED,
     Acknowledged,
     AlterReply,
     FetchReply,
@@ -65,10 +73,10 @@ class Tables:
         self.registered: list[tuple[Registration, dict[int, int]]] = []
         """For each image, what a broker learns from it: the registration, and who may be in sync."""
         self.messages: Table[Message] = Table()
-        self.mails: Table[Mail] = Table()
+        self.in_flight: Table[InFlightMessages] = Table()
         self.metadata: Table[Metadata] = Table()
         self.histories: Table[History] = Table()
-        self.lucks: Table[Luck] = Table()
+        self.budgets_used: Table[FaultBudgetUsed] = Table()
         self.answers: defaultdict[str, dict[tuple[Any, ...], Any]] = defaultdict(dict)
         self._reactions: dict[tuple[int, str, Any], _Reaction] = {}
         self._bounds = bounds
@@ -190,52 +198,52 @@ class Tables:
         parts[at] = self.replaced(parts[at], kind, message)
 
     @remembered
-    def replaced(self, mail: int, kind: int, message: int) -> int:
+    def replaced(self, in_flight: int, kind: int, message: int) -> int:
         """The newest of its kind takes the place of the one before; a new fetch also that of the reply to it.
 
         What is late already is beside the point and stays.
         """
-        kinds = list(self.mails.values[mail])
-        kinds[kind] = (*self._late_ones(kinds[kind]), message)
+        kinds = list(self.in_flight.values[in_flight])
+        kinds[kind] = (*self._delayed_of(kinds[kind]), message)
         if kind == FETCHES:
-            kinds[REPLIES] = self._late_ones(kinds[REPLIES])
-        return self._mail(*kinds)
+            kinds[REPLIES] = self._delayed_of(kinds[REPLIES])
+        return self._number_of_in_flight(*kinds)
 
-    def _late_ones(self, messages: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(number for number in messages if _is_late(self.messages.values[number]))
+    def _delayed_of(self, messages: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(number for number in messages if _is_delayed(self.messages.values[number]))
 
     @remembered
-    def removed(self, mail: int, kind: int, index: int) -> int:
-        kinds = list(self.mails.values[mail])
+    def removed(self, in_flight: int, kind: int, index: int) -> int:
+        kinds = list(self.in_flight.values[in_flight])
         kinds[kind] = kinds[kind][:index] + kinds[kind][index + 1 :]
-        return self._mail(*kinds)
+        return self._number_of_in_flight(*kinds)
 
     @remembered
-    def late_beside(self, old: int, new: int) -> int:
+    def delayed_beside(self, old: int, new: int) -> int:
         """The mail ``new``, with the fetches and replies of ``old`` on their way still, but late."""
-        before, after = self.mails.values[old], self.mails.values[new]
-        fetches = tuple(self._late(number) for number in before.fetches)
-        replies = tuple(self._late(number) for number in before.replies)
-        return self._mail(
+        before, after = self.in_flight.values[old], self.in_flight.values[new]
+        fetches = tuple(self._delayed(number) for number in before.fetches)
+        replies = tuple(self._delayed(number) for number in before.replies)
+        return self._number_of_in_flight(
             (*fetches, *after.fetches[-1:]),
             (*replies, *(number for number in after.replies if number not in before.replies)),
             after.requests,
             after.alter_replies,
         )
 
-    def _late(self, number: int) -> int:
+    def _delayed(self, number: int) -> int:
         match self.messages.values[number]:
             case FollowerFetch() as fetch:
-                message: Message = replace(fetch, number=LATE)
+                message: Message = replace(fetch, number=DELAYED)
             case FetchReply(fetch) as reply:
-                message = replace(reply, fetch=replace(fetch, number=LATE))
+                message = replace(reply, fetch=replace(fetch, number=DELAYED))
             case other:
                 message = other
         return self.messages.number_of(message, message)
 
-    def _mail(self, *kinds: tuple[int, ...]) -> int:
-        mail = Mail(*kinds)
-        return self.mails.number_of(mail, mail)
+    def _number_of_in_flight(self, *kinds: tuple[int, ...]) -> int:
+        in_flight = InFlightMessages(*kinds)
+        return self.in_flight.number_of(in_flight, in_flight)
 
     @remembered
     def learned(self, metadata: int, broker: int, index: int) -> int:
@@ -261,30 +269,30 @@ class Tables:
         return self.histories.number_of(after, after)
 
     @remembered
-    def after_mishap(self, luck: int) -> int:
-        before = self.lucks.values[luck]
-        after = before._replace(mishaps=before.mishaps + 1)
-        return self.lucks.number_of(after, after)
+    def after_message_fault(self, used: int) -> int:
+        before = self.budgets_used.values[used]
+        after = before._replace(message_faults=before.message_faults + 1)
+        return self.budgets_used.number_of(after, after)
 
     # ── late mail ───────────────────────────────────────────────────────────────────────────────
-    def tidied(self, parts: list[int]) -> State:
+    def without_late_messages(self, parts: list[int]) -> State:
         """The state; without the messages that are too late, if this world drops them."""
-        if not self._bounds.keeps_late_mail:
+        if not self._bounds.keeps_delayed_messages:
             processes = tuple(parts[: self._bounds.brokers])
             for broker in self._brokers:
                 at = self._bounds.brokers + broker
-                parts[at] = self.timely(parts[at], broker, processes)
+                parts[at] = self.without_ignored(parts[at], broker, processes)
         return tuple(parts)
 
     @remembered
-    def timely(self, mail: int, broker: int, processes: tuple[int, ...]) -> int:
-        fetches, replies, requests, alter_replies = self.mails.values[mail]
-        me = processes[broker]
-        return self._mail(
+    def without_ignored(self, in_flight: int, broker: int, processes: tuple[int, ...]) -> int:
+        fetches, replies, requests, alter_replies = self.in_flight.values[in_flight]
+        process = processes[broker]
+        return self._number_of_in_flight(
             tuple(it for it in fetches if not self._is_refused(it, processes)),
-            tuple(it for it in replies if not self._is_ignored(me, "take", it)),
+            tuple(it for it in replies if not self._is_ignored(process, "take", it)),
             requests,
-            tuple(it for it in alter_replies if not self._is_ignored(me, "take-alter", it)),
+            tuple(it for it in alter_replies if not self._is_ignored(process, "take-alter", it)),
         )
 
     def _is_ignored(self, process: int, event: str, message: int) -> bool:
@@ -302,9 +310,9 @@ class Tables:
         return reaction.process == leader and not reaction.sent
 
 
-def _is_late(message: Message) -> bool:
+def _is_delayed(message: Message) -> bool:
     match message:
         case FollowerFetch(number=number) | FetchReply(FollowerFetch(number=number)):
-            return number == LATE
+            return number == DELAYED
         case _:
             return False

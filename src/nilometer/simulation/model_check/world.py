@@ -2,16 +2,18 @@
 
 Knows what can happen next in a state and what comes of it; :mod:`explorer` walks through all of it.
 
-A state is a tuple of small numbers, one for each part (process…, mail…, metadata, history, luck), and each
-number stands for a value in a table (:mod:`tables`). A step changes a few parts.
+A state is a tuple of small numbers, one for each part (process…, messages in flight…, metadata, history,
+fault budget used), and each number stands for a value in a table (:mod:`tables`). A step changes a few parts.
 
-*Mail.* Every message may take any time; a new one of its kind replaces an old one that is still on its way,
-which is then lost. A *mishap* lets a message arrive and stay to arrive again, or lets an old one stay
-beside the new one that should have replaced it. A follower asks again as soon as it can: asking later is
-the same as a fetch that takes longer. Metadata entries arrive in order, each broker at its own pace.
+*Messages in flight.* Every message may take any time. A new message replaces an older one of its kind that is
+still in flight; the older one is lost. A *message fault* lets a message arrive and stay to arrive again, or
+lets an older one stay beside the new one that should have replaced it. A follower asks again as soon as it
+can: asking later is the same as a fetch that takes longer. Metadata entries arrive in order, each broker at
+its own pace.
 
-*Luck* is what may still happen: values to produce, leader epochs, crashes, lag expiries, mishaps, and which
-replicas have lost a tail and are not back in sync; the last are never more than ``min.insync.replicas - 1``.
+*The fault budget* bounds what may still happen: values to produce, leader epochs, crashes, lag expiries and
+message faults. The state holds how much of it is used, and which replicas have lost a tail and are not back
+in sync; the last are never more than ``min.insync.replicas - 1``.
 """
 
 from __future__ import annotations
@@ -21,7 +23,14 @@ from typing import Any
 
 from nilometer.replication import Registration
 from nilometer.simulation.model_check.controller import Controller, SmallController
-from nilometer.simulation.model_check.parts import Bounds, History, Luck, Mail, Metadata, View
+from nilometer.simulation.model_check.parts import (
+    Bounds,
+    FaultBudgetUsed,
+    History,
+    InFlightMessages,
+    Metadata,
+    View,
+)
 from nilometer.simulation.model_check.process import Message, Process
 from nilometer.simulation.model_check.tables import (
     ALTER_REPLIES,
@@ -56,8 +65,8 @@ class World:
 
     def messages_of(self, state: State, broker: int) -> tuple[tuple[Message, ...], ...]:
         """Fetches, replies, requests and their replies, on their way from and to ``broker``."""
-        mail = self._tables.mails.values[state[self.bounds.brokers + broker]]
-        return tuple(tuple(self._tables.messages.values[number] for number in kind) for kind in mail)
+        in_flight = self._tables.in_flight.values[state[self.bounds.brokers + broker]]
+        return tuple(tuple(self._tables.messages.values[number] for number in kind) for kind in in_flight)
 
     def image_of(self, state: State) -> Any:
         """The controller's newest."""
@@ -78,33 +87,33 @@ class World:
         metadata = Metadata(
             (self._tables.image(self.controller.first_image()),), tuple(0 for _ in self._brokers)
         )
-        mail = self._tables.mails.number_of(Mail(), Mail())
+        in_flight = self._tables.in_flight.number_of(InFlightMessages(), InFlightMessages())
         min_isr, rule = self.bounds.min_insync_replicas, self.bounds.rule
         blank = [self._tables.number_of(Process(broker, min_isr, rule)) for broker in self._brokers]
-        blank += [mail for _ in self._brokers]
+        blank += [in_flight for _ in self._brokers]
         blank.append(self._tables.metadata.number_of(metadata, metadata))
         blank.append(self._tables.histories.number_of(History(), History()))
-        blank.append(self._tables.lucks.number_of(Luck(), Luck()))
+        blank.append(self._tables.budgets_used.number_of(FaultBudgetUsed(), FaultBudgetUsed()))
         for broker in self._brokers:
             self._tables.happens(blank, broker, "learn", metadata.newest)
         return tuple(blank)
 
     def steps(self, state: State) -> Iterator[tuple[Step, State]]:
         """Everything that can happen next, and what comes of it."""
-        luck, metadata = self._tables.lucks.values[state[-1]], self._tables.metadata.values[state[-3]]
+        used, metadata = self._tables.budgets_used.values[state[-1]], self._tables.metadata.values[state[-3]]
         for broker in self._brokers:
             view = self.views[state[broker]]
             if view.is_up:
-                yield from self._steps_of_living(state, broker, view, metadata, luck)
+                yield from self._steps_of_running(state, broker, view, metadata, used)
             else:
-                yield from self._steps_of_dead(state, broker, view, metadata, luck)
-            yield from self._deliveries(state, broker, view, metadata, luck)
+                yield from self._steps_of_crashed(state, broker, view, metadata, used)
+            yield from self._deliveries(state, broker, view, metadata, used)
             image = self._tables.wanted(metadata.newest, broker)
             yield from self._decided(state, ("elect", broker, 0), image)
-        yield from self._steps_of_controllers(state, metadata, luck)
+        yield from self._steps_of_controllers(state, metadata, used)
 
-    def _steps_of_living(
-        self, state: State, broker: int, view: View, metadata: Metadata, luck: Luck
+    def _steps_of_running(
+        self, state: State, broker: int, view: View, metadata: Metadata, used: FaultBudgetUsed
     ) -> Iterator[tuple[Step, State]]:
         bounds = self.bounds
         if metadata.is_behind(broker):
@@ -114,48 +123,50 @@ class World:
             asked = self._tables.happens(parts, broker, "learn", metadata.images[index])
             yield from self._settled(state, ("learn", broker, 0), parts, asked)
         if view.is_leader:
-            yield from self._steps_of_leader(state, broker, luck)
-        elif view.is_follower and luck.mishaps < bounds.mishaps:
+            yield from self._steps_of_leader(state, broker, used)
+        elif view.is_follower and used.message_faults < bounds.message_faults:
             parts = list(state)
             self._tables.happens(parts, broker, "ask", 0)
             for step, after in self._settled(state, ("ask-again", broker, 0), parts, True):
                 if step[0] != "ask-again":
                     yield step, after
         is_registered = self._tables.registered[metadata.newest][1].get(broker) == view.broker_epoch
-        if luck.crashes < bounds.crashes:
-            spent = luck._replace(crashes=luck.crashes + 1)
+        if used.crashes < bounds.crashes:
+            used_after = used._replace(crashes=used.crashes + 1)
             parts = list(state)
             parts[-3] = self._tables.learned(state[-3], broker, len(metadata.images) - 1)
-            parts[-1] = self._tables.lucks.number_of(spent, spent)
+            parts[-1] = self._tables.budgets_used.number_of(used_after, used_after)
             self._tables.happens(parts, broker, "crash", 0)
-            yield ("crash", broker, 0), self._tables.tidied(parts)
+            yield ("crash", broker, 0), self._tables.without_late_messages(parts)
             if is_registered:
                 image = self._tables.gone(metadata.newest, broker)
-                unlucky = (*state[:-1], parts[-1])
-                yield from self._decided(unlucky, ("expire", broker, 0), image)
+                with_crash = (*state[:-1], parts[-1])
+                yield from self._decided(with_crash, ("expire", broker, 0), image)
         if not is_registered and not metadata.is_behind(broker):
-            yield from self._rejoins(state, ("rejoin", broker, view.log_end_offset), metadata, luck)
+            yield from self._rejoins(state, ("rejoin", broker, view.log_end_offset), metadata, used)
 
-    def _steps_of_leader(self, state: State, broker: int, luck: Luck) -> Iterator[tuple[Step, State]]:
-        if luck.values < self.bounds.values:
-            spent = luck._replace(values=luck.values + 1)
+    def _steps_of_leader(
+        self, state: State, broker: int, used: FaultBudgetUsed
+    ) -> Iterator[tuple[Step, State]]:
+        if used.values < self.bounds.values:
+            used_after = used._replace(values=used.values + 1)
             parts = list(state)
-            self._tables.happens(parts, broker, "produce", spent.values)
+            self._tables.happens(parts, broker, "produce", used_after.values)
             if parts[broker] != state[broker]:
-                parts[-1] = self._tables.lucks.number_of(spent, spent)
-                yield ("produce", broker, spent.values), self._tables.tidied(parts)
-        if luck.lags < self.bounds.lag_expiries:
-            spent = luck._replace(lags=luck.lags + 1)
+                parts[-1] = self._tables.budgets_used.number_of(used_after, used_after)
+                yield ("produce", broker, used_after.values), self._tables.without_late_messages(parts)
+        if used.lags < self.bounds.lag_expiries:
+            used_after = used._replace(lags=used.lags + 1)
             for follower in self._brokers:
                 if follower != broker:
                     parts = list(state)
                     self._tables.happens(parts, broker, "lag", follower)
                     if parts[broker] != state[broker]:
-                        parts[-1] = self._tables.lucks.number_of(spent, spent)
-                        yield ("lag", broker, follower), self._tables.tidied(parts)
+                        parts[-1] = self._tables.budgets_used.number_of(used_after, used_after)
+                        yield ("lag", broker, follower), self._tables.without_late_messages(parts)
 
-    def _steps_of_dead(
-        self, state: State, broker: int, view: View, metadata: Metadata, luck: Luck
+    def _steps_of_crashed(
+        self, state: State, broker: int, view: View, metadata: Metadata, used: FaultBudgetUsed
     ) -> Iterator[tuple[Step, State]]:
         if self._tables.registered[metadata.newest][1].get(broker) == view.broker_epoch:
             image = self._tables.gone(metadata.newest, broker)
@@ -163,19 +174,19 @@ class World:
         forgetful = self.bounds.checkpoints_lag and view.high_watermark > 0
         for name in ("restart", "restart-forgetful") if forgetful else ("restart",):
             for kept in range(view.log_end_offset + 1):
-                if kept == view.log_end_offset or len(luck.without_tail | {broker}) < self._needed:
-                    yield from self._rejoins(state, (name, broker, kept), metadata, luck)
+                if kept == view.log_end_offset or len(used.without_tail | {broker}) < self._needed:
+                    yield from self._rejoins(state, (name, broker, kept), metadata, used)
 
     def _steps_of_controllers(
-        self, state: State, metadata: Metadata, luck: Luck
+        self, state: State, metadata: Metadata, used: FaultBudgetUsed
     ) -> Iterator[tuple[Step, State]]:
         """A controller is deposed; a deposed one writes once more what it makes of a request or a death."""
-        if luck.controller_changes < self.bounds.controller_changes:
-            spent = luck._replace(controller_changes=luck.controller_changes + 1)
+        if used.controller_changes < self.bounds.controller_changes:
+            used_after = used._replace(controller_changes=used.controller_changes + 1)
             deposed = metadata._replace(deposed=metadata.newest)
             numbers = (
                 self._tables.metadata.number_of(deposed, deposed),
-                self._tables.lucks.number_of(spent, spent),
+                self._tables.budgets_used.number_of(used_after, used_after),
             )
             yield ("depose", 0, 0), (*state[:-3], numbers[0], state[-2], numbers[1])
         if metadata.deposed < 0:
@@ -183,7 +194,7 @@ class World:
         done = metadata._replace(deposed=-1)
         silent = (*state[:-3], self._tables.metadata.number_of(done, done), *state[-2:])
         for broker in self._brokers:
-            requests = self._tables.mails.values[state[self.bounds.brokers + broker]].requests
+            requests = self._tables.in_flight.values[state[self.bounds.brokers + broker]].requests
             decided = [
                 self._tables.gone(metadata.deposed, broker),
                 *(self._tables.altered(metadata.deposed, number)[0] for number in requests),
@@ -195,68 +206,75 @@ class World:
                 )
 
     def _deliveries(
-        self, state: State, broker: int, view: View, metadata: Metadata, luck: Luck
+        self, state: State, broker: int, view: View, metadata: Metadata, used: FaultBudgetUsed
     ) -> Iterator[tuple[Step, State]]:
         """What ``broker`` asked for may arrive, and what it was answered."""
-        mail = self._tables.mails.values[state[self.bounds.brokers + broker]]
-        for index, number in enumerate(mail.fetches):
+        in_flight = self._tables.in_flight.values[state[self.bounds.brokers + broker]]
+        for index, number in enumerate(in_flight.fetches):
             leader = self._tables.addressee(number)
             if self.views[state[leader]].is_up:
-                for step, parts in self._taken(state, ("serve", broker, index), FETCHES, luck):
+                for step, parts in self._taken(state, ("serve", broker, index), FETCHES, used):
                     self._tables.happens(parts, leader, "serve", number)
                     if self.bounds.fetches_are_atomic:
-                        for reply in self._tables.mails.values[parts[self.bounds.brokers + broker]].replies:
+                        for reply in self._tables.in_flight.values[
+                            parts[self.bounds.brokers + broker]
+                        ].replies:
                             parts[self.bounds.brokers + broker] = self._tables.removed(
                                 parts[self.bounds.brokers + broker], REPLIES, 0
                             )
                             if view.is_up:
                                 self._tables.happens(parts, broker, "take", reply)
-                    yield step, self._tables.tidied(parts)
-        for index, number in enumerate(mail.requests):
+                    yield step, self._tables.without_late_messages(parts)
+        for index, number in enumerate(in_flight.requests):
             image, reply = self._tables.altered(metadata.newest, number)
-            for step, parts in self._taken(state, ("alter", broker, index), REQUESTS, luck):
+            for step, parts in self._taken(state, ("alter", broker, index), REQUESTS, used):
                 self._tables.put(parts, broker, ALTER_REPLIES, reply)
                 yield from self._decided(tuple(parts), step, image, even_if_unchanged=True)
         if view.is_up:
-            for index, number in enumerate(mail.replies):
-                for step, parts in self._taken(state, ("take", broker, index), REPLIES, luck):
+            for index, number in enumerate(in_flight.replies):
+                for step, parts in self._taken(state, ("take", broker, index), REPLIES, used):
                     asked = self._tables.happens(parts, broker, "take", number)
                     yield from self._settled(state, step, parts, asked)
-            for index, number in enumerate(mail.alter_replies):
-                for step, parts in self._taken(state, ("take-alter", broker, index), ALTER_REPLIES, luck):
+            for index, number in enumerate(in_flight.alter_replies):
+                for step, parts in self._taken(state, ("take-alter", broker, index), ALTER_REPLIES, used):
                     self._tables.happens(parts, broker, "take-alter", number)
-                    yield step, self._tables.tidied(parts)
+                    yield step, self._tables.without_late_messages(parts)
 
-    def _taken(self, state: State, step: Step, kind: int, luck: Luck) -> Iterator[tuple[Step, list[int]]]:
-        """The message arrives; and, as a mishap, stays to arrive again."""
+    def _taken(
+        self, state: State, step: Step, kind: int, used: FaultBudgetUsed
+    ) -> Iterator[tuple[Step, list[int]]]:
+        """The message arrives; and, as a message fault, stays to arrive again."""
         name, broker, index = step
         at = self.bounds.brokers + broker
         parts = list(state)
         parts[at] = self._tables.removed(state[at], kind, index)
         yield step, parts
-        if luck.mishaps < self.bounds.mishaps:
+        if used.message_faults < self.bounds.message_faults:
             parts = list(state)
-            parts[-1] = self._tables.after_mishap(state[-1])
+            parts[-1] = self._tables.after_message_fault(state[-1])
             yield (f"{name}-and-keep", broker, index), parts
 
     def _settled(
         self, before: State, step: Step, parts: list[int], asked: bool
     ) -> Iterator[tuple[Step, State]]:
-        """If ``broker`` has asked anew, what it was waiting for is lost; or, as a mishap, merely late."""
-        yield step, self._tables.tidied(parts)
+        """If ``broker`` has asked again, what it was waiting for is lost, or, by a message fault, delayed."""
+        yield step, self._tables.without_late_messages(parts)
         name, broker, detail = step
         at = self.bounds.brokers + broker
-        if not asked or self._tables.lucks.values[parts[-1]].mishaps >= self.bounds.mishaps:
+        if (
+            not asked
+            or self._tables.budgets_used.values[parts[-1]].message_faults >= self.bounds.message_faults
+        ):
             return
-        mail = self._tables.late_beside(before[at], parts[at])
-        if mail != parts[at]:
-            parts[at] = mail
-            parts[-1] = self._tables.after_mishap(parts[-1])
-            yield (f"{name}-and-keep-old", broker, detail), self._tables.tidied(parts)
+        in_flight = self._tables.delayed_beside(before[at], parts[at])
+        if in_flight != parts[at]:
+            parts[at] = in_flight
+            parts[-1] = self._tables.after_message_fault(parts[-1])
+            yield (f"{name}-and-keep-old", broker, detail), self._tables.without_late_messages(parts)
 
     # ── the controller ──────────────────────────────────────────────────────────────────────────
     def _rejoins(
-        self, state: State, step: Step, metadata: Metadata, luck: Luck
+        self, state: State, step: Step, metadata: Metadata, used: FaultBudgetUsed
     ) -> Iterator[tuple[Step, State]]:
         """A new life begins: registered, and having learned all up to its registration."""
         name, broker, kept = step
@@ -266,15 +284,15 @@ class World:
         for lost_nothing in claims:
             image = self._tables.joined(metadata.newest, broker, view.broker_epoch + 1, lost_nothing)
             if lost:
-                spent = luck._replace(without_tail=luck.without_tail | {broker})
-                state = (*state[:-1], self._tables.lucks.number_of(spent, spent))
+                used_after = used._replace(without_tail=used.without_tail | {broker})
+                state = (*state[:-1], self._tables.budgets_used.number_of(used_after, used_after))
             shown = name if lost_nothing or lost else f"{name}-unproven"
             for decided, after in self._decided(state, (shown, broker, kept), image, tidy=False):
                 parts = list(after)
                 metadata_after = self._tables.metadata.values[after[-3]]
                 parts[-3] = self._tables.learned(after[-3], broker, len(metadata_after.images) - 1)
                 self._tables.happens(parts, broker, "restart", (kept, "forgetful" in name, image))
-                yield decided, self._tables.tidied(parts)
+                yield decided, self._tables.without_late_messages(parts)
 
     def _decided(
         self, state: State, step: Step, image: int, *, even_if_unchanged: bool = False, tidy: bool = True
@@ -282,7 +300,7 @@ class World:
         """The controller has written ``image``, unless that leads out of this world."""
         if image == self._tables.metadata.values[state[-3]].newest:
             if even_if_unchanged:
-                yield step, self._tables.tidied(list(state)) if tidy else state
+                yield step, self._tables.without_late_messages(list(state)) if tidy else state
             return
         registration, eligible = self._tables.registered[image]
         if registration.leader_epoch >= self.bounds.leader_epochs:
@@ -290,13 +308,13 @@ class World:
         parts = list(state)
         asleep = tuple(broker for broker in self._brokers if not self.views[state[broker]].is_up)
         parts[-3] = self._tables.written(state[-3], image, asleep)
-        luck = self._tables.lucks.values[state[-1]]
-        if luck.without_tail:
+        used = self._tables.budgets_used.values[state[-1]]
+        if used.without_tail:
             back = {
                 broker
                 for broker in registration.isr
                 if eligible.get(broker) == self.views[state[broker]].broker_epoch
             }
-            luck = luck._replace(without_tail=luck.without_tail - back)
-            parts[-1] = self._tables.lucks.number_of(luck, luck)
-        yield step, self._tables.tidied(parts) if tidy else tuple(parts)
+            used = used._replace(without_tail=used.without_tail - back)
+            parts[-1] = self._tables.budgets_used.number_of(used, used)
+        yield step, self._tables.without_late_messages(parts) if tidy else tuple(parts)

@@ -30,7 +30,7 @@ WIDEST_LOG_DRAWN = 8
 
 
 class Stage:
-    """Invariant: whoever is up and not ``inattentive`` has learned the controller's newest image."""
+    """Invariant: whoever is up and not ``not_reading_metadata`` has learned the controller's newest image."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Stage:
         self._controller = SmallController(len(names), min_insync_replicas)
         self._image = self._controller.first_image()
         self._processes = [Process(broker, min_insync_replicas, rule) for broker in range(len(names))]
-        self._inattentive: set[int] = set()
+        self._not_reading_metadata: set[int] = set()
         self._values = 0
         for process in self._processes:
             self._learn(process)
@@ -58,7 +58,7 @@ class Stage:
     def show(self) -> None:
         self.lines += [f"    {line}" for line in self._drawing()]
 
-    def _tell(self, text: str) -> None:
+    def _record(self, text: str) -> None:
         self.lines += ["", text]
 
     # ── producers ───────────────────────────────────────────────────────────────────────────────
@@ -70,11 +70,13 @@ class Stage:
         for value in values:
             refusal = process.produce(value, acks_all=acks_all)
             if refusal is not ErrorCode.none:
-                self._tell(f"A producer sends {what} to {name} with acks={acks}: refused, {_code(refusal)}.")
+                self._record(
+                    f"A producer sends {what} to {name} with acks={acks}: refused, {_code(refusal)}."
+                )
                 self.show()
                 return
         self._values = values[-1]
-        self._tell(f"A producer sends {what} to {name} with acks={acks}.{self._heard(process)}")
+        self._record(f"A producer sends {what} to {name} with acks={acks}.{self._outputs_of(process)}")
         self.show()
 
     # ── followers ───────────────────────────────────────────────────────────────────────────────
@@ -86,12 +88,12 @@ class Stage:
         request = self._request_of(follower)
         leader = self._processes[request.leader]
         epoch = f", last epoch {request.last_fetched_epoch}" if request.last_fetched_epoch >= 0 else ""
-        told = f"{name} fetches from {self._name(leader)} at {request.fetch_offset}{epoch}"
+        text = f"{name} fetches from {self._name(leader)} at {request.fetch_offset}{epoch}"
         if not leader.is_up:
-            self._tell(f"{told}: nobody answers.")
+            self._record(f"{text}: nobody answers.")
         else:
             refusal = leader.serve(request, max_records=max_records, may_wait=may_wait)
-            self._tell(f"{told}: {self._answer(leader, follower, refusal, answer_is_lost)}")
+            self._record(f"{text}: {self._answer(leader, follower, refusal, answer_is_lost)}")
         self.show()
 
     def _request_of(self, follower: Process) -> FollowerFetch:
@@ -105,18 +107,18 @@ class Stage:
 
     def _answer(self, leader: Process, follower: Process, refusal: ErrorCode, is_lost: bool) -> str:
         reply = next((it for it in leader.outbox if isinstance(it, FetchReply)), None)
-        heard = self._heard(leader)
+        outputs = self._outputs_of(leader)
         if reply is None:
-            return f"refused, {_code(refusal)}.{heard}"
-        said = _said(reply)
+            return f"refused, {_code(refusal)}.{outputs}"
+        said = _describe_reply(reply)
         if is_lost:
-            return f"{said}, but the answer is lost.{heard}"
+            return f"{said}, but the answer is lost.{outputs}"
         before = follower.log.log_end_offset
         follower.take(reply)
         follower.outbox.clear()
         after = follower.log.log_end_offset
         done = f" {self._name(follower)} truncates to {after}." if after < before else ""
-        return f"{said}.{done}{heard}"
+        return f"{said}.{done}{outputs}"
 
     # ── the controller ──────────────────────────────────────────────────────────────────────────
     def lag(self, leader: str, follower: str) -> None:
@@ -124,7 +126,7 @@ class Stage:
         process = self._named(leader)
         process.find_lagging(self.names.index(follower))
         text = f"{follower} has not caught up with {leader} for replica.lag.time.max.ms."
-        self._tell(f"{text}{self._heard(process)}")
+        self._record(f"{text}{self._outputs_of(process)}")
         self.show()
 
     def elect(self, name: str) -> None:
@@ -137,16 +139,16 @@ class Stage:
         image = self._controller.on_broker_gone(self._image, self.names.index(name))
         self._decided(image, f"The session of {name} expires")
 
-    def is_late_to_learn(self, name: str) -> None:
+    def stops_reading_metadata(self, name: str) -> None:
         """From now on ``name`` does not read the metadata log."""
-        self._inattentive.add(self.names.index(name))
+        self._not_reading_metadata.add(self.names.index(name))
 
     def learns(self, name: str) -> None:
         """``name`` reads the metadata log to its end."""
         process = self._named(name)
-        self._inattentive.discard(process.broker)
+        self._not_reading_metadata.discard(process.broker)
         self._learn(process)
-        self._tell(f"{name} reads the metadata log.{self._heard(process)}")
+        self._record(f"{name} reads the metadata log.{self._outputs_of(process)}")
         self.show()
 
     # ── life and death ──────────────────────────────────────────────────────────────────────────
@@ -154,10 +156,10 @@ class Stage:
         process = self._named(name)
         process.crash()
         if notice:
-            self._tell(f"{name} dies.")
+            self._record(f"{name} dies.")
             self.expire(name)
         else:
-            self._tell(f"{name} dies, and nobody notices yet.")
+            self._record(f"{name} dies, and nobody notices yet.")
             self.show()
 
     def restart(self, name: str) -> None:
@@ -165,14 +167,14 @@ class Stage:
         process = self._named(name)
         before = process.log.log_end_offset
         process.restart(process.broker_epoch + 1, before, forgets_high_watermark=False)
-        self._inattentive.discard(process.broker)
+        self._not_reading_metadata.discard(process.broker)
         self._image = self._controller.on_broker_registered(
             self._image, process.broker, process.broker_epoch, lost_nothing=True
         )
-        self._everybody_learns()
+        self._all_brokers_learn()
         after = process.log.log_end_offset
         done = f" It truncates to its high watermark, {after}." if after < before else ""
-        self._tell(f"{name} is back, its log as it was.{done}{self._ruling()}")
+        self._record(f"{name} is back, its log as it was.{done}{self._leadership()}")
         self.show()
 
     # ── for the moral of a story ────────────────────────────────────────────────────────────────
@@ -190,28 +192,28 @@ class Stage:
         return " ".join(self.names[broker] for broker in brokers)
 
     def _learn(self, process: Process) -> None:
-        if process.is_up and process.broker not in self._inattentive:
+        if process.is_up and process.broker not in self._not_reading_metadata:
             process.learn(self._controller.registration(self._image), self._controller.eligible(self._image))
             process.outbox = [it for it in process.outbox if not isinstance(it, FollowerFetch)]
 
-    def _everybody_learns(self) -> None:
+    def _all_brokers_learn(self) -> None:
         for process in self._processes:
             self._learn(process)
 
-    def _decided(self, image: SmallImage, told: str) -> None:
+    def _decided(self, image: SmallImage, text: str) -> None:
         changed = image != self._image
         self._image = image
-        self._everybody_learns()
-        self._tell(f"{told}.{self._ruling() if changed else ''}")
+        self._all_brokers_learn()
+        self._record(f"{text}.{self._leadership() if changed else ''}")
         self.show()
 
-    def _ruling(self) -> str:
+    def _leadership(self) -> str:
         image = self._image
         leader = self.names[image.leader] if image.leader >= 0 else "nobody"
         elr = f", eligible besides: {self._names_of(image.elr)}" if image.elr else ""
         return f" Leader: {leader} in epoch {image.leader_epoch}; ISR {self._names_of(image.isr)}{elr}."
 
-    def _heard(self, process: Process) -> str:
+    def _outputs_of(self, process: Process) -> str:
         """What ``process`` has said besides answering fetches, and what the controller made of it."""
         said: list[str] = []
         outputs, process.outbox = process.outbox, []
@@ -226,9 +228,9 @@ class Stage:
         image, answer = self._controller.on_alter_partition(self._image, request)
         self._image = image
         process.take_alter_reply(AlterReply(request, answer))
-        self._everybody_learns()
+        self._all_brokers_learn()
         verdict = "granted" if answer.error is ErrorCode.none else f"refused, {_code(answer.error)}"
-        return f"{self._name(process)} asks for the ISR {wanted}: {verdict}.{self._heard(process)}"
+        return f"{self._name(process)} asks for the ISR {wanted}: {verdict}.{self._outputs_of(process)}"
 
     # ── drawing ─────────────────────────────────────────────────────────────────────────────────
     def _drawing(self) -> list[str]:
@@ -276,7 +278,7 @@ def _drawn(process: Process) -> str:
     return ", ".join(runs)
 
 
-def _said(reply: FetchReply) -> str:
+def _describe_reply(reply: FetchReply) -> str:
     answer = reply.answer
     if answer.error is not ErrorCode.none:
         return f"refused, {_code(answer.error)}"

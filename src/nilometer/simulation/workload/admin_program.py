@@ -21,7 +21,7 @@ class AdminProgram(ABC):
 
     def __init__(self, name: str, host: Host, bootstrap_servers: str) -> None:
         self.name = name
-        self.problems: Counter[str] = Counter()
+        self.error_counts: Counter[str] = Counter()
         self.process: Process | None = None
         self._host = host
         self._settings = {
@@ -45,8 +45,8 @@ class AdminProgram(ABC):
             try:
                 async with Admin(runtime, self._settings) as admin:
                     await self._step(runtime, admin)
-            except KafkaError as problem:
-                self.problems[problem.code.name] += 1
+            except KafkaError as error:
+                self.error_counts[error.code.name] += 1
 
     @abstractmethod
     async def _step(self, runtime: Runtime, admin: Admin) -> None:

@@ -22,7 +22,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 
 RETRY_S = 0.5
 POLL_MS = 1_000
-PASSING = frozenset(
+TRANSIENT = frozenset(
     {
         ErrorCode.network_exception,
         ErrorCode.request_timed_out,
@@ -42,7 +42,7 @@ PASSING = frozenset(
 
 
 class Reader:
-    """One reading program. ``troubles`` holds what it was told and should never have been."""
+    """One reading program. ``violations`` holds what it was answered and should never have been."""
 
     def __init__(
         self,
@@ -52,21 +52,21 @@ class Reader:
         partitions: Sequence[TopicPartition],
         history: History,
         *,
-        polls_of_a_life: int | None = None,
+        polls_per_incarnation: int | None = None,
         deleted: bool = False,
     ) -> None:
-        """``polls_of_a_life``: start anew from the beginning after about so many polls; None: never.
+        """``polls_per_incarnation``: start anew from the beginning after about so many polls; None: never.
         ``deleted``: records are deleted."""
         self.name = name
-        self.troubles: list[str] = []
-        self.problems: Counter[str] = Counter()
+        self.violations: list[str] = []
+        self.error_counts: Counter[str] = Counter()
         self.read = 0
         self.process: Process | None = None
         self._host = host
         self._bootstrap_servers = bootstrap_servers
         self._partitions = list(partitions)
         self._history = history
-        self._polls_of_a_life = polls_of_a_life
+        self._polls_per_incarnation = polls_per_incarnation
         self._deleted = deleted
         self._stopping = False
         self._latest: dict[TopicPartition, int] = {}
@@ -104,10 +104,10 @@ class Reader:
             try:
                 async with self._consumer(runtime) as consumer:
                     self._begin(consumer, fresh=fresh)
-                    fresh = await self._live(runtime, consumer)
-            except KafkaError as problem:
-                self._on_problem(problem)
-                fresh = problem.code not in PASSING
+                    fresh = await self._poll_until_stopped(runtime, consumer)
+            except KafkaError as error:
+                self._on_error(error)
+                fresh = error.code not in TRANSIENT
                 await asyncio.sleep(RETRY_S)
 
     def _consumer(self, runtime: Runtime) -> Consumer:
@@ -132,12 +132,12 @@ class Reader:
         for partition, offset in self.positions.items():
             consumer.seek(partition, offset)
 
-    async def _live(self, runtime: Runtime, consumer: Consumer) -> bool:
+    async def _poll_until_stopped(self, runtime: Runtime, consumer: Consumer) -> bool:
         """Poll; returns whether to begin anew from the start."""
         polls = 0
         limit = None
-        if self._polls_of_a_life is not None:
-            limit = 1 + runtime.entropy.below(2 * self._polls_of_a_life)
+        if self._polls_per_incarnation is not None:
+            limit = 1 + runtime.entropy.below(2 * self._polls_per_incarnation)
         while not self._stopping:
             polls += 1
             if limit is not None and polls > limit:
@@ -154,9 +154,9 @@ class Reader:
         """A step that may meet passing problems."""
         try:
             await step()  # type: ignore[misc]
-        except KafkaError as problem:
-            self._on_problem(problem)
-            if problem.code not in PASSING:
+        except KafkaError as error:
+            self._on_error(error)
+            if error.code not in TRANSIENT:
                 raise
 
     async def _poll(self, runtime: Runtime, consumer: Consumer) -> None:
@@ -184,18 +184,18 @@ class Reader:
         )
 
     async def _look_up_by_time(self, runtime: Runtime, consumer: Consumer) -> None:
-        problem = await self._times.look(consumer, runtime.entropy)
-        if problem is not None:
-            self.troubles.append(problem)
+        error = await self._times.look(consumer, runtime.entropy)
+        if error is not None:
+            self.violations.append(error)
 
     async def _look_at_latest(self, consumer: Consumer) -> None:
         for partition, offset in (await consumer.end_offsets(self._partitions)).items():
             known = self._latest.get(partition, 0)
             if offset < known:
-                self.troubles.append(f"latest of {partition} went back from {known} to {offset}")
+                self.violations.append(f"latest of {partition} went back from {known} to {offset}")
             self._latest[partition] = max(known, offset)
 
-    def _on_problem(self, problem: KafkaError) -> None:
-        self.problems[problem.code.name] += 1
-        if problem.code not in PASSING:
-            self.troubles.append(f"{self.name} was told {problem.code.name}: {problem.message}")
+    def _on_error(self, error: KafkaError) -> None:
+        self.error_counts[error.code.name] += 1
+        if error.code not in TRANSIENT:
+            self.violations.append(f"{self.name} was told {error.code.name}: {error.message}")

@@ -1,7 +1,8 @@
 """Programs that share topics as members of one group: they process, commit, dawdle, leave and come back.
 
 A member commits only what it has noted as processed. Now and then it takes longer between two polls than it
-may, or closes its consumer and returns as another one; after :meth:`GroupMember.calm_down` it does neither.
+may, or closes its consumer and returns as another one. After :meth:`GroupMember.stop_disrupting` it does
+neither.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from nilometer.client.group.ownership import RebalanceListener
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.groups import GroupLedger
-from nilometer.simulation.workload.consumers import PASSING, RETRY_S
+from nilometer.simulation.workload.consumers import RETRY_S, TRANSIENT
 from nilometer.simulation.world import Host, Process
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 POLL_MS = 500
 SESSION_TIMEOUT_MS = 8_000
 MAX_POLL_INTERVAL_MS = 15_000
-DAWDLE_S = (5.0, 25.0)
+SLOW_POLL_S = (5.0, 25.0)
 BACKGROUND_COMMIT_OF = 8
 """Polls for one commit in the background: what one of them does is not undone at once by the next."""
 
-PASSING_IN_GROUPS = PASSING | frozenset(
+TRANSIENT_IN_GROUPS = TRANSIENT | frozenset(
     {
         ErrorCode.coordinator_not_available,
         ErrorCode.coordinator_load_in_progress,
@@ -83,8 +84,8 @@ class GroupMember:
         ledger: GroupLedger,
     ) -> None:
         self.name = name
-        self.problems: Counter[str] = Counter()
-        self.troubles: list[str] = []
+        self.error_counts: Counter[str] = Counter()
+        self.violations: list[str] = []
         self.process: Process | None = None
         self.consumer: Consumer | None = None
         self._host = host
@@ -93,10 +94,10 @@ class GroupMember:
         self._topics = list(topics)
         self._ledger = ledger
         self._stopping = False
-        self._calm = False
+        self._undisturbed = False
         self._next: dict[TopicPartition, int] = {}
         """Behind what was processed, of the partitions that are this member's now."""
-        self._tenures: Counter[TopicPartition] = Counter()
+        self._assignment_counts: Counter[TopicPartition] = Counter()
         """How often each partition was given to this member."""
 
     def start(self) -> Process:
@@ -107,9 +108,9 @@ class GroupMember:
     def stop(self) -> None:
         self._stopping = True
 
-    def calm_down(self) -> None:
+    def stop_disrupting(self) -> None:
         """Poll and process only, from now on."""
-        self._calm = True
+        self._undisturbed = True
 
     async def _main(self, runtime: Runtime) -> None:
         while not self._stopping:
@@ -117,18 +118,20 @@ class GroupMember:
                 async with Consumer(runtime, self._settings()) as consumer:
                     self.consumer = consumer
                     self._next.clear()
-                    listener = _Noting(self.name, consumer, self._ledger, self._next, self._tenures)
+                    listener = _RecordingListener(
+                        self.name, consumer, self._ledger, self._next, self._assignment_counts
+                    )
                     await consumer.subscribe(self._topics, listener)
-                    await self._live(runtime, consumer)
-            except KafkaError as problem:
-                self._on_problem(problem)
+                    await self._poll_until_stopped(runtime, consumer)
+            except KafkaError as error:
+                self._on_error(error)
                 await asyncio.sleep(RETRY_S)
             finally:
                 self.consumer = None
 
-    async def _live(self, runtime: Runtime, consumer: Consumer) -> None:
+    async def _poll_until_stopped(self, runtime: Runtime, consumer: Consumer) -> None:
         polls_left = 20 + runtime.entropy.below(200)
-        while not self._stopping and (polls_left > 0 or self._calm):
+        while not self._stopping and (polls_left > 0 or self._undisturbed):
             polls_left -= 1
             try:
                 self._process(await consumer.poll(timeout_ms=POLL_MS))
@@ -137,12 +140,12 @@ class GroupMember:
                         self._commit_in_background(consumer)
                 elif not self._plan.auto_commit:
                     await self._commit(consumer)
-            except KafkaError as problem:
-                self._on_problem(problem)
-                if problem.code == ErrorCode.fenced_instance_id:
+            except KafkaError as error:
+                self._on_error(error)
+                if error.code == ErrorCode.fenced_instance_id:
                     return
-            if runtime.entropy.below(150) == 0 and not self._calm:
-                await asyncio.sleep(runtime.entropy.uniform(*DAWDLE_S))
+            if runtime.entropy.below(150) == 0 and not self._undisturbed:
+                await asyncio.sleep(runtime.entropy.uniform(*SLOW_POLL_S))
             await asyncio.sleep(runtime.entropy.uniform(0.0, 0.3))
 
     async def _commit(self, consumer: Consumer) -> None:
@@ -153,16 +156,16 @@ class GroupMember:
                 self._ledger.commit(str(partition), offset)
 
     def _commit_in_background(self, consumer: Consumer) -> None:
-        tenures = {partition: self._tenures[partition] for partition in self._next}
+        assignments = {partition: self._assignment_counts[partition] for partition in self._next}
 
-        def done(asked: Mapping[TopicPartition, OffsetAndMetadata], problem: KafkaError | None) -> None:
-            if problem is not None:
+        def done(asked: Mapping[TopicPartition, OffsetAndMetadata], error: KafkaError | None) -> None:
+            if error is not None:
                 # A rebalance may take the partitions away before a commit in the background is answered.
-                if problem.code != ErrorCode.stale_member_epoch:
-                    self._on_problem(problem)
+                if error.code != ErrorCode.stale_member_epoch:
+                    self._on_error(error)
                 return
             for partition, one in asked.items():
-                if partition in self._next and self._tenures[partition] == tenures[partition]:
+                if partition in self._next and self._assignment_counts[partition] == assignments[partition]:
                     self._ledger.commit_in_background(self.name, str(partition), one.offset)
 
         consumer.commit_async({at: OffsetAndMetadata(offset) for at, offset in self._next.items()}, done)
@@ -201,33 +204,33 @@ class GroupMember:
             settings["group.instance.id"] = self.name
         return settings
 
-    def _on_problem(self, problem: KafkaError) -> None:
-        self.problems[problem.code.name] += 1
-        if problem.code not in PASSING_IN_GROUPS and not isinstance(problem, CommitFailed):
-            self.troubles.append(f"{self.name} was told {problem.code.name}: {problem.message}")
+    def _on_error(self, error: KafkaError) -> None:
+        self.error_counts[error.code.name] += 1
+        if error.code not in TRANSIENT_IN_GROUPS and not isinstance(error, CommitFailed):
+            self.violations.append(f"{self.name} was told {error.code.name}: {error.message}")
 
 
-class _Noting(RebalanceListener):
+class _RecordingListener(RebalanceListener):
     def __init__(
         self,
         name: str,
         consumer: Consumer,
         ledger: GroupLedger,
         positions: dict[TopicPartition, int],
-        tenures: Counter[TopicPartition],
+        assignments: Counter[TopicPartition],
     ) -> None:
         self._name = name
         self._consumer = consumer
         self._ledger = ledger
         self._positions = positions
-        self._tenures = tenures
+        self._assignment_counts = assignments
 
     def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> Awaitable[None] | None:
         generation = self._consumer.group_identity().generation
         self._ledger.assigned(self._name, generation, map(str, sorted(self._consumer.assignment())))
         for partition in partitions:
             self._positions.pop(partition, None)
-        self._tenures.update(partitions)
+        self._assignment_counts.update(partitions)
         self._ledger.takes_over(self._name, map(str, partitions))
 
     def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> Awaitable[None] | None:

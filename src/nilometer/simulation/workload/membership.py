@@ -53,7 +53,7 @@ class Membership:
         self._chance = random.Random(f"{cluster.world.seed}/membership")
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
-        self.problems: Counter[str] = Counter()
+        self.error_counts: Counter[str] = Counter()
         self.joined: int | None = None
         self.left: int | None = None
 
@@ -162,9 +162,9 @@ class Membership:
     async def _reassign(self, targets: Mapping[TopicPartition, Sequence[int]]) -> None:
         async def ask(admin: Admin) -> None:
             outcomes = await alter_reassignments(admin, targets)
-            for problem in outcomes.values():
-                if problem is not None:
-                    self.problems[problem.code.name] += 1
+            for error in outcomes.values():
+                if error is not None:
+                    self.error_counts[error.code.name] += 1
 
         if targets:
             await self._ask(ask)
@@ -181,8 +181,8 @@ class Membership:
             try:
                 async with asyncio.timeout(ADMIN_LIMIT_S), Admin(runtime, settings) as admin:
                     await work(admin)  # type: ignore[misc]
-            except (KafkaError, TimeoutError) as problem:
-                self.problems[problem.code.name if isinstance(problem, KafkaError) else "timeout"] += 1
+            except (KafkaError, TimeoutError) as error:
+                self.error_counts[error.code.name if isinstance(error, KafkaError) else "timeout"] += 1
 
         process = self._clients.start("operator", main)
         error = await process.exited

@@ -19,7 +19,7 @@ from nilometer.simulation.world import Host, Process
 from nilometer.wire.errors import KafkaError
 
 RETRY_S = 0.5
-SENDS_OF_A_LIFE_MIN = 50
+SENDS_PER_INCARNATION_MIN = 50
 """A producer goes away and comes back as another one after at least so many sends."""
 
 
@@ -52,21 +52,21 @@ class Writer:
     ) -> None:
         self.name = name
         self.plan = plan
-        self.problems: Counter[str] = Counter()
+        self.error_counts: Counter[str] = Counter()
         """Errors that sends ended with, by code."""
         self.acknowledged = 0
         self._host = host
         self._bootstrap_servers = bootstrap_servers
         self._history = history
-        self._lives = 0
+        self._incarnations = 0
         self._sent = 0
         self._stopping = False
         self.process: Process | None = None
 
     @property
-    def lives(self) -> int:
+    def incarnations(self) -> int:
         """How many producers it has been."""
-        return self._lives
+        return self._incarnations
 
     @property
     def sent(self) -> int:
@@ -83,13 +83,13 @@ class Writer:
 
     async def _main(self, runtime: Runtime) -> None:
         while not self._stopping:
-            self._lives += 1
-            sends = SENDS_OF_A_LIFE_MIN + runtime.entropy.below(400)
+            self._incarnations += 1
+            sends = SENDS_PER_INCARNATION_MIN + runtime.entropy.below(400)
             try:
                 async with Producer(runtime, self._settings()) as producer:
-                    await self._live(runtime, producer, sends)
-            except KafkaError as problem:
-                self.problems[problem.code.name] += 1
+                    await self._poll_until_stopped(runtime, producer, sends)
+            except KafkaError as error:
+                self.error_counts[error.code.name] += 1
                 await asyncio.sleep(RETRY_S)
 
     def _settings(self) -> dict[str, str | int | bool]:
@@ -111,8 +111,8 @@ class Writer:
             settings["retries"] = 0
         return settings
 
-    async def _live(self, runtime: Runtime, producer: Producer, sends: int) -> None:
-        producer_name = f"{self.name}.{self._lives}"
+    async def _poll_until_stopped(self, runtime: Runtime, producer: Producer, sends: int) -> None:
+        producer_name = f"{self.name}.{self._incarnations}"
         while sends > 0 and not self._stopping:
             await asyncio.sleep(runtime.entropy.uniform(0.0, 2.0) / self.plan.per_second)
             for _ in range(1 + (runtime.entropy.below(8) == 0) * runtime.entropy.below(20)):
@@ -134,21 +134,21 @@ class Writer:
         )
         try:
             delivery = await producer.send(plan.topic, padded, partition=partition)
-        except KafkaError as problem:
-            self.problems[problem.code.name] += 1
+        except KafkaError as error:
+            self.error_counts[error.code.name] += 1
             noted.failed()
         else:
             delivery.add_done_callback(lambda done: self._on_done(noted, done))
 
     def _on_done(self, noted: Send, delivery: Delivery) -> None:
         try:
-            told = delivery.result()
-        except KafkaError as problem:
-            self.problems[problem.code.name] += 1
+            response = delivery.result()
+        except KafkaError as error:
+            self.error_counts[error.code.name] += 1
             return
         self.acknowledged += 1
         if self.plan.counts:
-            if told.offset >= 0:
-                noted.acknowledged(told.offset)
+            if response.offset >= 0:
+                noted.acknowledged(response.offset)
             else:
                 noted.acknowledged_somewhere()

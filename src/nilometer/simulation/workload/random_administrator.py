@@ -27,16 +27,16 @@ REQUESTS_OF_A_CONNECTION = 8
 WRITE_SHARE = 0.1
 """How often it writes a few records instead, so that settings have something to act on."""
 TOPICS = ("random-0", "random-1", "random-2")
-TROUBLES_MAX = 10
+VIOLATIONS_MAX = 10
 
 
 class RandomAdministrator:
     def __init__(self, host: Host, cluster: Cluster) -> None:
         self.name = "random-admin"
-        self.troubles: list[str] = []
+        self.violations: list[str] = []
         self.answers: Counter[str] = Counter()
         """By API and error code."""
-        self.problems: Counter[str] = Counter()
+        self.error_counts: Counter[str] = Counter()
         self.process: Process | None = None
         self._host = host
         self._cluster = cluster
@@ -58,8 +58,8 @@ class RandomAdministrator:
                     await self._write(runtime, chance)
                 else:
                     await self._ask_one_broker(runtime, chance)
-            except KafkaError as problem:
-                self.problems[problem.code.name] += 1
+            except KafkaError as error:
+                self.error_counts[error.code.name] += 1
 
     async def _ask_one_broker(self, runtime: Runtime, chance: random.Random) -> None:
         node = chance.choice(list(self._cluster.nodes.values()))
@@ -86,8 +86,8 @@ class RandomAdministrator:
     def _note(self, request: AdminRequest, broker: str, answer: object) -> None:
         for code in error_codes(answer):
             self.answers[f"{request.key.name} {code}"] += 1
-            if code == ErrorCode.unknown_server_error.name and len(self.troubles) < TROUBLES_MAX:
-                self.troubles.append(f"administrator: {broker} failed of its own at {request.message}")
+            if code == ErrorCode.unknown_server_error.name and len(self.violations) < VIOLATIONS_MAX:
+                self.violations.append(f"administrator: {broker} failed of its own at {request.message}")
 
     async def _write(self, runtime: Runtime, chance: random.Random) -> None:
         settings = {

@@ -38,7 +38,7 @@ RECORDS_MAX = 25
 POLL_MS = 500
 LOOKS_MAX = 60
 """A second apart, before a topic that nobody knows is taken for lost."""
-TROUBLES_MAX = 10
+VIOLATIONS_MAX = 10
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class Incarnation:
     """Value by partition and offset."""
     deleted_to: dict[int, int] = field(default_factory=dict[int, int])
     """By partition, up to where the deletion of records was asked for."""
-    doomed: bool = False
+    deletion_requested: bool = False
     """Its deletion was asked for: from then on nothing is promised."""
 
 
@@ -65,18 +65,18 @@ class _OneTopic:
 
     def __init__(self, client: Client, topic: Incarnation) -> None:
         self._topic = topic
-        self._met_another = False
+        self._saw_another = False
         self._look(client.metadata)
         client.on_metadata.append(self._look)
 
     def _look(self, metadata: ClusterMetadata) -> None:
         found = metadata.topics.get(NAME)
         if found is not None and found.topic_id != self._topic.topic_id:
-            self._met_another = True
+            self._saw_another = True
 
     def check(self) -> None:
         """Raises KafkaError where the client took another topic for this one."""
-        if self._met_another:
+        if self._saw_another:
             raise KafkaError(ErrorCode.inconsistent_topic_id, "another topic of the name")
 
 
@@ -85,7 +85,7 @@ class NameReuser(AdminProgram):
 
     def __init__(self, host: Host, bootstrap_servers: str, *, flush_each: bool) -> None:
         super().__init__("reuser", host, bootstrap_servers)
-        self.troubles: list[str] = []
+        self.violations: list[str] = []
         self.incarnations = 0
         self.producers = 0
         self.compared = 0
@@ -94,13 +94,13 @@ class NameReuser(AdminProgram):
         if flush_each:
             self._configs["flush.messages"] = "1"
         self._topic: Incarnation | None = None
-        self._doomed: set[UUID] = set()
+        self._ids_to_delete: set[UUID] = set()
         self._records = 0
 
     async def _main(self, runtime: Runtime) -> None:
         await super()._main(runtime)
         looks = 0
-        while (topic := self._topic) is not None and not topic.doomed:
+        while (topic := self._topic) is not None and not topic.deletion_requested:
             try:
                 async with Admin(runtime, self._settings) as admin:
                     if await self._is_current(admin, topic):
@@ -108,15 +108,15 @@ class NameReuser(AdminProgram):
                         return
                 looks += 1  # a broker that has just started may not know it yet
                 if looks == LOOKS_MAX:
-                    self._trouble(f"{self._told(topic)} is gone, and nobody deleted it")
+                    self._add_violation(f"{self._label(topic)} is gone, and nobody deleted it")
                     return
-            except KafkaError as problem:
-                self.problems[problem.code.name] += 1
+            except KafkaError as error:
+                self.error_counts[error.code.name] += 1
             await asyncio.sleep(1)
 
     async def _step(self, runtime: Runtime, admin: Admin) -> None:
         topic = self._topic
-        if topic is None or topic.doomed:
+        if topic is None or topic.deletion_requested:
             topic = await self._create(admin)
             if topic is not None:
                 await self._write(runtime, topic)
@@ -139,7 +139,7 @@ class NameReuser(AdminProgram):
         if outcome is not None and outcome.code is not ErrorCode.topic_already_exists:
             raise outcome
         found = await self._find(admin)
-        if found is None or found.topic_id is None or found.topic_id in self._doomed:
+        if found is None or found.topic_id is None or found.topic_id in self._ids_to_delete:
             return None
         self.incarnations += 1
         self._topic = Incarnation(self.incarnations, found.topic_id)
@@ -178,9 +178,9 @@ class NameReuser(AdminProgram):
                 value = f"{topic.number}-{self._records}"
                 partition = runtime.entropy.below(PARTITIONS)
                 one_topic.check()
-                told = await (await producer.send(NAME, value.encode(), partition=partition))
+                response = await (await producer.send(NAME, value.encode(), partition=partition))
                 one_topic.check()
-                topic.acknowledged[partition, told.offset] = value
+                topic.acknowledged[partition, response.offset] = value
 
     async def _purge(self, runtime: Runtime, admin: Admin, topic: Incarnation) -> None:
         """Delete records up to one in the middle, as a log start inside of a segment comes about."""
@@ -201,8 +201,8 @@ class NameReuser(AdminProgram):
         await admin.client.send_to_leader(partition, ApiKey.DELETE_RECORDS, make)
 
     async def _delete(self, admin: Admin, topic: Incarnation) -> None:
-        topic.doomed = True
-        self._doomed.add(topic.topic_id)
+        topic.deletion_requested = True
+        self._ids_to_delete.add(topic.topic_id)
 
         def make(api: Api) -> Message:
             state = api.make_request("DeleteTopicState", name=None, topic_id=topic.topic_id)
@@ -226,10 +226,10 @@ class NameReuser(AdminProgram):
             await asyncio.sleep(1)
             try:
                 missing = self._judge(topic, await self._read(runtime, topic))
-            except KafkaError as problem:
-                self.problems[problem.code.name] += 1
-        for trouble in missing:
-            self._trouble(trouble)
+            except KafkaError as error:
+                self.error_counts[error.code.name] += 1
+        for violation in missing:
+            self._add_violation(violation)
         self.compared += 1
 
     def _judge(self, topic: Incarnation, seen: Mapping[tuple[int, int], str]) -> list[str]:
@@ -239,12 +239,14 @@ class NameReuser(AdminProgram):
             at = f"at {partition}/{offset}: {value} was acknowledged"
             found = seen.get((partition, offset))
             if found is None and offset >= topic.deleted_to.get(partition, 0):
-                missing.append(f"{self._told(topic)} has no record {at}")
+                missing.append(f"{self._label(topic)} has no record {at}")
             elif found not in (None, value):
-                self._trouble(f"{self._told(topic)} has {found} {at}")
+                self._add_violation(f"{self._label(topic)} has {found} {at}")
         for (partition, offset), value in seen.items():
             if not value.startswith(f"{topic.number}-"):
-                self._trouble(f"{self._told(topic)} has {value} of an earlier one at {partition}/{offset}")
+                self._add_violation(
+                    f"{self._label(topic)} has {value} of an earlier one at {partition}/{offset}"
+                )
         return missing
 
     async def _read(self, runtime: Runtime, topic: Incarnation) -> Mapping[tuple[int, int], str]:
@@ -273,9 +275,9 @@ class NameReuser(AdminProgram):
                     ends = await consumer.end_offsets(partitions)
         return seen
 
-    def _told(self, topic: Incarnation) -> str:
+    def _label(self, topic: Incarnation) -> str:
         return f"reused name: topic {topic.number} of {NAME}"
 
-    def _trouble(self, what: str) -> None:
-        if len(self.troubles) < TROUBLES_MAX:
-            self.troubles.append(what)
+    def _add_violation(self, what: str) -> None:
+        if len(self.violations) < VIOLATIONS_MAX:
+            self.violations.append(what)

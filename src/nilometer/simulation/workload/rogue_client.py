@@ -1,7 +1,7 @@
 """A program that acts as a broker without being one: it tries everything that only brokers ask.
 
 It knows all that the metadata says (ids, epochs, leaders) and nothing of the secret. Every request must be
-refused: the connection ends, or the answer is CLUSTER_AUTHORIZATION_FAILED. Anything else is a trouble.
+refused: the connection ends, or the answer is CLUSTER_AUTHORIZATION_FAILED. Anything else is a violation.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FAR_OFFSET = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Prey:
+class ClaimedIdentity:
     """Whom the rogue claims to be, whom it asks, and of which partition it speaks."""
 
     image: ClusterImage
@@ -45,9 +45,9 @@ class Prey:
 class RogueClient:
     def __init__(self, host: Host, cluster: Cluster) -> None:
         self.name = "rogue"
-        self.troubles: list[str] = []
+        self.violations: list[str] = []
         self.tried: Counter[str] = Counter()
-        self.problems: Counter[str] = Counter()
+        self.error_counts: Counter[str] = Counter()
         self.process: Process | None = None
         self._host = host
         self._cluster = cluster
@@ -63,7 +63,7 @@ class RogueClient:
         self._stopping = True
 
     async def _main(self, runtime: Runtime) -> None:
-        tricks = (
+        attempts = (
             self._stop_broker,
             self._shrink_isr,
             self._forfeit,
@@ -75,11 +75,11 @@ class RogueClient:
         )
         while not self._stopping:
             await asyncio.sleep(runtime.entropy.uniform(*GAP_S))
-            prey = self._prey(runtime)
-            if prey is not None:
-                await self._try(runtime, runtime.entropy.choice(tricks), prey)
+            identity = self._claimed_identity(runtime)
+            if identity is not None:
+                await self._try(runtime, runtime.entropy.choice(attempts), identity)
 
-    def _prey(self, runtime: Runtime) -> Prey | None:
+    def _claimed_identity(self, runtime: Runtime) -> ClaimedIdentity | None:
         image = self._cluster.newest_image
         if image is None:
             return None
@@ -90,15 +90,22 @@ class RogueClient:
         if epoch is None or not partitions:
             return None
         key, state = runtime.entropy.choice(partitions)
-        return Prey(image, claimed, epoch, asked, key, state)
+        return ClaimedIdentity(image, claimed, epoch, asked, key, state)
 
     async def _try(
-        self, runtime: Runtime, trick: Callable[[Connection, Prey, Runtime], Awaitable[int]], prey: Prey
+        self,
+        runtime: Runtime,
+        attempt: Callable[[Connection, ClaimedIdentity, Runtime], Awaitable[int]],
+        identity: ClaimedIdentity,
     ) -> None:
-        node = self._cluster.nodes.get(prey.asked)
+        node = self._cluster.nodes.get(identity.asked)
         if node is None:
             return
-        client_ids = (f"forwarded-by-broker-{prey.claimed}", f"broker-{prey.claimed}-fetcher-0", "rogue")
+        client_ids = (
+            f"forwarded-by-broker-{identity.claimed}",
+            f"broker-{identity.claimed}-fetcher-0",
+            "rogue",
+        )
         try:
             connection = await Connection.open(
                 runtime,
@@ -107,118 +114,128 @@ class RogueClient:
                 client_id=runtime.entropy.choice(client_ids),
                 request_timeout_ms=TIMEOUT_MS,
             )
-        except KafkaError as problem:
-            self.problems[problem.code.name] += 1
+        except KafkaError as error:
+            self.error_counts[error.code.name] += 1
             return
-        name = trick.__name__.lstrip("_")
+        name = attempt.__name__.lstrip("_")
         try:
-            error = ErrorCode(await trick(connection, prey, runtime))
+            code = ErrorCode(await attempt(connection, identity, runtime))
         except ConnectionLost:
-            error = ErrorCode.cluster_authorization_failed  # the broker ended it, or the network did
-        except KafkaError as problem:  # no answer in time
-            self.problems[problem.code.name] += 1
+            code = ErrorCode.cluster_authorization_failed  # the broker ended it, or the network did
+        except KafkaError as error:  # no answer in time
+            self.error_counts[error.code.name] += 1
             return
         finally:
             connection.close()
         self.tried[name] += 1
-        if error is not ErrorCode.cluster_authorization_failed:
-            self.troubles.append(
-                f"rogue: broker {prey.asked} answered {name} of a client as broker {prey.claimed}: "
-                f"{error.name}"
+        if code is not ErrorCode.cluster_authorization_failed:
+            self.violations.append(
+                f"rogue: broker {identity.asked} answered {name} of a client as broker {identity.claimed}: "
+                f"{code.name}"
             )
 
     # ---- what it tries; each returns the error it was answered
 
-    async def _stop_broker(self, connection: Connection, prey: Prey, runtime: Runtime) -> int:
+    async def _stop_broker(self, connection: Connection, identity: ClaimedIdentity, runtime: Runtime) -> int:
         answer = await connection.send(
             api(ApiKey.BROKER_HEARTBEAT, 1).request(
-                broker_id=prey.claimed,
-                broker_epoch=prey.claimed_epoch,
-                current_metadata_offset=prey.image.number,
+                broker_id=identity.claimed,
+                broker_epoch=identity.claimed_epoch,
+                current_metadata_offset=identity.image.number,
                 want_fence=False,
                 want_shut_down=True,
             )
         )
         return answer.error_code
 
-    async def _shrink_isr(self, connection: Connection, prey: Prey, runtime: Runtime) -> int:
+    async def _shrink_isr(self, connection: Connection, identity: ClaimedIdentity, runtime: Runtime) -> int:
         codec = api(ApiKey.ALTER_PARTITION, 3)
         partition = codec.make_request(
             "PartitionData",
-            partition_index=prey.key.partition,
-            leader_epoch=prey.state.leader_epoch,
-            partition_epoch=prey.state.partition_epoch,
+            partition_index=identity.key.partition,
+            leader_epoch=identity.state.leader_epoch,
+            partition_epoch=identity.state.partition_epoch,
             new_isr_with_epochs=(
-                codec.make_request("BrokerState", broker_id=prey.claimed, broker_epoch=prey.claimed_epoch),
+                codec.make_request(
+                    "BrokerState", broker_id=identity.claimed, broker_epoch=identity.claimed_epoch
+                ),
             ),
             leader_recovery_state=0,
         )
         topic = codec.make_request(
-            "TopicData", topic_id=uuid_from_text(prey.key.topic_id), partitions=(partition,)
+            "TopicData", topic_id=uuid_from_text(identity.key.topic_id), partitions=(partition,)
         )
         answer = await connection.send(
-            codec.request(broker_id=prey.claimed, broker_epoch=prey.claimed_epoch, topics=(topic,))
+            codec.request(broker_id=identity.claimed, broker_epoch=identity.claimed_epoch, topics=(topic,))
         )
         return answer.error_code
 
-    async def _forfeit(self, connection: Connection, prey: Prey, runtime: Runtime) -> int:
+    async def _forfeit(self, connection: Connection, identity: ClaimedIdentity, runtime: Runtime) -> int:
         replica = forfeit_replicas.ReplicaOfPartition(
-            topic_id=prey.key.topic_id, partition=prey.key.partition
+            topic_id=identity.key.topic_id, partition=identity.key.partition
         )
         answer: forfeit_replicas.ForfeitReplicasResponse = await connection.send(
             forfeit_replicas.ForfeitReplicasRequest(
-                broker_id=prey.claimed, broker_epoch=prey.claimed_epoch, replicas=(replica,)
+                broker_id=identity.claimed, broker_epoch=identity.claimed_epoch, replicas=(replica,)
             )
         )
         return answer.error_code
 
-    async def _take_producer_ids(self, connection: Connection, prey: Prey, runtime: Runtime) -> int:
+    async def _take_producer_ids(
+        self, connection: Connection, identity: ClaimedIdentity, runtime: Runtime
+    ) -> int:
         answer = await connection.send(
             api(ApiKey.ALLOCATE_PRODUCER_IDS, 0).request(
-                broker_id=prey.claimed, broker_epoch=prey.claimed_epoch
+                broker_id=identity.claimed, broker_epoch=identity.claimed_epoch
             )
         )
         return answer.error_code
 
-    async def _fetch_as_follower(self, connection: Connection, prey: Prey, runtime: Runtime) -> int:
+    async def _fetch_as_follower(
+        self, connection: Connection, identity: ClaimedIdentity, runtime: Runtime
+    ) -> int:
         """Of a follower that has much more, or nothing: high watermark and ISR would go by it."""
         codec = api(ApiKey.FETCH, 17)
         partition = codec.make_request(
             "FetchPartition",
-            partition=prey.key.partition,
-            current_leader_epoch=prey.state.leader_epoch,
+            partition=identity.key.partition,
+            current_leader_epoch=identity.state.leader_epoch,
             fetch_offset=runtime.entropy.choice((0, runtime.entropy.below(100), FAR_OFFSET)),
             last_fetched_epoch=-1,
             log_start_offset=0,
             partition_max_bytes=1 << 20,
         )
         topic = codec.make_request(
-            "FetchTopic", topic_id=uuid_from_text(prey.key.topic_id), partitions=(partition,)
+            "FetchTopic", topic_id=uuid_from_text(identity.key.topic_id), partitions=(partition,)
         )
-        state = codec.make_request("ReplicaState", replica_id=prey.claimed, replica_epoch=prey.claimed_epoch)
+        state = codec.make_request(
+            "ReplicaState", replica_id=identity.claimed, replica_epoch=identity.claimed_epoch
+        )
         answer = await connection.send(
             codec.request(replica_state=state, max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=(topic,))
         )
         return answer.error_code
 
-    async def _ask_epoch_as_follower(self, connection: Connection, prey: Prey, runtime: Runtime) -> int:
+    async def _ask_epoch_as_follower(
+        self, connection: Connection, identity: ClaimedIdentity, runtime: Runtime
+    ) -> int:
         codec = api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4)
-        found = prey.image.topic_by_id(prey.key.topic_id)
+        found = identity.image.topic_by_id(identity.key.topic_id)
         asked = codec.make_request(
             "OffsetForLeaderPartition",
-            partition=prey.key.partition,
-            current_leader_epoch=prey.state.leader_epoch,
-            leader_epoch=prey.state.leader_epoch,
+            partition=identity.key.partition,
+            current_leader_epoch=identity.state.leader_epoch,
+            leader_epoch=identity.state.leader_epoch,
         )
         topic = codec.make_request(
             "OffsetForLeaderTopic", topic="none" if found is None else found.name, partitions=(asked,)
         )
-        answer = await connection.send(codec.request(replica_id=prey.claimed, topics=(topic,)))
+        answer = await connection.send(codec.request(replica_id=identity.claimed, topics=(topic,)))
         return answer.topics[0].partitions[0].error_code
 
-    async def _forward(self, connection: Connection, prey: Prey, runtime: Runtime) -> int:
+    async def _forward(self, connection: Connection, identity: ClaimedIdentity, runtime: Runtime) -> int:
         """Delete the topic, in the name of somebody who may."""
-        found = prey.image.topic_by_id(prey.key.topic_id)
+        found = identity.image.topic_by_id(identity.key.topic_id)
         codec = api(ApiKey.DELETE_TOPICS, 5)
         names = () if found is None else (found.name,)
         answer: forward_request.ForwardedResponse = await connection.send(
@@ -233,27 +250,31 @@ class RogueClient:
         )
         return answer.error_code
 
-    async def _prove(self, connection: Connection, prey: Prey, runtime: Runtime) -> int:
+    async def _prove(self, connection: Connection, identity: ClaimedIdentity, runtime: Runtime) -> int:
         """Begin as the broker would, then show a proof that is guessed, reflected, or seen before."""
-        if prey.claimed == prey.asked:
+        if identity.claimed == identity.asked:
             return ErrorCode.cluster_authorization_failed
         nonce = runtime.entropy.choice((bytes(NONCE_BYTES), runtime.entropy.bytes(NONCE_BYTES)))
-        told: prove_broker.ProveBrokerResponse = await connection.send(self._hello(prey, nonce))
-        if told.error_code:
+        response: prove_broker.ProveBrokerResponse = await connection.send(self._hello(identity, nonce))
+        if response.error_code:
             return ErrorCode.cluster_authorization_failed
-        self._seen_proofs = [*self._seen_proofs[-20:], told.proof]
-        guesses = (runtime.entropy.bytes(PROOF_BYTES), told.proof, runtime.entropy.choice(self._seen_proofs))
+        self._seen_proofs = [*self._seen_proofs[-20:], response.proof]
+        guesses = (
+            runtime.entropy.bytes(PROOF_BYTES),
+            response.proof,
+            runtime.entropy.choice(self._seen_proofs),
+        )
         proof = runtime.entropy.choice(guesses)
         done: Any = await connection.send(prove_broker.ProveBrokerRequest(proof=proof))
         return done.error_code
 
-    def _hello(self, prey: Prey, nonce: bytes) -> Message:
-        node = self._cluster.nodes[prey.asked]
+    def _hello(self, identity: ClaimedIdentity, nonce: bytes) -> Message:
+        node = self._cluster.nodes[identity.asked]
         cluster_id = "" if node.broker is None else node.broker.services.cluster_id
         return prove_broker.ProveBrokerRequest(
             cluster_id=cluster_id,
-            broker_id=prey.claimed,
-            expected_broker_id=prey.asked,
+            broker_id=identity.claimed,
+            expected_broker_id=identity.asked,
             secret_number=0,
             nonce=nonce,
         )

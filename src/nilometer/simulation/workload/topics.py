@@ -27,15 +27,15 @@ SLOW_S = 1.0
 """A creation that takes longer may have been tried again."""
 
 
-class Fate(enum.Enum):
-    IS = "it was created"
-    IS_NOT = "it was deleted"
+class Existence(enum.Enum):
+    EXISTS = "it was created"
+    DELETED = "it was deleted"
     UNKNOWN = "nobody knows"
 
 
 @dataclass(slots=True)
 class KnownTopic:
-    fate: Fate = Fate.UNKNOWN
+    existence: Existence = Existence.UNKNOWN
     values: set[str] = field(default_factory=set[str])
     """What its setting may be; empty: not looked at."""
     may_come_back: bool = False
@@ -57,12 +57,17 @@ class TopicChurn(AdminProgram):
         """``present``: the topics there are, each with the value of the setting (None: not known)."""
         wrong: list[str] = []
         for name, topic in self.topics.items():
-            if topic.fate is Fate.IS and name not in present:
-                wrong.append(f"lost topic: {name}: {topic.fate.value}, and it is gone")
-            if topic.fate is Fate.IS_NOT and name in present:
-                wrong.append(f"undead topic: {name}: {topic.fate.value}, and it is there")
+            if topic.existence is Existence.EXISTS and name not in present:
+                wrong.append(f"lost topic: {name}: {topic.existence.value}, and it is gone")
+            if topic.existence is Existence.DELETED and name in present:
+                wrong.append(f"deleted topic still present: {name}: {topic.existence.value}, and it is there")
             value = present.get(name)
-            if topic.fate is Fate.IS and topic.values and value is not None and value not in topic.values:
+            if (
+                topic.existence is Existence.EXISTS
+                and topic.values
+                and value is not None
+                and value not in topic.values
+            ):
                 allowed = sorted(topic.values)
                 wrong.append(f"lost setting: {name} has {KEY}={value}, and it may only be one of {allowed}")
         return wrong
@@ -75,12 +80,12 @@ class TopicChurn(AdminProgram):
                         await asyncio.sleep(runtime.entropy.uniform(*self.gap_s))
                         await self._step(runtime, admin)
                         self.done += 1
-            except KafkaError as problem:
-                self.problems[problem.code.name] += 1
+            except KafkaError as error:
+                self.error_counts[error.code.name] += 1
                 await asyncio.sleep(1)
 
     async def _step(self, runtime: Runtime, admin: Admin) -> None:
-        there = [name for name, topic in self.topics.items() if topic.fate is Fate.IS]
+        there = [name for name, topic in self.topics.items() if topic.existence is Existence.EXISTS]
         choice = runtime.entropy.below(3)
         if not there or (choice == 0 and len(there) < TOPICS_MAX):
             await self._create(runtime, admin)
@@ -99,18 +104,18 @@ class TopicChurn(AdminProgram):
                 name, 1 + runtime.entropy.below(3), 1 + runtime.entropy.below(3), {KEY: str(FIRST_VALUE)}
             )
         )
-        topic.fate = Fate.IS
+        topic.existence = Existence.EXISTS
         topic.values = {str(FIRST_VALUE)}
         topic.may_come_back = asyncio.get_running_loop().time() - began_s > SLOW_S
 
     async def _delete(self, admin: Admin, name: str) -> None:
         topic = self.topics[name]
-        topic.fate = Fate.UNKNOWN
-        problem = (await admin.delete_topics([name]))[name]
-        if problem is not None:
-            raise problem
+        topic.existence = Existence.UNKNOWN
+        error = (await admin.delete_topics([name]))[name]
+        if error is not None:
+            raise error
         if not topic.may_come_back:
-            topic.fate = Fate.IS_NOT
+            topic.existence = Existence.DELETED
 
     async def _alter(self, admin: Admin, name: str) -> None:
         topic = self.topics[name]

@@ -29,7 +29,7 @@ class Trimmer(AdminProgram):
         self, host: Host, bootstrap_servers: str, partitions: Sequence[TopicPartition], retention: Retention
     ) -> None:
         super().__init__("trimmer", host, bootstrap_servers)
-        self.troubles: list[str] = []
+        self.violations: list[str] = []
         self.trimmed = 0
         self._partitions = list(partitions)
         self._retention = retention
@@ -45,9 +45,9 @@ class Trimmer(AdminProgram):
         before = self._retention.members(str(partition))
         code = await self._delete(admin, partition, offset)
         if code is not ErrorCode.none:
-            self.problems[code.name] += 1
+            self.error_counts[code.name] += 1
         elif too_far:
-            self.troubles.append(f"records of {partition} up to {offset} were deleted; its end was {last}")
+            self.violations.append(f"records of {partition} up to {offset} were deleted; its end was {last}")
         else:
             self._retention.deleted(str(partition), offset, before)
             self.trimmed += 1

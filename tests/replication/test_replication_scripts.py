@@ -1,6 +1,6 @@
 """SPEC's replication rows as stories: scripts that read as comments, commands and what comes of them.
 
-A story in ``stories/`` consists of remarks (``#``), commands (``>``) and, below each command, what the stage
+A story in ``scripts/`` consists of remarks (``#``), commands (``>``) and, below each command, what the stage
 shows. After a change that is meant, write the outcomes anew with ``NILOMETER_REGENERATE=1`` and read the
 difference.
 
@@ -19,7 +19,7 @@ import pytest
 
 from nilometer.simulation.scenarios import Stage
 
-STORIES = sorted((Path(__file__).parent / "stories").glob("*.txt"))
+SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
 
 
 def act(stage: Stage, verb: str, names: list[str], words: set[str], numbers: dict[str, str]) -> None:
@@ -38,7 +38,7 @@ def act(stage: Stage, verb: str, names: list[str], words: set[str], numbers: dic
         case "lag", [leader, follower]:
             stage.lag(leader, follower)
         case "late", [name]:
-            stage.is_late_to_learn(name)
+            stage.stops_reading_metadata(name)
         case (("restart" | "expire" | "elect" | "learns"), [name]):
             getattr(stage, verb)(name)
         case _:
@@ -47,11 +47,13 @@ def act(stage: Stage, verb: str, names: list[str], words: set[str], numbers: dic
 
 def played(script: str) -> str:
     """``script`` with the outcome of every command below it."""
-    told: list[str] = []
+    output: list[str] = []
     stage = Stage("A")
     for line in script.splitlines():
-        if line.startswith("#") or (not line and told and told[-1].startswith("#")):
-            told += ["", line] if told and not told[-1].startswith("#") and line else [line] if line else []
+        if line.startswith("#") or (not line and output and output[-1].startswith("#")):
+            output += (
+                ["", line] if output and not output[-1].startswith("#") and line else [line] if line else []
+            )
         if not line.startswith("> "):
             continue
         verb, *rest = line[2:].split()
@@ -62,16 +64,16 @@ def played(script: str) -> str:
         else:
             names = [word for word in rest if word.isupper()]
             act(stage, verb, names, {word for word in rest if word.islower()}, numbers)
-        told += ["", line, *(f"  {shown}".rstrip() for shown in stage.lines if shown)]
+        output += ["", line, *(f"  {shown}".rstrip() for shown in stage.lines if shown)]
         stage.lines.clear()
-    return "\n".join(told).strip() + "\n"
+    return "\n".join(output).strip() + "\n"
 
 
-@pytest.mark.parametrize("story", STORIES, ids=[story.stem for story in STORIES])
-def test_story(story: Path) -> None:
-    script = story.read_text()
+@pytest.mark.parametrize("path", SCRIPTS, ids=[path.stem for path in SCRIPTS])
+def test_script(path: Path) -> None:
+    script = path.read_text()
     text = played(script)
     if os.environ.get("NILOMETER_REGENERATE"):
-        story.write_text(text)
-    assert text == story.read_text()
+        path.write_text(text)
+    assert text == path.read_text()
     assert "> " in text

@@ -14,7 +14,7 @@ LEFT_S = 0.001
 """How long the work is left then, for others to act."""
 
 
-async def wait_amid_work(disk: HostDisk, name: str, chance: random.Random, limit_s: float) -> bool:
+async def wait_for_work(disk: HostDisk, name: str, chance: random.Random, limit_s: float) -> bool:
     """Return between two disk calls of offloaded work of the process called ``name``.
 
     Which two is drawn. False if there was no such moment within ``limit_s`` seconds.

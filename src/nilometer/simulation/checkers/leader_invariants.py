@@ -23,7 +23,7 @@ from nilometer.replication.replica import NoRole
 from nilometer.simulation.cluster import BrokerNode, Cluster
 
 
-class Beliefs:
+class LeaderInvariants:
     """Looked at again and again; ``violations`` only grows."""
 
     def __init__(self, cluster: Cluster, unpromised: Container[str] = ()) -> None:
@@ -45,12 +45,12 @@ class Beliefs:
         if newest is None:
             return
         self._check_committed(newest)
-        spared = set(damaged)
+        exempt = set(damaged)
         for node in nodes:
-            if node.is_wrongly_live():
+            if node.holds_ended_session():
                 self._report(f"session: {node.name} is sure of a session that the store has ended")
             self._check_watermarks(node)
-            self._check_leaderships(node, nodes, newest, spared)
+            self._check_leaderships(node, nodes, newest, exempt)
 
     def compare_images(self) -> None:
         """All must have folded everything: for when the cluster is at rest."""

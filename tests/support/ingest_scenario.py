@@ -46,7 +46,7 @@ class Process:
     ) -> None:
         self.topic = topic
         self.saved = saved
-        self.problems: list[str] = []
+        self.errors: list[str] = []
         self.now_ms = 0
         self.newest: Look | None = None
         self.follow = follow
@@ -63,8 +63,8 @@ class Process:
         paths = [LOG if named else FOLDER]
         self.tracker = Tracker(self.files, state, paths, self._report, follow=follow)
 
-    def _report(self, path: str, problem: str) -> None:
-        self.problems.append(f"{path}: {problem}")
+    def _report(self, path: str, error: str) -> None:
+        self.errors.append(f"{path}: {error}")
 
     def _read_back(self) -> None:
         for tag, line, value in self.topic.log[self.state.partitions.get(0, 0) :]:
@@ -150,7 +150,7 @@ class Process:
         self.files.close()
 
 
-class Story:
+class IngestScenario:
     def __init__(self, *, named: bool, banner: bool) -> None:
         self.disk = ModelDisk()
         self.topic = Topic()

@@ -19,7 +19,7 @@ DATA = "/data"
 
 
 @dataclass(frozen=True, slots=True)
-class UnaskedEnd:
+class UnexpectedExit:
     error: BaseException | None
     """What its main function raised; None where it returned."""
     at_s: float
@@ -28,25 +28,25 @@ class UnaskedEnd:
     failed_places: frozenset[str]
     """Where the process met errors of disks: the first two names of each path."""
 
-    def is_excused(self, store_troubles: Iterable[Kind]) -> bool:
-        """``store_troubles``: the kinds from which brokers could suffer at that time."""
+    def is_excused(self, store_faults: Iterable[Kind]) -> bool:
+        """``store_faults``: the kinds from which brokers could suffer at that time."""
         if self.failed_places.issuperset(self.folders):
             return True
         if any(not place.startswith(DATA) for place in self.failed_places):
             return True  # the disk of a store that is a folder
-        felt = frozenset(store_troubles)
+        affecting = frozenset(store_faults)
         cause = self.error.__cause__ if self.error is not None else None
         if isinstance(cause, BrokerIdInUse):
             # No trouble of an ensemble makes a broker's own earlier session that of another broker: its
             # start waits for that session's end. A folder that hangs may show a session of before.
-            return not FOLDER_KINDS.isdisjoint(felt)
-        return not ENDS_BROKERS.isdisjoint(felt)
+            return not FOLDER_KINDS.isdisjoint(affecting)
+        return not ENDS_BROKERS.isdisjoint(affecting)
 
     def __str__(self) -> str:
         return "it stopped" if self.error is None else repr(self.error)
 
 
-class StoreTroubles:
+class StoreFaults:
     """When the coordination store was in trouble, of which kind."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class StoreTroubles:
         for fault in self._spans:
             self.end(fault, now_s)
 
-    def felt_at(self, at_s: float) -> frozenset[Kind]:
+    def affecting_at(self, at_s: float) -> frozenset[Kind]:
         """The kinds from which brokers may suffer at that time."""
         return frozenset(
             fault.kind

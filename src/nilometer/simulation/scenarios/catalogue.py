@@ -125,7 +125,7 @@ def fenced_leader(rule: TruncationRule) -> Stage:
     stage.fetch("B")
     stage.fetch("B")
     stage.say("A hangs for longer than its session. B is elected, but A does not know.")
-    stage.is_late_to_learn("A")
+    stage.stops_reading_metadata("A")
     stage.expire("A")
     stage.say("A still thinks that it leads in epoch 0. It can append, but not commit: B asks it no more.")
     stage.produce("A")

@@ -16,10 +16,10 @@ from types import TracebackType
 from nilometer.simulation.loop import CURRENT
 from nilometer.simulation.world import World
 
-LINES_PER_TELLER = 30
+LINES_PER_PROCESS = 30
 
 
-class Story(logging.Handler):
+class LogCapture(logging.Handler):
     def __init__(self, world: World) -> None:
         super().__init__(logging.INFO)
         self._world = world
@@ -30,7 +30,7 @@ class Story(logging.Handler):
         self._level = logging.NOTSET
         self._propagated = True
 
-    def __enter__(self) -> Story:
+    def __enter__(self) -> LogCapture:
         product = logging.getLogger("nilometer")
         self._level, self._propagated = product.level, product.propagate
         product.setLevel(logging.INFO)
@@ -46,15 +46,15 @@ class Story(logging.Handler):
         product.setLevel(self._level)
         product.propagate = self._propagated
 
-    def tell(self, who: str, what: str) -> None:
-        lines = self._lines.setdefault(who, deque(maxlen=LINES_PER_TELLER))
+    def record(self, who: str, what: str) -> None:
+        lines = self._lines.setdefault(who, deque(maxlen=LINES_PER_PROCESS))
         lines.append(f"{self._world.loop.time():10.3f} s  {what}")
 
     def emit(self, record: logging.LogRecord) -> None:
         who = getattr(CURRENT.get(), "name", "world")
         error = record.exc_info[1] if record.exc_info else None
         suffix = f" ({error!r})" if error is not None else ""
-        self.tell(who, f"{record.levelname.lower()}: {record.getMessage()}{suffix}")
+        self.record(who, f"{record.levelname.lower()}: {record.getMessage()}{suffix}")
         if error is None:
             return
         if not self.excuse(error):
