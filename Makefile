@@ -2,6 +2,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Tests wait more than they compute.
+WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 STAMP := $(VENV)/.stamp-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
 .PHONY: help setup java components demo lint test bench simulate soak clean
@@ -34,8 +36,8 @@ lint: setup  ## style, import layers, types
 components:  ## ZooKeeper, kcat and what else the tests run beside Nilometer
 	@tests/components.sh
 
-test: setup java components  ## all tests but the long campaigns
-	$(BIN)/pytest -m "not soak"
+test: setup java components  ## all tests but the long campaigns; WORKERS=1 runs one after the other
+	$(BIN)/pytest -m "not soak" --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 bench: setup java  ## Nilometer beside Apache Kafka; BENCH='--row start --rounds 5' passes options
 	$(BIN)/python -m bench $(BENCH)

@@ -25,7 +25,6 @@ TOPICS = ("first", "second")
 CLUSTER_WIDE = ("min.insync.replicas", "unclean.leader.election.enable")
 
 
-@pytest.mark.timeout(300)
 def test_no_request_of_an_administrator_ends_a_broker(tmp_path: Path) -> None:
     _fuzz(tmp_path, int(SEED), range(REQUESTS))
 

@@ -53,6 +53,7 @@ RECORDS_KEPT = 50
 CREATE_VERSION, PRODUCE_VERSION, FETCH_VERSION, METADATA_VERSION = 7, 9, 12, 12
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_a_broker_survives_mutated_frames(tmp_path: Path) -> None:
     _rain(tmp_path, int(SEED), FRAMES)

@@ -80,6 +80,7 @@ def zookeeper(network: ChaosNetwork, tmp_path: Path) -> Iterator[ZooKeeperServer
         server.kill()
 
 
+@pytest.mark.long
 def test_leader_cut_from_zookeeper(network: ChaosNetwork, zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
     """It stops serving before its session is over; clients find the next leader while they reach the old."""
     run = ChaosRun(

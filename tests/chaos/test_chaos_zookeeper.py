@@ -22,6 +22,7 @@ def ensemble() -> Iterator[ZooKeeperEnsemble]:
         yield ensemble
 
 
+@pytest.mark.long
 def test_leaders_of_both_kinds_killed(ensemble: ZooKeeperEnsemble, tmp_path: Path) -> None:
     coordination = f"zookeeper://{ensemble.hosts}"
     with ChaosRun("leaders_of_both_kinds_killed", tmp_path, SEED, coordination=coordination) as run:

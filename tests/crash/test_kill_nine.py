@@ -25,7 +25,7 @@ WRITERS = 3
 SEED = int(os.environ.get("CRASH_SEED", "20"))
 
 
-@pytest.mark.timeout(280)
+@pytest.mark.long
 def test_fifty_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
     _kill_and_check(tmp_path, kills=50, seed=SEED)
 

@@ -126,6 +126,7 @@ def _assert_no_complaint(lines: list[str]) -> None:
     assert [line for line in lines if any(complaint in line for complaint in COMPLAINTS)] == []
 
 
+@pytest.mark.long
 def test_apache_kafka_opens_and_serves_it(ours: tuple[Path, int, int], tmp_path: Path) -> None:
     """As after a clean stop, when indexes and snapshots are taken as they are; then as after a crash."""
     folder, end, visible = ours

@@ -120,6 +120,7 @@ def _as_produced(batch: StoredBatch) -> bytes:
     return bytes(8) + stored[8:]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("which", "clean"), [("stopped", True), ("stopped", False), ("killed", False)])
 def test_every_record_is_there(theirs: Theirs, tmp_path: Path, which: str, clean: bool) -> None:
     log = _open(getattr(theirs, which), tmp_path, clean)

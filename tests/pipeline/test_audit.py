@@ -117,6 +117,7 @@ def test_a_good_cluster_and_what_is_told_of_it(spark, data_dirs, tmp_path):
     assert "nothing is wrong" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("deaths", [1, pytest.param(9, marks=pytest.mark.soak)])
 def test_a_cluster_at_work_whose_brokers_die_and_come_back(spark, tmp_path, deaths):
     """Segments roll and are deleted, logs are cut and fetched again while they are read."""

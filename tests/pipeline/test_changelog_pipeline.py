@@ -75,6 +75,7 @@ def send(topics, changes, topic=None, partitions=2):
     return topic
 
 
+@pytest.mark.long
 def test_current_table_and_history_equal_those_kept_in_plain_python(spark, topics, tmp_path):
     changes = [json.loads(one.value) for one in sample_records("changelog", 600)]
     topic = send(topics, changes)

@@ -69,7 +69,7 @@ def values_in(topics, topic: str) -> list[bytes]:
     return found
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.long
 def test_tables_view_and_alerts_equal_those_made_in_plain_python(topics, tmp_path):
     values = [one.value for one in sample_records("metrics", 12_000)]
     topic, alerts = send_values(topics, [b"no json", *values]), topics.create(2)

@@ -37,6 +37,7 @@ def running_brokers(folder: Path) -> list[int]:
     ]
 
 
+@pytest.mark.long
 def test_the_demo_verifies_its_numbers_and_leaves_nothing_running(tmp_path):
     logs = tmp_path / "logs"
     (logs / "old").mkdir(parents=True)

@@ -28,6 +28,7 @@ CONFIG = {"retention.ms": "-1", "cleanup.policy": "compact"}
 """Of a topic that is compacted gaps are no damage."""
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)  # the first reading compiles, which on a busy machine takes a minute
 def test_three_sources_give_the_rows_of_generated_topics(spark, tmp_path):
     Round(spark, tmp_path, SEED, TOPICS).play()

@@ -39,6 +39,7 @@ def assert_rollups(spark, output, wanted):
         assert all(math.isclose(*pair) for pair in zip(numbers, wanted[key], strict=True)), key
 
 
+@pytest.mark.long
 def test_rollups_and_alerts_equal_those_made_in_plain_python(spark, topics, tmp_path):
     values = [one.value for one in sample_records("metrics", 12_000)]
     topic, alerts = send_values(topics, [*BROKEN, *values]), topics.create(2)

@@ -77,6 +77,7 @@ def replaced(spark, output):
     return Counter((row.id, row.balance) for row in rows.collect())
 
 
+@pytest.mark.long
 def test_the_changelog_is_the_databases_table_and_every_version_it_had(
     spark, topics, server, database, tmp_path
 ):

@@ -79,6 +79,7 @@ def nilometer(folder, *arguments):
     return done.stdout
 
 
+@pytest.mark.long
 def test_a_pipeline_on_a_cluster_gives_what_plain_python_counts(cluster, broker, tmp_path, spark):
     topics = Topics(broker.bootstrap)
     lines = generated(1_000, seed=20)
