@@ -32,6 +32,9 @@ class Writer:
     def int8(self, value: int) -> None:
         self._pieces.append(_INT8.pack(value))
 
+    def int16(self, value: int) -> None:
+        self._pieces.append(_INT16.pack(value))
+
     def int32(self, value: int) -> None:
         self._pieces.append(_INT32.pack(value))
 
@@ -52,6 +55,12 @@ class Writer:
         self._pieces.append(array_size(len(listed), self._flexible))
         for item in listed:
             write(item)
+
+    def nullable_array(self, items: Iterable[Item] | None, write: Callable[[Item], None]) -> None:
+        if items is None:
+            self._pieces.append(unsigned(0) if self._flexible else _INT32.pack(-1))
+        else:
+            self.array(items, write)
 
     def int32s(self, values: Iterable[int]) -> None:
         self.array(values, self.int32)
@@ -121,7 +130,15 @@ class Reader:
         return self._take(self._unsigned() - 1 if self.flexible else self.int32())
 
     def array(self, read: Callable[[], Item]) -> tuple[Item, ...]:
+        items = self.nullable_array(read)
+        if items is None:
+            raise MalformedMessage("an array that must not be null")
+        return items
+
+    def nullable_array(self, read: Callable[[], Item]) -> tuple[Item, ...] | None:
         count = self._unsigned() - 1 if self.flexible else self.int32()
+        if count == -1:
+            return None
         if not 0 <= count <= len(self._data) - self._position:
             raise MalformedMessage(
                 f"{count} elements where {len(self._data) - self._position} bytes are left"

@@ -1,0 +1,32 @@
+"""What a transaction coordinator may be told, in Kafka's terms and with Kafka's defaults. Times in ms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DAY_MS = 24 * 60 * 60_000
+
+EPOCH_BUMP_VERSION = 2
+"""From this ``transaction.version`` on, every end of a transaction bumps the producer epoch (KIP-890)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionConfig:
+    max_timeout_ms: int = 15 * 60_000
+    """``transaction.max.timeout.ms``: the longest time-out that a producer may ask for."""
+    id_expiration_ms: int = 7 * DAY_MS
+    """``transactional.id.expiration.ms``: an id without a transaction is forgotten after this long."""
+    abort_check_interval_ms: int = 10_000
+    """``transaction.abort.timed.out.transaction.cleanup.interval.ms``."""
+    expiration_check_interval_ms: int = 60 * 60_000
+    """``transaction.remove.expired.transaction.cleanup.interval.ms``."""
+    transaction_version: int = 0
+    """The finalized level of the feature ``transaction.version``: how the coordinator itself ends a
+    transaction, when it times out or its producer is fenced."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_timeout_ms", "id_expiration_ms", "abort_check_interval_ms"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
+        if self.expiration_check_interval_ms < 1:
+            raise ValueError("expiration_check_interval_ms must be at least 1")

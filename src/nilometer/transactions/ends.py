@@ -1,0 +1,149 @@
+"""EndTxn, and the ends that the coordinator decides itself: a producer is fenced, a transaction times out.
+
+With version 2 of a transaction (KIP-890) every end bumps the epoch. So a late EndTxn cannot end the next
+transaction (EDGE 39), and a repeated one is known by its old epoch and gets the answer of the first. Without,
+equal epochs are all there is to go by: a repeated commit of a committed transaction is taken as done.
+"""
+
+from __future__ import annotations
+
+from nilometer.transactions.config import EPOCH_BUMP_VERSION, TransactionConfig
+from nilometer.transactions.decision import Decision
+from nilometer.transactions.requests import (
+    EndTransaction,
+    EndTransactionReply,
+    MarkersWritten,
+    MarkersWrittenReply,
+    ProducerIdNeeded,
+    TimeOut,
+    TimeOutReply,
+)
+from nilometer.transactions.state import TransactionState
+from nilometer.transactions.transaction import EPOCH_MAX, NO_PRODUCER_ID, Transaction
+from nilometer.wire.errors import ErrorCode
+
+_COMPLETE = {True: TransactionState.COMPLETE_COMMIT, False: TransactionState.COMPLETE_ABORT}
+"""By whether it was committed."""
+
+
+def fence(
+    transaction: Transaction, version: int, new_producer_id: int | None, wall_ms: int
+) -> Transaction | None:
+    """An open transaction, aborted by the coordinator: its producer has an old epoch from here on.
+
+    None if a new producer id is needed, since this uses up the last epoch and the version hands out the next
+    producer id with the end of a transaction.
+    """
+    needs_id = version >= EPOCH_BUMP_VERSION and transaction.is_exhausted
+    if needs_id and new_producer_id is None:
+        return None
+    return transaction.prepared(
+        commit=False,
+        version=version if version >= EPOCH_BUMP_VERSION else 0,
+        next_producer_id=new_producer_id if needs_id and new_producer_id is not None else NO_PRODUCER_ID,
+        fences=True,
+        wall_ms=wall_ms,
+    )
+
+
+def decide_time_out(
+    transaction: Transaction | None, request: TimeOut, config: TransactionConfig, wall_ms: int
+) -> Decision:
+    if transaction is None or not _is_about(transaction, request) or not transaction.is_timed_out(wall_ms):
+        return Decision(TimeOutReply(aborted=False))
+    after = fence(transaction, config.transaction_version, request.new_producer_id, wall_ms)
+    return Decision(TimeOutReply(aborted=after is not None), after)
+
+
+def decide_completion(transaction: Transaction | None, request: MarkersWritten, wall_ms: int) -> Decision:
+    if transaction is None or not transaction.state.is_prepared or not _is_about(transaction, request):
+        return Decision(MarkersWrittenReply(completed=False))
+    return Decision(MarkersWrittenReply(completed=True), transaction.completed(wall_ms))
+
+
+def _is_about(transaction: Transaction, request: TimeOut | MarkersWritten) -> bool:
+    """Whether no other end, and no other producer, has come between."""
+    return (transaction.producer_id, transaction.producer_epoch) == (
+        request.producer_id,
+        request.producer_epoch,
+    )
+
+
+def decide_end_transaction(
+    transaction: Transaction | None, request: EndTransaction, wall_ms: int
+) -> Decision:
+    if not request.transactional_id:
+        return _refused(ErrorCode.invalid_request)
+    if transaction is None:
+        return _refused(ErrorCode.invalid_producer_id_mapping)
+    if request.version >= EPOCH_BUMP_VERSION:
+        return _end_with_bump(transaction, request, wall_ms)
+    return _end(transaction, request, wall_ms)
+
+
+def _refused(error: ErrorCode) -> Decision:
+    return Decision(EndTransactionReply(error))
+
+
+def _done(transaction: Transaction) -> EndTransactionReply:
+    """With what the producer is to use next."""
+    if transaction.next_producer_id != NO_PRODUCER_ID:
+        return EndTransactionReply(ErrorCode.none, transaction.next_producer_id, 0)
+    return EndTransactionReply(ErrorCode.none, transaction.producer_id, transaction.producer_epoch)
+
+
+def _end(transaction: Transaction, request: EndTransaction, wall_ms: int) -> Decision:
+    if transaction.producer_id != request.producer_id:
+        return _refused(ErrorCode.invalid_producer_id_mapping)
+    if transaction.producer_epoch != request.producer_epoch:
+        return _refused(ErrorCode.producer_fenced)
+    if transaction.state.is_prepared:
+        return _refused(ErrorCode.concurrent_transactions)
+    if transaction.state is TransactionState.ONGOING:
+        return _prepare(transaction, request, wall_ms)
+    if transaction.state is _COMPLETE[request.committed]:
+        return Decision(_done(transaction))
+    return _refused(ErrorCode.invalid_txn_state)
+
+
+def _end_with_bump(transaction: Transaction, request: EndTransaction, wall_ms: int) -> Decision:
+    if transaction.state.is_prepared:
+        return _refused(ErrorCode.concurrent_transactions)
+    rotated = _was_rotated_by(transaction, request)
+    repeated = rotated or transaction.producer_epoch == request.producer_epoch + 1
+    if transaction.producer_id != request.producer_id and not rotated:
+        return _refused(ErrorCode.invalid_producer_id_mapping)
+    is_complete = transaction.state in _COMPLETE.values()
+    if transaction.producer_epoch != request.producer_epoch and not (repeated and is_complete):
+        return _refused(ErrorCode.producer_fenced)
+    if is_complete and repeated:
+        as_before = transaction.state is _COMPLETE[request.committed]
+        return Decision(_done(transaction)) if as_before else _refused(ErrorCode.invalid_txn_state)
+    if request.committed and transaction.state is not TransactionState.ONGOING:
+        return _refused(ErrorCode.invalid_txn_state)
+    return _prepare(transaction, request, wall_ms)
+
+
+def _was_rotated_by(transaction: Transaction, request: EndTransaction) -> bool:
+    """Whether this request, asked before, used up the last epoch of its producer id."""
+    return (
+        transaction.previous_producer_id == request.producer_id
+        and request.producer_epoch == EPOCH_MAX
+        and transaction.producer_epoch == 0
+    )
+
+
+def _prepare(transaction: Transaction, request: EndTransaction, wall_ms: int) -> Decision:
+    needs_id = request.version >= EPOCH_BUMP_VERSION and transaction.is_exhausted
+    if needs_id and request.new_producer_id is None:
+        return Decision(ProducerIdNeeded())
+    after = transaction.prepared(
+        commit=request.committed,
+        version=request.version,
+        next_producer_id=request.new_producer_id
+        if needs_id and request.new_producer_id is not None
+        else NO_PRODUCER_ID,
+        fences=False,
+        wall_ms=wall_ms,
+    )
+    return Decision(_done(after), after)

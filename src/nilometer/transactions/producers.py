@@ -1,0 +1,96 @@
+"""InitProducerId: which producer id and epoch a producer goes on with (KIP-98, KIP-360).
+
+A producer that names nothing begins again: it gets the next epoch, and whoever had the last one is fenced. A
+producer that names what it has goes on: it gets the next epoch too, unless another producer has come between;
+asked twice, it gets the same answer twice. A transaction that is open is aborted first, by the coordinator,
+and the producer asks again.
+"""
+
+from __future__ import annotations
+
+from nilometer.transactions.config import TransactionConfig
+from nilometer.transactions.decision import Decision
+from nilometer.transactions.ends import fence
+from nilometer.transactions.requests import InitProducerId, InitProducerIdReply, ProducerIdNeeded
+from nilometer.transactions.state import TransactionState
+from nilometer.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID, Transaction, is_exhausted
+from nilometer.wire.errors import ErrorCode
+
+
+def decide_init_producer_id(
+    transaction: Transaction | None, request: InitProducerId, config: TransactionConfig, wall_ms: int
+) -> Decision:
+    if not request.transactional_id:
+        return _refused(ErrorCode.invalid_request)
+    if not 0 < request.transaction_timeout_ms <= config.max_timeout_ms:
+        return _refused(ErrorCode.invalid_transaction_timeout)
+    if transaction is None:
+        return _first(request, wall_ms)
+    if transaction.state.is_prepared:
+        return _refused(ErrorCode.concurrent_transactions)
+    if _names_producer(request) and not _is_known(transaction, request):
+        return _refused(ErrorCode.producer_fenced)
+    if transaction.state is TransactionState.ONGOING:
+        return _abort_first(transaction, request, config, wall_ms)
+    return _next_epoch(transaction, request, wall_ms)
+
+
+def _refused(error: ErrorCode) -> Decision:
+    return Decision(InitProducerIdReply(error))
+
+
+def _given(transaction: Transaction) -> Decision:
+    reply = InitProducerIdReply(ErrorCode.none, transaction.producer_id, transaction.producer_epoch)
+    return Decision(reply, transaction)
+
+
+def _names_producer(request: InitProducerId) -> bool:
+    return request.producer_id != NO_PRODUCER_ID
+
+
+def _is_known(transaction: Transaction, request: InitProducerId) -> bool:
+    """Whether the producer id is this transactional id's, now or until its epochs were exhausted: then the
+    answer to a bump may have been lost. The epoch is looked at later."""
+    return request.producer_id == transaction.producer_id or (
+        request.producer_id == transaction.previous_producer_id and is_exhausted(request.producer_epoch)
+    )
+
+
+def _first(request: InitProducerId, wall_ms: int) -> Decision:
+    """The id is not known here: it is new, or has expired."""
+    if request.new_producer_id is None:
+        return Decision(ProducerIdNeeded())
+    created = Transaction(
+        producer_id=request.new_producer_id,
+        producer_epoch=NO_EPOCH,
+        timeout_ms=request.transaction_timeout_ms,
+        updated_ms=wall_ms,
+    )
+    return _given(created.with_epoch(0, NO_EPOCH, request.transaction_timeout_ms, wall_ms))
+
+
+def _abort_first(
+    transaction: Transaction, request: InitProducerId, config: TransactionConfig, wall_ms: int
+) -> Decision:
+    after = fence(transaction, config.transaction_version, request.new_producer_id, wall_ms)
+    if after is None:
+        return Decision(ProducerIdNeeded())
+    return Decision(InitProducerIdReply(ErrorCode.concurrent_transactions), after)
+
+
+def _next_epoch(transaction: Transaction, request: InitProducerId, wall_ms: int) -> Decision:
+    named = _names_producer(request)
+    epoch, timeout_ms = transaction.producer_epoch, request.transaction_timeout_ms
+    goes_on = request.producer_epoch == epoch
+    if named and not goes_on:
+        if request.producer_epoch != transaction.last_producer_epoch:
+            return _refused(ErrorCode.producer_fenced)
+        return _given(  # asked again: the first answer was lost
+            transaction.with_epoch(epoch, transaction.last_producer_epoch, timeout_ms, wall_ms)
+        )
+    last_epoch = epoch if named else NO_EPOCH
+    if not transaction.is_exhausted:
+        return _given(transaction.with_epoch(epoch + 1, last_epoch, timeout_ms, wall_ms))
+    if request.new_producer_id is None:
+        return Decision(ProducerIdNeeded())
+    return _given(transaction.with_producer_id(request.new_producer_id, last_epoch, timeout_ms, wall_ms))

@@ -1,0 +1,203 @@
+"""One partition of ``__transaction_state``: the transactional ids kept there, and all that is asked of their
+coordinator.
+
+A shard is loaded (``replay`` for every record of the partition, then ``on_loaded``), asked, and dropped when
+the broker no longer leads the partition or an append failed.
+
+Invariants:
+- what it returns is in its state already, and is written before anything follows from it: markers are sent,
+  and a producer is answered, once the record is committed (EDGE 41);
+- a prepared transaction never changes its outcome: it is finished, by this coordinator or the next;
+- the same calls with the same arguments give the same effects.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TypeAlias, assert_never
+
+from nilometer.cluster.image import ClusterImage
+from nilometer.coordinators import effects, turn
+from nilometer.coordinators.effects import Token
+from nilometer.coordinators.timers import Timers
+from nilometer.transactions.actions import AllocateProducerId, SendMarkers, TransactionAction
+from nilometer.transactions.config import TransactionConfig
+from nilometer.transactions.ends import (
+    decide_completion,
+    decide_end_transaction,
+    decide_time_out,
+    fence,
+)
+from nilometer.transactions.partitions import decide_add_partitions, verify_partitions
+from nilometer.transactions.producers import decide_init_producer_id
+from nilometer.transactions.records import TransactionRecord
+from nilometer.transactions.requests import (
+    AddPartitions,
+    DescribeTransaction,
+    EndTransaction,
+    InitProducerId,
+    ListTransactions,
+    MarkersWritten,
+    TimeOut,
+    TransactionReply,
+    TransactionRequest,
+    VerifyPartitions,
+)
+from nilometer.transactions.state import TransactionState
+from nilometer.transactions.transaction import Transaction
+from nilometer.transactions.views import describe_transaction, list_transactions
+
+RECORDS_PER_CALL_MAX = 1_000
+"""What is due waits for the next call once so many records are written: they are one batch."""
+
+Effects: TypeAlias = effects.Effects[TransactionRecord, TransactionReply, TransactionAction]
+
+
+class Turn(turn.Turn[TransactionRecord, TransactionReply, TransactionAction]):
+    __slots__ = ()
+
+
+class TimerKind(Enum):
+    TIME_OUTS = auto()
+    """Open transactions may have been open for too long."""
+    EXPIRATION = auto()
+    """Ids may have been idle for too long."""
+
+
+class TransactionShard:
+    def __init__(self, config: TransactionConfig) -> None:
+        self._config = config
+        self._transactions: dict[str, Transaction] = {}
+        self._ongoing: dict[str, None] = {}
+        """Those that may time out."""
+        self._timers = Timers[TimerKind]()
+        self._waiting: set[Token] = set()
+
+    # ── loading ─────────────────────────────────────────────────────────────────────────────────
+    def replay(self, record: TransactionRecord) -> None:
+        """Folds a record that is in the partition already."""
+        transactional_id, transaction = record.transactional_id, record.transaction
+        self._ongoing.pop(transactional_id, None)
+        if transaction is None or transaction.state is TransactionState.DEAD:
+            self._transactions.pop(transactional_id, None)
+            return
+        self._transactions[transactional_id] = transaction
+        if transaction.state is TransactionState.ONGOING:
+            self._ongoing[transactional_id] = None
+
+    def on_loaded(self, now_ms: int, wall_ms: int) -> Effects:
+        """The partition has been read to its end: what was prepared is finished."""
+        turn = Turn(now_ms, wall_ms)
+        for transactional_id, transaction in self._transactions.items():
+            if transaction.state.is_prepared:
+                turn.act(_markers(transactional_id, transaction))
+        self._timers.schedule(TimerKind.TIME_OUTS, now_ms + self._config.abort_check_interval_ms)
+        self._timers.schedule(TimerKind.EXPIRATION, now_ms + self._config.expiration_check_interval_ms)
+        return turn.effects(self._waiting)
+
+    # ── requests ────────────────────────────────────────────────────────────────────────────────
+    def handle(self, token: Token, request: TransactionRequest, now_ms: int, wall_ms: int) -> Effects:
+        turn = Turn(now_ms, wall_ms)
+        self._waiting.add(token)
+        turn.reply(token, self._answer(turn, request))
+        return turn.effects(self._waiting)
+
+    def _answer(self, turn: Turn, request: TransactionRequest) -> TransactionReply:
+        if isinstance(request, ListTransactions):
+            return list_transactions(self._transactions.items(), request, turn.wall_ms)
+        transaction = self._transactions.get(request.transactional_id)
+        match request:
+            case InitProducerId():
+                decision = decide_init_producer_id(transaction, request, self._config, turn.wall_ms)
+            case AddPartitions():
+                decision = decide_add_partitions(transaction, request, turn.wall_ms)
+            case EndTransaction():
+                decision = decide_end_transaction(transaction, request, turn.wall_ms)
+            case MarkersWritten():
+                decision = decide_completion(transaction, request, turn.wall_ms)
+            case TimeOut():
+                decision = decide_time_out(transaction, request, self._config, turn.wall_ms)
+            case VerifyPartitions():
+                return verify_partitions(transaction, request)
+            case DescribeTransaction():
+                return describe_transaction(transaction, request)
+            case _:
+                assert_never(request)
+        if decision.after is not None:
+            self._keep(turn, request.transactional_id, decision.after)
+        return decision.reply
+
+    def forget(self, token: Token) -> None:
+        """The connection is gone: nobody is there to answer."""
+        self._waiting.discard(token)
+
+    # ── state ───────────────────────────────────────────────────────────────────────────────────
+    def _keep(self, turn: Turn, transactional_id: str, transaction: Transaction) -> None:
+        record = TransactionRecord(transactional_id, transaction)
+        turn.write(record)
+        self.replay(record)
+        if transaction.state.is_prepared:
+            turn.act(_markers(transactional_id, transaction))
+
+    # ── time ────────────────────────────────────────────────────────────────────────────────────
+    def on_image(self, image: ClusterImage, now_ms: int, wall_ms: int) -> Effects:
+        """Of no consequence here: a deleted partition is found out when its marker is sent."""
+        return effects.Effects()
+
+    def next_deadline_ms(self) -> int | None:
+        return self._timers.next_deadline_ms()
+
+    def on_time(self, now_ms: int, wall_ms: int) -> Effects:
+        turn = Turn(now_ms, wall_ms)
+        while (kind := self._timers.take_due(now_ms)) is not None:
+            if kind is TimerKind.TIME_OUTS:
+                done, interval_ms = self._abort_timed_out(turn), self._config.abort_check_interval_ms
+            else:
+                done, interval_ms = self._expire(turn), self._config.expiration_check_interval_ms
+            self._timers.schedule(kind, now_ms + (interval_ms if done else 1))
+        return turn.effects(self._waiting)
+
+    def _abort_timed_out(self, turn: Turn) -> bool:
+        """Whether all that are due were aborted: one batch takes only so many."""
+        for transactional_id in list(self._ongoing):
+            if turn.records_count >= RECORDS_PER_CALL_MAX:
+                return False
+            transaction = self._transactions[transactional_id]
+            if not transaction.is_timed_out(turn.wall_ms):
+                continue
+            after = fence(transaction, self._config.transaction_version, None, turn.wall_ms)
+            if after is None:
+                turn.act(AllocateProducerId(_time_out(transactional_id, transaction)))
+            else:
+                self._keep(turn, transactional_id, after)
+        return True
+
+    def _expire(self, turn: Turn) -> bool:
+        expired_ms = turn.wall_ms - self._config.id_expiration_ms
+        for transactional_id, transaction in list(self._transactions.items()):
+            if turn.records_count >= RECORDS_PER_CALL_MAX:
+                return False
+            if transaction.state.is_idle and transaction.updated_ms <= expired_ms:
+                record = TransactionRecord(transactional_id, None)
+                turn.write(record)
+                self.replay(record)
+        return True
+
+
+def _time_out(transactional_id: str, transaction: Transaction) -> TimeOut:
+    return TimeOut(
+        transactional_id=transactional_id,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
+    )
+
+
+def _markers(transactional_id: str, transaction: Transaction) -> SendMarkers:
+    return SendMarkers(
+        transactional_id=transactional_id,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
+        committed=transaction.state is TransactionState.PREPARE_COMMIT,
+        partitions=transaction.ordered_partitions,
+        version=transaction.version,
+    )

@@ -1,0 +1,73 @@
+"""DescribeTransactions and ListTransactions: a look at what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, cast
+
+import re2  # pyright: ignore[reportMissingTypeStubs]
+
+from nilometer.transactions.requests import (
+    DescribeTransaction,
+    DescribeTransactionReply,
+    ListedTransaction,
+    ListTransactions,
+    ListTransactionsReply,
+)
+from nilometer.transactions.state import BY_NAME
+from nilometer.transactions.transaction import Transaction
+from nilometer.wire.errors import ErrorCode
+
+_RE2: Final = cast(Any, re2)
+_REFUSALS: Final = cast(tuple[type[Exception], ...], (_RE2.error, UnicodeEncodeError))
+
+
+def describe_transaction(
+    transaction: Transaction | None, request: DescribeTransaction
+) -> DescribeTransactionReply:
+    transactional_id = request.transactional_id
+    if not transactional_id:
+        return DescribeTransactionReply(ErrorCode.invalid_request, transactional_id)
+    if transaction is None:
+        return DescribeTransactionReply(ErrorCode.transactional_id_not_found, transactional_id)
+    return DescribeTransactionReply(
+        ErrorCode.none,
+        transactional_id,
+        transaction.state.kafka_name,
+        transaction.timeout_ms,
+        transaction.started_ms,
+        transaction.producer_id,
+        transaction.producer_epoch,
+        transaction.ordered_partitions,
+    )
+
+
+def list_transactions(
+    transactions: Iterable[tuple[str, Transaction]], request: ListTransactions, wall_ms: int
+) -> ListTransactionsReply:
+    try:
+        pattern = _RE2.compile(request.transactional_id_pattern)
+    except _REFUSALS:
+        return ListTransactionsReply(ErrorCode.invalid_regular_expression)
+    states = {BY_NAME[name] for name in request.state_filters if name in BY_NAME}
+
+    def is_wanted(transactional_id: str, transaction: Transaction) -> bool:
+        return (
+            (not request.producer_id_filters or transaction.producer_id in request.producer_id_filters)
+            and (not request.state_filters or transaction.state in states)
+            and (
+                request.duration_filter_ms < 0
+                or wall_ms - transaction.started_ms > request.duration_filter_ms
+            )
+            and (not request.transactional_id_pattern or pattern.fullmatch(transactional_id) is not None)
+        )
+
+    return ListTransactionsReply(
+        ErrorCode.none,
+        tuple(name for name in request.state_filters if name not in BY_NAME),
+        tuple(
+            ListedTransaction(transactional_id, transaction.producer_id, transaction.state.kafka_name)
+            for transactional_id, transaction in transactions
+            if is_wanted(transactional_id, transaction)
+        ),
+    )

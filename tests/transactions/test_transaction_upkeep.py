@@ -1,0 +1,191 @@
+"""Time-outs, expiration, loading, and the views: what a shard does without a producer."""
+
+from __future__ import annotations
+
+import pytest
+from test_init_producer_id import world_at
+from transaction_world import TIMEOUT_MS, A, B, TransactionWorld
+
+from nilometer.transactions import shard
+from nilometer.transactions.config import DAY_MS, TransactionConfig
+from nilometer.transactions.record_format import decode_record
+from nilometer.transactions.requests import (
+    InitProducerIdReply,
+    ListTransactions,
+    ListTransactionsReply,
+    TimeOutReply,
+)
+from nilometer.transactions.requests import TimeOut as TimeOutRequest
+from nilometer.wire.errors import ErrorCode
+
+CHECK_MS = 10_000
+
+
+# ── time-outs ─────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_transaction_that_is_open_for_too_long_is_aborted_and_its_producer_fenced(version: int) -> None:
+    world = TransactionWorld(TransactionConfig(transaction_version=version))
+    producer = world.init()
+    world.add(producer, A, version=version)
+    world.advance(TIMEOUT_MS)
+    assert world.state() == "Ongoing"
+    world.advance(CHECK_MS)
+    assert world.state() == "PrepareAbort"
+    assert world.write_markers().producer_epoch == producer.producer_epoch + 1
+    assert world.end(producer, version=0).error_code is ErrorCode.producer_fenced
+    assert world.add(producer, B) is ErrorCode.producer_fenced
+    bumped = world.init(has=(producer.producer_id, producer.producer_epoch))
+    if version == 2:
+        assert bumped.error_code is ErrorCode.none, "its time-out is not the last word on a producer"
+    else:
+        assert bumped.error_code is ErrorCode.producer_fenced
+
+
+def test_a_transaction_that_is_ended_in_time_is_left_alone() -> None:
+    world = TransactionWorld()
+    producer = world.init()
+    world.add(producer, A)
+    world.end(producer)
+    world.advance(10 * TIMEOUT_MS)
+    assert world.state() == "PrepareCommit", "it waits for its markers, however long that takes"
+    world.write_markers()
+    world.advance(10 * TIMEOUT_MS)
+    assert (world.state(), world.actions) == ("CompleteCommit", [])
+
+
+def test_the_next_coordinator_aborts_what_its_predecessor_left_open() -> None:
+    world = TransactionWorld()
+    world.add(world.init(), A)
+    world.advance(TIMEOUT_MS - 1)
+    world.fail_over()
+    world.advance(CHECK_MS + 2)
+    assert world.state() == "PrepareAbort"
+
+
+def test_many_time_outs_are_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard, "RECORDS_PER_CALL_MAX", 2)
+    world = TransactionWorld()
+    for name in "abcde":
+        world.add(world.init(name), A, name=name)
+    before = len(world.log)
+    world.now_ms = 2 * TIMEOUT_MS
+    sizes = []
+    while world.shard.next_deadline_ms() is not None and len(world.log) < before + 5:
+        size = len(world.log)
+        world.now_ms = max(world.now_ms, world.shard.next_deadline_ms() or 0)
+        world._take(world.shard.on_time(world.now_ms, world.wall_ms))
+        sizes.append(len(world.log) - size)
+    assert sizes == [2, 2, 1]
+
+
+def test_edge_40_a_time_out_in_the_last_epoch_asks_for_a_new_producer_id_first() -> None:
+    world = world_at(32_766)
+    world.config = TransactionConfig(transaction_version=2)
+    world.fail_over()
+    producer = InitProducerIdReply(ErrorCode.none, 7, 32_766)
+    world.add(producer, A, version=2)
+    world.advance(CHECK_MS)
+    assert world.state() == "Ongoing"
+    request = world.allocation().request
+    retried = TimeOutRequest(
+        transactional_id=request.transactional_id,
+        producer_id=request.producer_id,
+        producer_epoch=request.producer_epoch,
+        new_producer_id=world.new_producer_id(),
+    )
+    assert world.ask(retried, TimeOutReply).aborted
+    world.write_markers()
+    assert (world.describe().producer_id, world.describe().producer_epoch) == (1_001, 0)
+    assert not world.ask(retried, TimeOutReply).aborted, "it is no longer about this transaction"
+
+
+# ── expiration ────────────────────────────────────────────────────────────────────────────────────
+def test_an_id_that_is_idle_for_too_long_expires_with_a_tombstone() -> None:
+    world = TransactionWorld(TransactionConfig(id_expiration_ms=DAY_MS))
+    idle, used = world.init("idle"), world.init("used")
+    world.advance(DAY_MS - 1)
+    world.add(used, A, name="used")
+    world.end(used, name="used")
+    world.write_markers()
+    world.advance(60 * 60_000)
+    assert world.describe("idle").error_code is ErrorCode.transactional_id_not_found
+    assert world.describe("used").error_code is ErrorCode.none
+    key, value = world.log[-1]
+    record = decode_record(key, value)
+    assert (record is not None and record.transactional_id, value) == ("idle", None)
+    world.fail_over()
+    assert world.describe("idle").error_code is ErrorCode.transactional_id_not_found
+    assert world.add(idle, A, name="idle") is ErrorCode.invalid_producer_id_mapping
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_an_id_with_a_transaction_does_not_expire(prepared: bool) -> None:
+    world = TransactionWorld(
+        TransactionConfig(id_expiration_ms=1_000, max_timeout_ms=DAY_MS, abort_check_interval_ms=30 * DAY_MS)
+    )
+    producer = world.init(timeout_ms=DAY_MS)
+    world.add(producer, A)
+    if prepared:
+        world.end(producer)
+    world.advance(2 * DAY_MS)
+    assert world.describe().error_code is ErrorCode.none
+
+
+# ── loading ───────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("commit", [True, False])
+def test_the_next_coordinator_finishes_what_was_prepared(commit: bool) -> None:
+    world = TransactionWorld()
+    producer = world.init()
+    world.add(producer, A, B)
+    world.end(producer, commit=commit)
+    decided = world.markers()
+    world.fail_over()
+    assert world.markers() == decided
+    world.fail_over()
+    world.write_markers()
+    assert world.state() == ("CompleteCommit" if commit else "CompleteAbort")
+    world.fail_over()
+    assert world.actions == []
+
+
+# ── views ─────────────────────────────────────────────────────────────────────────────────────────
+def listed(world: TransactionWorld, **filters: object) -> list[str]:
+    request = ListTransactions(**filters)  # type: ignore[arg-type]
+    reply = world.ask(request, ListTransactionsReply)
+    assert reply.error_code is ErrorCode.none
+    return [each.transactional_id for each in reply.transactions]
+
+
+def test_transactions_are_listed_by_state_producer_duration_and_pattern() -> None:
+    world = TransactionWorld()
+    producers = {name: world.init(name) for name in ("pay-1", "pay-2", "log-1")}
+    world.add(producers["pay-1"], A, name="pay-1")
+    world.now_ms = 500
+    world.add(producers["log-1"], A, name="log-1")
+    world.now_ms = 1_000
+    assert listed(world) == ["pay-1", "pay-2", "log-1"]
+    assert listed(world, state_filters=("Ongoing", "Dead")) == ["pay-1", "log-1"]
+    assert listed(world, producer_id_filters=(producers["pay-2"].producer_id,)) == ["pay-2"]
+    assert listed(world, state_filters=("Ongoing",), duration_filter_ms=500) == ["pay-1"]
+    assert listed(world, transactional_id_pattern="pay") == []
+    assert listed(world, transactional_id_pattern="pay.*") == ["pay-1", "pay-2"]
+
+
+def test_filters_that_mean_nothing_are_named_or_refused() -> None:
+    world = TransactionWorld()
+    world.init()
+    unknown = world.ask(ListTransactions(state_filters=("Ongoing", "Sleeping")), ListTransactionsReply)
+    assert (unknown.unknown_state_filters, unknown.transactions) == (("Sleeping",), ())
+    bad = world.ask(ListTransactions(transactional_id_pattern="("), ListTransactionsReply)
+    assert bad.error_code is ErrorCode.invalid_regular_expression
+
+
+def test_an_id_is_described_or_not_found() -> None:
+    world = TransactionWorld()
+    producer = world.init(timeout_ms=7)
+    world.add(producer, B, A)
+    described = world.describe()
+    assert (described.transaction_timeout_ms, described.producer_id) == (7, producer.producer_id)
+    assert described.partitions == (A, B)
+    assert world.describe("y").error_code is ErrorCode.transactional_id_not_found
+    assert world.describe("").error_code is ErrorCode.invalid_request
