@@ -81,10 +81,14 @@ class RotatedLogs:
         return self._away.exists()
 
     def take_away(self) -> None:
-        """As if it were not mounted."""
+        """As if it were not mounted: now and then its mount point is there still, and is empty."""
         if not self.is_away:
             self.folder.rename(self._away)
+            if self._chance.random() < 0.5:
+                self.folder.mkdir()
 
     def bring_back(self) -> None:
         if self.is_away:
+            if self.folder.exists():
+                self.folder.rmdir()
             self._away.rename(self.folder)

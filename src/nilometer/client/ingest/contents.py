@@ -46,7 +46,11 @@ class FileContents:
 
     def is_beginning(self, file: FoundFile, original: FoundFile) -> bool | None:
         """Raises nothing: None where one of the two cannot be read."""
-        key = (file.identity, file.stamp, original.identity, original.stamp)
+        # As they are now, which may be newer than the look: the other answers are of now too.
+        stamp, original_stamp = self._stamp(file), self._stamp(original)
+        if stamp is None or original_stamp is None:
+            return None
+        key = (file.identity, stamp, original.identity, original_stamp)
         known = self._compared.get(key)
         if known is None:
             size = self._asking(file, lambda opened: _content_size(opened, compressed=file.is_compressed))
@@ -58,6 +62,9 @@ class FileContents:
                 return None
             known = self._compared[key] = of_file == of_original
         return known
+
+    def _stamp(self, file: FoundFile) -> Stamp | None:
+        return self._asking(file, lambda opened: opened.stamp())
 
     def is_intact(self, source: Source, file: FoundFile) -> bool:
         run = self._runs.get(source.number)

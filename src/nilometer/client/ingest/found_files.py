@@ -100,5 +100,5 @@ class Files(Protocol):
         ...
 
     def release(self, look: Look, keep: Set[Identity]) -> None:
-        """Let go of what is held since ``look`` or longer, other than ``keep``."""
+        """Let go of what is held and has not changed after ``look``, other than ``keep``."""
         ...

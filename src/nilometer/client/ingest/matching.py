@@ -245,7 +245,11 @@ class _Matching:
             and (source.known.offset or source.read_at == file.stamp)
         }
         found = {file.path for file in self._unclaimed.values() if file.asked_for}
-        self._out.rotated = (self._names | found | set(self._circumstances.named)) - standing
+        # What was empty and is gone may have grown, and be there under another name, compressed.
+        vanished = {
+            source.path for source in self._out.missing if not (source.skipped or source.known.offset)
+        }
+        self._out.rotated = ((self._names | found | set(self._circumstances.named)) - standing) | vanished
         return self._out.rotated | self._circumstances.rotated_before
 
     def _judge(self, file: FoundFile, rotated: AbstractSet[str]) -> None:
@@ -298,9 +302,10 @@ class _Matching:
         if file.is_gone and self._circumstances.is_left_behind(file):
             return file, True  # its lines are those of the original, wherever that is
         is_settled = not self._is_being_compressed(file) and self._circumstances.is_settled(file)
-        if head and len(head) < TELLING_BYTES and is_settled:
-            return None, False
+        is_other = bool(head) and len(head) < TELLING_BYTES and is_settled
         for source, original in self._originals.related_to(file.path):
+            if is_other and not (file.is_compressed and original.is_gone):
+                continue  # of a file that is gone a compressed copy is expected, however long it is there
             original_head = self._head(original)
             if original_head is None:
                 return original, None

@@ -7,7 +7,7 @@ its files. What tells them apart: of a folder that is away no file is found at a
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from nilometer.client.ingest.found_files import Look
 from nilometer.client.ingest.source import Source
@@ -20,16 +20,30 @@ GONE_MAX = 1_000
 """Files gone from their folders that are remembered at a time."""
 
 
-def decide_missing(missing: Sequence[Source], look: Look, wall_ms: int) -> tuple[list[Source], list[int]]:
-    """The sources to be remembered, with since when they are gone; the numbers of those to be forgotten."""
+def away(sources: Sequence[Source], look: Look) -> list[Source]:
+    """Those in whose folder nothing is found."""
     folders = {posixpath.dirname(file.path) for file in look.files}
+    return [source for source in sources if posixpath.dirname(source.path) not in folders]
+
+
+def decide_missing(
+    missing: Sequence[Source], look: Look, wall_ms: int, sent: Container[int] = ()
+) -> tuple[list[Source], list[int]]:
+    """The sources to be remembered, with since when they are gone; the numbers of those to be forgotten.
+
+    ``sent``: sources that have lines in the topic which they do not count yet.
+    """
+    numbers_away = {source.number for source in away(missing, look)}
     kept: list[Source] = []
     forgotten: list[int] = []
     gone: list[Source] = []
     for source in missing:
-        is_away = posixpath.dirname(source.path) not in folders
+        is_away = source.number in numbers_away
         since_ms = min(source.gone_ms, wall_ms) if source.gone_ms is not None else wall_ms
-        if wall_ms - since_ms >= (FORGET_AWAY_MS if is_away else FORGET_MS):
+        is_known = bool(source.known.offset) or source.number in sent
+        if not is_away and not is_known:
+            forgotten.append(source.number)  # it was empty: no copy of it can be told
+        elif wall_ms - since_ms >= (FORGET_AWAY_MS if is_away else FORGET_MS):
             forgotten.append(source.number)
         else:
             (kept if is_away else gone).append(source.as_gone(since_ms))

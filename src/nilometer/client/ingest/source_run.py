@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from nilometer.client.ingest.content_reader import read_up_to, reader_of
+from nilometer.client.ingest.content_reader import fingerprint_of, read_up_to, reader_of
 from nilometer.client.ingest.found_files import FoundFile, Identity, OpenFile, Stamp
 from nilometer.client.ingest.line_splitter import LineSplitter
 from nilometer.client.ingest.read_back import PATH_HEADER, SOURCE_HEADER
@@ -71,6 +71,18 @@ class SourceRun:
         """Bytes read of the file as it lies there."""
         return self._reader.raw_position
 
+    def begins_as_known(self) -> bool:
+        """Whether the opened file begins with what is known of the source; asked before anything is read.
+
+        The file may have been truncated and written again since a look found it. Raises OSError.
+        """
+        if self.source.offset:
+            return self.mark.fingerprint() == self.source.fingerprint
+        preview = self.source.preview
+        if not preview.offset:
+            return True  # it was empty
+        return fingerprint_of(self._opened, preview.offset, compressed=self.is_compressed) == preview
+
     def is_intact(self) -> bool:
         """Whether what was read is still there, and can be read: neither truncated nor written again."""
         if self.is_compressed:
@@ -78,6 +90,8 @@ class SourceRun:
         recent = self.mark.recent
         begin = self.mark.position - len(recent)
         try:
+            if not self.mark.position:
+                return self.begins_as_known()
             size, _ = self._opened.stamp()
             return size >= self.mark.position and self._opened.read_at(begin, len(recent)) == recent
         except OSError:

@@ -17,12 +17,13 @@ from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from gzip import BadGzipFile
+from typing import NamedTuple
 
 from nilometer.client.ingest.contents import FileContents
 from nilometer.client.ingest.found_files import Files, FoundFile, Identity, Look, Stamp
 from nilometer.client.ingest.line_splitter import LineTooLong
 from nilometer.client.ingest.matching import TELLING_BYTES, Circumstances, Matches, NewFile, match
-from nilometer.client.ingest.missing_sources import decide_missing
+from nilometer.client.ingest.missing_sources import away, decide_missing
 from nilometer.client.ingest.rotation_names import is_derived, possible_originals
 from nilometer.client.ingest.source import Source
 from nilometer.client.ingest.source_run import SourceRun
@@ -48,6 +49,13 @@ class Retry:
     delay_ms: int
 
 
+class _Standing(NamedTuple):
+    """A copy as it is since a time."""
+
+    stamp: Stamp
+    since_ms: int
+
+
 class Tracker:
     def __init__(
         self, files: Files, state: IngestState, paths: Sequence[str], report: Report, *, follow: bool
@@ -71,7 +79,7 @@ class Tracker:
         self._stopped: dict[int, Stamp] = {}
         """Files with a line that no record can hold, as they were then: read again when they change."""
         self._not_text: dict[Identity, FoundFile] = {}
-        self._copies_since: dict[Identity, int] = {}
+        self._copies_since: dict[Identity, _Standing] = {}
         names = {source.path for source in state.sources.values()} if state.may_be_unread else ()
         self._rotated: frozenset[str] = frozenset(names)
 
@@ -101,6 +109,8 @@ class Tracker:
         self._rotated = frozenset(matches.rotated)
         watched = self._state.watched | look.reached
         candidates = matches.may_be_unread
+        if away(matches.missing, look):
+            candidates = candidates | self._state.may_be_unread
         to_save = bool(matches.new or matches.skipped) or (watched, candidates) != (
             self._state.watched,
             self._state.may_be_unread,
@@ -122,8 +132,12 @@ class Tracker:
         def is_settled(file: FoundFile) -> bool:
             if not self._follow:
                 return True
-            since = self._copies_since.get(file.identity)
-            return since is not None and now_ms - since >= SETTLE_MS
+            standing = self._copies_since.get(file.identity)
+            return (
+                standing is not None
+                and standing.stamp == file.stamp
+                and now_ms - standing.since_ms >= SETTLE_MS
+            )
 
         folders = {posixpath.dirname(file.path) for file in look.files}
         return Circumstances(
@@ -209,11 +223,8 @@ class Tracker:
             if is_asked_for(source.path, self._paths):
                 self._report_unread(source)
                 self._close(source.number)
-                if source.known.offset or self._state.there.get(source.number):
-                    gone.append(self.live[source.number])
-                else:
-                    self._forget(source.number)  # there is nothing to know it again by
-        kept, forgotten = decide_missing(gone, look, wall_ms)
+                gone.append(self.live[source.number])
+        kept, forgotten = decide_missing(gone, look, wall_ms, self._state.there)
         for source in kept:
             self.live[source.number] = source
             self._state.sources[source.number] = self._state.sources[source.number].as_gone(source.gone_ms)
@@ -233,10 +244,13 @@ class Tracker:
     def _on_copies(self, matches: Matches, now_ms: int) -> None:
         copies = {file.identity: file for file, _ in matches.copies}
         undecided = {file.identity for file in matches.undecided}
-        self._copies_since = {
-            **{identity: since for identity, since in self._copies_since.items() if identity in undecided},
-            **{identity: self._copies_since.get(identity, now_ms) for identity in copies},
-        }
+        before = self._copies_since
+        self._copies_since = {identity: one for identity, one in before.items() if identity in undecided}
+        for identity, file in copies.items():
+            known = before.get(identity)
+            if known is None or known.stamp != file.stamp:
+                known = _Standing(file.stamp, now_ms)
+            self._copies_since[identity] = known
         self.skipped = {path: why for path, why in self.skipped.items() if not why.startswith(_COPY)}
         self.skipped |= {file.path: f"{_COPY} {original}" for file, original in matches.copies}
         self.wants_look = bool(matches.undecided) or any(
@@ -245,7 +259,8 @@ class Tracker:
 
     def _let_go(self, matches: Matches, look: Look) -> None:
         keep = {file.identity for file in [*self._waiting.values(), *matches.undecided]}
-        keep |= {file.identity for file, _ in matches.copies}
+        # A copy that is gone is of no more use: its original was there afterwards.
+        keep |= {file.identity for file, _ in matches.copies if not file.is_gone}
         self._files.release(look, keep)
         self._contents.forget_comparisons(set(self._copies_since))
         self.known = self._identities()
@@ -294,12 +309,23 @@ class Tracker:
             return
         try:
             run = SourceRun(self.live[number], file, opened, self._state.tag(number))
+            is_known = run.begins_as_known()
         except (OSError, EOFError) as error:
             opened.close()
             self._retry_later(number, file, error, now_ms)
             return
+        if not is_known:
+            run.close()
+            self._on_rewritten(number)
+            return
         run.grew_ms = now_ms
         self.runs[number] = run
+
+    def _on_rewritten(self, number: int) -> None:
+        """Its file was truncated and written again since the look: the next one tells which is which."""
+        self._contents.verified.pop(number, None)
+        self.live[number] = replace(self.live[number], read_at=None)
+        self.wants_look = True
 
     def on_unreadable(self, number: int, error: Exception, now_ms: int) -> None:
         """Reading failed."""
