@@ -35,6 +35,8 @@ class PartitionPosition:
     """What this member committed last, or found committed."""
     validated_epoch: int = NO_EPOCH
     """The leader epoch under which the position is known to be in the log."""
+    validating_epoch: int = NO_EPOCH
+    """The leader epoch under which the position is to be validated; what was fetched before is given up."""
     paused: bool = False
     buffered: int = 0
     """Fetched answers of this partition that are not read to their end."""
@@ -140,7 +142,8 @@ class Positions:
     def on_leader_epoch(self, partition: TopicPartition, epoch: int) -> bool:
         """The leader epoch is ``epoch`` now; whether the position must be validated before it is read from.
 
-        What was fetched under the epoch before but not read is given up: the position alone is validated.
+        What was fetched under the epoch before is given up, also what is still on its way: it would move the
+        position, and the leader's answer is about the position as it is now.
         """
         position = self._positions[partition]
         if epoch <= position.validated_epoch or not position.is_known:
@@ -148,8 +151,9 @@ class Positions:
         if position.offset_epoch < 0:
             position.validated_epoch = epoch
             return False
-        if position.fetch_offset != position.offset or position.buffered:
+        if epoch > position.validating_epoch:
             self.seek(partition, position.offset, position.offset_epoch)
+            self._positions[partition].validating_epoch = epoch
         return True
 
     def on_validated(
