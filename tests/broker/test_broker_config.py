@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nilometer.broker.settings.config import BrokerConfig, parse_properties
-from nilometer.config import ConfigProblem
+from nilometer.config import ConfigError
 
 HOUR_MS = 3_600_000
 
@@ -14,8 +14,8 @@ def config(**texts: str) -> BrokerConfig:
     return BrokerConfig({"node.id": "1"} | {name.replace("_", "."): text for name, text in texts.items()})
 
 
-def refusal(**texts: str) -> ConfigProblem:
-    with pytest.raises(ConfigProblem) as caught:
+def refusal(**texts: str) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
         config(**texts)
     return caught.value
 
@@ -42,7 +42,7 @@ def test_a_bad_value_is_refused_with_what_would_do():
 
 
 def test_the_node_id_must_be_given_once():
-    with pytest.raises(ConfigProblem, match=r"node.id must be given"):
+    with pytest.raises(ConfigError, match=r"node.id must be given"):
         BrokerConfig({})
     assert BrokerConfig({"broker.id": "7"}).node_id == 7
     assert "give one of them" in str(refusal(broker_id="2"))
@@ -83,5 +83,5 @@ def test_keys_that_size_threads_are_accepted_and_named():
 def test_properties_files_are_read_line_by_line():
     text = "# a comment\n\nnode.id = 3\nlisteners=PLAINTEXT://:9092\n"
     assert parse_properties(text, "f") == {"node.id": "3", "listeners": "PLAINTEXT://:9092"}
-    with pytest.raises(ConfigProblem, match="f, line 2"):
+    with pytest.raises(ConfigError, match="f, line 2"):
         parse_properties("node.id=3\nnonsense\n", "f")

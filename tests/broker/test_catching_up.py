@@ -15,7 +15,7 @@ from nilometer.broker.control.controller_channel import ControllerChannel
 from nilometer.broker.control.controller_link import ControllerLink
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.tasks import Tasks
-from nilometer.cluster.controller.office import office_entry
+from nilometer.cluster.controller.controllership import controllership_entry
 from nilometer.cluster.entries import encode_entry
 from nilometer.cluster.identifiers import BrokerId, Incarnation, TopicId, TopicIdPartition
 from nilometer.cluster.image import ClusterImage
@@ -31,7 +31,7 @@ class LaggingStore:
     """Reads show nothing of what was appended since, until they are made to."""
 
     def __init__(self) -> None:
-        entry = office_entry(ClusterImage(), CONTROLLER, Incarnation("7"), ENTROPY)
+        entry = controllership_entry(ClusterImage(), CONTROLLER, Incarnation("7"), ENTROPY)
         self._appended = [Entry(0, encode_entry(entry))]
         self._shown: list[Entry] = []
 

@@ -11,8 +11,8 @@ import pytest
 from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.tasks import Tasks
+from nilometer.cluster.controller.controllership import controllership_entry
 from nilometer.cluster.controller.decision import Decision
-from nilometer.cluster.controller.office import office_entry
 from nilometer.cluster.identifiers import BrokerEpoch, BrokerId, Incarnation
 from nilometer.cluster.records import BrokerFenced, ConfigChanged, ConfigResourceType
 from nilometer.coordination import LocalStore
@@ -32,8 +32,8 @@ def test_a_decision_that_cannot_be_folded_costs_one_request_and_not_the_cluster(
         try:
             controller, chance = Controller(1, store, metadata, tasks), SeededEntropy(random.Random(1))
             incarnation = Incarnation("1")
-            await controller.take_office(
-                incarnation, lambda image: office_entry(image, BrokerId(1), incarnation, chance)
+            await controller.become_controller(
+                incarnation, lambda image: controllership_entry(image, BrokerId(1), incarnation, chance)
             )
             before = metadata.image.snapshot()
             with pytest.raises(KafkaError) as refused:

@@ -14,8 +14,8 @@ import pytest
 from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.tasks import Tasks
+from nilometer.cluster.controller.controllership import controllership_entry
 from nilometer.cluster.controller.decision import Decision
-from nilometer.cluster.controller.office import office_entry
 from nilometer.cluster.identifiers import BrokerEpoch, BrokerId, Incarnation
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ProducerIdsAllocated
@@ -66,7 +66,7 @@ class RemoteStore:
         return True
 
 
-class Office:
+class ControllerUnderTest:
     """A controller in office over a remote store."""
 
     def __init__(self) -> None:
@@ -77,8 +77,8 @@ class Office:
 
     async def begin(self) -> None:
         entropy = SeededEntropy(random.Random(1))
-        await self.controller.take_office(
-            "7", lambda image: office_entry(image, BrokerId(1), Incarnation("7"), entropy)
+        await self.controller.become_controller(
+            "7", lambda image: controllership_entry(image, BrokerId(1), Incarnation("7"), entropy)
         )
 
     def allocate(self, broker_id: int) -> Coroutine[Any, Any, int]:
@@ -96,22 +96,22 @@ class Office:
 
 def test_a_requester_that_is_gone_ends_no_decision() -> None:
     async def play() -> None:
-        office = Office()
-        await office.begin()
-        store = office.store
+        controller = ControllerUnderTest()
+        await controller.begin()
+        store = controller.store
         store.is_prompt = False
         store.sent.clear()
-        asking = asyncio.create_task(office.allocate(2))
+        asking = asyncio.create_task(controller.allocate(2))
         await store.sent.wait()
         asking.cancel()  # as the connection does when its client is gone
         await asyncio.wait([asking])
         assert asking.cancelled()
-        others = asyncio.create_task(office.allocate(3))
+        others = asyncio.create_task(controller.allocate(3))
         await asyncio.sleep(0)
         store.applies.set()
         assert await others == BLOCK, "decided without the block that broker 2 was given"
-        assert office.metadata.image.next_producer_id == 2 * BLOCK
-        await office.tasks.stop()
+        assert controller.metadata.image.next_producer_id == 2 * BLOCK
+        await controller.tasks.stop()
 
     asyncio.run(play())
 
@@ -124,15 +124,15 @@ def test_a_decision_that_fails_when_its_requester_is_gone_is_reported_once(
 
     async def play() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
-        office = Office()
-        await office.begin()
-        office.store.next_append_is_unknown = True
-        asking = asyncio.create_task(office.allocate(2))
+        controller = ControllerUnderTest()
+        await controller.begin()
+        controller.store.next_append_is_unknown = True
+        asking = asyncio.create_task(controller.allocate(2))
         await asyncio.sleep(0)
         asking.cancel()
         await asyncio.wait([asking])
         await asyncio.sleep(0.01)
-        await office.tasks.stop()
+        await controller.tasks.stop()
 
     asyncio.run(play())
     gc.collect()
@@ -142,13 +142,13 @@ def test_a_decision_that_fails_when_its_requester_is_gone_is_reported_once(
 
 def test_a_decision_overtaken_by_an_append_of_unknown_outcome_is_made_again() -> None:
     async def play() -> None:
-        office = Office()
-        await office.begin()
-        office.store.next_append_is_unknown = True
+        controller = ControllerUnderTest()
+        await controller.begin()
+        controller.store.next_append_is_unknown = True
         with pytest.raises(StoreUnavailable):
-            await office.allocate(2)
-        assert await office.allocate(3) == BLOCK, "decided without the block that broker 2 was given"
-        assert office.metadata.image.next_producer_id == 2 * BLOCK
-        await office.tasks.stop()
+            await controller.allocate(2)
+        assert await controller.allocate(3) == BLOCK, "decided without the block that broker 2 was given"
+        assert controller.metadata.image.next_producer_id == 2 * BLOCK
+        await controller.tasks.stop()
 
     asyncio.run(play())

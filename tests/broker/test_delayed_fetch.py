@@ -29,20 +29,26 @@ class Reader:
         return True
 
 
-def waiting(news_wait_ms: int, *, has_news: bool = False) -> tuple[Watched, Reader, DelayedFetch]:
+def waiting(update_wait_ms: int, *, has_update: bool = False) -> tuple[Watched, Reader, DelayedFetch]:
     partition, reader = Watched(), Reader()
     fetch = DelayedFetch(
-        [partition], 1, LONG_MS, reader, for_replica=True, news_wait_ms=news_wait_ms, has_news=has_news
+        [partition],
+        1,
+        LONG_MS,
+        reader,
+        for_replica=True,
+        update_wait_ms=update_wait_ms,
+        has_update=has_update,
     )
     return partition, reader, fetch
 
 
-@pytest.mark.parametrize("has_news", [False, True])
-def test_news_alone_is_told_once_its_time_is_over(has_news: bool) -> None:
+@pytest.mark.parametrize("has_update", [False, True])
+def test_news_alone_is_told_once_its_time_is_over(has_update: bool) -> None:
     async def scenario() -> None:
-        partition, reader, fetch = waiting(1, has_news=has_news)
-        fetch.on_news(partition)
-        fetch.on_news(partition)
+        partition, reader, fetch = waiting(1, has_update=has_update)
+        fetch.on_watermark_advanced(partition)
+        fetch.on_watermark_advanced(partition)
         assert reader.answers == []
         await reader.answered.wait()
         assert reader.answers == [True]
@@ -54,10 +60,10 @@ def test_news_alone_is_told_once_its_time_is_over(has_news: bool) -> None:
 def test_a_record_takes_the_news_along() -> None:
     async def scenario() -> None:
         partition, reader, fetch = waiting(LONG_MS)
-        fetch.on_news(partition)
+        fetch.on_watermark_advanced(partition)
         fetch.on_readable(partition, 100)
         assert reader.answers == [False]
-        fetch.on_news(partition)
+        fetch.on_watermark_advanced(partition)
         assert reader.answers == [False]
         assert not partition.fetch_waiters
 
@@ -67,7 +73,7 @@ def test_a_record_takes_the_news_along() -> None:
 def test_where_consumers_read_from_followers_news_is_told_at_once() -> None:
     async def scenario() -> None:
         partition, reader, fetch = waiting(0)
-        fetch.on_news(partition)
+        fetch.on_watermark_advanced(partition)
         assert reader.answers == [True]
 
     asyncio.run(scenario())

@@ -17,7 +17,7 @@ import nilometer
 from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION, BrokerConfig, notices_at_start
 from nilometer.broker.settings.config_keys import IGNORED_KEYS, KNOWN_KEYS_WITHOUT_EFFECT
 from nilometer.broker.settings.group_config_keys import GROUP_KEYS
-from nilometer.config import ConfigKey, ConfigProblem
+from nilometer.config import ConfigError, ConfigKey
 from nilometer.groups.config import GroupConfig
 from nilometer.storage import LogConfig
 from nilometer.storage.topic_config import TOPIC_CONFIG, TOPIC_KEYS_WITHOUT_EFFECT
@@ -58,7 +58,7 @@ def is_refused(key: ConfigKey) -> bool:
     for text in OTHER_TEXTS:
         try:
             others += key.parse(text) != key.default
-        except ConfigProblem:
+        except ConfigError:
             continue
     return not others
 
@@ -113,7 +113,7 @@ def test_features_that_are_not_here_can_only_be_left_off() -> None:
         "errors.deadletterqueue.group.enable": "true",
     }.items():
         key = TOPIC_CONFIG.key(name)
-        with pytest.raises(ConfigProblem, match="there is no"):
+        with pytest.raises(ConfigError, match="there is no"):
             key.parse(text)
         assert key.default is not None
         assert key.parse(key.format(key.default)) == key.default
@@ -127,7 +127,7 @@ def test_that_logs_are_not_cleaned_yet_is_named() -> None:
 
 
 def test_segments_of_the_internal_topic_have_the_limit_of_all_segments() -> None:
-    with pytest.raises(ConfigProblem, match=r"offsets\.topic\.segment\.bytes"):
+    with pytest.raises(ConfigError, match=r"offsets\.topic\.segment\.bytes"):
         BrokerConfig({"node.id": "1", "offsets.topic.segment.bytes": "1048575"})
     least = BrokerConfig({"node.id": "1", "offsets.topic.segment.bytes": "1048576"})
     TOPIC_CONFIG.key("segment.bytes").parse(str(least.integer("offsets.topic.segment.bytes")))

@@ -9,7 +9,7 @@ import confluent_kafka
 import confluent_kafka.admin
 import pytest
 
-from nilometer.broker import life_marker
+from nilometer.broker import broker_epoch_marker
 from nilometer.client.network.cluster_metadata import PartitionMetadata
 from nilometer.runtime import Runtime
 from support.eventually import eventually
@@ -78,7 +78,7 @@ def read(cluster: NilometerCluster, topic: str, count: int) -> list[bytes]:
 
 
 def is_lossless(folder: Path) -> bool:
-    return life_marker.read_lossless_broker_epoch(Runtime.system().disk, str(folder)) is not None
+    return broker_epoch_marker.read_lossless_broker_epoch(Runtime.system().disk, str(folder)) is not None
 
 
 def test_leadership_moves_and_the_replica_comes_back_with_its_directory(

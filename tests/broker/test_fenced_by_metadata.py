@@ -45,12 +45,12 @@ def append(folder: Path, make: Make) -> None:
 
 def signed(*records: Record) -> Make:
     def make(image: ClusterImage) -> bytes:
-        office = image.office
+        controllership = image.controllership
         return encode_entry(
             Entry(
-                controller_id=office.controller_id,
-                controller_incarnation=office.incarnation,
-                controller_epoch=office.controller_epoch,
+                controller_id=controllership.controller_id,
+                controller_incarnation=controllership.incarnation,
+                controller_epoch=controllership.controller_epoch,
                 records=records,
             )
         )

@@ -77,7 +77,7 @@ def test_only_news_is_told():
     key = PartitionKey(TOPIC, 0)
 
     def told(**outcome):
-        return session.is_news(
+        return session.must_report(
             key, **{"failed": False, "has_records": False, "high_watermark": 3, "log_start": 0} | outcome
         )
 
@@ -94,7 +94,7 @@ def test_only_news_is_told():
 def test_partitions_with_records_move_to_the_end_so_that_none_starves():
     sessions = cache()
     opened = begin(sessions, 0, 0, asks(0, 1, 2))
-    opened.session.is_news(
+    opened.session.must_report(
         PartitionKey(TOPIC, 0), failed=False, has_records=True, high_watermark=1, log_start=0
     )
     later = begin(sessions, opened.session_id, 1)
@@ -123,7 +123,7 @@ def test_a_final_epoch_closes_the_session():
 def answered(session, index, **outcome):
     """What a fetch that found nothing new says of a partition."""
     quiet = {"failed": False, "has_records": False, "high_watermark": 0, "log_start": 0}
-    return session.is_news(PartitionKey(TOPIC, index), **quiet | outcome)
+    return session.must_report(PartitionKey(TOPIC, index), **quiet | outcome)
 
 
 def test_a_partition_that_had_nothing_to_tell_is_not_looked_at_again():
@@ -191,12 +191,14 @@ def test_what_changes_between_look_and_answer_is_looked_at_again():
     opened.to_read()
     session.mark_dirty(PartitionKey(TOPIC, 1))
     for index in (0, 1):
-        session.is_news(
+        session.must_report(
             PartitionKey(TOPIC, index), failed=False, has_records=False, high_watermark=4, log_start=0
         )
     following = begin(sessions, opened.session_id, 1)
     assert [asked.partition for asked in following.to_read()] == [1]
-    session.is_news(PartitionKey(TOPIC, 1), failed=False, has_records=False, high_watermark=5, log_start=0)
+    session.must_report(
+        PartitionKey(TOPIC, 1), failed=False, has_records=False, high_watermark=5, log_start=0
+    )
     assert begin(sessions, opened.session_id, 2).to_read() == []
 
 
@@ -206,7 +208,7 @@ def test_a_reader_that_asks_again_at_the_same_offset_hears_the_high_watermark_ag
     opened = begin(sessions, 0, 0, asks(0, 1, offset=7, epoch=1))
     outcome = {"failed": False, "has_records": False, "high_watermark": 7, "log_start": 0}
     for index in (0, 1):
-        assert opened.session.is_news(PartitionKey(TOPIC, index), **outcome)
+        assert opened.session.must_report(PartitionKey(TOPIC, index), **outcome)
     again = begin(sessions, opened.session_id, 1, asks(0, offset=7, epoch=2) + asks(1, offset=8, epoch=1))
-    assert again.session.is_news(PartitionKey(TOPIC, 0), **outcome)
-    assert not again.session.is_news(PartitionKey(TOPIC, 1), **outcome)
+    assert again.session.must_report(PartitionKey(TOPIC, 0), **outcome)
+    assert not again.session.must_report(PartitionKey(TOPIC, 1), **outcome)

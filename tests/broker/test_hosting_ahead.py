@@ -13,7 +13,7 @@ from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.replicas.checkpoint_writer import CheckpointWriter
 from nilometer.broker.replicas.hosted_logs import LOGS_AT_ONCE, HostedLogs
 from nilometer.broker.replicas.log_disposal import LogDisposal
-from nilometer.broker.replicas.wanted_logs import wanted_by, wanted_on
+from nilometer.broker.replicas.required_logs import required_logs_by, required_logs_on
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster import (
@@ -30,11 +30,11 @@ from nilometer.cluster.controller import (
     BrokerRegistration,
     NewTopic,
     TopicDefaults,
+    controllership_entry,
     decide_broker_up,
     decide_create_topics,
-    office_entry,
 )
-from nilometer.cluster.entries import Office
+from nilometer.cluster.entries import Controllership
 from nilometer.cluster.identifiers import NO_BROKER_EPOCH, ControllerEpoch
 from nilometer.cluster.records import Endpoint
 from nilometer.coordination.store import CoordinationStore
@@ -99,7 +99,7 @@ def one_big_topic(configs: dict[str, str] | None = None) -> list[Entry]:
             image.apply_entry(EntryNumber(len(entries)), entry)
             entries.append(entry)
 
-    append(office_entry(image, ME, Incarnation("1"), chance))
+    append(controllership_entry(image, ME, Incarnation("1"), chance))
     registration = BrokerRegistration(
         broker_id=ME,
         incarnation=Incarnation("1"),
@@ -109,7 +109,7 @@ def one_big_topic(configs: dict[str, str] | None = None) -> list[Entry]:
         log_dirs=("dir-1",),
         previous_broker_epoch=NO_BROKER_EPOCH,
     )
-    append(*entries_of(decide_broker_up(image, registration).units, image.office))
+    append(*entries_of(decide_broker_up(image, registration).units, image.controllership))
     topic = NewTopic(
         name="t", num_partitions=PARTITIONS, replication_factor=1, configs=configs or {"flush.messages": "1"}
     )
@@ -117,7 +117,7 @@ def one_big_topic(configs: dict[str, str] | None = None) -> list[Entry]:
         image, [topic], config_definition=TOPIC_CONFIG, chance=chance, defaults=TopicDefaults()
     )
     assert all(one.outcome.ok for one in created.reply)
-    append(*entries_of(created.units, image.office))
+    append(*entries_of(created.units, image.controllership))
     return entries
 
 
@@ -144,14 +144,14 @@ class OneBroker:
         self.created_late: list[TopicPartition] = []
 
     async def _before_entry(self, entry: Entry, image: ClusterImage) -> None:
-        await self.hosted.create_ahead(image, wanted_by(entry, image, ME))
+        await self.hosted.create_ahead(image, required_logs_by(entry, image, ME))
 
     async def _before_reload(self, image: ClusterImage) -> None:
-        await self.hosted.create_ahead(image, wanted_on(image, ME))
+        await self.hosted.create_ahead(image, required_logs_on(image, ME))
 
     def _on_delta(self, delta: ImageDelta, image: ClusterImage) -> None:
         self.heard.append(delta.number)
-        for wanted in wanted_on(image, ME):
+        for wanted in required_logs_on(image, ME):
             if wanted.name not in self.manager.logs:
                 self.created_late.append(wanted.name)
             self.hosted.open(image, wanted)
@@ -262,7 +262,7 @@ def test_the_first_flush_of_a_log_created_ahead_makes_its_folder_durable() -> No
 def test_nothing_is_created_for_an_entry_of_a_deposed_controller() -> None:
     async def scenario() -> None:
         *before, last = one_big_topic()
-        other = Office(BrokerId(9), Incarnation("gone"), ControllerEpoch(7))
+        other = Controllership(BrokerId(9), Incarnation("gone"), ControllerEpoch(7))
         (deposed,) = entries_of([last.records], other)
         broker = OneBroker(SteppedDisk(), [*before, deposed])
         await broker.metadata.catch_up()
@@ -280,7 +280,7 @@ def test_the_policy_of_the_topic_decides_what_a_gap_between_segments_is(policy: 
     image = ClusterImage()
     for number, entry in enumerate(entries := one_big_topic({"cleanup.policy": policy})):
         image.apply_entry(EntryNumber(number), entry)
-    wanted = next(one for one in wanted_on(image, ME) if one.name == name)
+    wanted = next(one for one in required_logs_on(image, ME) if one.name == name)
     small = LogConfig(segment_bytes=200)
     first = OneBroker(disk, [])
     log = first.manager.create(name, small, topic_id=wanted.topic_id, wall_ms=1)

@@ -10,7 +10,7 @@ import pytest
 
 from nilometer.broker.control import metadata_log
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.cluster.controller.office import office_entry
+from nilometer.cluster.controller.controllership import controllership_entry
 from nilometer.cluster.entries import encode_entry
 from nilometer.cluster.identifiers import BrokerId, Incarnation
 from nilometer.coordination import LocalStore
@@ -30,7 +30,9 @@ async def _entry_sizes_and_trims(folder: Path) -> tuple[list[int], list[int]]:
     trims: list[int] = []
     try:
         for number in range(TERMS):
-            data = encode_entry(office_entry(metadata.image, BrokerId(1), Incarnation(f"{number}"), chance))
+            data = encode_entry(
+                controllership_entry(metadata.image, BrokerId(1), Incarnation(f"{number}"), chance)
+            )
             assert await store.append(number, data) is True
             sizes.append(len(data))
             await metadata.catch_up()

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from nilometer.broker.control.patience import PATIENCE_MS_MIN, patiently
+from nilometer.broker.control.startup_retry import RETRY_MS_MIN, retry_while_starting
 from nilometer.coordination.store import StoreRefused, StoreUnavailable
 from nilometer.runtime import Clock
 
@@ -39,16 +39,16 @@ class Store:
 
 def test_what_fails_for_a_moment_is_asked_again() -> None:
     store = Store(StoreUnavailable("ConnectionLoss"))
-    assert asyncio.run(patiently(StepClock(), 1500, store.ask)) == "answer"
+    assert asyncio.run(retry_while_starting(StepClock(), 1500, store.ask)) == "answer"
     assert store.asked == 2
 
 
 def test_a_store_that_stays_away_and_one_that_refuses_end_the_start() -> None:
     away = Store(*[StoreUnavailable("ConnectionLoss")] * 100)
     with pytest.raises(StoreUnavailable):
-        asyncio.run(patiently(StepClock(), 0, away.ask))
-    assert away.asked == PATIENCE_MS_MIN // 1000
+        asyncio.run(retry_while_starting(StepClock(), 0, away.ask))
+    assert away.asked == RETRY_MS_MIN // 1000
     refusing = Store(StoreRefused("another cluster's"))
     with pytest.raises(StoreRefused):
-        asyncio.run(patiently(StepClock(), 0, refusing.ask))
+        asyncio.run(retry_while_starting(StepClock(), 0, refusing.ask))
     assert refusing.asked == 1

@@ -12,8 +12,8 @@ from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import (
     ConfigChanged,
     ConfigResourceType,
+    ControllerElected,
     Record,
-    TakeOffice,
     TopicCreated,
     TopicDeleted,
 )
@@ -102,7 +102,7 @@ class Cluster:
             ManualClock(),
         )
         self.fold(
-            TakeOffice(
+            ControllerElected(
                 controller_id=BrokerId(1), incarnation=Incarnation("a"), controller_epoch=ControllerEpoch(1)
             )
         )

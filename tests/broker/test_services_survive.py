@@ -72,7 +72,7 @@ class _Partition:
     def __str__(self) -> str:
         return str(self.log.topic_partition)
 
-    def tell_log_start(self) -> None:
+    def notify_log_start(self) -> None:
         if self.fails_with is not None:
             raise self.fails_with
 

@@ -80,7 +80,7 @@ def test_an_envelope_is_taken_from_proved_brokers_only(cluster: NilometerCluster
 
 def test_a_setting_that_is_neither_is_refused() -> None:
     from nilometer.broker.settings.config import BrokerConfig
-    from nilometer.config import ConfigProblem
+    from nilometer.config import ConfigError
 
-    with pytest.raises(ConfigProblem, match=r"nilometer\.inter\.broker\.authentication"):
+    with pytest.raises(ConfigError, match=r"nilometer\.inter\.broker\.authentication"):
         BrokerConfig({"node.id": "1", "nilometer.inter.broker.authentication": "maybe"})

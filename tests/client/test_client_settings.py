@@ -11,7 +11,7 @@ from nilometer.client.network.backoff import Backoff
 from nilometer.client.producer.producer_keys import PRODUCER_CONFIG_DEFINITION
 from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.client.settings.common_keys import parse_server
-from nilometer.config import ConfigProblem
+from nilometer.config import ConfigError
 from nilometer.runtime.entropy import SeededEntropy
 
 
@@ -49,20 +49,20 @@ def test_values_may_be_text_or_python() -> None:
     ],
 )
 def test_refusals_name_the_key(key: str, value: str | int, reason: str) -> None:
-    with pytest.raises(ConfigProblem, match=reason) as refused:
+    with pytest.raises(ConfigError, match=reason) as refused:
         ClientSettings(PRODUCER_CONFIG_DEFINITION, {key: value})
     assert refused.value.key == key
 
 
 def test_near_miss_is_offered() -> None:
-    with pytest.raises(ConfigProblem, match=r"did you mean fetch\.max\.wait\.ms"):
+    with pytest.raises(ConfigError, match=r"did you mean fetch\.max\.wait\.ms"):
         ClientSettings(CONSUMER_CONFIG_DEFINITION, {"fetch.max.wait": 1})
 
 
 def test_server_addresses() -> None:
     assert parse_server("broker:9092") == ("broker", 9092)
     assert parse_server("[2001:db8::1]:9093") == ("2001:db8::1", 9093)
-    with pytest.raises(ConfigProblem):
+    with pytest.raises(ConfigError):
         parse_server(":9092")
 
 

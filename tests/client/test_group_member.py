@@ -15,7 +15,7 @@ from nilometer.client.consumer.fetched_records import ConsumerRecord
 from nilometer.client.group.committer import CommitFailed
 from nilometer.client.group.group_exchange import OffsetAndMetadata
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.config import ConfigProblem
+from nilometer.config import ConfigError
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -550,7 +550,7 @@ def test_one_after_the_other_by_iteration() -> None:
 def test_settings_that_contradict_each_other_are_refused_by_name() -> None:
     def refused(**keys: Any) -> str:
         given = {key.replace("_", "."): value for key, value in keys.items()}
-        with pytest.raises(ConfigProblem) as error:
+        with pytest.raises(ConfigError) as error:
             Consumer(Runtime.system(), {"bootstrap.servers": "a:1", **given})
         return error.value.key
 

@@ -14,7 +14,7 @@ from nilometer.client.producer.delivery import Delivery, RecordMetadata
 from nilometer.client.producer.idempotence import IN_FLIGHT_MAX, IdempotenceState, Verdict
 from nilometer.client.producer.partitioner import partition_for_key
 from nilometer.client.producer.producer import Producer
-from nilometer.config import ConfigProblem
+from nilometer.config import ConfigError
 from nilometer.runtime import Runtime
 from nilometer.runtime.entropy import SeededEntropy
 from nilometer.wire.api_keys import ApiKey
@@ -417,11 +417,11 @@ def test_settings_that_contradict_each_other() -> None:
         given = {name.replace("_", "."): value for name, value in keys.items()}
         return Producer(Runtime.system(), {"bootstrap.servers": "a:1", **given})
 
-    with pytest.raises(ConfigProblem, match="acks must be all where"):
+    with pytest.raises(ConfigError, match="acks must be all where"):
         make(acks="1", enable_idempotence=True)
-    with pytest.raises(ConfigProblem, match="must be at most 5"):
+    with pytest.raises(ConfigError, match="must be at most 5"):
         make(max_in_flight_requests_per_connection=6, enable_idempotence=True)
-    with pytest.raises(ConfigProblem, match="at least linger"):
+    with pytest.raises(ConfigError, match="at least linger"):
         make(delivery_timeout_ms=10)
     assert make().config.idempotent
     assert not make(acks="1").config.idempotent

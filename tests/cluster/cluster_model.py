@@ -121,7 +121,7 @@ class ClusterModel:
         return leader if leader > 0 and self.lives(leader) else None
 
     def enact(self, decision: Decision[object], entries_max: int | None) -> bool:
-        entries = list(entries_of(decision.units, self.world.image.office, self.world.target))
+        entries = list(entries_of(decision.units, self.world.image.controllership, self.world.target))
         self.world.enact(decision, entries_max)
         if entries_max is not None and len(entries) > entries_max:
             self.late.extend(entries[entries_max:])
@@ -138,7 +138,7 @@ class ClusterModel:
                     decision = decide_broker_up(self.world.image, registration)
             if not self.enact(decision, entries_max):
                 entries_max = None
-                self.world.take_office(0)
+                self.world.become_controller(0)
             for event in events:
                 if isinstance(event, BrokerUp):
                     self.remember_epoch(event.registration)
@@ -186,11 +186,11 @@ class ClusterModel:
         self.notice(entries_max)
 
     def controller_changes(self) -> None:
-        self.world.take_office(0)
+        self.world.become_controller(0)
         self.notice(None)
 
     def deposed_controller_wakes_up(self) -> None:
-        if not self.late or self.late[0].office == self.world.image.office:
+        if not self.late or self.late[0].controllership == self.world.image.controllership:
             return
         before = self.world.image.snapshot()
         delta = self.world.append(self.late.pop(0))

@@ -27,10 +27,10 @@ from nilometer.cluster.controller import (
     Decision,
     NewTopic,
     TopicDefaults,
+    controllership_entry,
     decide_broker_up,
     decide_brokers_down,
     decide_create_topics,
-    office_entry,
 )
 from nilometer.config import ConfigDefinition, ConfigKey, ConfigKind
 from nilometer.runtime.entropy import SeededEntropy
@@ -82,7 +82,7 @@ class ClusterWorld:
         self.target = target
         self.lives = 0
         self.last_epoch: dict[int, int] = {}
-        self.take_office(0)
+        self.become_controller(0)
 
     # -- the log ---------------------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ class ClusterWorld:
 
     def enact(self, decision: Decision[R], entries_max: int | None = None) -> R:
         """Appends and folds; with ``entries_max`` the controller dies after so many entries."""
-        for count, entry in enumerate(entries_of(decision.units, self.image.office, self.target)):
+        for count, entry in enumerate(entries_of(decision.units, self.image.controllership, self.target)):
             if count == entries_max:
                 break
             delta = self.append(entry)
@@ -107,10 +107,10 @@ class ClusterWorld:
             image.apply_entry(EntryNumber(number), decode_entry(data))
         return image
 
-    def take_office(self, broker: int) -> ImageDelta:
+    def become_controller(self, broker: int) -> ImageDelta:
         self.lives += 1
         return self.append(
-            office_entry(self.image, BrokerId(broker), Incarnation(f"life-{self.lives}"), self.chance)
+            controllership_entry(self.image, BrokerId(broker), Incarnation(f"life-{self.lives}"), self.chance)
         )
 
     # -- brokers ---------------------------------------------------------------------------------------

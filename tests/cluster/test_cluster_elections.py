@@ -212,7 +212,7 @@ def test_edge_22_interrupted_anywhere_an_unclean_restart_is_never_trusted() -> N
         world.down(3)
         registration = world.registration(2)
         world.enact(decide_broker_up(world.image, registration), entries_max=entries)
-        world.take_office(1)
+        world.become_controller(1)
         world.enact(decide_broker_up(world.image, registration))
         world.enact(decide_repair(world.image))
         for _, state in world.image.partitions():

@@ -15,11 +15,11 @@ from nilometer.cluster import (
     BrokerId,
     ClusterImage,
     ControllerEpoch,
+    Controllership,
     Entry,
     EntryFromTheFuture,
     EntryNumber,
     Incarnation,
-    Office,
     TopicId,
     UnitTooLarge,
     decode_entry,
@@ -32,7 +32,7 @@ from nilometer.cluster import (
 )
 from nilometer.cluster.records import PartitionCreated, TopicCreated, TopicDeleted
 
-OFFICE = Office(BrokerId(7), Incarnation("life-7"), ControllerEpoch(3))
+CONTROLLERSHIP = Controllership(BrokerId(7), Incarnation("life-7"), ControllerEpoch(3))
 TOPIC = TopicId(uuid_to_text(uuid.UUID(int=1)))
 
 
@@ -56,7 +56,7 @@ def test_uuid_text_of_another_length_or_alphabet_is_refused(text: str) -> None:
 
 
 def test_an_entry_is_json_that_a_person_can_read() -> None:
-    entry = next(entries_of([(TopicCreated(name="logs", topic_id=TOPIC), created(0))], OFFICE))
+    entry = next(entries_of([(TopicCreated(name="logs", topic_id=TOPIC), created(0))], CONTROLLERSHIP))
     data = encode_entry(entry)
     assert json.loads(data) == {
         "version": FORMAT_VERSION,
@@ -99,34 +99,34 @@ def test_bytes_that_are_no_entry_are_refused(data: bytes) -> None:
 
 def test_units_are_packed_in_order_and_never_cut() -> None:
     units = [tuple(created(10 * unit + i) for i in range(7)) for unit in range(40)]
-    entries = list(entries_of(units, OFFICE, target=4000))
+    entries = list(entries_of(units, CONTROLLERSHIP, target=4000))
     assert len(entries) > 5
     assert [record for entry in entries for record in entry.records] == [r for unit in units for r in unit]
     for entry in entries:
         assert len(encode_entry(entry)) <= 4000
         assert len(entry.records) % 7 == 0
-        assert entry.office == OFFICE
+        assert entry.controllership == CONTROLLERSHIP
 
 
 def test_a_unit_above_the_target_gets_an_entry_of_its_own() -> None:
     big = tuple(created(i) for i in range(100))
-    entries = list(entries_of([(created(0),), big, (created(1),)], OFFICE, target=2000))
+    entries = list(entries_of([(created(0),), big, (created(1),)], CONTROLLERSHIP, target=2000))
     assert [len(entry.records) for entry in entries] == [1, 100, 1]
 
 
 def test_a_unit_above_the_limit_of_the_stores_is_refused() -> None:
     with pytest.raises(UnitTooLarge, match="belong together"):
-        list(entries_of([tuple(created(i) for i in range(12_000))], OFFICE))
+        list(entries_of([tuple(created(i) for i in range(12_000))], CONTROLLERSHIP))
 
 
 def test_no_records_no_entry() -> None:
-    assert list(entries_of([], OFFICE)) == []
+    assert list(entries_of([], CONTROLLERSHIP)) == []
 
 
 def test_entries_must_follow_one_another(world: ClusterWorld) -> None:
     entry = Entry(
         controller_id=BrokerId(0),
-        controller_incarnation=world.image.office.incarnation,
+        controller_incarnation=world.image.controllership.incarnation,
         controller_epoch=world.image.controller_epoch,
         records=(),
     )
@@ -138,7 +138,7 @@ def test_entries_must_follow_one_another(world: ClusterWorld) -> None:
 def test_a_record_about_a_topic_that_is_not_there_stops_the_fold(world: ClusterWorld) -> None:
     for record in (TopicDeleted(topic_id=TOPIC), created(0)):
         with pytest.raises(BrokenInvariant, match="no such topic"):
-            entry = next(entries_of([(record,)], world.image.office))
+            entry = next(entries_of([(record,)], world.image.controllership))
             world.image.apply_entry(EntryNumber(world.image.number + 1), entry)
 
 

@@ -87,7 +87,7 @@ def test_k3_a_broker_with_ten_thousand_partitions_around_it_goes_and_comes(lossy
     hosted = {key for key, _ in world.image.partitions_on(BrokerId(1))}
     assert len(hosted) == TOPICS * PARTITIONS * 3 // 5
     decision = decide_brokers_down(world.image, [BrokerId(1)])
-    entries = list(entries_of(decision.units, world.image.office))
+    entries = list(entries_of(decision.units, world.image.controllership))
     assert len(entries) > 1
     touched = set()
     for entry in entries:

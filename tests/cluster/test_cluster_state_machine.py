@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from nilometer.cluster import ClusterImage, PartitionState, Replicas
 from nilometer.cluster.controller import partition_change
-from nilometer.cluster.controller.partition_change import Wanted
+from nilometer.cluster.controller.partition_change import RequestedChange
 
 brokers = st.sampled_from(BROKERS)
 topics = st.sampled_from(sorted(MIN_ISR))
@@ -184,8 +184,8 @@ def test_n3_no_acknowledged_record_is_lost_on_very_many_walks(proves_kills: bool
 def trust_forfeited(monkeypatch: pytest.MonkeyPatch) -> None:
     right = partition_change._safe
 
-    def wrong(state: PartitionState, order: Replicas, wanted: Wanted) -> Replicas:
-        return right(state, order, Wanted())
+    def wrong(state: PartitionState, order: Replicas, wanted: RequestedChange) -> Replicas:
+        return right(state, order, RequestedChange())
 
     monkeypatch.setattr(partition_change, "_safe", wrong)
 
@@ -193,7 +193,7 @@ def trust_forfeited(monkeypatch: pytest.MonkeyPatch) -> None:
 def any_replica_may_lead(monkeypatch: pytest.MonkeyPatch) -> None:
     right = partition_change._elect
 
-    def wrong(state: PartitionState, assignment: object, wanted: Wanted, *rest: object) -> object:
+    def wrong(state: PartitionState, assignment: object, wanted: RequestedChange, *rest: object) -> object:
         return right(state, assignment, replace(wanted, allow_unclean=True), *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(partition_change, "_elect", wrong)

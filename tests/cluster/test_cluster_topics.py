@@ -139,7 +139,7 @@ def test_a_name_is_free_again_after_deletion_and_is_another_topic(world: Cluster
     assert first is not None
     key = world.key("a.b")
     delta = world.append(
-        next(entries_of(decide_delete_topics(world.image, [first]).units, world.image.office))
+        next(entries_of(decide_delete_topics(world.image, [first]).units, world.image.controllership))
     )
     assert [topic.name for topic in delta.topics_deleted.values()] == ["a.b"]
     assert delta.partitions[key].after is None
@@ -266,6 +266,6 @@ def test_without_live_brokers_there_is_no_topic() -> None:
 def test_an_entry_of_a_big_topic_stays_below_the_stores_limit(world: ClusterWorld) -> None:
     world.create(num_partitions=5_000, replication_factor=3)
     (entry,) = entries_of(
-        [tuple(decide_delete_topics(world.image, [world.key().topic_id]).records)], world.image.office
+        [tuple(decide_delete_topics(world.image, [world.key().topic_id]).records)], world.image.controllership
     )
     assert len(encode_entry(entry)) < 300

@@ -23,7 +23,7 @@ from nilometer.cluster.controller import (
     decide_alter_configs,
     decide_create_topics,
 )
-from nilometer.config import ConfigProblem
+from nilometer.config import ConfigError
 from nilometer.storage import LogConfig
 from nilometer.storage.topic_config import LONG_MAX, TOPIC_CONFIG
 from nilometer.wire.errors import ErrorCode
@@ -152,43 +152,43 @@ def test_what_all_must_agree_on_is_not_set_for_one_broker(world: ClusterWorld, k
 
 
 def test_a_broker_does_not_start_with_a_contradiction_in_its_file() -> None:
-    with pytest.raises(ConfigProblem, match=r"max\.compaction\.lag\.ms"):
+    with pytest.raises(ConfigError, match=r"max\.compaction\.lag\.ms"):
         BrokerConfig({"node.id": "1", MIN_OF_BROKERS: "100", MAX_OF_BROKERS: "1"})
 
 
 def test_a_contradiction_keeps_the_last_good_values() -> None:
-    good = TOPIC_CONFIG.settle({MIN: "5", MAX: "10", "retention.ms": "7"})
-    assert not good.problems
-    settled = TOPIC_CONFIG.settle({MIN: "100", MAX: "1", "retention.ms": "8"}, last_good=good.values)
-    assert [error.key for error in settled.problems] == [MIN]
-    assert (settled.values[MIN], settled.values[MAX], settled.values["retention.ms"]) == (5, 10, 8)
-    config = LogConfig.of(settled.values)
+    good = TOPIC_CONFIG.resolve({MIN: "5", MAX: "10", "retention.ms": "7"})
+    assert not good.errors
+    resolved = TOPIC_CONFIG.resolve({MIN: "100", MAX: "1", "retention.ms": "8"}, last_good=good.values)
+    assert [error.key for error in resolved.errors] == [MIN]
+    assert (resolved.values[MIN], resolved.values[MAX], resolved.values["retention.ms"]) == (5, 10, 8)
+    config = LogConfig.of(resolved.values)
     assert (config.min_compaction_lag_ms, config.max_compaction_lag_ms, config.retention_ms) == (5, 10, 8)
 
 
 def test_without_last_good_values_a_contradiction_leaves_what_is_inherited() -> None:
-    settled = TOPIC_CONFIG.settle({MIN: "100", MAX: "1"}, {MIN: 3, MAX: 4})
-    assert (settled.values[MIN], settled.values[MAX]) == (3, 4)
-    settled = TOPIC_CONFIG.settle({"retention.ms": "5"}, {MIN: 4, MAX: 3})
-    assert (settled.values[MIN], settled.values[MAX], settled.values["retention.ms"]) == (0, LONG_MAX, 5)
-    assert len(settled.problems) == 1
+    resolved = TOPIC_CONFIG.resolve({MIN: "100", MAX: "1"}, {MIN: 3, MAX: 4})
+    assert (resolved.values[MIN], resolved.values[MAX]) == (3, 4)
+    resolved = TOPIC_CONFIG.resolve({"retention.ms": "5"}, {MIN: 4, MAX: 3})
+    assert (resolved.values[MIN], resolved.values[MAX], resolved.values["retention.ms"]) == (0, LONG_MAX, 5)
+    assert len(resolved.errors) == 1
 
 
 def test_a_text_of_a_newer_version_keeps_the_last_good_value() -> None:
-    good = TOPIC_CONFIG.settle({"retention.ms": "7"})
+    good = TOPIC_CONFIG.resolve({"retention.ms": "7"})
     texts = {"retention.ms": "a week", "no.such.key": "1", "cleanup.policy": "compact"}
-    settled = TOPIC_CONFIG.settle(texts, last_good=good.values)
-    assert {error.key for error in settled.problems} == {"retention.ms", "no.such.key"}
-    assert settled.values["retention.ms"] == 7
-    assert settled.values["cleanup.policy"] == ("compact",)
-    assert "no.such.key" not in settled.values
+    resolved = TOPIC_CONFIG.resolve(texts, last_good=good.values)
+    assert {error.key for error in resolved.errors} == {"retention.ms", "no.such.key"}
+    assert resolved.values["retention.ms"] == 7
+    assert resolved.values["cleanup.policy"] == ("compact",)
+    assert "no.such.key" not in resolved.values
 
 
 @pytest.mark.parametrize("text", ["1_000", "٣", "nan", "1e999", "", " ", "0x10", "1.5", "9" * 5000])
 def test_what_kafka_does_not_read_as_a_number_is_none(text: str) -> None:
     for name in ("retention.ms", "min.cleanable.dirty.ratio"):
         if (name, text) != ("min.cleanable.dirty.ratio", "1.5"):
-            with pytest.raises(ConfigProblem) as refused:
+            with pytest.raises(ConfigError) as refused:
                 TOPIC_CONFIG.key(name).parse(text)
             assert len(str(refused.value)) < 400, "a refusal does not repeat a text of any length"
 
@@ -220,11 +220,11 @@ CHANGES = st.lists(
 )
 
 
-def problems_on(image: ClusterImage, broker_id: int, topic: str) -> tuple[ConfigProblem, ...]:
+def problems_on(image: ClusterImage, broker_id: int, topic: str) -> tuple[ConfigError, ...]:
     inherited = FILE.topic_defaults(
         image.config(*ALL_BROKERS), image.config(ConfigResourceType.BROKER, str(broker_id))
     )
-    return TOPIC_CONFIG.settle(image.config(ConfigResourceType.TOPIC, topic), inherited).problems
+    return TOPIC_CONFIG.resolve(image.config(ConfigResourceType.TOPIC, topic), inherited).errors
 
 
 @settings(max_examples=200, deadline=None)
@@ -255,14 +255,14 @@ def test_any_texts_can_be_settled_and_what_is_judged_sound_is_applied_as_it_is(
     texts: dict[str, str], inherited: dict[str, str], before: dict[str, str]
 ) -> None:
     defaults = FILE.topic_defaults(inherited)
-    last_good = TOPIC_CONFIG.settle(before, defaults).values
-    settled = TOPIC_CONFIG.settle(texts, defaults, last_good)
-    LogConfig.of(settled.values)
-    assert set(settled.values) == set(TOPIC_CONFIG.keys)
-    assert all(rule.why_broken(settled.values) is None for rule in TOPIC_CONFIG.rules)
+    last_good = TOPIC_CONFIG.resolve(before, defaults).values
+    resolved = TOPIC_CONFIG.resolve(texts, defaults, last_good)
+    LogConfig.of(resolved.values)
+    assert set(resolved.values) == set(TOPIC_CONFIG.keys)
+    assert all(rule.why_broken(resolved.values) is None for rule in TOPIC_CONFIG.rules)
     try:
         judged = TOPIC_CONFIG.judge(texts, defaults)
-    except ConfigProblem:
+    except ConfigError:
         pass
     else:
-        assert settled.values == judged or TOPIC_CONFIG.contradictions({}, defaults)
+        assert resolved.values == judged or TOPIC_CONFIG.contradictions({}, defaults)

@@ -79,9 +79,9 @@ BREAKING: list[Record] = [
 
 def entry_of(image: ClusterImage, records: list[Record]) -> Entry:
     return Entry(
-        controller_id=image.office.controller_id,
-        controller_incarnation=image.office.incarnation,
-        controller_epoch=image.office.controller_epoch,
+        controller_id=image.controllership.controller_id,
+        controller_incarnation=image.controllership.incarnation,
+        controller_epoch=image.controllership.controller_epoch,
         records=tuple(records),
     )
 

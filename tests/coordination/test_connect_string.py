@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.config import ConfigProblem
+from nilometer.config import ConfigError
 from nilometer.coordination.connect_string import parse_connect_string
 
 REFUSED = {
@@ -48,14 +48,14 @@ def test_refused_when_the_settings_are_read(text: str) -> None:
         parse_connect_string(text)
     given = {"nilometer.coordination": f"zookeeper://{text}"}, {"zookeeper.connect": text}
     for settings in given if text else given[:1]:
-        with pytest.raises(ConfigProblem, match=REFUSED[text]) as refused:
+        with pytest.raises(ConfigError, match=REFUSED[text]) as refused:
             BrokerConfig({"node.id": "1", **settings})
         assert next(iter(settings)) in str(refused.value)
 
 
 def test_two_stores_are_one_too_many() -> None:
     settings = {"node.id": "1", "zookeeper.connect": "a:1", "nilometer.coordination": "local"}
-    with pytest.raises(ConfigProblem, match="give one of them"):
+    with pytest.raises(ConfigError, match="give one of them"):
         BrokerConfig(settings)
     settings["nilometer.coordination"] = "zookeeper://a:1"
     assert BrokerConfig(settings).coordination == "zookeeper://a:1"

@@ -12,8 +12,8 @@ import pytest
 
 from nilometer.coordination import OutcomeUnknown, StoreDamaged
 from nilometer.coordination.local import LocalStore, layout
-from nilometer.coordination.local.aside import Aside
 from nilometer.coordination.local.secret import SecretFolder
+from nilometer.coordination.local.staged_files import StagedFiles
 from nilometer.coordination.store import StoredSecret
 from nilometer.runtime import Runtime
 from nilometer.runtime.system_disk import SystemDisk
@@ -53,7 +53,9 @@ def test_a_secret_that_was_replaced_is_nowhere_on_the_disk(tmp_path: Path) -> No
 def test_a_secret_that_others_may_read_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     put_two_secrets(tmp_path)
     (tmp_path / layout.MEMBERS).chmod(0o755)
-    folder = SecretFolder(SystemDisk(), str(tmp_path), Aside(SystemDisk(), str(tmp_path / "aside"), "t"))
+    folder = SecretFolder(
+        SystemDisk(), str(tmp_path), StagedFiles(SystemDisk(), str(tmp_path / "aside"), "t")
+    )
     with caplog.at_level(logging.WARNING):
         folder.read()
         folder.read()
@@ -65,7 +67,9 @@ def test_a_secret_that_others_may_read_is_warned_of(tmp_path: Path, caplog: pyte
 def test_a_slow_writer_does_not_win_a_number_that_was_given_long_ago() -> None:
     disk = MemoryDisk()
     disk.make_directories("store/aside")
-    slow, quick = (SecretFolder(disk, "store", Aside(disk, "store/aside", who)) for who in ("slow", "quick"))
+    slow, quick = (
+        SecretFolder(disk, "store", StagedFiles(disk, "store/aside", who)) for who in ("slow", "quick")
+    )
     slow.open()
     assert quick.put(0, b"0")
     link = disk.link
@@ -88,11 +92,11 @@ def test_a_secret_that_was_put_survives_the_death_of_the_machine(seed: int) -> N
     disk.make_directories("store/aside")
     disk.sync_directory("")
     disk.sync_directory("store")
-    folder = SecretFolder(disk, "store", Aside(disk, "store/aside", "a"))
+    folder = SecretFolder(disk, "store", StagedFiles(disk, "store/aside", "a"))
     folder.open()
     assert folder.put(0, b"0") and folder.put(1, b"1")
     disk.crash_machine()
-    again = SecretFolder(disk, "store", Aside(disk, "store/aside", "b"))
+    again = SecretFolder(disk, "store", StagedFiles(disk, "store/aside", "b"))
     again.open()
     assert again.read() == StoredSecret(1, b"1")
     assert disk.is_private("store/members") and disk.is_private("store/members/secret.0000000001")
@@ -101,7 +105,9 @@ def test_a_secret_that_was_put_survives_the_death_of_the_machine(seed: int) -> N
 def test_an_emptied_newest_secret_is_damage(tmp_path: Path) -> None:
     put_two_secrets(tmp_path)
     (tmp_path / layout.MEMBERS / layout.secret_name(1)).write_bytes(b"")
-    folder = SecretFolder(SystemDisk(), str(tmp_path), Aside(SystemDisk(), str(tmp_path / "aside"), "t"))
+    folder = SecretFolder(
+        SystemDisk(), str(tmp_path), StagedFiles(SystemDisk(), str(tmp_path / "aside"), "t")
+    )
     with pytest.raises(StoreDamaged, match="empty"):
         folder.read()
 

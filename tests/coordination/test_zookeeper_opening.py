@@ -19,7 +19,7 @@ from support.ports import HOST, free_ports
 from support.zookeeper_server import ZooKeeperEnsemble, running_ensemble
 
 _numbers = itertools.count()
-KAFKAS = ("admin/delete_topics", "brokers/ids", "brokers/topics", "config/topics", "controller_epoch")
+KAFKA_NODES = ("admin/delete_topics", "brokers/ids", "brokers/topics", "config/topics", "controller_epoch")
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def tree(client: Any, path: str) -> list[str]:
 def test_a_foreign_tree_is_refused_by_name_and_left_as_it_is(
     client: Any, zookeeper_server: ZooKeeperEnsemble
 ) -> None:
-    for path in KAFKAS:
+    for path in KAFKA_NODES:
         client.ensure_path(f"/kafka/{path}")
     client.create("/kafka/controller", b'{"version":2,"brokerid":1,"timestamp":"1"}')
     before = tree(client, "/kafka")

@@ -18,7 +18,7 @@ from nilometer.cluster.identifiers import (
     topic_id_of,
 )
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.records import PartitionCreated, Record, TakeOffice, TopicCreated, TopicDeleted
+from nilometer.cluster.records import ControllerElected, PartitionCreated, Record, TopicCreated, TopicDeleted
 from nilometer.groups.config import GroupConfig
 from nilometer.groups.consumer.group import ConsumerGroup
 from nilometer.groups.consumer.member import Member
@@ -48,7 +48,9 @@ class TopicImage:
         self.image = ClusterImage()
         self._created = 0
         self._apply(
-            TakeOffice(controller_id=CONTROLLER, incarnation=INCARNATION, controller_epoch=CONTROLLER_EPOCH)
+            ControllerElected(
+                controller_id=CONTROLLER, incarnation=INCARNATION, controller_epoch=CONTROLLER_EPOCH
+            )
         )
 
     def _apply(self, *records: Record) -> None:

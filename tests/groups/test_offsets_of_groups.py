@@ -10,7 +10,7 @@ from group_world import SESSION_MS, GroupWorld, protocols
 from nilometer.cluster.entries import Entry
 from nilometer.cluster.identifiers import BrokerId, ControllerEpoch, EntryNumber, Incarnation, topic_id_of
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.records import TakeOffice, TopicCreated, TopicDeleted
+from nilometer.cluster.records import ControllerElected, TopicCreated, TopicDeleted
 from nilometer.groups.config import GroupConfig
 from nilometer.groups.offset_expiry import TOMBSTONES_PER_CALL_MAX
 from nilometer.groups.records import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue
@@ -286,7 +286,7 @@ def test_expiry_comes_in_batches_of_bounded_size() -> None:
 # ── topics that are deleted ───────────────────────────────────────────────────────────────────────
 def image_with(*changes: TopicCreated | TopicDeleted) -> ClusterImage:
     image = ClusterImage()
-    take = TakeOffice(
+    take = ControllerElected(
         controller_id=BrokerId(1), incarnation=Incarnation("i"), controller_epoch=ControllerEpoch(1)
     )
     for number, records in enumerate(((take,), changes)):

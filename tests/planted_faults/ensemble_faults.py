@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nilometer.coordination.zookeeper.ensemble import Disconnected, SessionEnded
-from nilometer.coordination.zookeeper.registration import SILENCE, Registration
+from nilometer.coordination.zookeeper.registration import SESSION_EXPIRED, Registration
 from nilometer.coordination.zookeeper.session import ZooKeeperSession
 from nilometer.simulation.ensemble_plan import ZOOKEEPER
 from nilometer.simulation.fault_kinds import Kind
@@ -17,7 +17,7 @@ def renew_by_a_local_read(patch: Patch) -> None:
         try:
             node = await self._ensemble.exists(session.node)
         except SessionEnded:
-            session.lose(SILENCE)
+            session.lose(SESSION_EXPIRED)
         except Disconnected:
             return
         else:

@@ -9,8 +9,8 @@ from nilometer.broker.fetching.fetch_reader import FetchReader
 from nilometer.broker.fetching.fetch_session import FetchSession
 from nilometer.broker.replicas.partition import Partition
 from nilometer.replication import leader as leader_module
-from nilometer.replication.effects import NOTHING
-from nilometer.replication.epochs import IN_AGREEMENT
+from nilometer.replication.effects import NO_EFFECTS
+from nilometer.replication.epochs import NO_DIVERGENCE
 from nilometer.replication.follower import FollowerRole
 from nilometer.replication.isr import IsrNegotiation
 from nilometer.replication.leader import LeaderRole
@@ -57,11 +57,11 @@ def let_anybody_join(patch: Patch) -> None:
 
 
 def ignore_divergence(patch: Patch) -> None:
-    patch.setattr(leader_module, "diverging_epoch", lambda *_: IN_AGREEMENT)
+    patch.setattr(leader_module, "diverging_epoch", lambda *_: NO_DIVERGENCE)
 
 
 def keep_what_diverges(patch: Patch) -> None:
-    patch.setattr(FollowerRole, "_on_diverging", lambda self, diverging: NOTHING)
+    patch.setattr(FollowerRole, "_on_diverging", lambda self, diverging: NO_EFFECTS)
 
 
 def read_above_the_high_watermark(patch: Patch) -> None:

@@ -9,7 +9,7 @@ from uuid import UUID
 from nilometer.broker.replicas.log_configs import LogConfigs
 from nilometer.cluster.controller import config_rules, configs
 from nilometer.cluster.image import ClusterImage
-from nilometer.config import ConfigDefinition, ConfigProblem
+from nilometer.config import ConfigDefinition, ConfigError
 from nilometer.simulation.fault_kinds import Kind
 from nilometer.storage import LogConfig
 from planted_faults.planting import Patch, PlantedFault
@@ -19,7 +19,7 @@ def judge_settings_key_by_key(patch: Patch) -> None:
     def parse_each(image: Any, definition: ConfigDefinition, inherited_of: Any, texts: Any) -> None:
         try:
             definition.parse(texts)
-        except ConfigProblem as error:
+        except ConfigError as error:
             raise configs.Refusal(configs.ErrorCode.invalid_config, str(error)) from error
 
     def or_fail(

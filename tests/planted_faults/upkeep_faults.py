@@ -95,7 +95,7 @@ def keep_waits(patch: Patch) -> None:
 
 
 def keep_fetch_sessions(patch: Patch) -> None:
-    patch.setattr(FetchSessionCache, "_make_room", lambda self, now_ms: True)
+    patch.setattr(FetchSessionCache, "_maybe_evict", lambda self, now_ms: True)
 
 
 def keep_connections(patch: Patch) -> None:

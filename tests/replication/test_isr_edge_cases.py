@@ -10,9 +10,9 @@ from roles import EVERYBODY, Leading, asked, log_of, members, registered
 from nilometer.replication import (
     AlterPartitionAnswer,
     EpochEnd,
-    HighWatermarkAdvanced,
     InvariantBroken,
     NotHeld,
+    PublishHighWatermark,
     RefuseFetch,
     ReleaseProduce,
     ServeFetch,
@@ -22,7 +22,7 @@ from nilometer.replication import (
 from nilometer.replication.isr import CommittedIsr, PendingExpandIsr, PendingShrinkIsr
 from nilometer.wire.errors import ErrorCode
 
-MOVED = HighWatermarkAdvanced()
+MOVED = PublishHighWatermark()
 
 
 def refused(verdict: object) -> ErrorCode:
@@ -356,12 +356,12 @@ def test_r_13_a_follower_hears_of_the_high_watermark_it_moved_one_fetch_later() 
     leader.append(2)
     verdict, effects = leader.fetch(2, 1)
     assert effects == (MOVED,)
-    assert verdict == ServeFetch(end_offset=2, high_watermark=0, log_start_offset=0, has_news=True)
+    assert verdict == ServeFetch(end_offset=2, high_watermark=0, log_start_offset=0, has_update=True)
     verdict, _ = leader.fetch(2, 2)
-    assert verdict == ServeFetch(end_offset=2, high_watermark=1, log_start_offset=0, has_news=True)
-    assert leader.role.tell_high_watermark(2) == 2
+    assert verdict == ServeFetch(end_offset=2, high_watermark=1, log_start_offset=0, has_update=True)
+    assert leader.role.send_high_watermark(2) == 2
     verdict, _ = leader.fetch(2, 2)
-    assert verdict == ServeFetch(end_offset=2, high_watermark=2, log_start_offset=0, has_news=False)
+    assert verdict == ServeFetch(end_offset=2, high_watermark=2, log_start_offset=0, has_update=False)
 
 
 def test_low_watermark_is_the_lowest_log_start_of_those_who_live() -> None:

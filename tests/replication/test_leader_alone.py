@@ -3,9 +3,9 @@
 from roles import log_of
 
 from nilometer.replication import (
-    HighWatermarkAdvanced,
     LeaderRole,
     NotHeld,
+    PublishHighWatermark,
     Registration,
     ReleaseProduce,
     StartEpoch,
@@ -26,14 +26,14 @@ def leader_on(log: ModelLog, **settings: object) -> LeaderRole:
 def test_taking_office_enters_the_epoch_and_commits_what_is_there() -> None:
     log = log_of(1, 1, 3)
     leader = leader_on(log)
-    assert leader.start(0) == (StartEpoch(4, 3), HighWatermarkAdvanced())
+    assert leader.start(0) == (StartEpoch(4, 3), PublishHighWatermark())
     assert (leader.epoch_start_offset, leader.high_watermark) == (3, 3)
 
 
 def test_high_watermark_is_the_log_end_at_once() -> None:
     leader = leader_on(log_of())
     leader.start(0)
-    assert leader.on_appended(5, 0) == (HighWatermarkAdvanced(),)
+    assert leader.on_appended(5, 0) == (PublishHighWatermark(),)
     assert leader.high_watermark == 5
     assert leader.acks_all_outcome(5) is ErrorCode.none
     assert leader.on_appended(5, 0) == ()
@@ -57,4 +57,4 @@ def test_where_flushed_records_count_the_high_watermark_waits_for_the_flush() ->
     assert leader.acks_all_outcome(1) is ErrorCode.request_timed_out
     assert leader.high_watermark_hold(0) == WaitingForFlush()
     leader.hold_produce(11, 1)
-    assert leader.on_flushed(1, 0) == (HighWatermarkAdvanced(), ReleaseProduce(11, ErrorCode.none))
+    assert leader.on_flushed(1, 0) == (PublishHighWatermark(), ReleaseProduce(11, ErrorCode.none))

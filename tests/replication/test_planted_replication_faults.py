@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nilometer.replication import IN_AGREEMENT, FetchAnswer, FollowerFetch, LeaderRole, Replica, TruncateTo
+from nilometer.replication import NO_DIVERGENCE, FetchAnswer, FollowerFetch, LeaderRole, Replica, TruncateTo
 from nilometer.replication import epochs as epochs_module
 from nilometer.replication import leader as leader_module
 from nilometer.replication.follower import FollowerRole
@@ -79,7 +79,7 @@ def test_truncation_before_the_role_check(monkeypatch: pytest.MonkeyPatch) -> No
     original = Replica.on_fetch_answer
 
     def truncates_first(replica: Replica, fetch: FollowerFetch, answer: FetchAnswer) -> Any:
-        if answer.diverging != IN_AGREEMENT:
+        if answer.diverging != NO_DIVERGENCE:
             offset = epochs_module.truncation_offset(replica._log, answer.diverging)
             replica.role.high_watermark = min(replica.role.high_watermark, offset)
             return (TruncateTo(offset),)
@@ -134,7 +134,7 @@ def test_unfenced_controller_append() -> None:
 
 def test_last_fetched_epoch_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """KIP-595: the leader does not look for where the logs part."""
-    monkeypatch.setattr(leader_module, "diverging_epoch", lambda log, offset, epoch: IN_AGREEMENT)
+    monkeypatch.setattr(leader_module, "diverging_epoch", lambda log, offset, epoch: NO_DIVERGENCE)
     assert hunt(Bounds(message_faults=0, crashes=0)).violation.sentence in BREAKS_COMMITMENT
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from nilometer.broker import life_marker
+from nilometer.broker import broker_epoch_marker
 from nilometer.client.admin.admin import Admin
 from nilometer.client.admin.descriptions import NewTopic
 from nilometer.runtime import Runtime
@@ -111,7 +111,7 @@ def strike_marker(*verbs: str, also: str = "") -> Strike:
     left = [1]
 
     def strike(process: DiskUser, verb: str, path: str) -> None:
-        is_marker = bool(left) and path.startswith(f"/data/1/{life_marker.NAME}") and verb in verbs
+        is_marker = bool(left) and path.startswith(f"/data/1/{broker_epoch_marker.NAME}") and verb in verbs
         if is_marker:
             left.clear()
         if is_marker or (also and f"{path}/".startswith(f"{also}/")):

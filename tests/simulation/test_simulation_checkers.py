@@ -85,11 +85,11 @@ def test_a_replica_is_read_off_the_bytes() -> None:
     assert disks.read_replica(_disk(files), "/data/t-1", 4) is None
 
 
-def _entry(office: tuple[int, str, int], *records: dict[str, object]) -> bytes:
+def _entry(controllership: tuple[int, str, int], *records: dict[str, object]) -> bytes:
     body = {
-        "controller_id": office[0],
-        "controller_incarnation": office[1],
-        "controller_epoch": office[2],
+        "controller_id": controllership[0],
+        "controller_incarnation": controllership[1],
+        "controller_epoch": controllership[2],
         "records": records,
     }
     return json.dumps(body).encode()
@@ -120,16 +120,18 @@ def test_the_fold_of_the_log_leaves_out_deposed_controllers() -> None:
 
 
 def test_whoever_enters_an_isr_serves() -> None:
-    office = (1, "1", 1)
+    controllership = (1, "1", 1)
 
     def entry(kind: str, **fields: object) -> bytes:
-        return _entry(office, {"type": kind, **fields})
+        return _entry(controllership, {"type": kind, **fields})
 
     def changed(isr: list[int], leader: int = 1) -> bytes:
         return entry("PartitionChanged", topic_id="i", partition=0, isr=isr, leader=leader)
 
     began = [
-        _entry(office, {"type": "TakeOffice"}, {"type": "TopicCreated", "topic_id": "i", "name": "t"}),
+        _entry(
+            controllership, {"type": "TakeOffice"}, {"type": "TopicCreated", "topic_id": "i", "name": "t"}
+        ),
         *(entry("BrokerRegistered", broker_id=broker_id) for broker_id in (1, 2)),
         entry("PartitionCreated", topic_id="i", partition=0, replicas=[1, 2]),
         changed([1]),

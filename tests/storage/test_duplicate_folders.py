@@ -51,8 +51,8 @@ def test_the_folder_of_an_earlier_topic_is_set_aside(stale: str) -> None:
     write(disk, stale, OLD, [b"old"] * 5, epoch=9)
     write(disk, current, NEW, [b"new"] * 2)
     manager = open_manager(disk)
-    settled = manager.settle_duplicates(lambda _: NEW, wall_ms=1)
-    (one,) = settled.set_aside
+    settled = manager.resolve_duplicates(lambda _: NEW, wall_ms=1)
+    (one,) = settled.stale_folders
     assert (one.folder, one.kept, one.topic_id) == (f"{stale}/t-0", f"{current}/t-0", OLD)
     assert "stale copy" in str(one)
     assert settled.failures == {}
@@ -71,8 +71,8 @@ def test_of_two_copies_of_one_topic_the_one_written_last_is_kept() -> None:
     write(disk, "/one", NEW, [b"stale"] * 5, epoch=1)
     write(disk, "/two", NEW, [b"moved back"] * 3, epoch=2)
     manager = open_manager(disk)
-    settled = manager.settle_duplicates(lambda _: NEW, wall_ms=1)
-    assert [one.folder for one in settled.set_aside] == ["/one/t-0"]
+    settled = manager.resolve_duplicates(lambda _: NEW, wall_ms=1)
+    assert [one.folder for one in settled.stale_folders] == ["/one/t-0"]
     assert values_of(manager) == 3
 
 
@@ -85,7 +85,7 @@ def test_until_it_is_settled_a_clean_stop_changes_neither_folder() -> None:
     assert manager.close({KEY: 5}, broker_epoch=4, wall_ms=1) == []
     assert clean_shutdown.read_broker_epoch(disk, "/two/.kafka_cleanshutdown") is None, "checked again"
     manager = open_manager(disk)
-    manager.settle_duplicates(lambda _: NEW, wall_ms=1)
+    manager.resolve_duplicates(lambda _: NEW, wall_ms=1)
     assert manager.initial_high_watermark(KEY) == 2
 
 
@@ -95,7 +95,7 @@ def test_a_directory_that_fails_meanwhile_is_named_and_the_other_one_used() -> N
     write(disk, "/two", NEW, [b"new"] * 2)
     manager = open_manager(disk)
     disk.fails = lambda _, verb, path: OSError(5, "EIO") if path.startswith("/one") else None
-    settled = manager.settle_duplicates(lambda _: NEW, wall_ms=1)
+    settled = manager.resolve_duplicates(lambda _: NEW, wall_ms=1)
     assert list(settled.failures) == ["/one"]
     assert manager.fail_directory("/one", settled.failures["/one"]) == []
     assert values_of(manager) == 2

@@ -59,7 +59,7 @@ def test_a_compacted_log_keeps_what_lies_behind_a_gap(default: LogConfig) -> Non
     lost_from, found_from = write_log_with_gap(disk)
     log = open_log(disk, default)
     log.config = COMPACTED
-    assert log.settle_gap(wall_ms=1) is None
+    assert log.resolve_gap(wall_ms=1) is None
     assert log.damages == ()
     assert records(log) == kept(0, lost_from) + kept(found_from, END)
     assert log.is_in_order
@@ -73,7 +73,7 @@ def test_a_log_that_is_not_compacted_ends_before_a_gap(default: LogConfig) -> No
     lost_from, found_from = write_log_with_gap(disk)
     log = open_log(disk, default)
     log.config = DELETED
-    damage = log.settle_gap(wall_ms=1)
+    damage = log.resolve_gap(wall_ms=1)
     assert damage is not None
     assert log.damages == (damage,)
     assert (damage.offset, damage.kind) == (lost_from, DamageKind.DAMAGED)
@@ -82,7 +82,7 @@ def test_a_log_that_is_not_compacted_ends_before_a_gap(default: LogConfig) -> No
     assert log.log_end_offset == lost_from
     assert records(log) == kept(0, lost_from)
     assert log.recovery_point <= lost_from
-    assert log.settle_gap(wall_ms=1) is None, "it is decided once"
+    assert log.resolve_gap(wall_ms=1) is None, "it is decided once"
     log.append_as_leader(build_batch((b"again",)), leader_epoch=1, wall_ms=1)
     assert records(log) == [*kept(0, lost_from), (lost_from, b"again")]
     assert log.epochs.entries[-1] == (1, lost_from)
@@ -108,7 +108,7 @@ def test_a_log_directory_with_an_undecided_gap_is_not_closed_as_one_in_order() -
         assert clean_shutdown.read_broker_epoch(disk, f"/data/{names.CLEAN_SHUTDOWN}") is None
     manager = open_manager(disk)
     log = manager.logs[KEY]
-    assert manager.settle_gap(log, wall_ms=1) is not None
+    assert manager.resolve_gap(log, wall_ms=1) is not None
     assert not manager.has_gaps
     assert manager.close({}, broker_epoch=5, wall_ms=1) == []
     again = open_manager(disk)
@@ -134,7 +134,7 @@ def test_a_power_failure_after_the_cut_brings_back_no_record_behind_the_gap(seed
     lost_from, _ = write_log_with_gap(disk)
     manager = open_manager(disk)
     log = manager.logs[KEY]
-    manager.settle_gap(log, wall_ms=1)
+    manager.resolve_gap(log, wall_ms=1)
     log.awaits_checkpoint = False
     log.append_as_leader(build_batch((b"again",)), leader_epoch=1, wall_ms=1)
     plan = log.flush_plan()
@@ -142,5 +142,5 @@ def test_a_power_failure_after_the_cut_brings_back_no_record_behind_the_gap(seed
     log.mark_flushed(plan, wall_ms=1)
     disk.crash_machine(seed)
     again = open_manager(disk).logs[KEY]
-    again.settle_gap(wall_ms=1)
+    again.resolve_gap(wall_ms=1)
     assert records(again) == [*kept(0, lost_from), (lost_from, b"again")]

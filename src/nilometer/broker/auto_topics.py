@@ -15,7 +15,7 @@ from nilometer.cluster.topic import INTERNAL_TOPICS
 from nilometer.coordination.store import CoordinationError
 from nilometer.wire.errors import ErrorCode, KafkaError
 
-_FINE = (ErrorCode.none, ErrorCode.topic_already_exists)
+_CREATED_OR_EXISTS = (ErrorCode.none, ErrorCode.topic_already_exists)
 
 
 async def create_missing_topics(services: Services, names: Sequence[str]) -> dict[str, ErrorCode]:
@@ -30,11 +30,11 @@ async def create_missing_topics(services: Services, names: Sequence[str]) -> dic
         return {}
     try:
         errors = await services.controller_link.create_topics(wanted, services.runtime.entropy)
-    except KafkaError as problem:
-        return dict.fromkeys(unique, problem.code)
+    except KafkaError as error:
+        return dict.fromkeys(unique, error.code)
     except CoordinationError:
         return dict.fromkeys(unique, ErrorCode.unknown_topic_or_partition)
-    return {name: error for name, error in errors.items() if error not in _FINE}
+    return {name: error for name, error in errors.items() if error not in _CREATED_OR_EXISTS}
 
 
 def _new_topic(services: Services, name: str) -> NewTopic | None:

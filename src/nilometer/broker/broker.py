@@ -15,7 +15,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from uuid import UUID
 
-from nilometer.broker import life_marker
+from nilometer.broker import broker_epoch_marker
 from nilometer.broker.api.dispatcher import RequestDispatcher
 from nilometer.broker.api.registry import ranges
 from nilometer.broker.connection import Connection, Reserve
@@ -23,13 +23,13 @@ from nilometer.broker.control.broker_peers import BrokerPeers
 from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.controller_channel import ControllerChannel
 from nilometer.broker.control.controller_link import ControllerLink
-from nilometer.broker.control.controller_upkeep import ControllerUpkeep
 from nilometer.broker.control.internal_topics import InternalTopicGrowth, InternalTopics
 from nilometer.broker.control.membership import Membership, RegistrationRefused
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.control.patience import patiently
+from nilometer.broker.control.preferred_leader_rebalancer import PreferredLeaderRebalancer
 from nilometer.broker.control.producer_ids import ProducerIds
-from nilometer.broker.control.secret_keeper import LOOK_EVERY_MS, SecretKeeper
+from nilometer.broker.control.secret_keeper import REFRESH_INTERVAL_MS, SecretKeeper
+from nilometer.broker.control.startup_retry import retry_while_starting
 from nilometer.broker.fetching.fetch_session import FetchSessionCache
 from nilometer.broker.groups.coordinator import GroupCoordinator
 from nilometer.broker.housekeeping import Housekeeping
@@ -66,7 +66,7 @@ from nilometer.wire.errors import KafkaError
 logger = logging.getLogger("nilometer.broker")
 
 PROGRESS_EVERY_MS = 1_000
-HAND_OVER_TIMEOUT_S = 15.0
+CONTROLLED_SHUTDOWN_TIMEOUT_S = 15.0
 
 
 class StartFailed(Exception):
@@ -93,14 +93,14 @@ class Broker:
         self._membership: Membership | None = None
         self._checkpoints: CheckpointWriter | None = None
         self._marking: asyncio.Task[None] | None = None
-        self._whole_epoch = NO_BROKER_EPOCH
+        self._lossless_broker_epoch = NO_BROKER_EPOCH
         """The life of which a clean end may say that nothing was lost: the one that was registered or, until
         then, the one that the data tells of. Never another process's, though that may bear the same id."""
         self._marked_epoch: int | None = None
         """The last registered life before this start, as far as its marker could be read."""
         self._receive_reserve = Reserve()
         self._stopping = asyncio.Event()
-        self._give_up_start: Callable[[], object] = lambda: None
+        self._cancel_startup: Callable[[], object] = lambda: None
         self._last_progress_ms = 0
         self.failure: str | None = None
         self.fenced: str | None = None
@@ -120,10 +120,10 @@ class Broker:
 
     async def start(self) -> None:
         """Come up; returns when clients are served. Raises StartFailed."""
-        coming_up = asyncio.ensure_future(self._come_up())
-        self._give_up_start = coming_up.cancel
+        startup = asyncio.ensure_future(self._run_startup())
+        self._cancel_startup = startup.cancel
         try:
-            await coming_up
+            await startup
         except asyncio.CancelledError:
             if self.failure is None:
                 raise
@@ -131,7 +131,7 @@ class Broker:
         if self.failure is not None:
             raise StartFailed(self.failure)
 
-    async def _come_up(self) -> None:
+    async def _run_startup(self) -> None:
         try:
             await self._listen()
             logs = await self._open_logs()
@@ -147,8 +147,8 @@ class Broker:
             BadEntry,
             CorruptCheckpoint,
             NoLogDirectory,
-        ) as problem:
-            raise StartFailed(str(problem)) from problem
+        ) as error:
+            raise StartFailed(str(error)) from error
 
     async def wait_stopped(self, stop: asyncio.Event) -> None:
         """Until ``stop`` is set, or the broker cannot go on (``failure`` then says why)."""
@@ -159,7 +159,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Go down cleanly. Safe at any point of coming up."""
-        await self._hand_over()
+        await self._announce_shutdown()
         self._end_connections()
         if self._replicas is not None:
             self._replicas.stop()
@@ -168,7 +168,7 @@ class Broker:
         await self._tasks.stop()
         if self._checkpoints is not None:
             await self._checkpoints.wait_idle()
-        await self._close_logs(self._whole_epoch)
+        await self._close_logs(self._lossless_broker_epoch)
         if self._store is not None:
             await self._store.close()
 
@@ -184,7 +184,7 @@ class Broker:
         logger.critical("%s", reason)
         self.failure = self.failure or reason
         self._stopping.set()
-        self._give_up_start()
+        self._cancel_startup()
 
     def fence(self, reason: str) -> None:
         """This broker leads nothing, follows nothing and serves nobody from here on: it would act on metadata
@@ -228,27 +228,27 @@ class Broker:
                 logger.error("The folder %s is taken out of use: %s", directory.path, directory.failure)
         for damage in logs.damages:
             logger.error("Damage found: %s", damage)
-        self._whole_epoch = await self._judge_last_life(logs)
+        self._lossless_broker_epoch = await self._read_lossless_broker_epoch(logs)
         return logs
 
-    async def _judge_last_life(self, logs: LogManager) -> int:
+    async def _read_lossless_broker_epoch(self, logs: LogManager) -> int:
         """The last life's epoch if it is certain that nothing of it was lost."""
         disk, folder = self._runtime.disk, self._config.log_dirs[0]
-        is_doubtful = self._has_failed_directory() or _lost_records(logs) or bool(logs.duplicates)
+        may_have_lost_records = self._has_failed_directory() or _lost_records(logs) or bool(logs.duplicates)
 
         def look() -> int | None:
-            self._marked_epoch = life_marker.read_broker_epoch(disk, folder)
-            if is_doubtful:
+            self._marked_epoch = broker_epoch_marker.read_broker_epoch(disk, folder)
+            if may_have_lost_records:
                 # The next start may find the directory in order, and will not find the damage: it is cut off.
-                life_marker.doubt(disk, folder)
-            return life_marker.read_lossless_broker_epoch(disk, folder)
+                broker_epoch_marker.mark_possible_loss(disk, folder)
+            return broker_epoch_marker.read_lossless_broker_epoch(disk, folder)
 
         try:
             lossless_epoch = await disk.offload(look)
         except OSError as error:  # nothing but the directory's failure, where that is known already
             self._on_directory_failure(folder, error)
             return NO_BROKER_EPOCH
-        if is_doubtful:
+        if may_have_lost_records:
             return NO_BROKER_EPOCH
         if logs.previous_broker_epoch is not None:
             return logs.previous_broker_epoch
@@ -281,7 +281,7 @@ class Broker:
         failed = await runtime.disk.offload(lambda: logs.assign_cluster_id(store.cluster_id))
         self._on_directory_failures(failed)
         secrets = SecretKeeper(store, runtime)
-        await patiently(runtime.clock, config.session_timeout_ms, secrets.open)
+        await retry_while_starting(runtime.clock, config.session_timeout_ms, secrets.open)
         unproved = config.accepts_unproved_brokers
         peers = BrokerPeers(config.node_id, store.cluster_id, runtime, secrets, accept_unproved=unproved)
         self._metadata = metadata = MetadataLog(store)
@@ -335,9 +335,9 @@ class Broker:
             advertised_to_brokers=ranges(for_brokers=True),
         )
         self._dispatcher = RequestDispatcher(services, config.integer("max.connections"))
-        await patiently(runtime.clock, config.session_timeout_ms, metadata.catch_up)
-        await metadata.check_reaches(self._last_registration(logs))
-        await self._settle_duplicates(logs, metadata)
+        await retry_while_starting(runtime.clock, config.session_timeout_ms, metadata.catch_up)
+        await metadata.check_reaches(self._last_registration_number(logs))
+        await self._resolve_duplicates(logs, metadata)
         replicas.find_offline(metadata.image)
         self._membership = membership = Membership(
             self._registration(logs),
@@ -375,13 +375,13 @@ class Broker:
             failures,
         ).start(self._tasks)
         checkpoints.start(config.integer("replica.high.watermark.checkpoint.interval.ms"))
-        ControllerUpkeep(config, controller).start(self._tasks)
+        PreferredLeaderRebalancer(config, controller).start(self._tasks)
         self._tasks.service("growth of internal topics", growth.run())
-        self._tasks.periodic("rotations of the cluster's secret", LOOK_EVERY_MS, secrets.refresh)
+        self._tasks.periodic("rotations of the cluster's secret", REFRESH_INTERVAL_MS, secrets.refresh)
         self._tasks.service("report of offline replicas", offline.run())
         await self._serve()
 
-    async def _settle_duplicates(self, logs: LogManager, metadata: MetadataLog) -> None:
+    async def _resolve_duplicates(self, logs: LogManager, metadata: MetadataLog) -> None:
         """Folders that lay in an offline directory while their partitions got others."""
 
         def topic_id(name: TopicPartition) -> UUID | None:
@@ -391,8 +391,8 @@ class Broker:
         if not logs.duplicates:
             return
         wall_ms = self._runtime.clock.wall_ms()
-        settled = await self._runtime.disk.offload(lambda: logs.settle_duplicates(topic_id, wall_ms=wall_ms))
-        for stale in settled.set_aside:
+        settled = await self._runtime.disk.offload(lambda: logs.resolve_duplicates(topic_id, wall_ms=wall_ms))
+        for stale in settled.stale_folders:
             logger.warning("%s", stale)
         self._on_directory_failures(settled.failures)
 
@@ -411,21 +411,21 @@ class Broker:
     def _on_registered(self) -> None:
         """The metadata log has this life of the broker: roles are valid from here on."""
         assert self._replicas is not None and self._metadata is not None
-        self._whole_epoch = self._broker_epoch()
-        self._replicas.begin_life(self._metadata.image)
-        self._marking = self._tasks.spawn(self._write_life_marker(self._marking), name="life marker")
+        self._lossless_broker_epoch = self._broker_epoch()
+        self._replicas.become_registered(self._metadata.image)
+        self._marking = self._tasks.spawn(self._write_broker_epoch_marker(self._marking), name="life marker")
 
-    async def _write_life_marker(self, earlier: asyncio.Task[None] | None) -> None:
+    async def _write_broker_epoch_marker(self, earlier: asyncio.Task[None] | None) -> None:
         """One write at a time: an older broker epoch never replaces a newer one."""
         if earlier is not None:
             await asyncio.wait([earlier])
         disk, folder, epoch = self._runtime.disk, self._config.log_dirs[0], self._broker_epoch()
         assert self._logs is not None
-        is_doubtful, is_offline = self._has_failed_directory(), self._logs.is_offline(folder)
+        may_have_lost_records, is_offline = self._has_failed_directory(), self._logs.is_offline(folder)
 
         def write() -> None:
             with suppress(OSError) if is_offline else nullcontext():  # if it works, so much the better
-                life_marker.write(disk, folder, epoch, is_doubtful=is_doubtful)
+                broker_epoch_marker.write(disk, folder, epoch, may_have_lost_records=may_have_lost_records)
 
         try:
             await disk.offload(write)
@@ -453,10 +453,10 @@ class Broker:
             cluster_id=next((d.identity.cluster_id for d in logs.directories if d.identity.cluster_id), None),
             rack=self._config.rack,
             log_dirs=tuple(d.identity.directory_id for d in logs.directories if d.identity.directory_id),
-            previous_broker_epoch=BrokerEpoch(self._whole_epoch),
+            previous_broker_epoch=BrokerEpoch(self._lossless_broker_epoch),
         )
 
-    def _last_registration(self, logs: LogManager) -> int:
+    def _last_registration_number(self, logs: LogManager) -> int:
         """The number of the entry that registered this broker's last life, as far as its folders know."""
         known = (self._marked_epoch, logs.previous_broker_epoch)
         return max((epoch for epoch in known if epoch is not None), default=NO_BROKER_EPOCH)
@@ -509,12 +509,14 @@ class Broker:
                 self._replicas.offline.stop_reporting()
             self._replicas.on_logs_failed(affected, f"the log directory {path} failed: {error}")
         if self._marking is not None:
-            self._marking = self._tasks.spawn(self._write_life_marker(self._marking), name="life marker")
+            self._marking = self._tasks.spawn(
+                self._write_broker_epoch_marker(self._marking), name="life marker"
+            )
         if is_last:
             self.fail(f"no data folder is usable any more: {error}")
 
     # ── going down ──────────────────────────────────────────────────────────────────────────────
-    async def _hand_over(self) -> None:
+    async def _announce_shutdown(self) -> None:
         """Let other brokers lead before this one stops; if that cannot be, they find out by its absence."""
         image = self._metadata.image if self._metadata is not None else None
         if image is None or self._link is None or self.failure or len(image.live_brokers()) < 2:
@@ -524,10 +526,10 @@ class Broker:
         if not self._config.boolean("controlled.shutdown.enable"):
             return
         try:
-            async with asyncio.timeout(HAND_OVER_TIMEOUT_S):
+            async with asyncio.timeout(CONTROLLED_SHUTDOWN_TIMEOUT_S):
                 await self._link.announce_shutdown()
-        except (KafkaError, CoordinationError, TimeoutError) as problem:
-            logger.warning("Leaderships could not be handed over before stopping: %r", problem)
+        except (KafkaError, CoordinationError, TimeoutError) as error:
+            logger.warning("Leaderships could not be handed over before stopping: %r", error)
 
     def _broker_epoch(self) -> int:
         if self._metadata is None:

@@ -21,7 +21,7 @@ from typing import Protocol, cast
 from typing_extensions import Buffer
 
 from nilometer.broker.refused_batches import RefusedBatches
-from nilometer.broker.request_context import NOBODY, RequestContext
+from nilometer.broker.request_context import ANONYMOUS_CONTEXT, RequestContext
 from nilometer.cluster.broker_proof import ProofExchange
 from nilometer.cluster.cluster_secret import ClusterSecret
 
@@ -100,23 +100,23 @@ class Connection(asyncio.BufferedProtocol):
         self._queue: deque[Buffer] = deque()
         self._queued_bytes = 0
         self._waiting: deque[asyncio.Future[Reply]] = deque()  # replies owed, oldest first
-        self._alone = False  # the last request taken up lets no other pass
+        self._last_blocks_pipeline = False  # the last request taken up lets no other pass
         self._outgoing: list[Buffer] = []
         self._outgoing_bytes = 0
         self._write_paused = False
         self._read_paused = False
         self._draining = False
-        self._turn_requested = False
-        self._doom: str | None = None
+        self._is_next_turn_scheduled = False
+        self._close_reason: str | None = None
         self.peer: tuple[str, int] = ("", 0)
-        self.context: RequestContext = NOBODY
+        self.context: RequestContext = ANONYMOUS_CONTEXT
         """Who asks here; replaced as a whole once the other side has proved who it is."""
         self.proof_begun = False
         self.pending_proof: tuple[ProofExchange, ClusterSecret] | None = None
         """What the other side's proof must fit, and by which secret."""
         self.refused_as_broker = False
         self.client_software: tuple[str, str] = ("unknown", "unknown")
-        self.on_pressed: Callable[[], None] | None = None
+        self.complete_early: Callable[[], None] | None = None
         """Set by a request that can be answered before its wait is over."""
         self.refused_batches = RefusedBatches()
         self.last_active_ms = 0
@@ -135,7 +135,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
         self._frame = None
-        self._give_back()
+        self._release_reserve()
         self._queue.clear()
         for future in self._waiting:
             future.cancel()
@@ -152,16 +152,16 @@ class Connection(asyncio.BufferedProtocol):
             self._frame_filled += nbytes
             if self._frame_filled == self._frame_size:
                 frame, self._frame = self._frame, None
-                self._give_back()
+                self._release_reserve()
                 self._enqueue(memoryview(frame).toreadonly())  # the decoder takes nothing writable
             elif self._frame_filled == len(self._frame):
                 self._grow_frame(self._frame)
         else:
             self._split(_scratch_view[:nbytes])
         if self._queue:
-            self._take_up()
-        if self._doom:
-            self.close(self._doom)
+            self._dispatch_queued()
+        if self._close_reason:
+            self.close(self._close_reason)
 
     def eof_received(self) -> bool:
         return False
@@ -173,7 +173,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._write_paused = False
         self._send_replies()
-        self._take_up()
+        self._dispatch_queued()
 
     # --- bytes to frames
 
@@ -214,7 +214,7 @@ class Connection(asyncio.BufferedProtocol):
     def _checked_size(self, size: int) -> int:
         """``size``, or -1 where it cannot be: the connection then ends once what came before is taken up."""
         if size & 0x8000_0000 or size > self._frame_bytes_max:
-            self._doom = (
+            self._close_reason = (
                 f"announced a request of {size} bytes; socket.request.max.bytes is {self._frame_bytes_max}"
             )
             return -1
@@ -237,7 +237,7 @@ class Connection(asyncio.BufferedProtocol):
         grown[: len(frame)] = frame
         self._frame = grown
 
-    def _give_back(self) -> None:
+    def _release_reserve(self) -> None:
         self._reserve.bytes_left += self._reserved_bytes
         self._reserved_bytes = 0
 
@@ -247,7 +247,7 @@ class Connection(asyncio.BufferedProtocol):
         self._queue.append(frame)
         self._queued_bytes += len(memoryview(frame))
 
-    def _take_up(self) -> None:
+    def _dispatch_queued(self) -> None:
         """Dispatch queued frames as far as order, the client's reading and the others' turn allow."""
         if self._draining:
             return
@@ -256,12 +256,12 @@ class Connection(asyncio.BufferedProtocol):
         try:
             while self._queue and not self._write_paused and not self.closed:
                 if taken == FRAMES_PER_TURN_MAX:
-                    self._go_on_later()
+                    self._schedule_next_turn()
                     break
                 frame = self._queue[0]
                 if self._waiting:
-                    if self._alone or not self._dispatcher.may_pipeline(frame):
-                        self._hurry()
+                    if self._last_blocks_pipeline or not self._dispatcher.may_pipeline(frame):
+                        self._complete_waiting_fetch()
                         break
                     if len(self._waiting) >= FRAMES_QUEUED_MAX:
                         break
@@ -274,21 +274,21 @@ class Connection(asyncio.BufferedProtocol):
         self._flush()
         self._balance_reading()
 
-    def _go_on_later(self) -> None:
-        if not self._turn_requested:
-            self._turn_requested = True
+    def _schedule_next_turn(self) -> None:
+        if not self._is_next_turn_scheduled:
+            self._is_next_turn_scheduled = True
             asyncio.get_running_loop().call_soon(self._next_turn)
 
     def _next_turn(self) -> None:
-        self._turn_requested = False
+        self._is_next_turn_scheduled = False
         if not self.closed:
-            self._take_up()
+            self._dispatch_queued()
 
-    def _hurry(self) -> None:
+    def _complete_waiting_fetch(self) -> None:
         """Something stands behind a request that only waits for more data: that one is answered as it is."""
-        hurry, self.on_pressed = self.on_pressed, None
-        if hurry is not None:
-            asyncio.get_running_loop().call_soon(hurry)
+        complete_early, self.complete_early = self.complete_early, None
+        if complete_early is not None:
+            asyncio.get_running_loop().call_soon(complete_early)
 
     def _serve(self, frame: Buffer) -> None:
         try:
@@ -297,7 +297,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close(str(reason))
             return
         if isinstance(reply, asyncio.Future):
-            self._alone = not self._dispatcher.may_pipeline(frame)
+            self._last_blocks_pipeline = not self._dispatcher.may_pipeline(frame)
             self._waiting.append(reply)
             reply.add_done_callback(self._on_reply)
         elif not self._waiting:
@@ -313,7 +313,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._send_replies()
         if self._queue or self._read_paused:
-            self._take_up()
+            self._dispatch_queued()
 
     def _send_replies(self) -> None:
         while self._waiting and self._waiting[0].done() and not self._write_paused and not self.closed:

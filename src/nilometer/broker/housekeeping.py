@@ -91,7 +91,7 @@ class Housekeeping:
             log = partition.log
             paths = log.delete_old_segments(partition.replica.high_watermark, wall_ms)
             if paths:
-                partition.tell_log_start()
+                partition.notify_log_start()
                 logger.info("%s now begins at offset %d", partition, log.log_start_offset)
                 self._disposal.remove_files(paths, log.config.file_delete_delay_ms)
 

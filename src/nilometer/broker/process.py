@@ -20,7 +20,7 @@ from typing import Any
 from nilometer.broker.broker import Broker, StartFailed
 from nilometer.broker.settings.config import BrokerConfig, notices_at_start, parse_properties
 from nilometer.broker.status_file import NOT_READY, BrokerStatusFile
-from nilometer.config import ConfigProblem
+from nilometer.config import ConfigError
 from nilometer.runtime import Runtime
 
 logger = logging.getLogger("nilometer.broker")
@@ -42,8 +42,8 @@ def run_broker(
     status.clear()
     try:
         config = load_config(config_path, overrides)
-    except ConfigProblem as problem:
-        print(f"nilometer broker: {problem}", file=sys.stderr)
+    except ConfigError as error:
+        print(f"nilometer broker: {error}", file=sys.stderr)
         return 2
     logging.basicConfig(
         level=logging.INFO,
@@ -55,20 +55,20 @@ def run_broker(
         logger.info("%s", notice)
     try:
         return _run(_serve(config, ready_fd, status))
-    except StartFailed as problem:
-        status.write("failed", str(problem))
-        print(f"nilometer broker: {problem}", file=sys.stderr)
+    except StartFailed as error:
+        status.write("failed", str(error))
+        print(f"nilometer broker: {error}", file=sys.stderr)
         return 1
 
 
 def load_config(config_path: Path | None, overrides: Mapping[str, str]) -> BrokerConfig:
-    """The settings of a file and of overrides. Raises ConfigProblem."""
+    """The settings of a file and of overrides. Raises ConfigError."""
     texts: dict[str, str] = {}
     if config_path is not None:
         try:
             text = config_path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigProblem(str(config_path), f"cannot read {config_path}: {error}") from None
+            raise ConfigError(str(config_path), f"cannot read {config_path}: {error}") from None
         texts.update(parse_properties(text, str(config_path)))
     texts.update(overrides)
     return BrokerConfig(texts)

@@ -43,4 +43,4 @@ class RequestContext:
         return self.forwarded_by != NO_BROKER
 
 
-NOBODY = RequestContext()
+ANONYMOUS_CONTEXT = RequestContext()

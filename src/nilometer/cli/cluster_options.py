@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from nilometer.client.settings.common_keys import parse_server
-from nilometer.config import ConfigProblem
+from nilometer.config import ConfigError
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -25,7 +25,7 @@ def _check_servers(_context: click.Context, _parameter: click.Parameter, value: 
     for server in value.split(","):
         try:
             parse_server(server)
-        except ConfigProblem:
+        except ConfigError:
             raise click.BadParameter(f"{server!r} is not of the form HOST:PORT") from None
     return value
 

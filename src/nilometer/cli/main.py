@@ -17,7 +17,7 @@ from typing import NamedTuple
 import click
 
 from nilometer import __version__
-from nilometer.config import ConfigProblem
+from nilometer.config import ConfigError
 
 FAILED = 1
 USED_WRONGLY = 2
@@ -134,7 +134,7 @@ def run(arguments: list[str]) -> int:
     except (OutputClosed, BrokenPipeError):
         _write_to_nowhere()
         return 0
-    except ConfigProblem as error:
+    except ConfigError as error:
         click.echo(f"Error: {error}", err=True)
         return USED_WRONGLY
     except Exception as error:

@@ -9,7 +9,7 @@ The holder of ``/controller`` turns requests and events into records, and acts o
 
     entry = office_entry(image, broker_id, incarnation, chance)      # append, fold: in office if it counted
     decision = decide_create_topics(image, topics, ...)              # pure; the image is untouched
-    for entry in entries_of(decision.units, image.office): ...       # append each, fold each
+    for entry in entries_of(decision.units, image.controllership): ...       # append each, fold each
     decision.reply                                                   # to be sent once all were accepted
 
 ``records`` says what can happen, ``image`` what has happened, ``controller`` what shall happen. Pure: no
@@ -22,9 +22,9 @@ from nilometer.cluster.entries import (
     ENTRY_BYTES_MAX,
     ENTRY_BYTES_TARGET,
     BadEntry,
+    Controllership,
     Entry,
     EntryFromTheFuture,
-    Office,
     Unit,
     UnitTooLarge,
     decode_entry,
@@ -47,7 +47,7 @@ from nilometer.cluster.identifiers import (
     uuid_from_text,
     uuid_to_text,
 )
-from nilometer.cluster.image import NO_OFFICE, ClusterImage
+from nilometer.cluster.image import NO_CONTROLLERSHIP, ClusterImage
 from nilometer.cluster.partition import BrokenInvariant, PartitionState
 from nilometer.cluster.records import (
     FORMAT_VERSION,
@@ -74,8 +74,8 @@ __all__ = [
     "GROUP_METADATA_TOPIC",
     "INTERNAL_TOPICS",
     "NO_BROKER_EPOCH",
+    "NO_CONTROLLERSHIP",
     "NO_LEADER",
-    "NO_OFFICE",
     "TRANSACTION_STATE_TOPIC",
     "BadEntry",
     "BrokenInvariant",
@@ -87,6 +87,7 @@ __all__ = [
     "ConfigResource",
     "ConfigResourceType",
     "ControllerEpoch",
+    "Controllership",
     "Election",
     "Endpoint",
     "Entry",
@@ -96,7 +97,6 @@ __all__ = [
     "ImageSnapshot",
     "Incarnation",
     "LeaderEpoch",
-    "Office",
     "PartitionEpoch",
     "PartitionState",
     "PartitionTransition",

@@ -46,7 +46,7 @@ class PartitionTransition(NamedTuple):
 class ImageDelta:
     number: EntryNumber
     accepted: bool = True
-    took_office: bool = False
+    controller_changed: bool = False
     brokers: dict[BrokerId, BrokerTransition] = field(default_factory=dict[BrokerId, BrokerTransition])
     topics_created: dict[TopicId, Topic] = field(default_factory=dict[TopicId, Topic])
     topics_deleted: dict[TopicId, Topic] = field(default_factory=dict[TopicId, Topic])
@@ -62,7 +62,7 @@ class ImageDelta:
     def __bool__(self) -> bool:
         """Whether anything changed."""
         return bool(
-            self.took_office or self.brokers or self.topics_created or self.topics_deleted
+            self.controller_changed or self.brokers or self.topics_created or self.topics_deleted
             or self.partitions or self.configs or self.producer_ids
         )  # fmt: skip
 

@@ -37,7 +37,7 @@ class UnitTooLarge(ValueError):
     """Records that must stand together do not fit into one entry."""
 
 
-class Office(NamedTuple):
+class Controllership(NamedTuple):
     """A controller's term: what it signs its entries with."""
 
     controller_id: BrokerId
@@ -53,8 +53,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     records: tuple[Record, ...]
 
     @property
-    def office(self) -> Office:
-        return Office(self.controller_id, self.controller_incarnation, self.controller_epoch)
+    def controllership(self) -> Controllership:
+        return Controllership(self.controller_id, self.controller_incarnation, self.controller_epoch)
 
 
 class _Envelope(msgspec.Struct):
@@ -80,12 +80,12 @@ def decode_entry(data: bytes | memoryview) -> Entry:
                 f"{FORMAT_VERSION}: upgrade this broker"
             )
         return _decoder.decode(data)
-    except msgspec.MsgspecError as problem:
-        raise BadEntry(f"Metadata entry cannot be read: {problem}") from problem
-    except UnicodeDecodeError as problem:
-        raise BadEntry(f"Metadata entry is not UTF-8: {problem}") from problem
-    except RecursionError as problem:
-        raise BadEntry("Metadata entry is nested too deeply to be read") from problem
+    except msgspec.MsgspecError as error:
+        raise BadEntry(f"Metadata entry cannot be read: {error}") from error
+    except UnicodeDecodeError as error:
+        raise BadEntry(f"Metadata entry is not UTF-8: {error}") from error
+    except RecursionError as error:
+        raise BadEntry("Metadata entry is nested too deeply to be read") from error
 
 
 def record_bytes(records: Iterable[Record]) -> int:
@@ -97,7 +97,9 @@ def fits_one_entry(unit: Sequence[Record]) -> bool:
     return record_bytes(unit) + _ENVELOPE_BYTES <= ENTRY_BYTES_MAX
 
 
-def entries_of(units: Iterable[Unit], office: Office, target: int = ENTRY_BYTES_TARGET) -> Iterator[Entry]:
+def entries_of(
+    units: Iterable[Unit], controllership: Controllership, target: int = ENTRY_BYTES_TARGET
+) -> Iterator[Entry]:
     """Packs units, in order, into as few entries as ``target`` bytes allow; none for no records.
 
     Raises UnitTooLarge where a unit exceeds :data:`ENTRY_BYTES_MAX` by itself.
@@ -112,18 +114,18 @@ def entries_of(units: Iterable[Unit], office: Office, target: int = ENTRY_BYTES_
                 f"an entry holds {ENTRY_BYTES_MAX - _ENVELOPE_BYTES}"
             )
         if gathered and size + unit_size > target:
-            yield _signed(gathered, office)
+            yield _signed(gathered, controllership)
             gathered, size = [], _ENVELOPE_BYTES
         gathered.extend(unit)
         size += unit_size
     if gathered:
-        yield _signed(gathered, office)
+        yield _signed(gathered, controllership)
 
 
-def _signed(records: Iterable[Record], office: Office) -> Entry:
+def _signed(records: Iterable[Record], controllership: Controllership) -> Entry:
     return Entry(
-        controller_id=office.controller_id,
-        controller_incarnation=office.incarnation,
-        controller_epoch=office.controller_epoch,
+        controller_id=controllership.controller_id,
+        controller_incarnation=controllership.incarnation,
+        controller_epoch=controllership.controller_epoch,
         records=tuple(records),
     )

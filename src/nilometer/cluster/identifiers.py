@@ -47,8 +47,8 @@ def uuid_from_text(text: str) -> uuid.UUID:
     """The inverse of :func:`uuid_to_text`. Raises ValueError for anything that is not 16 bytes."""
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    except binascii.Error as problem:
-        raise ValueError(f"{text!r} is not a UUID in Kafka's text form: {problem}") from problem
+    except binascii.Error as error:
+        raise ValueError(f"{text!r} is not a UUID in Kafka's text form: {error}") from error
     if len(raw) != 16:
         raise ValueError(f"{text!r} is not a UUID in Kafka's text form: {len(raw)} bytes instead of 16")
     return uuid.UUID(bytes=raw)

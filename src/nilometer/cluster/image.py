@@ -24,7 +24,7 @@ from uuid import UUID
 from nilometer.cluster.broker import Broker, BrokerRecord, broker_after
 from nilometer.cluster.config_table import ConfigTable
 from nilometer.cluster.delta import ConfigResource, ImageDelta
-from nilometer.cluster.entries import Entry, Office
+from nilometer.cluster.entries import Controllership, Entry
 from nilometer.cluster.identifiers import (
     NO_LEADER,
     BrokerEpoch,
@@ -44,12 +44,12 @@ from nilometer.cluster.records import (
     ClusterCreated,
     ConfigChanged,
     ConfigResourceType,
+    ControllerElected,
     Election,
     PartitionChanged,
     PartitionCreated,
     ProducerIdsAllocated,
     Record,
-    TakeOffice,
     TopicCreated,
     TopicDeleted,
 )
@@ -57,7 +57,7 @@ from nilometer.cluster.replica_index import ReplicaIndex
 from nilometer.cluster.snapshot import ImageSnapshot, TopicSnapshot
 from nilometer.cluster.topic import Topic, TopicTable
 
-NO_OFFICE = Office(NO_LEADER, Incarnation(""), ControllerEpoch(0))
+NO_CONTROLLERSHIP = Controllership(NO_LEADER, Incarnation(""), ControllerEpoch(0))
 
 
 class ClusterImage:
@@ -67,7 +67,7 @@ class ClusterImage:
         self.number = EntryNumber(-1)
         """The last entry folded: the metadata version."""
         self.cluster_id: str | None = None
-        self.office = NO_OFFICE
+        self.controllership = NO_CONTROLLERSHIP
         """The controller's term."""
         self.next_producer_id = 0
         self.unclean_elections = 0
@@ -86,11 +86,11 @@ class ClusterImage:
     @property
     def controller_id(self) -> BrokerId:
         """-1 before anybody took office."""
-        return self.office.controller_id
+        return self.controllership.controller_id
 
     @property
     def controller_epoch(self) -> ControllerEpoch:
-        return self.office.controller_epoch
+        return self.controllership.controller_epoch
 
     def broker(self, broker_id: BrokerId) -> Broker | None:
         return self._brokers.get(broker_id)
@@ -198,17 +198,17 @@ class ClusterImage:
         if not self.counts(entry):
             delta.accepted = False
             return delta
-        single_values = (self.office, self.cluster_id, self.next_producer_id)
+        single_values = (self.controllership, self.cluster_id, self.next_producer_id)
         elections = (self.unclean_elections, self.last_known_elections)
         self._undo.append(lambda: self._restore_values(*single_values, *elections))
         try:
             for record in entry.records:
                 self._apply(record, delta)
-        except Exception as problem:
+        except Exception as error:
             self._roll_back()
-            if isinstance(problem, BrokenInvariant):
+            if isinstance(error, BrokenInvariant):
                 raise
-            raise BrokenInvariant(f"entry {number} cannot be folded: {problem!r}") from problem
+            raise BrokenInvariant(f"entry {number} cannot be folded: {error!r}") from error
         return delta
 
     def _roll_back(self) -> None:
@@ -217,24 +217,29 @@ class ClusterImage:
 
     def _restore_values(
         self,
-        office: Office,
+        controllership: Controllership,
         cluster_id: str | None,
         next_producer_id: int,
         unclean_elections: int,
         last_known_elections: int,
     ) -> None:
-        self.office, self.cluster_id, self.next_producer_id = office, cluster_id, next_producer_id
+        self.controllership, self.cluster_id, self.next_producer_id = (
+            controllership,
+            cluster_id,
+            next_producer_id,
+        )
         self.unclean_elections, self.last_known_elections = unclean_elections, last_known_elections
 
     def counts(self, entry: Entry) -> bool:
         """Whether ``entry``, if it is the next one, changes anything: it is of the term that is on, or begins
         the next."""
         first = entry.records[0] if entry.records else None
-        if isinstance(first, TakeOffice):
-            return first.controller_epoch == self.office.controller_epoch + 1 and entry.office == _office(
-                first
+        if isinstance(first, ControllerElected):
+            return (
+                first.controller_epoch == self.controllership.controller_epoch + 1
+                and entry.controllership == _controllership(first)
             )
-        return entry.office == self.office
+        return entry.controllership == self.controllership
 
     def _apply(self, record: Record, delta: ImageDelta) -> None:
         match record:
@@ -253,9 +258,9 @@ class ClusterImage:
             case ProducerIdsAllocated():
                 self.next_producer_id = record.next_producer_id
                 delta.producer_ids.append(record)
-            case TakeOffice():
-                self.office = _office(record)
-                delta.took_office = True
+            case ControllerElected():
+                self.controllership = _controllership(record)
+                delta.controller_changed = True
             case ClusterCreated():
                 self.cluster_id = record.cluster_id
             case _:
@@ -355,9 +360,9 @@ class ClusterImage:
         return ImageSnapshot(
             number=self.number,
             cluster_id=self.cluster_id,
-            controller_id=self.office.controller_id,
-            controller_incarnation=self.office.incarnation,
-            controller_epoch=self.office.controller_epoch,
+            controller_id=self.controllership.controller_id,
+            controller_incarnation=self.controllership.incarnation,
+            controller_epoch=self.controllership.controller_epoch,
             next_producer_id=self.next_producer_id,
             unclean_elections=self.unclean_elections,
             last_known_elections=self.last_known_elections,
@@ -373,7 +378,7 @@ class ClusterImage:
         image = cls()
         image.number = snapshot.number
         image.cluster_id = snapshot.cluster_id
-        image.office = Office(
+        image.controllership = Controllership(
             snapshot.controller_id, snapshot.controller_incarnation, snapshot.controller_epoch
         )
         image.next_producer_id = snapshot.next_producer_id
@@ -401,5 +406,5 @@ class ClusterImage:
         )
 
 
-def _office(record: TakeOffice) -> Office:
-    return Office(record.controller_id, record.incarnation, record.controller_epoch)
+def _controllership(record: ControllerElected) -> Controllership:
+    return Controllership(record.controller_id, record.incarnation, record.controller_epoch)

@@ -81,7 +81,7 @@ class ClusterCreated(_Record, frozen=True):
     format_version: int = FORMAT_VERSION
 
 
-class TakeOffice(_Record, frozen=True):
+class ControllerElected(_Record, frozen=True, tag="TakeOffice"):
     """The first record of the entry that begins a controller's term."""
 
     controller_id: BrokerId
@@ -189,7 +189,7 @@ class ProducerIdsAllocated(_Record, frozen=True):
 
 Record = (
     ClusterCreated
-    | TakeOffice
+    | ControllerElected
     | BrokerRegistered
     | BrokerFenced
     | BrokerInControlledShutdown

@@ -61,7 +61,7 @@ def decode_snapshot(data: bytes | memoryview) -> ImageSnapshot:
                 f"{FORMAT_VERSION}: upgrade this broker"
             )
         return _decoder.decode(data)
-    except msgspec.MsgspecError as problem:
-        raise BadEntry(f"Metadata snapshot cannot be read: {problem}") from problem
-    except UnicodeDecodeError as problem:
-        raise BadEntry(f"Metadata snapshot is not UTF-8: {problem}") from problem
+    except msgspec.MsgspecError as error:
+        raise BadEntry(f"Metadata snapshot cannot be read: {error}") from error
+    except UnicodeDecodeError as error:
+        raise BadEntry(f"Metadata snapshot is not UTF-8: {error}") from error

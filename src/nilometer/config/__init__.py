@@ -2,20 +2,20 @@
 
 from nilometer.config.definition import (
     ConfigDefinition,
+    ConfigError,
     ConfigKey,
     ConfigKind,
-    ConfigProblem,
     ConfigRule,
-    SettledValues,
+    ResolvedValues,
 )
 from nilometer.config.settings import Settings
 
 __all__ = [
     "ConfigDefinition",
+    "ConfigError",
     "ConfigKey",
     "ConfigKind",
-    "ConfigProblem",
     "ConfigRule",
+    "ResolvedValues",
     "Settings",
-    "SettledValues",
 ]

@@ -2,7 +2,7 @@
 
 A :class:`ConfigKey` names one setting as Kafka does; a :class:`ConfigDefinition` is the closed set of
 keys that one kind of resource (broker, topic) knows. Unknown keys and bad values raise
-:class:`ConfigProblem`, which names the key, the value and what would be allowed.
+:class:`ConfigError`, which names the key, the value and what would be allowed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SHOWN_TEXT_MAX = 200
 """How many characters of a text are repeated where it is refused: it may be as long as a request."""
 
 
-class ConfigProblem(ValueError):
+class ConfigError(ValueError):
     """A key or value that cannot be accepted. ``key`` names the culprit."""
 
     def __init__(self, key: str, message: str) -> None:
@@ -61,7 +61,7 @@ class ConfigKey:
     sensitive: bool = False
 
     def parse(self, text: str) -> ConfigValue:
-        """The value that ``text`` stands for. Raises ConfigProblem."""
+        """The value that ``text`` stands for. Raises ConfigError."""
         value = self._parse_kind(text.strip())
         if isinstance(value, int | float) and not isinstance(value, bool):
             if self.minimum is not None and value < self.minimum:
@@ -72,8 +72,8 @@ class ConfigKey:
             for item in value if isinstance(value, tuple) else (value,):
                 if item not in self.choices:
                     raise self._refuse(text, f"must be one of {', '.join(self.choices)}")
-        if self.validate is not None and (problem := self.validate(value)) is not None:
-            raise self._refuse(text, problem)
+        if self.validate is not None and (error := self.validate(value)) is not None:
+            raise self._refuse(text, error)
         return value
 
     def format(self, value: ConfigValue) -> str:
@@ -112,10 +112,8 @@ class ConfigKey:
             raise ValueError
         return number
 
-    def _refuse(self, text: str, reason: str) -> ConfigProblem:
-        return ConfigProblem(
-            self.name, f"Invalid value {_short(text)} for configuration {self.name}: {reason}"
-        )
+    def _refuse(self, text: str, reason: str) -> ConfigError:
+        return ConfigError(self.name, f"Invalid value {_short(text)} for configuration {self.name}: {reason}")
 
 
 ConfigValues = Mapping[str, ConfigValue | None]
@@ -132,11 +130,11 @@ class ConfigRule:
 
 
 @dataclass(frozen=True, slots=True)
-class SettledValues:
+class ResolvedValues:
     """What is in force where not all that was set can be."""
 
     values: dict[str, ConfigValue | None]
-    problems: tuple[ConfigProblem, ...]
+    errors: tuple[ConfigError, ...]
     """Why some of the values are not those that were set."""
 
 
@@ -144,7 +142,7 @@ class SettledValues:
 class ConfigDefinition:
     """A closed set of keys. ``subject`` ("broker", "topic") appears in refusals.
 
-    :meth:`judge` decides whether a whole set of settings is accepted; :meth:`settle` gives the values in
+    :meth:`judge` decides whether a whole set of settings is accepted; :meth:`resolve` gives the values in
     force for any set of texts, accepted or not. Where ``judge`` accepts, both give the same values.
     """
 
@@ -159,16 +157,16 @@ class ConfigDefinition:
         return cls(subject, {key.name: key for key in keys}, tuple(rules))
 
     def key(self, name: str) -> ConfigKey:
-        """Raises ConfigProblem for a name that is not known, with near misses."""
+        """Raises ConfigError for a name that is not known, with near misses."""
         try:
             return self.keys[name]
         except KeyError:
-            raise ConfigProblem(
+            raise ConfigError(
                 name, f"Unknown {self.subject} config name: {_short(name)}{self._near(name)}"
             ) from None
 
     def parse(self, texts: Mapping[str, str]) -> dict[str, ConfigValue]:
-        """Parse what was given; keys not given are absent. Raises ConfigProblem at the first bad one."""
+        """Parse what was given; keys not given are absent. Raises ConfigError at the first bad one."""
         return {name: self.key(name).parse(text) for name, text in texts.items()}
 
     def judge(
@@ -176,20 +174,20 @@ class ConfigDefinition:
     ) -> dict[str, ConfigValue | None]:
         """The values in force for ``texts`` over what is ``inherited`` over the defaults.
 
-        Raises ConfigProblem: a text that is no value of its key, or values that contradict each other.
+        Raises ConfigError: a text that is no value of its key, or values that contradict each other.
         """
         parsed = self.parse(texts)
-        for problem in self.contradictions(texts, inherited):
-            raise problem
+        for error in self.contradictions(texts, inherited):
+            raise error
         return {**self._defaults(), **(inherited or {}), **parsed}
 
     def contradictions(
         self, texts: Mapping[str, str], inherited: Mapping[str, ConfigValue] | None = None
-    ) -> list[ConfigProblem]:
+    ) -> list[ConfigError]:
         """Which settings cannot be in force together. Texts that cannot be read are left out."""
         values = {**self._defaults(), **(inherited or {}), **self.readable(texts)}
         return [
-            ConfigProblem(rule.keys[0], why)
+            ConfigError(rule.keys[0], why)
             for rule in self.rules
             if (why := rule.why_broken(values)) is not None
         ]
@@ -198,47 +196,47 @@ class ConfigDefinition:
         """The values of those texts that are values of a known key."""
         values: dict[str, ConfigValue] = {}
         for name, text in texts.items():
-            with contextlib.suppress(ConfigProblem):
+            with contextlib.suppress(ConfigError):
                 values[name] = self.key(name).parse(text)
         return values
 
-    def settle(
+    def resolve(
         self,
         texts: Mapping[str, str],
         inherited: Mapping[str, ConfigValue] | None = None,
         last_good: ConfigValues | None = None,
-    ) -> SettledValues:
+    ) -> ResolvedValues:
         """The values in force for any ``texts``; never raises.
 
         What cannot be read, or contradicts another setting, keeps its value of ``last_good`` (an earlier
         result); without one, what is inherited; where that is contradictory itself, the default.
         """
         base = self._defaults()
-        problems = self._put(base, dict(inherited or {}), self._defaults())
+        errors = self._put(base, dict(inherited or {}), self._defaults())
         readable: dict[str, ConfigValue] = {}
         fallback = {**base, **(last_good or {})}
         values = dict(base)
         for name, text in texts.items():
             try:
                 readable[name] = self.key(name).parse(text)
-            except ConfigProblem as problem:
-                problems.append(problem)
+            except ConfigError as error:
+                errors.append(error)
                 if name in fallback:
                     values[name] = fallback[name]
-        problems += self._put(values, readable, fallback)
-        return SettledValues(values, tuple(problems))
+        errors += self._put(values, readable, fallback)
+        return ResolvedValues(values, tuple(errors))
 
     def _put(
         self, values: dict[str, ConfigValue | None], given: Mapping[str, ConfigValue], fallback: ConfigValues
-    ) -> list[ConfigProblem]:
+    ) -> list[ConfigError]:
         """Puts ``given`` over ``values``; the keys of a rule that it breaks get their ``fallback``."""
         values.update(given)
-        problems: list[ConfigProblem] = []
+        errors: list[ConfigError] = []
         for rule in self.rules:
             if (why := rule.why_broken(values)) is not None:
-                problems.append(ConfigProblem(rule.keys[0], why))
+                errors.append(ConfigError(rule.keys[0], why))
                 values.update({name: fallback[name] for name in rule.keys})
-        return problems
+        return errors
 
     def _defaults(self) -> dict[str, ConfigValue | None]:
         return {name: key.default for name, key in self.keys.items()}

@@ -9,7 +9,7 @@ from nilometer.config.definition import ConfigDefinition, ConfigValue
 
 class Settings:
     def __init__(self, definition: ConfigDefinition, texts: Mapping[str, str]) -> None:
-        """Raises ConfigProblem, which names the key."""
+        """Raises ConfigError, which names the key."""
         self._definition = definition
         self._given = definition.parse(texts)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from nilometer.client.producer.producer_config import ProducerConfig
 from nilometer.client.producer.producer_keys import PRODUCER_CONFIG_DEFINITION
 from nilometer.client.settings.client_settings import ClientSettings
-from nilometer.config import ConfigProblem
+from nilometer.config import ConfigError
 from nilometer.pipeline.errors import OptionError
 
 ALLOWED = {
@@ -101,5 +101,5 @@ def _check_producer(producer: Mapping[str, str]) -> None:
             raise OptionError(KAFKA_PREFIX + name, producer[name], reason)
     try:
         ProducerConfig.of(ClientSettings(PRODUCER_CONFIG_DEFINITION, producer))
-    except ConfigProblem as error:
+    except ConfigError as error:
         raise OptionError(KAFKA_PREFIX + error.key, producer.get(error.key), str(error)) from error

@@ -16,7 +16,7 @@ from typing import Any
 
 from nilometer.client.consumer.consumer_keys import CONSUMER_CONFIG_DEFINITION
 from nilometer.client.settings.client_settings import ClientSettings
-from nilometer.config import ConfigProblem
+from nilometer.config import ConfigError
 from nilometer.pipeline.errors import OptionError
 
 EARLIEST = -2
@@ -223,7 +223,7 @@ def _split(given: Mapping[str, str]) -> tuple[dict[str, str], tuple[tuple[str, s
             raise OptionError(KAFKA_PREFIX + name, consumer[name], reason)
     try:
         ClientSettings(CONSUMER_CONFIG_DEFINITION, consumer)
-    except ConfigProblem as error:
+    except ConfigError as error:
         raise OptionError(KAFKA_PREFIX + error.key, consumer.get(error.key), str(error)) from error
     return own, tuple(sorted(consumer.items()))
 

@@ -40,14 +40,14 @@ from nilometer.replication.effects import (
     BackOff,
     Effect,
     Effects,
-    HighWatermarkAdvanced,
+    PublishHighWatermark,
     ReleaseProduce,
     SendAlterPartition,
     StartEpoch,
     TruncateFully,
     TruncateTo,
 )
-from nilometer.replication.epochs import IN_AGREEMENT, EpochEnd, ReplicaLog, fence
+from nilometer.replication.epochs import NO_DIVERGENCE, EpochEnd, ReplicaLog, fence
 from nilometer.replication.follower import (
     FetchAnswer,
     FollowerFetch,
@@ -79,7 +79,7 @@ from nilometer.replication.replica import NoRole, Replica
 from nilometer.replication.verdicts import DivergingFetch, FetchVerdict, RefuseFetch, ServeFetch
 
 __all__ = [
-    "IN_AGREEMENT",
+    "NO_DIVERGENCE",
     "NO_EPOCH",
     "NO_LEADER",
     "UNKNOWN_OFFSET",
@@ -98,7 +98,6 @@ __all__ = [
     "FetchVerdict",
     "FollowerFetch",
     "FollowerRole",
-    "HighWatermarkAdvanced",
     "HighWatermarkHold",
     "InvariantBroken",
     "LeaderRole",
@@ -106,6 +105,7 @@ __all__ = [
     "NoRole",
     "NotHeld",
     "PartitionRegistration",
+    "PublishHighWatermark",
     "RefuseFetch",
     "Registration",
     "ReleaseProduce",

@@ -24,7 +24,7 @@ class StartEpoch:
 
 
 @dataclass(frozen=True, slots=True)
-class HighWatermarkAdvanced:
+class PublishHighWatermark:
     """The role's ``high_watermark`` has risen: waiting readers and followers may be answered.
 
     It carries no number, so that the hot path allocates nothing: the role has the newest.
@@ -93,7 +93,7 @@ class BackOff:
 
 Effect: TypeAlias = (
     StartEpoch
-    | HighWatermarkAdvanced
+    | PublishHighWatermark
     | SendAlterPartition
     | ReleaseProduce
     | TruncateTo
@@ -105,5 +105,5 @@ Effect: TypeAlias = (
 )
 Effects: TypeAlias = tuple[Effect, ...]
 
-NOTHING: Final[Effects] = ()
-ADVANCED: Final[Effects] = (HighWatermarkAdvanced(),)
+NO_EFFECTS: Final[Effects] = ()
+PUBLISH_HIGH_WATERMARK: Final[Effects] = (PublishHighWatermark(),)

@@ -46,7 +46,7 @@ class EpochEnd(NamedTuple):
     end_offset: Offset
 
 
-IN_AGREEMENT = EpochEnd(NO_EPOCH, UNKNOWN_OFFSET)
+NO_DIVERGENCE = EpochEnd(NO_EPOCH, UNKNOWN_OFFSET)
 """Two logs do not part, as far as one fetch can tell. Compared by identity."""
 
 
@@ -60,16 +60,16 @@ def fence(asked: LeaderEpoch, current: LeaderEpoch) -> ErrorCode:
 def diverging_epoch(leader: ReplicaLog, fetch_offset: Offset, last_fetched_epoch: LeaderEpoch) -> EpochEnd:
     """Where the log of a follower that stands at ``fetch_offset`` parts from the leader's.
 
-    Returns IN_AGREEMENT itself if they do not part. A follower without records (NO_EPOCH) agrees with
+    Returns NO_DIVERGENCE itself if they do not part. A follower without records (NO_EPOCH) agrees with
     everybody. What the follower has of its last epoch must be in the leader's log in full; if not, the
     answer names the largest epoch not above it and where that ends in the leader's log. If that log's chain
     ends below ``last_fetched_epoch``, the answer is (NO_EPOCH, UNKNOWN_OFFSET): it cannot tell.
     """
     if last_fetched_epoch == NO_EPOCH:
-        return IN_AGREEMENT
+        return NO_DIVERGENCE
     epoch, end_offset = leader.end_offset_for_epoch(last_fetched_epoch)
     if epoch == last_fetched_epoch and fetch_offset <= end_offset:
-        return IN_AGREEMENT
+        return NO_DIVERGENCE
     return EpochEnd(epoch, end_offset)
 
 

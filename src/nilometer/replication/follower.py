@@ -27,7 +27,7 @@ import enum
 from dataclasses import dataclass
 
 from nilometer.replication.effects import (
-    NOTHING,
+    NO_EFFECTS,
     AdvanceHighWatermark,
     AdvanceLogStart,
     AppendBatches,
@@ -37,7 +37,7 @@ from nilometer.replication.effects import (
     TruncateFully,
     TruncateTo,
 )
-from nilometer.replication.epochs import IN_AGREEMENT, EpochEnd, ReplicaLog, truncation_offset
+from nilometer.replication.epochs import NO_DIVERGENCE, EpochEnd, ReplicaLog, truncation_offset
 from nilometer.replication.high_watermark import clamped_high_watermark
 from nilometer.replication.invariants import check
 from nilometer.replication.partition import (
@@ -88,7 +88,7 @@ class FetchAnswer:
     """The leader's answer, its batches described by where they begin and end."""
 
     error: ErrorCode = ErrorCode.none
-    diverging: EpochEnd = IN_AGREEMENT
+    diverging: EpochEnd = NO_DIVERGENCE
     base_offset: Offset = UNKNOWN_OFFSET
     """The first batch's; UNKNOWN_OFFSET without records."""
     end_offset: Offset = UNKNOWN_OFFSET
@@ -151,7 +151,7 @@ class FollowerRole:
         """The first effects of this role. Nothing is truncated before the leader has said so."""
         if self.rule is TruncationRule.TO_HIGH_WATERMARK and self.has_leader:
             return self._truncate_to(self.high_watermark)
-        return NOTHING
+        return NO_EFFECTS
 
     def next_fetch(self) -> FollowerFetch | NoFetch:
         """The fetch to send now. It replaces an outstanding one, whose answer is from now on late."""
@@ -186,11 +186,11 @@ class FollowerRole:
     def on_fetch_answer(self, fetch: FollowerFetch, answer: FetchAnswer) -> Effects:
         """See the module for the order. The effects are carried out before the next fetch is made."""
         if fetch != self.outstanding:
-            return NOTHING
+            return NO_EFFECTS
         self.outstanding = None
         if answer.error is not ErrorCode.none:
             return self._on_error(answer)
-        if answer.diverging != IN_AGREEMENT:
+        if answer.diverging != NO_DIVERGENCE:
             return self._on_diverging(answer.diverging)
         return self._on_records(fetch, answer)
 

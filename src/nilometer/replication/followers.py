@@ -79,15 +79,15 @@ class Followers:
     def lagging(self, leader_end_offset: Offset, now_ms: int) -> list[BrokerId]:
         return [r.broker_id for r in self.all() if not self.is_caught_up(r, leader_end_offset, now_ms)]
 
-    def lives_of(self, members: tuple[BrokerId, ...]) -> dict[BrokerId, BrokerEpoch]:
+    def broker_epochs_of(self, members: tuple[BrokerId, ...]) -> dict[BrokerId, BrokerEpoch]:
         """The life of each member that is meant: the one that fetched, or else the one that is registered."""
-        lives: dict[BrokerId, BrokerEpoch] = {}
+        epochs: dict[BrokerId, BrokerEpoch] = {}
         for member in members:
             fetched = self._remotes[member].broker_epoch
-            lives[member] = (
+            epochs[member] = (
                 fetched if fetched != NO_BROKER_EPOCH else self.eligible.get(member, NO_BROKER_EPOCH)
             )
-        return lives
+        return epochs
 
     def lowest_start_offset(self, leader_start_offset: Offset) -> Offset:
         """Over the leader and everybody who may be in sync; -1 while it is not known of one of them."""

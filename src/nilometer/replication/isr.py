@@ -98,13 +98,13 @@ AWAIT_METADATA = frozenset(
 """Refusals which say that the leader is behind: a newer state is in the metadata log and will arrive."""
 
 
-class Ruling(enum.Enum):
+class AlterPartitionOutcome(enum.Enum):
     """What an answer means for the request that is pending."""
 
     STALE = "the request it answers is no longer pending"
     COMMITTED = "a newer state of the partition is committed"
     REFUSED = "the request can never be committed: back to the committed ISR"
-    UNDECIDED = "it may still be committed: reckon with both"
+    UNRESOLVED = "it may still be committed: reckon with both"
 
 
 class IsrNegotiation:
@@ -143,25 +143,25 @@ class IsrNegotiation:
         self.state = PendingShrinkIsr(committed, removed, request, committed.maximal)
         return request
 
-    def on_answer(self, request: AlterPartition, answer: AlterPartitionAnswer) -> Ruling:
+    def on_answer(self, request: AlterPartition, answer: AlterPartitionAnswer) -> AlterPartitionOutcome:
         """Judge an answer. COMMITTED and REFUSED have taken effect on return."""
         state = self.state
         if isinstance(state, CommittedIsr) or state.request != request:
-            return Ruling.STALE
+            return AlterPartitionOutcome.STALE
         if answer.error is ErrorCode.none:
             leader, _, leader_epoch = self._leader
             overtaken = answer.leader_epoch != leader_epoch or answer.partition_epoch < self.partition_epoch
             if overtaken or leader not in answer.isr:
-                return Ruling.UNDECIDED
-            self.settle(answer.isr, answer.partition_epoch)
-            return Ruling.COMMITTED
+                return AlterPartitionOutcome.UNRESOLVED
+            self.commit(answer.isr, answer.partition_epoch)
+            return AlterPartitionOutcome.COMMITTED
         if answer.error is ErrorCode.ineligible_replica:
             self.withdraw()
-            return Ruling.REFUSED
+            return AlterPartitionOutcome.REFUSED
         self._retry_is_due = answer.error not in AWAIT_METADATA
-        return Ruling.UNDECIDED
+        return AlterPartitionOutcome.UNRESOLVED
 
-    def settle(self, isr: tuple[BrokerId, ...], partition_epoch: PartitionEpoch) -> None:
+    def commit(self, isr: tuple[BrokerId, ...], partition_epoch: PartitionEpoch) -> None:
         """This is committed, and with it whatever was pending is decided or overtaken."""
         check(self._leader[0] in isr, "a leader is in the ISR", isr, self._leader)
         check(

@@ -26,14 +26,14 @@ A role lives for one leader epoch: every epoch change makes a new one (:mod:`nil
 from __future__ import annotations
 
 from nilometer.replication.effects import (
-    ADVANCED,
-    NOTHING,
+    NO_EFFECTS,
+    PUBLISH_HIGH_WATERMARK,
     Effects,
     ReleaseProduce,
     SendAlterPartition,
     StartEpoch,
 )
-from nilometer.replication.epochs import IN_AGREEMENT, EpochEnd, ReplicaLog, diverging_epoch, fence
+from nilometer.replication.epochs import NO_DIVERGENCE, EpochEnd, ReplicaLog, diverging_epoch, fence
 from nilometer.replication.followers import Followers
 from nilometer.replication.high_watermark import (
     NOT_HELD,
@@ -47,11 +47,11 @@ from nilometer.replication.invariants import check
 from nilometer.replication.isr import (
     AlterPartition,
     AlterPartitionAnswer,
+    AlterPartitionOutcome,
     CommittedIsr,
     IsrNegotiation,
     IsrState,
     PendingExpandIsr,
-    Ruling,
 )
 from nilometer.replication.partition import (
     NO_EPOCH,
@@ -74,7 +74,7 @@ class LeaderRole:
 
     __slots__ = (
         "_followers",
-        "_is_alone",
+        "_has_no_followers",
         "_isr",
         "_log",
         "_tickets",
@@ -200,7 +200,7 @@ class LeaderRole:
     ) -> tuple[ErrorCode, EpochEnd]:
         """OffsetForLeaderEpoch. A client that gives no current epoch (-1) is not fenced."""
         if current_leader_epoch >= 0 and (error := fence(current_leader_epoch, self.leader_epoch)):
-            return error, IN_AGREEMENT
+            return error, NO_DIVERGENCE
         return ErrorCode.none, EpochEnd(*self._log.end_offset_for_epoch(epoch))
 
     # ── office ──────────────────────────────────────────────────────────────────────────────────
@@ -229,11 +229,11 @@ class LeaderRole:
         before = self.log_end_offset
         check(log_end_offset >= before, "a leader's log only grows", before, log_end_offset)
         self.log_end_offset = log_end_offset
-        if self._is_alone and not self.counts_flushed:
+        if self._has_no_followers and not self.counts_flushed:
             if log_end_offset == before:
-                return NOTHING
+                return NO_EFFECTS
             self.high_watermark = log_end_offset
-            return self._released() if len(self._tickets) else ADVANCED
+            return self._released() if len(self._tickets) else PUBLISH_HIGH_WATERMARK
         self._followers.on_leader_append(before, now_ms)
         return self._maybe_advance(now_ms)
 
@@ -245,7 +245,7 @@ class LeaderRole:
             "only what was written is flushed",
             flushed_end_offset,
         )
-        return self._maybe_advance(now_ms) if self.counts_flushed else NOTHING
+        return self._maybe_advance(now_ms) if self.counts_flushed else NO_EFFECTS
 
     def acks_all_outcome(self, required_offset: Offset) -> ErrorCode:
         """Whether everything below ``required_offset`` is acknowledged by all in sync.
@@ -282,20 +282,20 @@ class LeaderRole:
         """A follower asks for records from ``fetch_offset`` on, and thereby says that it has all below."""
         remote = self._followers.get(replica)
         if refusal := self._refuse_fetch(remote, broker_epoch, leader_epoch, last_fetched_epoch):
-            return RefuseFetch(refusal, f"fetch of {replica} in leader epoch {leader_epoch}"), NOTHING
+            return RefuseFetch(refusal, f"fetch of {replica} in leader epoch {leader_epoch}"), NO_EFFECTS
         diverging = diverging_epoch(self._log, fetch_offset, last_fetched_epoch)
-        if diverging is not IN_AGREEMENT:
+        if diverging is not NO_DIVERGENCE:
             check(
                 diverging.epoch != NO_EPOCH,
                 "a leader's epoch chain reaches its own epoch",
                 self._log.latest_epoch,
                 last_fetched_epoch,
             )
-            return DivergingFetch(diverging), NOTHING
+            return DivergingFetch(diverging), NO_EFFECTS
         if not self._log.log_start_offset <= fetch_offset <= self.log_end_offset:
             return RefuseFetch(
                 ErrorCode.offset_out_of_range, f"fetch of {replica} at {fetch_offset}"
-            ), NOTHING
+            ), NO_EFFECTS
         assert remote is not None
         went_back = broker_epoch == remote.broker_epoch and fetch_offset < remote.log_end_offset
         remote.on_fetch(broker_epoch, fetch_offset, log_start_offset, self.log_end_offset, now_ms)
@@ -303,20 +303,20 @@ class LeaderRole:
         effects = self._maybe_advance(now_ms) + self._maybe_expand()
         has_records = fetch_offset < self.log_end_offset
         if has_records:
-            remote.told_high_watermark = high_watermark
-        has_news = has_records or self.high_watermark > remote.told_high_watermark
+            remote.last_sent_high_watermark = high_watermark
+        has_update = has_records or self.high_watermark > remote.last_sent_high_watermark
         end_offset, log_start_offset = self.log_end_offset, self._log.log_start_offset
-        return ServeFetch(end_offset, high_watermark, log_start_offset, has_news, went_back), effects
+        return ServeFetch(end_offset, high_watermark, log_start_offset, has_update, went_back), effects
 
-    def has_news_for(self, replica: BrokerId) -> bool:
+    def high_watermark_update_pending(self, replica: BrokerId) -> bool:
         """Whether the high watermark is above what ``replica`` was last told."""
         remote = self._followers.get(replica)
-        return remote is not None and self.high_watermark > remote.told_high_watermark
+        return remote is not None and self.high_watermark > remote.last_sent_high_watermark
 
-    def tell_high_watermark(self, replica: BrokerId) -> Offset:
+    def send_high_watermark(self, replica: BrokerId) -> Offset:
         """The high watermark for an answer to ``replica`` that carries no records."""
         if (remote := self._followers.get(replica)) is not None:
-            remote.told_high_watermark = self.high_watermark
+            remote.last_sent_high_watermark = self.high_watermark
         return self.high_watermark
 
     # ── the ISR ─────────────────────────────────────────────────────────────────────────────────
@@ -328,8 +328,8 @@ class LeaderRole:
     def on_lag_expired(self, replica: BrokerId, now_ms: int) -> Effects:
         """``replica`` has lagged for too long: what :meth:`on_tick` finds, as an event of its own."""
         if (remote := self._followers.get(replica)) is None or remote.log_end_offset == self.log_end_offset:
-            return NOTHING
-        remote.lose_touch()
+            return NO_EFFECTS
+        remote.mark_lagging()
         return self._maybe_shrink([replica]) + self._maybe_advance(now_ms)
 
     def on_alter_partition_answer(
@@ -337,13 +337,13 @@ class LeaderRole:
     ) -> Effects:
         """The controller answered; or nothing came (REQUEST_TIMED_OUT), and the outcome is unknown."""
         match self._isr.on_answer(request, answer):
-            case Ruling.COMMITTED:
-                return self._on_settled(now_ms)
-            case Ruling.REFUSED:
+            case AlterPartitionOutcome.COMMITTED:
+                return self._on_isr_committed(now_ms)
+            case AlterPartitionOutcome.REFUSED:
                 self._followers.refuse(request.new_isr)
                 return self._maybe_advance(now_ms) + self._maybe_expand()
-            case Ruling.STALE | Ruling.UNDECIDED:
-                return NOTHING
+            case AlterPartitionOutcome.STALE | AlterPartitionOutcome.UNRESOLVED:
+                return NO_EFFECTS
 
     def on_metadata(
         self, registration: PartitionRegistration, eligible: EligibleBrokers, now_ms: int
@@ -354,7 +354,7 @@ class LeaderRole:
         Both are of one moment. So if a replica that is being added may no longer be in sync, the controller
         has not committed that request before, and never will.
         """
-        self._adopt(registration, now_ms)
+        self._apply_registration(registration, now_ms)
         self._followers.set_eligible(eligible)
         state = self._isr.state
         if isinstance(state, PendingExpandIsr) and any(
@@ -405,19 +405,19 @@ class LeaderRole:
 
     def _maybe_advance(self, now_ms: int) -> Effects:
         if self.high_watermark >= self.log_end_offset or self.is_under_min_isr:
-            return NOTHING
+            return NO_EFFECTS
         offset = self._committable_offset(now_ms)
         if offset <= self.high_watermark:
-            return NOTHING
+            return NO_EFFECTS
         check(offset <= self.log_end_offset, "high watermark <= log end offset", offset, self.log_end_offset)
         self.high_watermark = offset
-        return self._released() if len(self._tickets) else ADVANCED
+        return self._released() if len(self._tickets) else PUBLISH_HIGH_WATERMARK
 
     def _released(self) -> Effects:
         """The high watermark has moved: it, and what waited for it."""
         outcome = self.acks_all_outcome(self.high_watermark)
         released = self._tickets.released_by(self.high_watermark)
-        return (*ADVANCED, *(ReleaseProduce(ticket, outcome) for ticket in released))
+        return (*PUBLISH_HIGH_WATERMARK, *(ReleaseProduce(ticket, outcome) for ticket in released))
 
     def _may_join(self, remote: RemoteReplica) -> bool:
         return (
@@ -433,29 +433,29 @@ class LeaderRole:
     def _maybe_expand(self) -> Effects:
         state = self._isr.state
         if not isinstance(state, CommittedIsr) or len(state.isr) > len(self._followers):
-            return NOTHING
+            return NO_EFFECTS
         joining = [remote.broker_id for remote in self._followers.all() if self._may_join(remote)]
         if not joining:
-            return NOTHING
-        return (SendAlterPartition(self._isr.propose_expand(self._lives_of((*state.isr, *joining)))),)
+            return NO_EFFECTS
+        return (SendAlterPartition(self._isr.propose_expand(self._broker_epochs_of((*state.isr, *joining)))),)
 
     def _maybe_shrink(self, lagging: list[BrokerId]) -> Effects:
         state = self._isr.state
         if not isinstance(state, CommittedIsr) or state.maximal.isdisjoint(lagging):
-            return NOTHING
+            return NO_EFFECTS
         self._followers.find_silent(lagging)
         staying = tuple(member for member in state.isr if member not in lagging)
-        return (SendAlterPartition(self._isr.propose_shrink(self._lives_of(staying))),)
+        return (SendAlterPartition(self._isr.propose_shrink(self._broker_epochs_of(staying))),)
 
-    def _lives_of(self, members: tuple[BrokerId, ...]) -> dict[BrokerId, BrokerEpoch]:
+    def _broker_epochs_of(self, members: tuple[BrokerId, ...]) -> dict[BrokerId, BrokerEpoch]:
         others = tuple(member for member in members if member != self.broker_id)
-        return {self.broker_id: self.broker_epoch, **self._followers.lives_of(others)}
+        return {self.broker_id: self.broker_epoch, **self._followers.broker_epochs_of(others)}
 
     def _maybe_retry(self) -> Effects:
         request = self._isr.take_retry()
-        return NOTHING if request is None else (SendAlterPartition(request),)
+        return NO_EFFECTS if request is None else (SendAlterPartition(request),)
 
-    def _adopt(self, registration: PartitionRegistration, now_ms: int) -> None:
+    def _apply_registration(self, registration: PartitionRegistration, now_ms: int) -> None:
         """The answer to an AlterPartition may have told the state before, but never tells the assignment."""
         check(
             registration.leader_epoch == self.leader_epoch, "a role lives for one leader epoch", registration
@@ -464,14 +464,14 @@ class LeaderRole:
         is_same = registration.partition_epoch == self.partition_epoch
         if is_newer or (is_same and registration.replicas != self.replicas):
             self.replicas = registration.replicas
-            self._isr.settle(registration.isr, registration.partition_epoch)
+            self._isr.commit(registration.isr, registration.partition_epoch)
             self._track(now_ms)
 
     def _track(self, now_ms: int) -> None:
         self._followers.track(self.replicas, self._isr.state.maximal, now_ms)
-        self._is_alone = not len(self._followers)
+        self._has_no_followers = not len(self._followers)
 
-    def _on_settled(self, now_ms: int) -> Effects:
+    def _on_isr_committed(self, now_ms: int) -> Effects:
         """A newer state is committed: the high watermark may be free to move (KAFKA-13091)."""
         self._track(now_ms)
         return self._maybe_advance(now_ms) + self._maybe_expand()

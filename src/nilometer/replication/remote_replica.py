@@ -14,7 +14,7 @@ NO_BROKER_EPOCH: BrokerEpoch = -1
 
 
 class RemoteReplica:
-    """Invariant: ``last_caught_up_ms`` never moves back, except by :meth:`lose_touch`."""
+    """Invariant: ``last_caught_up_ms`` never moves back, except by :meth:`mark_lagging`."""
 
     __slots__ = (
         "assigned",
@@ -24,10 +24,10 @@ class RemoteReplica:
         "last_caught_up_ms",
         "last_fetch_leader_end_offset",
         "last_fetch_ms",
+        "last_sent_high_watermark",
         "log_end_offset",
         "log_start_offset",
         "refused_broker_epoch",
-        "told_high_watermark",
     )
 
     def __init__(self, broker_id: BrokerId, *, assigned: bool, last_caught_up_ms: int) -> None:
@@ -45,7 +45,7 @@ class RemoteReplica:
         self.last_caught_up_ms = last_caught_up_ms
         self.last_fetch_ms = NEVER_MS
         self.last_fetch_leader_end_offset = UNKNOWN_OFFSET
-        self.told_high_watermark = UNKNOWN_OFFSET
+        self.last_sent_high_watermark = UNKNOWN_OFFSET
 
     def on_fetch(
         self,
@@ -69,7 +69,7 @@ class RemoteReplica:
             self.last_caught_up_ms = max(self.last_caught_up_ms, self.last_fetch_ms)
         if broker_epoch != self.broker_epoch:
             self.broker_epoch = broker_epoch
-            self.told_high_watermark = UNKNOWN_OFFSET
+            self.last_sent_high_watermark = UNKNOWN_OFFSET
         self.is_silent = False
         self.log_end_offset = fetch_offset
         self.log_start_offset = log_start_offset
@@ -79,7 +79,7 @@ class RemoteReplica:
     def is_caught_up(self, leader_end_offset: Offset, now_ms: int, lag_time_max_ms: int) -> bool:
         return self.log_end_offset == leader_end_offset or now_ms - self.last_caught_up_ms <= lag_time_max_ms
 
-    def lose_touch(self) -> None:
+    def mark_lagging(self) -> None:
         """Its lag time is over."""
         self.last_caught_up_ms = self.last_fetch_ms = NEVER_MS
 

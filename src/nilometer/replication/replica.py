@@ -15,7 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
-from nilometer.replication.effects import NOTHING, Effects
+from nilometer.replication.effects import NO_EFFECTS, Effects
 from nilometer.replication.epochs import ReplicaLog
 from nilometer.replication.follower import FetchAnswer, FollowerFetch, FollowerRole, TruncationRule
 from nilometer.replication.high_watermark import clamped_high_watermark
@@ -94,17 +94,17 @@ class Replica:
     ) -> Effects:
         """The newest folded state: of this partition, and of which brokers may be in sync."""
         if registration.partition_epoch < self._partition_epoch:
-            return NOTHING
+            return NO_EFFECTS
         self._partition_epoch = registration.partition_epoch
         if self.broker_id not in registration.replicas and self.broker_id not in registration.isr:
-            return self._become_nothing()
+            return self._clear_role()
         if isinstance(self.role, NoRole) or registration.leader_epoch != self.role.leader_epoch:
             if registration.leader == self.broker_id:
                 return self._become_leader(registration, eligible, now_ms)
             return self._become_follower(registration)
         if isinstance(self.role, LeaderRole):
             return self.role.on_metadata(registration, eligible, now_ms)
-        return NOTHING
+        return NO_EFFECTS
 
     def on_flushed(self, flushed_end_offset: Offset, now_ms: int) -> Effects:
         self.flushed_end_offset = flushed_end_offset
@@ -113,23 +113,23 @@ class Replica:
                 return leader.on_flushed(flushed_end_offset, now_ms)
             case FollowerRole() as follower:
                 follower.on_flushed(flushed_end_offset)
-                return NOTHING
+                return NO_EFFECTS
             case NoRole():
-                return NOTHING
+                return NO_EFFECTS
 
     def on_fetch_answer(self, fetch: FollowerFetch, answer: FetchAnswer) -> Effects:
-        return self.role.on_fetch_answer(fetch, answer) if isinstance(self.role, FollowerRole) else NOTHING
+        return self.role.on_fetch_answer(fetch, answer) if isinstance(self.role, FollowerRole) else NO_EFFECTS
 
     def on_alter_partition_answer(
         self, request: AlterPartition, answer: AlterPartitionAnswer, now_ms: int
     ) -> Effects:
         if not isinstance(self.role, LeaderRole) or request.leader_epoch != self.role.leader_epoch:
-            return NOTHING
+            return NO_EFFECTS
         return self.role.on_alter_partition_answer(request, answer, now_ms)
 
     def resign(self) -> Effects:
         """The broker's session is lost, or its disk has failed: no longer lead or follow until told anew."""
-        return self._become_nothing()
+        return self._clear_role()
 
     # ── below: how ──────────────────────────────────────────────────────────────────────────────
     def _become_leader(
@@ -167,9 +167,9 @@ class Replica:
             rule=self.rule,
         )
         self.role = follower
-        return (before.resign() if isinstance(before, LeaderRole) else NOTHING) + follower.start()
+        return (before.resign() if isinstance(before, LeaderRole) else NO_EFFECTS) + follower.start()
 
-    def _become_nothing(self) -> Effects:
+    def _clear_role(self) -> Effects:
         before = self.role
         self.role = NoRole(before.high_watermark)
-        return before.resign() if isinstance(before, LeaderRole) else NOTHING
+        return before.resign() if isinstance(before, LeaderRole) else NO_EFFECTS

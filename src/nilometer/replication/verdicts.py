@@ -16,13 +16,13 @@ class ServeFetch:
 
     ``high_watermark`` is the one from before this fetch was counted: the follower learns what it has itself
     moved one fetch later (R-13). Where there is nothing to send, the fetch may wait; it need not if
-    ``has_news``, and then carries :meth:`LeaderRole.tell_high_watermark`.
+    ``has_update``, and then carries :meth:`LeaderRole.send_high_watermark`.
     """
 
     end_offset: Offset
     high_watermark: Offset
     log_start_offset: Offset
-    has_news: bool
+    has_update: bool
     """There are records to send, or the high watermark is above what this follower was last told."""
     went_back: bool = False
     """The same life of the follower had more at an earlier fetch. So this one was late, sent before its

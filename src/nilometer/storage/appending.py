@@ -82,7 +82,7 @@ def append_as_leader(
         if leader_epoch != log.epochs.latest_epoch or log.epochs.is_unwritten:
             log.enter_epoch(leader_epoch, first_offset)
         new_size = segment.append(_bounded(buffers), marks)
-        _took(log, segment, new_size, updates, offset, wall_ms)
+        _apply_append(log, segment, new_size, updates, offset, wall_ms)
     except OSError as error:
         log.fence(error)
         raise LogFenced(log.name, error) from error
@@ -127,7 +127,7 @@ def append_as_follower(log: LocalLog, records: Bytes, *, wall_ms: int) -> Append
             if epoch != log.epochs.latest_epoch or log.epochs.is_unwritten:
                 log.enter_epoch(epoch, start_offset)
         new_size = segment.append([memoryview(records)[:end]], marks)
-        _took(log, segment, new_size, updates, offset, wall_ms)
+        _apply_append(log, segment, new_size, updates, offset, wall_ms)
     except OSError as error:
         log.fence(error)
         raise LogFenced(log.name, error) from error
@@ -210,7 +210,7 @@ def _replace_empty(log: LocalLog, segment: LogSegment, base_offset: int, wall_ms
     return log.segments.active
 
 
-def _took(
+def _apply_append(
     log: LocalLog,
     segment: LogSegment,
     new_size: int,

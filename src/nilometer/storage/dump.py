@@ -32,7 +32,7 @@ class BatchLine:
 
     position: int
     header: BatchHeader
-    problem: str | None
+    error: str | None
     records: tuple[Record, ...] = ()
     marker: EndTxnMarker | None = None
 
@@ -75,22 +75,15 @@ class OffsetLine:
 
 
 @dataclass(frozen=True, slots=True)
-class ProblemLine:
+class ErrorLine:
     """Something is wrong from byte ``position`` on (0: with the file as a whole)."""
 
     position: int
-    problem: str
+    error: str
 
 
 DumpLine = (
-    BatchLine
-    | IndexLine
-    | TimeIndexLine
-    | AbortedTxnLine
-    | ProducerLine
-    | EpochLine
-    | OffsetLine
-    | ProblemLine
+    BatchLine | IndexLine | TimeIndexLine | AbortedTxnLine | ProducerLine | EpochLine | OffsetLine | ErrorLine
 )
 
 _OFFSET_CHECKPOINTS = (
@@ -143,9 +136,9 @@ def _dump_log(disk: Disk, path: str, deep: bool) -> Iterator[DumpLine]:
             end = position + header.size
             yield _batch_line(position, header, buffer, at, deep)
         if end < file.size():
-            yield ProblemLine(end, f"{file.size() - end} bytes are not a whole batch")
-    except KafkaError as problem:
-        yield ProblemLine(end, str(problem))
+            yield ErrorLine(end, f"{file.size() - end} bytes are not a whole batch")
+    except KafkaError as error:
+        yield ErrorLine(end, str(error))
     finally:
         file.close()
 
@@ -156,8 +149,8 @@ def _batch_line(position: int, header: BatchHeader, buffer: bytes, at: int, deep
         records = tuple(decode_records(buffer, at, header)) if deep else ()
         marker = read_marker(buffer, at, header) if header.is_control else None
         return BatchLine(position, header, None, records, marker)
-    except KafkaError as problem:
-        return BatchLine(position, header, str(problem))
+    except KafkaError as error:
+        return BatchLine(position, header, str(error))
 
 
 def _dump_index(disk: Disk, path: str, base_offset: int) -> Iterator[DumpLine]:
@@ -165,15 +158,15 @@ def _dump_index(disk: Disk, path: str, base_offset: int) -> Iterator[DumpLine]:
     try:
         index = OffsetIndex.parse(base_offset, disk.read_file(path))
         file = disk.open(path.removesuffix(names.INDEX_SUFFIX) + names.LOG_SUFFIX, writable=False)
-    except (CorruptIndex, FileNotFoundError) as problem:
-        yield ProblemLine(0, str(problem))
+    except (CorruptIndex, FileNotFoundError) as error:
+        yield ErrorLine(0, str(error))
         return
     try:
         for slot, (offset, position) in enumerate(index.entries()):
             yield IndexLine(offset, position)
             found = _last_offset_at(file.read_at(position, 61))
             if found != offset:
-                yield ProblemLine(slot * 8, f"points at a batch that ends at {found}, not {offset}")
+                yield ErrorLine(slot * 8, f"points at a batch that ends at {found}, not {offset}")
     finally:
         file.close()
 
@@ -188,8 +181,8 @@ def _last_offset_at(data: bytes) -> int | None:
 def _dump_time_index(disk: Disk, path: str, base_offset: int) -> Iterator[DumpLine]:
     try:
         index = TimeIndex.parse(base_offset, disk.read_file(path))
-    except CorruptIndex as problem:
-        yield ProblemLine(0, str(problem))
+    except CorruptIndex as error:
+        yield ErrorLine(0, str(error))
         return
     for timestamp, offset in index.entries():
         yield TimeIndexLine(timestamp, offset)
@@ -198,8 +191,8 @@ def _dump_time_index(disk: Disk, path: str, base_offset: int) -> Iterator[DumpLi
 def _dump_transaction_index(disk: Disk, path: str, base_offset: int) -> Iterator[DumpLine]:
     try:
         entries = transaction_index.parse(base_offset, disk.read_file(path))
-    except CorruptIndex as problem:
-        yield ProblemLine(0, str(problem))
+    except CorruptIndex as error:
+        yield ErrorLine(0, str(error))
         return
     for entry in entries:
         yield AbortedTxnLine(entry)
@@ -208,8 +201,8 @@ def _dump_transaction_index(disk: Disk, path: str, base_offset: int) -> Iterator
 def _dump_snapshot(disk: Disk, path: str) -> Iterator[DumpLine]:
     try:
         entries = producer_snapshot.decode(disk.read_file(path))
-    except CorruptSnapshot as problem:
-        yield ProblemLine(0, str(problem))
+    except CorruptSnapshot as error:
+        yield ErrorLine(0, str(error))
         return
     for entry in entries:
         yield ProducerLine(entry)
@@ -223,5 +216,5 @@ def _dump_checkpoint(disk: Disk, path: str, name: str) -> Iterator[DumpLine]:
         else:
             for key, offset in sorted(checkpoints.read_offsets(disk, path).items()):
                 yield OffsetLine(key.topic, key.partition, offset)
-    except CorruptCheckpoint as problem:
-        yield ProblemLine(0, str(problem))
+    except CorruptCheckpoint as error:
+        yield ErrorLine(0, str(error))

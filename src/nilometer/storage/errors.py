@@ -34,15 +34,15 @@ class LogFenced(KafkaError):
 class CorruptRecordFound(KafkaError):
     """Bytes at rest that are not the batch that was written there. Nothing from ``position`` on is served."""
 
-    def __init__(self, path: str, position: int, offset: int, problem: str) -> None:
+    def __init__(self, path: str, position: int, offset: int, reason: str) -> None:
         super().__init__(
             ErrorCode.kafka_storage_error,
-            f"{path} is damaged at byte {position} (records from offset {offset} on): {problem}",
+            f"{path} is damaged at byte {position} (records from offset {offset} on): {reason}",
         )
         self.path = path
         self.position = position
         self.offset = offset
-        self.problem = problem
+        self.reason = reason
 
 
 class UnexpectedAppendOffset(KafkaError):
@@ -60,6 +60,6 @@ class UnexpectedAppendOffset(KafkaError):
 class CorruptCheckpoint(Exception):
     """A small state file that cannot be what was written: its content is rebuilt or its folder refused."""
 
-    def __init__(self, path: str, problem: str) -> None:
-        super().__init__(f"{path}: {problem}")
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
         self.path = path

@@ -79,12 +79,12 @@ def read_header_at(segment: LogSegment, position: int, buffer: Bytes, at: int, o
     """Raises CorruptRecordFound."""
     try:
         return read_header(buffer, at)
-    except KafkaError as problem:
-        raise damage(segment, position + at, offset, str(problem)) from problem
+    except KafkaError as error:
+        raise damage(segment, position + at, offset, str(error)) from error
 
 
-def damage(segment: LogSegment, position: int, offset: int, problem: str) -> CorruptRecordFound:
-    return CorruptRecordFound(segment.log_path, position, offset, problem)
+def damage(segment: LogSegment, position: int, offset: int, reason: str) -> CorruptRecordFound:
+    return CorruptRecordFound(segment.log_path, position, offset, reason)
 
 
 def _walk(search: Search, position: int, floor: int, *, is_start: bool = False) -> Window | Outcome:
@@ -138,8 +138,8 @@ def _prove_gap(
         header = _header_or_none(data)
         end_offset = end_offset if header is None else header.base_offset
     if behind.next_offset > end_offset:
-        problem = f"a batch from {behind.base_offset} to {behind.last_offset} where {floor} is due"
-        raise damage(search.segment, position, floor, problem)
+        reason = f"a batch from {behind.base_offset} to {behind.last_offset} where {floor} is due"
+        raise damage(search.segment, position, floor, reason)
     return None
 
 
@@ -152,8 +152,8 @@ def _check_before(search: Search, before: tuple[int, BatchHeader] | None) -> Out
         return Outcome.WOULD_WAIT
     try:
         check_batch(data, 0, header)
-    except KafkaError as problem:
-        raise damage(search.segment, position, header.base_offset, str(problem)) from problem
+    except KafkaError as error:
+        raise damage(search.segment, position, header.base_offset, str(error)) from error
     return None
 
 

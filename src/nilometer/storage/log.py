@@ -183,7 +183,7 @@ class Log(LocalLog):
         """Drop everything; the next record gets ``offset``."""
         return cuts.truncate_fully_and_start_at(self, offset, log_start_offset, wall_ms)
 
-    def settle_gap(self, *, wall_ms: int) -> Damage | None:
+    def resolve_gap(self, *, wall_ms: int) -> Damage | None:
         """Decide by the policy what :attr:`gap` is; the damage where the log was cut. Raises LogFenced."""
         gap, self.gap = self.gap, None
         if gap is None or self.config.is_compacted:

@@ -68,7 +68,7 @@ class LogConfig:
     def parse(cls, texts: Mapping[str, str], defaults: Mapping[str, ConfigValue] | None = None) -> LogConfig:
         """From a topic's own settings and the broker's defaults for topic keys (``topic_defaults``).
 
-        Raises ConfigProblem.
+        Raises ConfigError.
         """
         return cls.of(TOPIC_CONFIG.judge(texts, defaults))
 

@@ -125,8 +125,8 @@ class LogFolderReader:
                 end, next_offset = found + header.size, header.next_offset
             if verify and is_sealed and end != file.size():
                 raise CorruptBatch("no batch ends at the end of the file")
-        except KafkaError as problem:
-            raise CorruptRecordFound(file.path, end, next_offset, str(problem)) from problem
+        except KafkaError as error:
+            raise CorruptRecordFound(file.path, end, next_offset, str(error)) from error
 
     def _position_near(self, file: File, base_offset: int, offset: int) -> int:
         if offset <= base_offset:
@@ -178,5 +178,5 @@ def _in_order(
 
 
 def _out_of_order(batch: FolderBatch, due: int) -> CorruptRecordFound:
-    problem = f"a batch from {batch.header.base_offset} to {batch.header.last_offset} where {due} is due"
-    return CorruptRecordFound(batch.path, batch.position, due, problem)
+    reason = f"a batch from {batch.header.base_offset} to {batch.header.last_offset} where {due} is due"
+    return CorruptRecordFound(batch.path, batch.position, due, reason)

@@ -149,11 +149,11 @@ def _take(
                 break  # only a read of its own can prove the gap
             check_batch(buffer, end, header)
             end, next_offset = following, header.next_offset
-    except KafkaError as problem:
+    except KafkaError as error:
         if end == start:
-            if isinstance(problem, CorruptRecordFound):
+            if isinstance(error, CorruptRecordFound):
                 raise
-            raise damage(segment, position + end, next_offset, str(problem)) from problem
+            raise damage(segment, position + end, next_offset, str(error)) from error
     _remember(log, next_offset, segment, position + end)
     whole = start == 0 and end == len(buffer)
     return LogSlice(
@@ -208,8 +208,8 @@ def aborted_transactions(log: LocalLog, from_offset: int, upper_bound_offset: in
     for segment in log.segments.from_offset(from_offset):
         try:
             aborted = segment.aborted()
-        except CorruptIndex as problem:
-            raise KafkaError(ErrorCode.kafka_storage_error, f"{log.name}: {problem}") from problem
+        except CorruptIndex as error:
+            raise KafkaError(ErrorCode.kafka_storage_error, f"{log.name}: {error}") from error
         entries, is_done = collect(aborted, from_offset, upper_bound_offset)
         found += entries
         if is_done:

@@ -33,7 +33,7 @@ from nilometer.storage.segments.offset_index import CorruptIndex
 from nilometer.storage.segments.segment import BatchMark, LogSegment
 from nilometer.storage.segments.segment_files import SegmentFiles
 from nilometer.storage.segments.segments import LogSegments
-from nilometer.storage.tail_damage import Damage, DamageKind, set_aside
+from nilometer.storage.tail_damage import Damage, DamageKind, cut_off_damage
 from nilometer.wire.errors import CorruptBatch, KafkaError
 from nilometer.wire.record_batch import check_batch
 
@@ -191,19 +191,19 @@ class LogLoader:
                 loaded.log_end_offset, is_whole = segments.active.activate()
                 assert is_whole, "a recovered segment is whole"
         if not len(segments) or loaded.log_end_offset < options.log_start_offset:
-            self._start_anew(loaded)
+            self._start_empty(loaded)
         loaded.log_start_offset = max(options.log_start_offset, segments.first.base_offset)
         trusted = loaded.log_end_offset if options.clean else options.recovery_point
         loaded.recovery_point = min(
             [trusted, loaded.log_end_offset, *(segment.base_offset for segment in loaded.recovered)]
         )
 
-    def _start_anew(self, loaded: LoadedLog) -> None:
+    def _start_empty(self, loaded: LoadedLog) -> None:
         """No records at or above the log start are left: the log is empty and begins there."""
         had_segments = len(loaded.segments) > 0
         start = self._options.log_start_offset
         if loaded.segments.size:
-            self._set_all_aside(loaded, start)
+            self._rename_all_corrupt(loaded, start)
         for segment in tuple(loaded.segments):
             loaded.segments.remove([segment])
             for path in segment.mark_deleted():
@@ -225,15 +225,15 @@ class LogLoader:
         if had_segments or start:
             self._files.disk.sync_directory(self._folder)  # or the old end could come back
 
-    def _set_all_aside(self, loaded: LoadedLog, start: int) -> None:
+    def _rename_all_corrupt(self, loaded: LoadedLog, start: int) -> None:
         """The log has records, and ends below its log start: some were lost, or the log start is wrong."""
-        problem = f"the log ends at offset {loaded.log_end_offset}, below its log start {start}"
+        reason = f"the log ends at offset {loaded.log_end_offset}, below its log start {start}"
         path = loaded.segments.first.log_path
         evidence: list[str] = []
         for segment in tuple(loaded.segments):
             loaded.segments.remove([segment])
             evidence += segment.mark_deleted(names.CORRUPT_SUFFIX)
-        damage = Damage(path, 0, loaded.log_end_offset, problem, DamageKind.DAMAGED, tuple(evidence))
+        damage = Damage(path, 0, loaded.log_end_offset, reason, DamageKind.DAMAGED, tuple(evidence))
         loaded.damages.append(damage)
 
     def _fold_epochs_and_producers(self, loaded: LoadedLog) -> None:
@@ -272,15 +272,15 @@ class LogLoader:
         for done, segment in enumerate(suspects):
             if self._options.on_progress is not None:
                 self._options.on_progress(done, len(suspects))
-            problem = self._overlap(segment, next_offset) if done else None
-            if problem is None:
+            damage = self._overlap(segment, next_offset) if done else None
+            if damage is None:
                 if done:
                     self._note_gap(loaded, segment, next_offset, recovery_point)
                     loaded.producers.take_snapshot(sync=False)
-                next_offset, problem = self._recover_segment(loaded, segment)
+                next_offset, damage = self._recover_segment(loaded, segment)
                 loaded.recovered.append(segment)
-            if problem is not None:
-                self._drop(loaded, suspects[done:], problem)
+            if damage is not None:
+                self._drop(loaded, suspects[done:], damage)
                 break
             if segment is not suspects[-1]:
                 segment.seal()
@@ -289,8 +289,8 @@ class LogLoader:
     def _overlap(segment: LogSegment, next_offset: int) -> Damage | None:
         if segment.base_offset >= next_offset:
             return None
-        problem = f"segment begins at offset {segment.base_offset}, the one before ended at {next_offset}"
-        return Damage(segment.log_path, 0, next_offset, problem, DamageKind.DAMAGED)
+        reason = f"segment begins at offset {segment.base_offset}, the one before ended at {next_offset}"
+        return Damage(segment.log_path, 0, next_offset, reason, DamageKind.DAMAGED)
 
     def _note_gap(
         self, loaded: LoadedLog, segment: LogSegment, next_offset: int, recovery_point: int
@@ -305,7 +305,7 @@ class LogLoader:
         """Check every batch and rebuild what is derived; returns where the good part ends, and why."""
         segment.reset_indexes()
         end, next_offset = 0, segment.base_offset
-        problem = "incomplete batch"
+        reason = "incomplete batch"
         try:
             for position, header, buffer, at in scan(segment.open_log(), 0, segment.size):
                 check_batch(buffer, at, header)
@@ -321,12 +321,12 @@ class LogLoader:
                 )
                 end, next_offset = position + header.size, header.next_offset
         except KafkaError as error:
-            problem = str(error)
+            reason = str(error)
         loaded.bytes_checked += segment.size
         if end == segment.size:
             return next_offset, None
         kind = DamageKind.classify(segment.open_log(), end, segment.size, next_offset)
-        return next_offset, Damage(segment.log_path, end, next_offset, problem, kind)
+        return next_offset, Damage(segment.log_path, end, next_offset, reason, kind)
 
     def _drop(self, loaded: LoadedLog, suspects: tuple[LogSegment, ...], damage: Damage) -> None:
         """End the log at the damage; what lies behind is kept aside where it may be evidence."""
@@ -334,7 +334,7 @@ class LogLoader:
         if damage.position == 0 and first not in loaded.recovered:
             rest = list(suspects)
         else:
-            evidence = set_aside(self._files, first, damage)
+            evidence = cut_off_damage(self._files, first, damage)
             damage = damage.with_evidence(evidence)
         for segment in reversed(rest):
             loaded.segments.remove([segment])

@@ -27,5 +27,5 @@ class SegmentGap(NamedTuple):
     """Where the segment behind it begins."""
 
     def as_damage(self, evidence: list[str]) -> Damage:
-        problem = f"segment begins at offset {self.next_offset}, the one before ended at {self.offset}"
-        return Damage(self.path, 0, self.offset, problem, DamageKind.DAMAGED, tuple(evidence))
+        reason = f"segment begins at offset {self.next_offset}, the one before ended at {self.offset}"
+        return Damage(self.path, 0, self.offset, reason, DamageKind.DAMAGED, tuple(evidence))

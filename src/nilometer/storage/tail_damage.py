@@ -42,7 +42,7 @@ class Damage:
     path: str
     position: int
     offset: int
-    problem: str
+    reason: str
     kind: DamageKind
     evidence: tuple[str, ...] = ()
 
@@ -50,10 +50,10 @@ class Damage:
         return replace(self, evidence=(*self.evidence, *paths))
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.kind.value} at byte {self.position}, offset {self.offset}: {self.problem}"
+        return f"{self.path}: {self.kind.value} at byte {self.position}, offset {self.offset}: {self.reason}"
 
 
-def set_aside(files: SegmentFiles, segment: LogSegment, damage: Damage) -> list[str]:
+def cut_off_damage(files: SegmentFiles, segment: LogSegment, damage: Damage) -> list[str]:
     """Cut the segment at the damage; what is cut off is copied aside first unless it is a torn tail."""
     evidence: list[str] = []
     file = segment.open_log()

@@ -147,16 +147,16 @@ def _records(segment: LogSegment, batch: ScannedBatch) -> list[Record]:
     _check(segment, batch)
     try:
         return decode_records(batch.buffer, batch.at, batch.header)
-    except KafkaError as problem:
+    except KafkaError as error:
         raise CorruptRecordFound(
-            segment.log_path, batch.position, batch.header.base_offset, str(problem)
-        ) from problem
+            segment.log_path, batch.position, batch.header.base_offset, str(error)
+        ) from error
 
 
 def _check(segment: LogSegment, batch: ScannedBatch) -> None:
     try:
         check_batch(batch.buffer, batch.at, batch.header)
-    except KafkaError as problem:
+    except KafkaError as error:
         raise CorruptRecordFound(
-            segment.log_path, batch.position, batch.header.base_offset, str(problem)
-        ) from problem
+            segment.log_path, batch.position, batch.header.base_offset, str(error)
+        ) from error

@@ -74,8 +74,8 @@ def decompress(codec: Codec, data: Bytes, limit: int = DECOMPRESSED_BYTES_MAX) -
                 return _decompress_growing(codec, data, limit)
             case _:
                 assert_never(codec)
-    except cramjam.DecompressionError as problem:
-        raise CorruptBatch(f"{codec.name.lower()} data is damaged: {problem}") from problem
+    except cramjam.DecompressionError as error:
+        raise CorruptBatch(f"{codec.name.lower()} data is damaged: {error}") from error
 
 
 def _beyond(limit: int) -> CorruptBatch:
@@ -94,11 +94,11 @@ def _decompress_growing(codec: Codec, data: Bytes, limit: int) -> bytes:
         output = bytearray(room)
         try:
             size = into(data, output)
-        except cramjam.DecompressionError as problem:
-            if _OUTPUT_FULL not in str(problem):
+        except cramjam.DecompressionError as error:
+            if _OUTPUT_FULL not in str(error):
                 raise
             if room >= limit:
-                raise _beyond(limit) from problem
+                raise _beyond(limit) from error
             room = min(limit, room * 4)
         else:
             return bytes(memoryview(output)[:size])

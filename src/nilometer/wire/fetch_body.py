@@ -32,7 +32,7 @@ _SESSION = struct.Struct(">ii")
 _REPLICA_STATE = struct.Struct(">iq")
 _REPLICA_STATE_TAG = 1
 _NO_SESSION = (0, -1)
-_NOBODY = (-1, -1)
+_NO_REPLICA = (-1, -1)
 
 _PARTITION_4 = struct.Struct(">iqi")
 _PARTITION_5 = struct.Struct(">iqqi")
@@ -81,15 +81,15 @@ def decode_fetch_body(version: int, frame: memoryview, position: int) -> FetchBo
     reader = BodyReader(frame, position, flexible=version >= _FIRST_FLEXIBLE)
     try:
         return _body(reader, version)
-    except (struct.error, IndexError) as problem:
-        raise MalformedRequest(f"the Fetch request ends too early: {problem}") from None
+    except (struct.error, IndexError) as error:
+        raise MalformedRequest(f"the Fetch request ends too early: {error}") from None
     except UnicodeDecodeError:
         raise MalformedRequest("a name is not UTF-8") from None
 
 
 def _body(reader: BodyReader, version: int) -> FetchBody:
     reader.skip_tags()  # of the header
-    replica_id, replica_epoch = _NOBODY
+    replica_id, replica_epoch = _NO_REPLICA
     if version < _FIRST_WITH_REPLICA_STATE:
         replica_id = reader.int32()
     limits = reader.fixed(_LIMITS)
@@ -155,6 +155,6 @@ def _forgotten_topic(reader: BodyReader, version: int) -> ForgottenTopic:
 def _replica_state(reader: BodyReader) -> tuple[int, int]:
     value = reader.tagged_field(_REPLICA_STATE_TAG)
     if value is None:
-        return _NOBODY
+        return _NO_REPLICA
     replica_id, replica_epoch = _REPLICA_STATE.unpack_from(value)
     return replica_id, replica_epoch

@@ -29,7 +29,7 @@ _PARTITION_DATA = struct.Struct(">ihqqq")
 _ABORTED_BYTES = 16
 _DIVERGING_TAG = 0
 _DIVERGING = struct.Struct(">iq").unpack_from
-_IN_AGREEMENT = (-1, -1)
+_NO_DIVERGENCE = (-1, -1)
 
 
 class FetchedFromLeader(NamedTuple):
@@ -92,14 +92,14 @@ def decode_leader_answer(frame: memoryview, position: int) -> LeaderAnswer:
     reader = BodyReader(frame, position, flexible=True)
     try:
         reader.skip_tags()  # of the header
-        _throttle_ms, error, session_id = reader.fixed(_RESPONSE)
+        _throttle_ms, code, session_id = reader.fixed(_RESPONSE)
         partitions = [found for _ in range(reader.count()) for found in _topic(reader)]
         reader.skip_tags()
-        return LeaderAnswer(ErrorCode(error), session_id, partitions)
-    except (struct.error, IndexError, ValueError) as problem:
-        raise MalformedResponse(f"the answer to a fetch: {problem}") from None
-    except MalformedMessage as problem:
-        raise MalformedResponse(f"the answer to a fetch: {problem.message}") from None
+        return LeaderAnswer(ErrorCode(code), session_id, partitions)
+    except (struct.error, IndexError, ValueError) as error:
+        raise MalformedResponse(f"the answer to a fetch: {error}") from None
+    except MalformedMessage as error:
+        raise MalformedResponse(f"the answer to a fetch: {error.message}") from None
 
 
 def _topic(reader: BodyReader) -> Iterable[FetchedFromLeader]:
@@ -124,6 +124,6 @@ def _partition(reader: BodyReader, topic_id: UUID) -> FetchedFromLeader:
 def _diverging(reader: BodyReader) -> tuple[int, int]:
     value = reader.tagged_field(_DIVERGING_TAG)
     if value is None:
-        return _IN_AGREEMENT
+        return _NO_DIVERGENCE
     epoch, end_offset = _DIVERGING(value)
     return epoch, end_offset

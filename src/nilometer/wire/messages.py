@@ -243,22 +243,22 @@ def _read(
         if (cleaned := survey(message_type, body, position)) is not None:
             body, position = cleaned, 0
         return read(body, position)[0]
-    except MalformedMessage as problem:
-        raise failure(problem.message) from None
-    except Exception as problem:
-        raise failure(f"{message_type.__name__}: {problem}") from problem
-    except BaseException as problem:
-        if type(problem).__name__ != _PANIC:
+    except MalformedMessage as error:
+        raise failure(error.message) from None
+    except Exception as error:
+        raise failure(f"{message_type.__name__}: {error}") from error
+    except BaseException as error:
+        if type(error).__name__ != _PANIC:
             raise
-        raise failure(f"{message_type.__name__}: the reader panicked, {problem}") from problem
+        raise failure(f"{message_type.__name__}: the reader panicked, {error}") from error
 
 
 def _after_tagged_fields(failure: type[MalformedMessage], frame: bytes, position: int) -> int:
     """Where the header ends; it has no tagged field that anything here would want."""
     try:
         return skip_tagged_fields(frame, position, len(frame))
-    except (MalformedMessage, IndexError) as problem:
-        raise failure(f"header: {problem}") from None
+    except (MalformedMessage, IndexError) as error:
+        raise failure(f"header: {error}") from None
 
 
 _PANIC = "PanicException"

@@ -77,8 +77,8 @@ def _decode(
 ) -> Message:
     try:
         return decoder.decode(memoryview(body)[position:])
-    except (msgspec.MsgspecError, RecursionError, UnicodeError) as problem:
-        raise failure(f"{decoder.type.__name__}: {problem}") from None
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        raise failure(f"{decoder.type.__name__}: {error}") from None
 
 
 _DESCRIBE_REPLICAS = OwnApi(

@@ -53,8 +53,8 @@ def decode_produce_body(version: int, frame: memoryview, position: int) -> Produ
         by_id = version >= _FIRST_WITH_TOPIC_ID
         topics = [_topic(reader, by_id) for _ in range(reader.count())]
         reader.skip_tags()
-    except (struct.error, IndexError) as problem:
-        raise MalformedRequest(f"the Produce request ends too early: {problem}") from None
+    except (struct.error, IndexError) as error:
+        raise MalformedRequest(f"the Produce request ends too early: {error}") from None
     except UnicodeDecodeError:
         raise MalformedRequest("a name is not UTF-8") from None
     return ProduceBody(transactional_id, acks, timeout_ms, topics)

@@ -58,8 +58,8 @@ def decode_records(
     data = records_data(buffer, position, header, limit)
     try:
         return _decode_all(data, header)
-    except IndexError as problem:
-        raise CorruptBatch(f"record cannot be read: {problem}") from problem
+    except IndexError as error:
+        raise CorruptBatch(f"record cannot be read: {error}") from error
 
 
 def records_data(

@@ -42,8 +42,8 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
     body = request.body
     try:
         asked = [_asked(topic, part) for topic in body.topics for part in topic.partitions]
-    except ValueError as problem:  # a recovery state that nobody knows
-        return _refuse(services, request, ErrorCode.invalid_request, str(problem))
+    except ValueError as error:  # a recovery state that nobody knows
+        return _refuse(services, request, ErrorCode.invalid_request, str(error))
 
     def decide(image: ClusterImage) -> Decision[Altered]:
         return decide_alter_partitions(image, BrokerId(body.broker_id), BrokerEpoch(body.broker_epoch), asked)

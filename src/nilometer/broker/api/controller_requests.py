@@ -33,7 +33,7 @@ R = TypeVar("R")
 Respond = Callable[[Services, Request, R], Reply]
 Refuse = Callable[[Services, Request, ErrorCode, str], Reply]
 
-PATIENCE_MS = 15_000
+WAIT_MS_DEFAULT = 15_000
 """How long a request without a time-out of its own waits for a controller."""
 TIMEOUT_MS_MAX = 60_000
 """No request waits for longer, whatever it asks for."""
@@ -58,7 +58,7 @@ def on_controller(
 
     clock = services.runtime.clock
     timeout_ms = _timeout_ms(request)
-    deadline_ms = clock.monotonic_ms() + (PATIENCE_MS if timeout_ms is None else timeout_ms)
+    deadline_ms = clock.monotonic_ms() + (WAIT_MS_DEFAULT if timeout_ms is None else timeout_ms)
 
     def decide_in_time(image: ClusterImage) -> Decision[R]:
         if timeout_ms is not None and clock.monotonic_ms() >= deadline_ms:
@@ -72,15 +72,15 @@ def on_controller(
         is_sent_on = acting_broker is not None or comes_from_broker(services, request)
         while True:
             try:
-                if services.controller.is_in_office or is_sent_on:
+                if services.controller.is_active or is_sent_on:
                     return respond(services, request, await services.controller.decide(decide_in_time))
                 left_ms = None if timeout_ms is None else deadline_ms - clock.monotonic_ms()
                 return await _send_on(services, request, left_ms)
-            except CoordinationError as problem:
-                failure = ErrorCode.request_timed_out, str(problem)
-            except KafkaError as problem:
-                failure = problem.code, problem.message
-                waiting = problem.code is ErrorCode.not_controller or isinstance(problem, ConnectionLost)
+            except CoordinationError as error:
+                failure = ErrorCode.request_timed_out, str(error)
+            except KafkaError as error:
+                failure = error.code, error.message
+                waiting = error.code is ErrorCode.not_controller or isinstance(error, ConnectionLost)
                 if waiting and request.context.is_forwarded:
                     raise
                 if not waiting or is_sent_on:

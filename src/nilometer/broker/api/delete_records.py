@@ -46,8 +46,8 @@ def _delete(
         if topic in INTERNAL_TOPICS:
             raise KafkaError(ErrorCode.invalid_topic_exception, f"Cannot delete records of {topic}")
         services.replicas.partition(topic, outcome.index).delete_records(offset, outcome, delayed)
-    except KafkaError as problem:
-        outcome.fail(problem.code)
+    except KafkaError as error:
+        outcome.fail(error.code)
     return outcome
 
 

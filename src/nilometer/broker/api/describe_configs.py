@@ -22,15 +22,15 @@ def handle(services: Services, request: Request) -> Reply:
 
 
 def _resource(services: Services, request: Request, resource: Message) -> Message:
-    error, message, entries = ErrorCode.none, None, list[EffectiveConfig]()
+    code, message, entries = ErrorCode.none, None, list[EffectiveConfig]()
     try:
         entries = _entries(services, resource.resource_type, resource.resource_name)
-    except KafkaError as problem:
-        error, message = problem.code, problem.message
+    except KafkaError as error:
+        code, message = error.code, error.message
     wanted: Sequence[str] | None = resource.configuration_keys
     return request.make(
         "DescribeConfigsResult",
-        error_code=error,
+        error_code=code,
         error_message=message,
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
@@ -45,8 +45,8 @@ def _resource(services: Services, request: Request, resource: Message) -> Messag
 def _entries(services: Services, kind: int, name: str) -> list[EffectiveConfig]:
     """Raises KafkaError."""
     if kind == RESOURCE_TOPIC:
-        if (problem := why_invalid_name(name)) is not None:
-            raise KafkaError(ErrorCode.invalid_topic_exception, problem)
+        if (error := why_invalid_name(name)) is not None:
+            raise KafkaError(ErrorCode.invalid_topic_exception, error)
         if services.image.topic(name) is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition, f"There is no topic {name}.")
         return topic_config(services, name)

@@ -64,8 +64,8 @@ class RequestDispatcher:
                 body = spec.decode(header.api_version, memoryview(frame), header.size)
             else:
                 header, body = messages.decode_request(frame)  # type: ignore[arg-type]
-        except MalformedMessage as problem:
-            raise CloseConnection(f"a request that cannot be read: {problem.message}") from None
+        except MalformedMessage as error:
+            raise CloseConnection(f"a request that cannot be read: {error.message}") from None
         api = messages.api(header.api_key, header.api_version)
         request = Request(header, body, api, connection, connection.context)
         return self._handle(spec, request)

@@ -37,7 +37,7 @@ from nilometer.wire.fetch_body import FetchBody, ForgottenTopic, WantedTopic, de
 logger = logging.getLogger("nilometer.broker")
 
 READ_COMMITTED = 1
-NEWS_WAIT_MS = 5
+UPDATE_WAIT_MS = 5
 """A follower that waits hears of a new high watermark after this time, or with the next record."""
 
 
@@ -54,8 +54,8 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
             by_topic_id=request.version >= 13,
             now_ms=services.runtime.clock.monotonic_ms(),
         )
-    except KafkaError as problem:
-        return refuse_fetch(request, problem.code)
+    except KafkaError as error:
+        return refuse_fetch(request, error.code)
     return _Fetch(services, request, session_round).begin()
 
 
@@ -135,22 +135,22 @@ class _Fetch:
         self._reader.read()
         if self._reader.has_cold:
             return spawn(self._services, self._read_cold())
-        wait_ms = self._news_wait_ms if self._reader.has_news else self._max_wait_ms
+        wait_ms = self._update_wait_ms if self._reader.has_update else self._max_wait_ms
         if self._is_enough or min(wait_ms, self._max_wait_ms) <= 0 or self._round.is_empty:
             return self._answer()
         return self._wait()
 
     @property
-    def _news_wait_ms(self) -> int:
+    def _update_wait_ms(self) -> int:
         """0 (at once) where consumers read from followers: they wait for that very news (KIP-392)."""
-        return 0 if self._services.replicas.serves_from_followers else NEWS_WAIT_MS
+        return 0 if self._services.replicas.serves_from_followers else UPDATE_WAIT_MS
 
     @property
     def _is_enough(self) -> bool:
         return self._reader.bytes_read >= self._min_bytes or self._reader.is_urgent
 
     async def _read_cold(self) -> Reply:
-        self._reader.settle(await self._services.runtime.disk.offload(self._reader.read_cold))
+        self._reader.take_cold(await self._services.runtime.disk.offload(self._reader.read_cold))
         return self._answer()
 
     def _wait(self) -> asyncio.Future[Reply]:
@@ -160,16 +160,16 @@ class _Fetch:
             self._found.to_wait_on(),
             self._min_bytes - self._reader.bytes_read,
             self._max_wait_ms,
-            self._try_answer,
+            self._maybe_answer,
             for_replica=self._reader.identity.is_replica,
-            news_wait_ms=self._news_wait_ms,
-            has_news=self._reader.has_news,
+            update_wait_ms=self._update_wait_ms,
+            has_update=self._reader.has_update,
         )
         future.add_done_callback(lambda done: delayed.cancel() if done.cancelled() else None)
-        self._request.connection.on_pressed = delayed.complete
+        self._request.connection.complete_early = delayed.complete
         return future
 
-    def _try_answer(self, final: bool) -> bool:
+    def _maybe_answer(self, final: bool) -> bool:
         """Read again; send what there is, if it is enough or this is the last chance."""
         future = self._future
         if future is None or future.done():
@@ -177,7 +177,7 @@ class _Fetch:
         self._reader.read()
         if self._reader.has_cold:
             reading = spawn(self._services, self._read_cold())
-            reading.add_done_callback(lambda done: _pass_on(done, future))
+            reading.add_done_callback(lambda done: _copy_outcome(done, future))
             return True
         if not final and not self._is_enough:
             return False
@@ -189,7 +189,7 @@ class _Fetch:
         return encode_fetch_answer(self._services, self._request, self._round, self._reader.outcomes)
 
 
-def _pass_on(done: asyncio.Future[Reply], target: asyncio.Future[Reply]) -> None:
+def _copy_outcome(done: asyncio.Future[Reply], target: asyncio.Future[Reply]) -> None:
     if done.cancelled():
         target.cancel()
     elif (error := done.exception()) is None:

@@ -23,7 +23,7 @@ from nilometer.wire.fetch_response import (
     encode_fetch_response,
 )
 
-_ASK_ELSEWHERE = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
+_NOT_LEADER = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
 
 
 FIRST_WITH_ERROR = 7
@@ -47,7 +47,7 @@ def encode_fetch_answer(
     hints = LeaderHints(services)
     by_topic: dict[str | UUID, list[FetchedPartition]] = {}
     for outcome in outcomes:
-        if _is_told(session_round, outcome):
+        if _must_report(session_round, outcome):
             by_topic.setdefault(outcome.topic, []).append(_partition(hints, outcome))
     topics = [FetchedTopic(topic, partitions) for topic, partitions in by_topic.items()]
     return encode_fetch_response(
@@ -61,11 +61,11 @@ def encode_fetch_answer(
     )
 
 
-def _is_told(session_round: FetchRound, outcome: FetchOutcome) -> bool:
+def _must_report(session_round: FetchRound, outcome: FetchOutcome) -> bool:
     session = session_round.session
     if session is None:
         return True
-    news = session.is_news(
+    news = session.must_report(
         outcome.asked.key,
         failed=outcome.error is not ErrorCode.none or outcome.diverging is not None,
         has_records=outcome.size > 0,
@@ -88,5 +88,5 @@ def _partition(hints: LeaderHints, outcome: FetchOutcome) -> FetchedPartition:
         None if outcome.aborted is None else [AbortedTransaction(*item) for item in outcome.aborted],
         outcome.preferred_read_replica,
         None if outcome.diverging is None else EpochEndOffset(*outcome.diverging),
-        hints.leader(outcome.topic, asked.partition) if outcome.error in _ASK_ELSEWHERE else None,
+        hints.leader(outcome.topic, asked.partition) if outcome.error in _NOT_LEADER else None,
     )

@@ -30,8 +30,8 @@ def api_over(specs: Iterable[ApiSpec]) -> ApiSpec:
             return _refuse(request, ErrorCode.cluster_authorization_failed, why)
         try:
             spec, inner = _inner(carried, request)
-        except MalformedMessage as problem:
-            return _refuse(request, ErrorCode.invalid_request, problem.message)
+        except MalformedMessage as error:
+            return _refuse(request, ErrorCode.invalid_request, error.message)
         return spawn(services, _answer(services, request, spec, inner))
 
     return ApiSpec(key=wire.KEY, versions=(0, 0), handle=handle, between_brokers=True)
@@ -60,8 +60,8 @@ async def _answer(services: Services, request: Request, spec: ApiSpec, inner: Re
     try:
         reply = spec.handle(services, inner)
         frame = await reply if isinstance(reply, asyncio.Future) else reply
-    except KafkaError as problem:
-        return _refuse(request, problem.code, problem.message)
+    except KafkaError as error:
+        return _refuse(request, error.code, error.message)
     assert frame is not None, "every forwardable request has an answer"
     return request.respond(response=b"".join(frame)[FRAME_LENGTH_BYTES:])
 

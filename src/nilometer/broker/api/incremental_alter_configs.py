@@ -63,8 +63,8 @@ def _parse(resources: Sequence[Message]) -> tuple[list[tuple[tuple[int, str], Al
         key = (resource.resource_type, resource.resource_name)
         try:
             known.append((key, _alter_resource(resource)))
-        except KafkaError as problem:
-            refused[key] = Outcome(problem.code, problem.message)
+        except KafkaError as error:
+            refused[key] = Outcome(error.code, error.message)
     return known, refused
 
 
@@ -74,8 +74,8 @@ def _alter_resource(resource: Message) -> AlterResource:
         raise KafkaError(
             ErrorCode.invalid_request, f"Resource type {resource.resource_type} cannot be altered."
         )
-    if kind is ConfigResourceType.TOPIC and (problem := why_invalid_name(resource.resource_name)) is not None:
-        raise KafkaError(ErrorCode.invalid_topic_exception, problem)
+    if kind is ConfigResourceType.TOPIC and (error := why_invalid_name(resource.resource_name)) is not None:
+        raise KafkaError(ErrorCode.invalid_topic_exception, error)
     alterations: list[ConfigAlteration] = []
     for config in resource.configs:
         try:

@@ -91,13 +91,13 @@ async def _look_up(
         except OSError as error:
             raise partition.on_read_error(error) from error
         return ErrorCode.none, found or _UNKNOWN
-    except KafkaError as problem:
-        if isinstance(problem, CorruptRecordFound):  # or batches that their producer made unreadable
-            logger.warning("A look-up by time came upon what it cannot read: %s", problem.message)
-        error = problem.code
-        if error is ErrorCode.offset_not_available and request.version < 5:
-            error = ErrorCode.leader_not_available  # the code that readers before KIP-207 retry on
-        return error, _UNKNOWN
+    except KafkaError as error:
+        if isinstance(error, CorruptRecordFound):  # or batches that their producer made unreadable
+            logger.warning("A look-up by time came upon what it cannot read: %s", error.message)
+        code = error.code
+        if code is ErrorCode.offset_not_available and request.version < 5:
+            code = ErrorCode.leader_not_available  # the code that readers before KIP-207 retry on
+        return code, _UNKNOWN
 
 
 API = ApiSpec(key=ApiKey.LIST_OFFSETS, versions=(1, 10), handle=handle)

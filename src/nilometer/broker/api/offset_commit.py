@@ -37,7 +37,7 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
     known: list[OffsetCommitTopic] = []
     refused: list[OffsetCommitTopicReply] = []
     for asked in body.topics:
-        _sort_out(services, request, asked, known, refused)
+        _sort_by_outcome(services, request, asked, known, refused)
     if not known:
         return _respond(request, refused)
     retention_time = request.field("retention_time")
@@ -62,7 +62,7 @@ def _generation(body: Message) -> int:
     return body.generation_id_or_member_epoch
 
 
-def _sort_out(
+def _sort_by_outcome(
     services: Services,
     request: Request,
     asked: Message,

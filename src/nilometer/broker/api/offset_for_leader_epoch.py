@@ -39,19 +39,19 @@ def _refuse(request: Request, asked: Message) -> object:
 
 
 def _end_offset(services: Services, request: Request, name: str, asked: Message) -> object:
-    error, epoch, end_offset = ErrorCode.none, -1, -1
+    code, epoch, end_offset = ErrorCode.none, -1, -1
     index: int = asked.partition
     try:
         partition = services.replicas.partition(name, index)
-        error, end = partition.end_offset_for_leader_epoch(
+        code, end = partition.end_offset_for_leader_epoch(
             getattr(asked, "current_leader_epoch", -1),
             asked.leader_epoch,
         )
         epoch, end_offset = end.epoch, end.end_offset
-    except KafkaError as problem:
-        error = problem.code
+    except KafkaError as error:
+        code = error.code
     return request.make(
-        "EpochEndOffset", error_code=error, partition=index, leader_epoch=epoch, end_offset=end_offset
+        "EpochEndOffset", error_code=code, partition=index, leader_epoch=epoch, end_offset=end_offset
     )
 
 

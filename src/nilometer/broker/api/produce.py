@@ -56,9 +56,9 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
                 if refused:
                     _check_passes_none(refused, partition, topic.topic, part, now_ms())
                 _append(partition, body, request.version, part.records, outcome, waiting)
-            except KafkaError as problem:
-                code = _remember(refused, topic.topic, part, problem.code, now_ms)
-                outcome.fail(code, problem.message)
+            except KafkaError as error:
+                code = _remember(refused, topic.topic, part, error.code, now_ms)
+                outcome.fail(code, error.message)
     if body.acks == ACKS_NONE:
         _close_on_error(topics)
         return None

@@ -67,10 +67,10 @@ class BrokerPeers:
                 request_timeout_ms=request_timeout_ms,
                 before_use=prove,
             )
-        except PeerDoesNotAnswer as problem:
+        except PeerDoesNotAnswer as error:
             if not self._accept_unproved:
                 raise
-            self._warn(broker_id, problem)
+            self._warn(broker_id, error)
         return await Connection.open(
             self._runtime, host, port, client_id=client_id, request_timeout_ms=request_timeout_ms
         )
@@ -88,10 +88,10 @@ class BrokerPeers:
                     nonce=nonce,
                 ),
             )
-        except ConnectionLost as problem:
+        except ConnectionLost as error:
             raise PeerDoesNotAnswer(
                 f"broker {broker_id} at {connection.host}:{connection.port} did not prove itself "
-                f"({problem.message}); while it runs a version that cannot, both sides need "
+                f"({error.message}); while it runs a version that cannot, both sides need "
                 "nilometer.inter.broker.authentication=accept"
             ) from None
         exchange = ProofExchange(self._cluster_id, self._broker_id, broker_id, nonce, answer.nonce)
@@ -111,7 +111,7 @@ class BrokerPeers:
             raise PeerNotProved(f"{connection.host}:{connection.port} refused: {response.message}")
         return response
 
-    def _warn(self, broker_id: int, problem: KafkaError) -> None:
+    def _warn(self, broker_id: int, error: KafkaError) -> None:
         if broker_id not in self._warned:
             self._warned[broker_id] = None
-            logger.warning("Going on without a proof: %s", problem.message)
+            logger.warning("Going on without a proof: %s", error.message)

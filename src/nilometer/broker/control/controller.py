@@ -19,7 +19,7 @@ from typing import TypeVar
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.controller.decision import Decision
-from nilometer.cluster.entries import Entry, Office, decode_entry, encode_entry, entries_of
+from nilometer.cluster.entries import Controllership, Entry, decode_entry, encode_entry, entries_of
 from nilometer.cluster.identifiers import BrokerId, EntryNumber, Incarnation
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.partition import BrokenInvariant
@@ -45,15 +45,18 @@ class Controller:
         self._deciding = asyncio.Lock()
 
     @property
-    def office(self) -> Office:
-        return self._metadata.image.office
+    def controllership(self) -> Controllership:
+        return self._metadata.image.controllership
 
     @property
-    def is_in_office(self) -> bool:
-        office = self.office
-        return office.controller_id == self._broker_id and office.incarnation == self._incarnation != ""
+    def is_active(self) -> bool:
+        controllership = self.controllership
+        return (
+            controllership.controller_id == self._broker_id
+            and controllership.incarnation == self._incarnation != ""
+        )
 
-    async def take_office(self, incarnation: str, decide: Callable[[ClusterImage], Entry]) -> None:
+    async def become_controller(self, incarnation: str, decide: Callable[[ClusterImage], Entry]) -> None:
         """Begin a term as ``incarnation``: ``decide`` gives the entry that says so.
 
         Raises KafkaError (NOT_CONTROLLER) where another took office meanwhile.
@@ -63,7 +66,7 @@ class Controller:
             await self._metadata.catch_up()
             while not await self._append(decide(self._metadata.image)):
                 pass  # the controller before this one went on deciding
-            if not self.is_in_office:
+            if not self.is_active:
                 raise KafkaError(ErrorCode.not_controller, "another broker took office")
 
     async def decide(self, decide: Callable[[ClusterImage], Decision[R]]) -> R:
@@ -77,14 +80,14 @@ class Controller:
         try:
             return await asyncio.shield(deciding)
         except asyncio.CancelledError:
-            deciding.add_done_callback(_report_unheard)
+            deciding.add_done_callback(_log_abandoned_decision)
             raise
 
     async def _decide(self, decide: Callable[[ClusterImage], Decision[R]]) -> R:
         async with self._deciding:
             for _ in range(APPEND_ATTEMPTS_MAX):
                 await self._metadata.catch_up()
-                self._check_in_office()
+                self._check_is_active()
                 decision = decide(self._metadata.image)
                 if await self._append_all(decision):
                     return decision.reply
@@ -92,12 +95,12 @@ class Controller:
 
     async def _append_all(self, decision: Decision[object]) -> bool:
         """Whether all entries of ``decision`` count. False: it was overtaken, and none is in the log."""
-        for index, entry in enumerate(entries_of(decision.units, self.office)):
+        for index, entry in enumerate(entries_of(decision.units, self.controllership)):
             if not await self._append(entry):
                 if index == 0:
                     return False
                 raise KafkaError(ErrorCode.request_timed_out, "only a part of the change was applied")
-            self._check_in_office()
+            self._check_is_active()
         return True
 
     async def _append(self, entry: Entry) -> bool:
@@ -110,50 +113,52 @@ class Controller:
         this version costs one request, and not the cluster.
         """
         data = encode_entry(entry)
-        office = self.office
+        controllership = self.controllership
         for _ in range(APPEND_ATTEMPTS_MAX):
             number = self._metadata.image.number + 1
             self._check(number, entry)
             try:
                 await self._store.append(number, data)
-            except OutcomeUnknown as problem:
-                logger.warning("Entry %d of the metadata log: %s", number, problem)
-            except SessionLost as problem:
-                raise KafkaError(ErrorCode.not_controller, str(problem)) from None
+            except OutcomeUnknown as error:
+                logger.warning("Entry %d of the metadata log: %s", number, error)
+            except SessionLost as error:
+                raise KafkaError(ErrorCode.not_controller, str(error)) from None
             await self._metadata.catch_up()
             if self._metadata.entry_bytes.get(number) == data:
                 return True
-            if self.office != office:
+            if self.controllership != controllership:
                 raise KafkaError(ErrorCode.not_controller, "another broker took office")
-            if self._has_counting_entries(number, office):
+            if self._has_counting_entries(number, controllership):
                 return False
         raise KafkaError(ErrorCode.request_timed_out, "the metadata log could not be written")
 
-    def _has_counting_entries(self, first: int, office: Office) -> bool:
-        """Whether anything from number ``first`` on may have changed the image in the term ``office``."""
+    def _has_counting_entries(self, first: int, controllership: Controllership) -> bool:
+        """Whether anything from number ``first`` on may have changed the image under ``controllership``."""
         for number in range(first, self._metadata.image.number + 1):
             data = self._metadata.entry_bytes.get(number)
-            if data is None or decode_entry(data).office == office:  # None: folded as part of a snapshot
+            if (
+                data is None or decode_entry(data).controllership == controllership
+            ):  # None: folded as part of a snapshot
                 return True
         return False
 
     def _check(self, number: int, entry: Entry) -> None:
         try:
             self._metadata.image.check_entry(EntryNumber(number), entry)
-        except BrokenInvariant as problem:
-            logger.critical("A decision is dropped, because it breaks the metadata: %s", problem)
+        except BrokenInvariant as error:
+            logger.critical("A decision is dropped, because it breaks the metadata: %s", error)
             raise KafkaError(
-                ErrorCode.unknown_server_error, f"The decision would break the metadata: {problem}"
-            ) from problem
+                ErrorCode.unknown_server_error, f"The decision would break the metadata: {error}"
+            ) from error
 
-    def _check_in_office(self) -> None:
-        if not self.is_in_office:
+    def _check_is_active(self) -> None:
+        if not self.is_active:
             raise KafkaError(
-                ErrorCode.not_controller, f"the controller is broker {self.office.controller_id}"
+                ErrorCode.not_controller, f"the controller is broker {self.controllership.controller_id}"
             )
 
 
-def _report_unheard(deciding: asyncio.Task[object]) -> None:
+def _log_abandoned_decision(deciding: asyncio.Task[object]) -> None:
     """The outcome of a decision whose requester is gone."""
     if deciding.cancelled() or (error := deciding.exception()) is None:
         return

@@ -39,10 +39,10 @@ class ControllerChannel:
         ``timeout_ms``: how long the response is waited for, if that is longer than usual. Raises KafkaError;
         what came of the request is then not known.
         """
-        patience_ms = max(timeout_ms or 0, REQUEST_TIMEOUT_MS)
+        answer_timeout_ms = max(timeout_ms or 0, REQUEST_TIMEOUT_MS)
         connection = await self._connect()
         if wire.KEY not in connection.versions:  # a version without proofs takes the bare request
-            answer = await connection.send(body, timeout_ms=patience_ms)
+            answer = await connection.send(body, timeout_ms=answer_timeout_ms)
             return encode_response(header.correlation_id, header.api_key, header.api_version, answer)[4:]
         request = wire.ForwardedRequest(
             principal_type=context.principal.type,
@@ -52,7 +52,7 @@ class ControllerChannel:
             listener=context.listener,
             request=encode_request(header.correlation_id, header.client_id, body)[4:],
         )
-        response: wire.ForwardedResponse = await connection.send(request, timeout_ms=patience_ms)
+        response: wire.ForwardedResponse = await connection.send(request, timeout_ms=answer_timeout_ms)
         if response.error_code:
             raise KafkaError(ErrorCode(response.error_code), response.message)
         return response.response

@@ -55,7 +55,7 @@ class ControllerLink:
 
     async def alter_partitions(self, broker_epoch: int, requests: IsrRequests) -> IsrAnswers:
         """All ``requests`` must be of one life of this broker."""
-        if self._controller.is_in_office:
+        if self._controller.is_active:
             asked = [_decision_request(key, request) for key, request in requests]
             altered = await self._controller.decide(
                 lambda image: decisions.decide_alter_partitions(
@@ -84,7 +84,7 @@ class ControllerLink:
 
     async def create_topics(self, topics: Sequence[NewTopic], chance: Entropy) -> dict[str, ErrorCode]:
         """Topics with their counts given; what became of each. This broker has folded what was created."""
-        if self._controller.is_in_office:
+        if self._controller.is_active:
             created = await self._controller.decide(
                 lambda image: decide_create_topics(
                     image,
@@ -116,7 +116,7 @@ class ControllerLink:
         return await self._forfeit(partitions, offline=True)
 
     async def _forfeit(self, partitions: Sequence[TopicIdPartition], *, offline: bool) -> Sequence[Outcome]:
-        if self._controller.is_in_office:
+        if self._controller.is_active:
             forfeited = await self._controller.decide(
                 lambda image: decide_forfeit_replicas(
                     image, self._broker_id, self._broker_epoch, partitions, offline=offline
@@ -143,7 +143,7 @@ class ControllerLink:
         return [Outcome(ErrorCode(one.error_code), one.message) for one in response.outcomes]
 
     async def allocate_producer_ids(self) -> ProducerIdBlock:
-        if self._controller.is_in_office:
+        if self._controller.is_active:
             return await self._controller.decide(
                 lambda image: decide_allocate_producer_ids(image, self._broker_id, self._broker_epoch)
             )
@@ -156,7 +156,7 @@ class ControllerLink:
 
     async def announce_shutdown(self) -> None:
         """Returns when every leadership that can move has moved, and this broker has folded it."""
-        if self._controller.is_in_office:
+        if self._controller.is_active:
             progress = await self._controller.decide(
                 lambda image: decide_controlled_shutdown(image, self._broker_id, self._broker_epoch)
             )

@@ -29,7 +29,7 @@ logger = logging.getLogger("nilometer.broker")
 RETRY_S = 1.0
 ADMIN_CLIENT_ID = "__admin_client"
 """What a client calls itself that writes to internal topics on purpose."""
-_THERE = (ErrorCode.none, ErrorCode.topic_already_exists)
+_CREATED_OR_EXISTS = (ErrorCode.none, ErrorCode.topic_already_exists)
 
 
 def new_internal_topic(config: BrokerConfig, image: ClusterImage, name: str) -> NewTopic | None:
@@ -75,10 +75,10 @@ class InternalTopics:
             assert topic is not None, f"{name} is an internal topic"
             try:
                 errors = await self._link.create_topics([topic], self._entropy)
-            except (KafkaError, CoordinationError) as problem:
-                logger.info("%s could not be created yet: %s", name, problem)
+            except (KafkaError, CoordinationError) as error:
+                logger.info("%s could not be created yet: %s", name, error)
                 return False
-            if errors[name] not in _THERE:
+            if errors[name] not in _CREATED_OR_EXISTS:
                 logger.warning("%s could not be created: %s", name, errors[name].name.upper())
             return self._metadata.image.topic(name) is not None
 
@@ -96,7 +96,7 @@ class InternalTopicGrowth:
         while True:
             await self._due.wait()
             self._due.clear()
-            if not self._controller.is_in_office:
+            if not self._controller.is_active:
                 continue
             try:
                 for name, factor in self._factors.items():
@@ -105,13 +105,13 @@ class InternalTopicGrowth:
                             image, name, factor
                         )
                     )
-            except (KafkaError, CoordinationError) as problem:
-                logger.info("Internal topics could not grow this time: %s", problem)
+            except (KafkaError, CoordinationError) as error:
+                logger.info("Internal topics could not grow this time: %s", error)
                 await asyncio.sleep(RETRY_S)
                 self._due.set()
 
     def _on_delta(self, delta: ImageDelta, image: ClusterImage) -> None:
-        if delta.took_office or delta.brokers or self._completes(delta, image):
+        if delta.controller_changed or delta.brokers or self._completes(delta, image):
             self._due.set()
 
     def _completes(self, delta: ImageDelta, image: ClusterImage) -> bool:

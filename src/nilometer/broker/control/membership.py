@@ -23,13 +23,13 @@ from nilometer.cluster.controller.brokers import (
     decide_broker_up,
     decide_brokers_down,
 )
-from nilometer.cluster.controller.office import (
+from nilometer.cluster.controller.controllership import (
     BrokersDown,
     BrokerUp,
     broker_events,
+    controllership_entry,
     decide_cluster_defaults,
     decide_repair,
-    office_entry,
 )
 from nilometer.cluster.identifiers import BrokerId, Incarnation
 from nilometer.coordination.store import (
@@ -141,19 +141,19 @@ class Membership:
             try:
                 seen = await self._store.wait_changed(seen)
                 await self._metadata.catch_up()
-                if await self._holds_office():
-                    await self._do_duties()
+                if await self._is_controller():
+                    await self._run_controller_tasks()
             except SessionLost:
                 return
-            except (StoreUnavailable, OutcomeUnknown) as problem:
-                logger.warning("The coordination store cannot be reached: %s", problem)
+            except (StoreUnavailable, OutcomeUnknown) as error:
+                logger.warning("The coordination store cannot be reached: %s", error)
                 await asyncio.sleep(RETRY_S)
                 seen = -1
-            except KafkaError as problem:
-                if problem.code is ErrorCode.not_controller:
-                    logger.info("No longer controller: %s", problem.message)
-                elif problem.code is ErrorCode.unknown_server_error:
-                    logger.error("A duty of the controller waits for the next change: %s", problem.message)
+            except KafkaError as error:
+                if error.code is ErrorCode.not_controller:
+                    logger.info("No longer controller: %s", error.message)
+                elif error.code is ErrorCode.unknown_server_error:
+                    logger.error("A duty of the controller waits for the next change: %s", error.message)
                 else:
                     raise
 
@@ -169,50 +169,50 @@ class Membership:
                 self._session = await self._store.register(
                     self._registration.broker_id, msgspec.json.encode(self._registration)
                 )
-            except (StoreUnavailable, OutcomeUnknown, BrokerIdInUse) as problem:
-                logger.warning("Cannot register anew: %s", problem)
+            except (StoreUnavailable, OutcomeUnknown, BrokerIdInUse) as error:
+                logger.warning("Cannot register anew: %s", error)
                 await asyncio.sleep(RETRY_S)
             else:
                 logger.info("Registered anew as session %s", self.session.name)
                 return
 
-    async def _holds_office(self) -> bool:
+    async def _is_controller(self) -> bool:
         holder = await self._store.controller()
         if holder is None:
             return await self._store.claim_controller()
         return holder == self.session.name
 
-    async def _do_duties(self) -> None:
-        if not self._controller.is_in_office or self._controller.office.incarnation != self.incarnation:
-            await self._take_office()
-        await self._agree_with_sessions()
+    async def _run_controller_tasks(self) -> None:
+        if not self._controller.is_active or self._controller.controllership.incarnation != self.incarnation:
+            await self._become_controller()
+        await self._reconcile_sessions()
         await self._metadata.maybe_write_snapshot()
 
-    async def _take_office(self) -> None:
+    async def _become_controller(self) -> None:
         logger.info("Controller, stage 1 of 4: holds /controller")
         await self._metadata.catch_up()
         logger.info(
             "Controller, stage 2 of 4: has read the metadata log up to entry %d", self._metadata.image.number
         )
-        await self._controller.take_office(
+        await self._controller.become_controller(
             self.incarnation,
-            lambda image: office_entry(
+            lambda image: controllership_entry(
                 image, self._registration.broker_id, self.incarnation, self._entropy, self._store.cluster_id
             ),
         )
         logger.info(
             "Controller, stage 3 of 4: controller epoch %d has begun",
-            self._controller.office.controller_epoch,
+            self._controller.controllership.controller_epoch,
         )
         await self._controller.decide(lambda image: decide_cluster_defaults(image, self._cluster_defaults))
-        await self._agree_with_sessions()
+        await self._reconcile_sessions()
         await self._controller.decide(decide_repair)
         logger.info(
             "Controller, stage 4 of 4: all that live learn of it by folding entry %d",
             self._metadata.image.number,
         )
 
-    async def _agree_with_sessions(self) -> None:
+    async def _reconcile_sessions(self) -> None:
         registrations = [_registration_of(session) for session in await self._store.sessions()]
         for event in broker_events(self._metadata.image, registrations):
             match event:
@@ -251,8 +251,8 @@ def _registration_of(session: SessionInfo) -> BrokerRegistration:
     """Raises CoordinationError for a payload that cannot be read."""
     try:
         registration = msgspec.json.decode(session.payload, type=BrokerRegistration)
-    except msgspec.MsgspecError as problem:
+    except msgspec.MsgspecError as error:
         raise CoordinationError(
-            f"the session of broker {session.broker_id} says something that cannot be read: {problem}"
-        ) from problem
+            f"the session of broker {session.broker_id} says something that cannot be read: {error}"
+        ) from error
     return replace(registration, incarnation=_incarnation(session.incarnation))

@@ -124,10 +124,8 @@ class MetadataLog:
             return
         try:
             image = ClusterImage.from_snapshot(decode_snapshot(snapshot.data))
-        except Exception as problem:  # whatever it is: of such a snapshot no image can be made
-            raise self._block(
-                f"the snapshot of the metadata below entry {snapshot.number}", problem
-            ) from None
+        except Exception as error:  # whatever it is: of such a snapshot no image can be made
+            raise self._block(f"the snapshot of the metadata below entry {snapshot.number}", error) from None
         for _, before_reload in self._preparers:
             await before_reload(image)
         self.image = image
@@ -140,8 +138,8 @@ class MetadataLog:
         try:
             entry = decode_entry(data)
             self.image.check_entry(EntryNumber(number), entry)
-        except (BadEntry, BrokenInvariant) as problem:
-            raise self._block(f"entry {number} of the metadata log", problem) from None
+        except (BadEntry, BrokenInvariant) as error:
+            raise self._block(f"entry {number} of the metadata log", error) from None
         if self.image.counts(entry):
             for before_entry, _ in self._preparers:
                 await before_entry(entry, self.image)
@@ -156,9 +154,9 @@ class MetadataLog:
         for subscriber in self._subscribers:
             subscriber(delta, self.image)
 
-    def _block(self, what: str, problem: Exception) -> MetadataBlocked:
+    def _block(self, what: str, error: Exception) -> MetadataBlocked:
         self.blocked = (
-            f"{what} cannot be folded by this version of the broker: {problem}. Nothing of it was applied; "
+            f"{what} cannot be folded by this version of the broker: {error}. Nothing of it was applied; "
             "restart the broker with a version that can read it"
         )
         self.on_blocked(self.blocked)

@@ -27,8 +27,8 @@ from nilometer.runtime import Entropy, Runtime
 
 logger = logging.getLogger("nilometer.broker")
 
-LOOK_EVERY_MS = 10_000
-LOOK_AGAIN_AFTER_MS = 1_000
+REFRESH_INTERVAL_MS = 10_000
+READ_AGAIN_AFTER_MS = 1_000
 """However often strangers name secrets that are not known here, the store is asked no more often."""
 
 
@@ -38,8 +38,8 @@ class SecretKeeper:
         self._clock = runtime.clock
         self._entropy = runtime.entropy
         self._secrets: ClusterSecrets | None = None
-        self._looked_ms = 0
-        self._trouble = ""
+        self._last_read_ms = 0
+        self._last_error = ""
 
     @property
     def secrets(self) -> ClusterSecrets:
@@ -53,14 +53,14 @@ class SecretKeeper:
     async def refresh(self) -> None:
         """Read the store, unless it was read just now."""
         now_ms = self._clock.monotonic_ms()
-        if now_ms - self._looked_ms < LOOK_AGAIN_AFTER_MS:
+        if now_ms - self._last_read_ms < READ_AGAIN_AFTER_MS:
             return
-        self._looked_ms = now_ms
+        self._last_read_ms = now_ms
         try:
             stored = await self._store.read_secret()
             self._take(None if stored is None else _decoded(stored))
-        except CoordinationError as problem:
-            self._warn(str(problem))
+        except CoordinationError as error:
+            self._warn(str(error))
 
     async def numbered(self, number: int) -> ClusterSecret | None:
         """The accepted secret of that number, which another broker named."""
@@ -73,15 +73,15 @@ class SecretKeeper:
         if found is None or found.current.number < known.current.number:
             self._warn("the cluster's secret is gone from the store; the one known so far stays in use")
             return
-        self._trouble = ""
+        self._last_error = ""
         if found != known:
             logger.info("The cluster's secret was rotated: number %d is current", found.current.number)
             self._secrets = found
 
-    def _warn(self, trouble: str) -> None:
-        if trouble != self._trouble:
-            self._trouble = trouble
-            logger.warning("The cluster's secret cannot be read again: %s", trouble)
+    def _warn(self, error: str) -> None:
+        if error != self._last_error:
+            self._last_error = error
+            logger.warning("The cluster's secret cannot be read again: %s", error)
 
 
 async def find_or_make_secrets(store: CoordinationStore, entropy: Entropy) -> ClusterSecrets:
@@ -113,8 +113,8 @@ async def _put(store: CoordinationStore, number: int, secrets: ClusterSecrets) -
 def _decoded(stored: StoredSecret) -> ClusterSecrets:
     try:
         secrets = decode_secrets(stored.data)
-    except UnreadableSecret as problem:
-        raise StoreDamaged(str(problem)) from problem
+    except UnreadableSecret as error:
+        raise StoreDamaged(str(error)) from error
     if secrets.current.number != stored.number:
         raise StoreDamaged(f"the cluster's secret is kept as number {stored.number} and says another one")
     return secrets

@@ -40,7 +40,7 @@ async def read_records(
 ) -> AsyncGenerator[Sequence[RecordT], None]:
     """Everything up to where the log ends when that is reached. Raises KafkaError, OSError."""
     clock, log = runtime.clock, partition.log
-    started_ms = told_ms = clock.monotonic_ms()
+    started_ms = reported_ms = clock.monotonic_ms()
     offset = first = log.log_start_offset
     unreadable = 0
     while offset < log.log_end_offset:
@@ -57,8 +57,8 @@ async def read_records(
         offset = found.next_offset
         unreadable += found.unreadable
         now_ms = clock.monotonic_ms()
-        if now_ms - told_ms >= PROGRESS_EVERY_MS:
-            told_ms = now_ms
+        if now_ms - reported_ms >= PROGRESS_EVERY_MS:
+            reported_ms = now_ms
             end = log.log_end_offset
             logger.info(
                 "Loading %s from %s: %d %% (offset %d of %d)",

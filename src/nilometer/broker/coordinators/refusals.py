@@ -13,14 +13,14 @@ NOT_AVAILABLE = (
     ErrorCode.not_enough_replicas_after_append,
     ErrorCode.request_timed_out,
 )
-_MOVED = (ErrorCode.not_leader_or_follower, ErrorCode.kafka_storage_error)
+_COORDINATOR_MOVED = (ErrorCode.not_leader_or_follower, ErrorCode.kafka_storage_error)
 _TOO_LARGE = (ErrorCode.message_too_large, ErrorCode.record_list_too_large, ErrorCode.invalid_fetch_size)
 
 
 def coordinator_error(error: ErrorCode) -> ErrorCode:
     if error in NOT_AVAILABLE:
         return ErrorCode.coordinator_not_available
-    if error in _MOVED:
+    if error in _COORDINATOR_MOVED:
         return ErrorCode.not_coordinator
     if error in _TOO_LARGE:
         return ErrorCode.unknown_server_error

@@ -70,7 +70,7 @@ class FetchOutcome:
     """There was no room for what the partition holds."""
     throttled: bool = False
     """Its bytes count against the leader's replication quota."""
-    has_news: bool = False
+    has_update: bool = False
     """For a follower: its leader's high watermark is above the one it knows. To be told soon."""
 
     def fail(self, error: ErrorCode) -> None:
@@ -114,34 +114,34 @@ class FetchReader:
         self.outcomes: list[FetchOutcome] = []
         self.bytes_read = 0
         self.is_urgent = False
-        """The reader must hear of something at once; ``has_news``: soon."""
-        self.has_news = False
+        """The reader must hear of something at once; ``has_update``: soon."""
+        self.has_update = False
         self.has_cold = False
 
     def read(self) -> None:
         """Read all partitions as they are now, from memory; the rest is left cold."""
         self.outcomes = []
         self.bytes_read = 0
-        self.is_urgent = self.has_news = self.has_cold = False
+        self.is_urgent = self.has_update = self.has_cold = False
         for asked in self._to_read():
             outcome = FetchOutcome(asked)
             try:
                 partition = self._find(asked)
                 self._on_found(asked, partition)
                 self._read_one(partition, outcome)
-            except KafkaError as problem:
-                self._fail(outcome, problem)
+            except KafkaError as error:
+                self._fail(outcome, error)
             except OSError as error:
                 self._fail(outcome, self._find(asked).on_read_error(error))
             self.outcomes.append(outcome)
             self.is_urgent = self.is_urgent or outcome.is_urgent
-            self.has_news = self.has_news or outcome.has_news
+            self.has_update = self.has_update or outcome.has_update
             self.has_cold = self.has_cold or outcome.cold is not None
 
-    def _fail(self, outcome: FetchOutcome, problem: KafkaError) -> None:
-        if isinstance(problem, CorruptRecordFound):
-            self._replicas.report_damage(problem)
-        outcome.fail(problem.code)
+    def _fail(self, outcome: FetchOutcome, error: KafkaError) -> None:
+        if isinstance(error, CorruptRecordFound):
+            self._replicas.report_damage(error)
+        outcome.fail(error.code)
 
     def _find(self, asked: FetchPartition) -> Partition:
         topic = asked.topic.as_named
@@ -150,7 +150,7 @@ class FetchReader:
         return self._replicas.partition_by_id(topic, asked.partition)
 
     def read_cold(self) -> list[tuple[FetchOutcome, LogSlice | KafkaError | OSError]]:
-        """What was left cold, read from the device. May stall: run it aside, then ``settle`` the result."""
+        """Read from the device what was left cold; the result goes to ``take_cold``. May stall."""
         found: list[tuple[FetchOutcome, LogSlice | KafkaError | OSError]] = []
         left = self._max_bytes - self.bytes_read
         for outcome in self.outcomes:
@@ -160,11 +160,11 @@ class FetchReader:
                 piece = outcome.cold.run()
                 left -= len(piece.records)
                 found.append((outcome, piece))
-            except (KafkaError, OSError) as problem:
-                found.append((outcome, problem))
+            except (KafkaError, OSError) as error:
+                found.append((outcome, error))
         return found
 
-    def settle(self, found: Sequence[tuple[FetchOutcome, LogSlice | KafkaError | OSError]]) -> None:
+    def take_cold(self, found: Sequence[tuple[FetchOutcome, LogSlice | KafkaError | OSError]]) -> None:
         for outcome, piece in found:
             cold, outcome.cold = outcome.cold, None
             if cold is None:
@@ -173,8 +173,8 @@ class FetchReader:
                 if isinstance(piece, Exception):
                     raise piece
                 self._take(cold.partition, outcome, piece, cold.end)
-            except KafkaError as problem:
-                self._fail(outcome, problem)
+            except KafkaError as error:
+                self._fail(outcome, error)
             except OSError as error:
                 self._fail(outcome, cold.partition.on_read_error(error))
 
@@ -242,8 +242,8 @@ class FetchReader:
         leader = partition.check_reader(asked.current_leader_epoch)
         self._describe(partition, leader.high_watermark, outcome)
         if asked.key in self._acknowledged:
-            outcome.has_news = leader.has_news_for(self.identity.replica_id)
-            outcome.high_watermark = leader.tell_high_watermark(self.identity.replica_id)
+            outcome.has_update = leader.high_watermark_update_pending(self.identity.replica_id)
+            outcome.high_watermark = leader.send_high_watermark(self.identity.replica_id)
             return leader.log_end_offset
         verdict = partition.on_follower_fetch(
             self.identity.replica_id,
@@ -254,12 +254,12 @@ class FetchReader:
             asked.log_start_offset,
         )
         match verdict:
-            case ServeFetch(end_offset, high_watermark, _, has_news):
+            case ServeFetch(end_offset, high_watermark, _, has_update):
                 self._acknowledged.add(asked.key)
                 has_records = asked.fetch_offset < end_offset
-                outcome.has_news = has_news
+                outcome.has_update = has_update
                 outcome.high_watermark = (
-                    high_watermark if has_records else leader.tell_high_watermark(self.identity.replica_id)
+                    high_watermark if has_records else leader.send_high_watermark(self.identity.replica_id)
                 )
                 return end_offset
             case DivergingFetch(diverging):

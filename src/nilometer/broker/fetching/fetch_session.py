@@ -71,7 +71,7 @@ class FetchPartition:
 
 
 @dataclass(slots=True)
-class _Told:
+class _LastSent:
     """What the reader last heard of a partition."""
 
     high_watermark: int = -1
@@ -93,7 +93,7 @@ class FetchSession:
     epoch: int
     last_used_ms: int
     partitions: dict[PartitionKey, FetchPartition] = field(default_factory=dict[PartitionKey, FetchPartition])
-    told: dict[PartitionKey, _Told] = field(default_factory=dict[PartitionKey, _Told])
+    last_sent: dict[PartitionKey, _LastSent] = field(default_factory=dict[PartitionKey, _LastSent])
     dirty: dict[PartitionKey, None] = field(default_factory=dict[PartitionKey, None])
     """In the order in which they are to be looked at."""
     changed: dict[PartitionKey, None] = field(default_factory=dict[PartitionKey, None])
@@ -105,7 +105,7 @@ class FetchSession:
             known = self.partitions.get(partition.key)
             if known is None or partition.fetch_offset <= known.fetch_offset:
                 # It was named before at this offset: the reader may not have taken the last answer.
-                self.told[partition.key] = _Told()
+                self.last_sent[partition.key] = _LastSent()
             self.partitions[partition.key] = partition
             self.dirty.setdefault(partition.key)
         for key in forgotten:
@@ -113,7 +113,7 @@ class FetchSession:
 
     def forget(self, key: PartitionKey) -> None:
         if self.partitions.pop(key, None) is not None:
-            self.told.pop(key, None)
+            self.last_sent.pop(key, None)
             self.dirty.pop(key, None)
             self.changed.pop(key, None)
             if self.watcher is not None:
@@ -133,7 +133,7 @@ class FetchSession:
         self.changed.clear()
         return [self.partitions[key] for key in self.dirty]
 
-    def is_news(
+    def must_report(
         self,
         key: PartitionKey,
         *,
@@ -147,25 +147,25 @@ class FetchSession:
 
         ``has_more``: there was no room for what the partition holds.
         """
-        told = self.told.get(key)
-        if told is None:
+        last_sent = self.last_sent.get(key)
+        if last_sent is None:
             return True
-        news = (
+        must_report = (
             failed
             or has_records
-            or (told.high_watermark, told.log_start_offset) != (high_watermark, log_start)
+            or (last_sent.high_watermark, last_sent.log_start_offset) != (high_watermark, log_start)
         )
         if failed:
-            told.high_watermark = -1  # so that recovery from the error is news again
+            last_sent.high_watermark = -1  # so that recovery from the error is news again
         else:
-            told.high_watermark, told.log_start_offset = high_watermark, log_start
+            last_sent.high_watermark, last_sent.log_start_offset = high_watermark, log_start
         changed = key in self.changed  # while it was read aside, say
         if has_more:
-            return news  # it keeps its place: whoever was served goes behind it
+            return must_report  # it keeps its place: whoever was served goes behind it
         self.dirty.pop(key, None)
         if (has_records or failed or changed) and key in self.partitions:
             self.dirty[key] = None  # there may be more; and now it comes after the others
-        return news
+        return must_report
 
 
 class FetchRound(NamedTuple):
@@ -243,7 +243,7 @@ class FetchSessionCache:
     def _open(
         self, partitions: Sequence[FetchPartition], by_topic_id: bool, now_ms: int
     ) -> FetchSession | None:
-        if not self._make_room(now_ms):
+        if not self._maybe_evict(now_ms):
             return None
         session_id = 1 + self._entropy.below(0x7FFF_FFFE)
         while session_id in self._sessions:
@@ -253,7 +253,7 @@ class FetchSessionCache:
         self._sessions[session_id] = session
         return session
 
-    def _make_room(self, now_ms: int) -> bool:
+    def _maybe_evict(self, now_ms: int) -> bool:
         if len(self._sessions) < self._slots:
             return True
         if not self._sessions:

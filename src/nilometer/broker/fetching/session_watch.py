@@ -37,10 +37,10 @@ class SessionWatch:
         for waiter in list(self.fetch_waiters):
             waiter.on_readable(source, byte_count)
 
-    def on_news(self, source: FetchWatchable) -> None:
+    def on_watermark_advanced(self, source: FetchWatchable) -> None:
         self._session.mark_dirty(self._keys[source])
         for waiter in list(self.fetch_waiters):
-            waiter.on_news(source)
+            waiter.on_watermark_advanced(source)
 
     def complete(self, source: FetchWatchable) -> None:
         self._session.mark_dirty(self._keys[source])

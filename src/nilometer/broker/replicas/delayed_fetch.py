@@ -26,7 +26,7 @@ class FetchWaiter(Protocol):
         """``byte_count`` more bytes can be read (0: something else is news)."""
         ...
 
-    def on_news(self, source: FetchWatchable) -> None:
+    def on_watermark_advanced(self, source: FetchWatchable) -> None:
         """A watermark is above the one that the reader, a replica, was told: the high watermark, or the log
         start offset."""
         ...
@@ -48,10 +48,10 @@ class DelayedFetch:
         "_answer",
         "_bytes_missing",
         "_done",
-        "_has_news",
-        "_news_wait_ms",
+        "_has_update",
         "_partitions",
         "_timer",
+        "_update_wait_ms",
         "for_replica",
     )
 
@@ -63,22 +63,22 @@ class DelayedFetch:
         answer: Callable[[bool], bool],
         *,
         for_replica: bool,
-        news_wait_ms: int = 0,
-        has_news: bool = False,
+        update_wait_ms: int = 0,
+        has_update: bool = False,
     ) -> None:
         """``answer(final)`` reads again and sends the answer unless it has too little; returns
-        whether it did. With news it is sent after ``news_wait_ms`` at the latest.
+        whether it did. With news it is sent after ``update_wait_ms`` at the latest.
         """
         self._partitions = partitions
         self._bytes_missing = bytes_missing
         self._answer: Callable[[bool], bool] | None = answer
         self._done = False
-        self._has_news = has_news
-        self._news_wait_ms = news_wait_ms
+        self._has_update = has_update
+        self._update_wait_ms = update_wait_ms
         self.for_replica = for_replica
         for partition in partitions:
             partition.fetch_waiters[self] = None
-        wait_ms = min(max_wait_ms, news_wait_ms) if has_news else max_wait_ms
+        wait_ms = min(max_wait_ms, update_wait_ms) if has_update else max_wait_ms
         self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self.complete)
 
     def on_readable(self, source: FetchWatchable, byte_count: int) -> None:
@@ -91,16 +91,16 @@ class DelayedFetch:
         else:
             self._bytes_missing = 1  # an overestimate: look again at the next change
 
-    def on_news(self, source: FetchWatchable) -> None:
+    def on_watermark_advanced(self, source: FetchWatchable) -> None:
         """Something that the reader is to hear soon."""
-        if self._has_news or self._done:
+        if self._has_update or self._done:
             return
-        self._has_news = True
-        if self._news_wait_ms <= 0:
+        self._has_update = True
+        if self._update_wait_ms <= 0:
             self.complete()
             return
         self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(self._news_wait_ms / 1000, self.complete)
+        self._timer = asyncio.get_running_loop().call_later(self._update_wait_ms / 1000, self.complete)
 
     def complete(self, source: FetchWatchable | None = None) -> None:
         """Answer now, with whatever there is."""

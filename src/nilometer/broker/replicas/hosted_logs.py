@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 
 from nilometer.broker.replicas.log_configs import LogConfigs
 from nilometer.broker.replicas.log_disposal import LogDisposal
-from nilometer.broker.replicas.wanted_logs import WantedLog
+from nilometer.broker.replicas.required_logs import RequiredLog
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.cluster.image import ClusterImage
 from nilometer.runtime import Runtime
@@ -45,7 +45,7 @@ class HostedLogs:
         self.ahead: dict[TopicPartition, None] = {}
         """Created, and not asked for yet."""
 
-    def open(self, image: ClusterImage, wanted: WantedLog) -> Log:
+    def open(self, image: ClusterImage, wanted: RequiredLog) -> Log:
         """The log of this very topic: one left by an earlier topic of the same name is set aside.
 
         Where a folder is offline, a log that is not to be found may lie there: an empty one in its place
@@ -62,16 +62,16 @@ class HostedLogs:
         if log is None:
             return self._create(image, wanted)
         log.config = self._config_of(image, wanted)
-        self._settle_gap(log)
+        self._resolve_gap(log)
         log.assign_topic_id(wanted.topic_id)
         return log
 
-    def _settle_gap(self, log: Log) -> None:
+    def _resolve_gap(self, log: Log) -> None:
         """The topic's cleanup policy is known now. Raises OSError."""
         if (gap := log.gap) is None:
             return
         try:
-            damage = self._manager.settle_gap(log, wall_ms=self._runtime.clock.wall_ms())
+            damage = self._manager.resolve_gap(log, wall_ms=self._runtime.clock.wall_ms())
         except LogFenced as fenced:
             raise fenced.reason from fenced
         if damage is not None:
@@ -79,7 +79,7 @@ class HostedLogs:
         else:
             logger.info("%s is compacted: the gap from offset %d to %d stays", log.name, *gap[1:])
 
-    async def create_ahead(self, image: ClusterImage, wanted: Iterable[WantedLog]) -> None:
+    async def create_ahead(self, image: ClusterImage, wanted: Iterable[RequiredLog]) -> None:
         """Have what is ``wanted`` and not there created when this returns, as far as that can be."""
         missing = [one for one in wanted if self._manager.get(one.name) is None]
         for first in range(0, len(missing), LOGS_AT_ONCE):
@@ -103,13 +103,13 @@ class HostedLogs:
         self._making = asyncio.ensure_future(self._runtime.disk.offload(make))
         await asyncio.shield(self._making)
 
-    def _may_create(self, wanted: WantedLog) -> bool:
+    def _may_create(self, wanted: RequiredLog) -> bool:
         return wanted.is_new or not any(each.failure for each in self._manager.directories)
 
-    def _config_of(self, image: ClusterImage, wanted: WantedLog) -> LogConfig:
+    def _config_of(self, image: ClusterImage, wanted: RequiredLog) -> LogConfig:
         return self.configs.of(image, wanted.name.topic, wanted.topic_id, wanted.topic_configs)
 
-    def _create(self, image: ClusterImage, wanted: WantedLog, directory: str | None = None) -> Log:
+    def _create(self, image: ClusterImage, wanted: RequiredLog, directory: str | None = None) -> Log:
         return self._manager.create(
             wanted.name,
             self._config_of(image, wanted),

@@ -76,6 +76,6 @@ class IsrRequests:
         requests = [(partition.key, request) for partition, request in batch.items()]
         try:
             return await self._link.alter_partitions(broker_epoch, requests)
-        except (KafkaError, CoordinationError) as problem:
-            logger.info("No answer to an AlterPartition of %d partitions: %s", len(batch), problem)
+        except (KafkaError, CoordinationError) as error:
+            logger.info("No answer to an AlterPartition of %d partitions: %s", len(batch), error)
             return {}

@@ -14,7 +14,7 @@ from uuid import UUID
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigResourceType
-from nilometer.config import ConfigProblem
+from nilometer.config import ConfigError
 from nilometer.config.definition import ConfigValue, ConfigValues
 from nilometer.storage import LogConfig
 from nilometer.storage.topic_config import TOPIC_CONFIG
@@ -38,13 +38,13 @@ class LogConfigs:
         """What the topic says, else dynamic settings of brokers, else this broker's file, else defaults."""
         key = tuple(sorted(texts.items()))
         if key not in self._sound:
-            settled = TOPIC_CONFIG.settle(texts, self._inherited(image), self._last_good.get(topic_id))
-            if settled.problems:
-                for problem in settled.problems:
-                    self._report(topic, topic_id, problem)
-                self._last_good[topic_id] = settled.values
-                return LogConfig.of(settled.values)
-            self._sound[key] = LogConfig.of(settled.values), settled.values
+            resolved = TOPIC_CONFIG.resolve(texts, self._inherited(image), self._last_good.get(topic_id))
+            if resolved.errors:
+                for error in resolved.errors:
+                    self._report(topic, topic_id, error)
+                self._last_good[topic_id] = resolved.values
+                return LogConfig.of(resolved.values)
+            self._sound[key] = LogConfig.of(resolved.values), resolved.values
         config, self._last_good[topic_id] = self._sound[key]
         return config
 
@@ -69,12 +69,12 @@ class LogConfigs:
             image.config(ConfigResourceType.BROKER, str(self._config.node_id)),
         )
 
-    def _report(self, topic: str, topic_id: UUID, problem: ConfigProblem) -> None:
-        if (topic_id, str(problem)) in self._reported:
+    def _report(self, topic: str, topic_id: UUID, error: ConfigError) -> None:
+        if (topic_id, str(error)) in self._reported:
             return
-        self._reported[topic_id, str(problem)] = None
+        self._reported[topic_id, str(error)] = None
         logger.error(
             "A setting of topic %s cannot be applied here, its last good value stays in force: %s",
             topic,
-            problem,
+            error,
         )

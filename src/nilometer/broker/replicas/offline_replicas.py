@@ -85,8 +85,8 @@ class OfflineReplicas:
     async def _report(self, keys: list[TopicIdPartition]) -> None:
         try:
             outcomes = await self._link.report_offline(keys)
-        except (KafkaError, CoordinationError) as problem:
-            logger.info("%d offline replicas cannot be reported yet: %s", len(keys), problem)
+        except (KafkaError, CoordinationError) as error:
+            logger.info("%d offline replicas cannot be reported yet: %s", len(keys), error)
             await asyncio.sleep(RETRY_S)
             return
         is_refused = False

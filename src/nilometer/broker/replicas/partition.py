@@ -33,8 +33,8 @@ from nilometer.replication import (
     FetchVerdict,
     FollowerFetch,
     FollowerRole,
-    HighWatermarkAdvanced,
     LeaderRole,
+    PublishHighWatermark,
     ReleaseProduce,
     Replica,
     SendAlterPartition,
@@ -95,14 +95,14 @@ class Partition(ReadablePartition):
         if self.replica.leader_epoch != epoch_before:
             self._answer_all_fetches()
             self._maybe_flush_all()
-            self._tell_role_changed()
+            self._notify_role_changed()
         self._look_at_deletions()
 
     def add_role_listener(self, listener: Callable[[], None]) -> None:
         """``listener`` is called when the role here is another one, or none."""
         self._role_listeners.append(listener)
 
-    def _tell_role_changed(self) -> None:
+    def _notify_role_changed(self) -> None:
         for listener in self._role_listeners:
             listener()
 
@@ -140,7 +140,7 @@ class Partition(ReadablePartition):
         while self._flush_waits:
             self._flush_waits.popleft()[1].release(ErrorCode.not_leader_or_follower)
         self._look_at_deletions()
-        self._tell_role_changed()
+        self._notify_role_changed()
 
     # ── produce ─────────────────────────────────────────────────────────────────────────────────
     def append(
@@ -255,7 +255,7 @@ class Partition(ReadablePartition):
                 self._append_as_follower(records)
             elif isinstance(effect, AdvanceHighWatermark):
                 self.log.on_high_watermark(effect.offset)
-                self._tell_high_watermark(len(records))
+                self._notify_high_watermark(len(records))
             elif isinstance(effect, BackOff):
                 backs_off = True
             elif not self._carry_out((effect,)):
@@ -344,7 +344,7 @@ class Partition(ReadablePartition):
             )
         try:
             self.log.advance_log_start_offset(target, leader.high_watermark)
-            self.tell_log_start()
+            self.notify_log_start()
             outcome.low_watermark = leader.low_watermark
         except LogFenced as reason:
             self._host.log_failed(self, reason)
@@ -364,12 +364,12 @@ class Partition(ReadablePartition):
         else:
             self._deletion_waits.fail_all(ErrorCode.not_leader_or_follower)
 
-    def tell_log_start(self) -> None:
+    def notify_log_start(self) -> None:
         """The log start offset has moved: followers are to move theirs soon; readers have nothing more to
         read."""
         for waiter in list(self.fetch_waiters):
             if waiter.for_replica:
-                waiter.on_news(self)
+                waiter.on_watermark_advanced(self)
             else:
                 waiter.on_readable(self, 0)
 
@@ -393,8 +393,8 @@ class Partition(ReadablePartition):
 
     def _carry_out_one(self, effect: Effect) -> None:
         match effect:
-            case HighWatermarkAdvanced():
-                self._on_high_watermark_advanced()
+            case PublishHighWatermark():
+                self._publish_high_watermark()
             case ReleaseProduce(ticket, outcome):
                 if (wait := self._produce_waits.pop(ticket, None)) is not None:
                     wait.release(outcome)
@@ -413,17 +413,17 @@ class Partition(ReadablePartition):
             case _:
                 assert_never(effect)
 
-    def _on_high_watermark_advanced(self) -> None:
+    def _publish_high_watermark(self) -> None:
         self.log.on_high_watermark(self.replica.high_watermark)
         # An estimate: the records up to the log's end are taken as readable; a waiter reads to make sure.
         readable, self._bytes_above_high_watermark = self._bytes_above_high_watermark, 0
-        self._tell_high_watermark(readable)
+        self._notify_high_watermark(readable)
 
-    def _tell_high_watermark(self, readable: int) -> None:
+    def _notify_high_watermark(self, readable: int) -> None:
         """It has risen: records for consumers, and news for followers that know an older one."""
         for waiter in list(self.fetch_waiters):
             if waiter.for_replica:
-                waiter.on_news(self)
+                waiter.on_watermark_advanced(self)
             else:
                 waiter.on_readable(self, max(readable, 1))
 

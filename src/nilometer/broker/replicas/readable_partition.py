@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from nilometer.cluster.identifiers import TopicIdPartition
-from nilometer.replication import IN_AGREEMENT, NO_EPOCH, EpochEnd, FollowerRole, LeaderRole, Replica, fence
+from nilometer.replication import NO_DIVERGENCE, NO_EPOCH, EpochEnd, FollowerRole, LeaderRole, Replica, fence
 from nilometer.replication.epochs import diverging_epoch
 from nilometer.storage import Log, TimestampOffset
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -92,13 +92,13 @@ class ReadablePartition:
                 f"{self} is in leader epoch {self.leader_epoch}; nothing was read in {last_fetched_epoch}",
             )
         found = diverging_epoch(self.log, fetch_offset, last_fetched_epoch)
-        if found.epoch == NO_EPOCH and found is not IN_AGREEMENT:
+        if found.epoch == NO_EPOCH and found is not NO_DIVERGENCE:
             # A follower may not have a batch of the epoch in which its leader has written already.
             raise KafkaError(
                 ErrorCode.offset_out_of_range,
                 f"{self} ends before the leader epoch {last_fetched_epoch} that was read in",
             )
-        return None if found is IN_AGREEMENT else found
+        return None if found is NO_DIVERGENCE else found
 
     def readable_end(self, *, read_committed: bool) -> int:
         """Consumers may read below this offset."""

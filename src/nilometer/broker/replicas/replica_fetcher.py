@@ -27,7 +27,7 @@ from nilometer.broker.replicas.replication_quota import ReplicationQuota
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.client.network.connection import Connection
 from nilometer.cluster.identifiers import uuid_from_text
-from nilometer.replication import IN_AGREEMENT, EpochEnd, FetchAnswer, FollowerFetch, FollowerRole
+from nilometer.replication import NO_DIVERGENCE, EpochEnd, FetchAnswer, FollowerFetch, FollowerRole
 from nilometer.runtime import Runtime
 from nilometer.storage import LogFenced
 from nilometer.wire import messages
@@ -71,7 +71,7 @@ class ReplicaFetcher:
     def __init__(
         self,
         leader_id: int,
-        lane: int,
+        fetcher_index: int,
         config: BrokerConfig,
         runtime: Runtime,
         locate: Locate,
@@ -87,8 +87,8 @@ class ReplicaFetcher:
         self._quota = quota
         self._replica_failures = failures
         self._peers = peers
-        self._name = f"fetcher {lane} of broker {leader_id}"
-        self._client_id = f"broker-{config.node_id}-fetcher-{lane}"
+        self._name = f"fetcher {fetcher_index} of broker {leader_id}"
+        self._client_id = f"broker-{config.node_id}-fetcher-{fetcher_index}"
         self._followed: dict[_Key, _Followed] = {}
         self._due: dict[_Key, None] = {}
         """Those to be looked at when the next request is built; an idle one is not among them."""
@@ -141,10 +141,10 @@ class ReplicaFetcher:
         self._changed.set()
         if self._is_waiting and self._connection is not None and not self._connection.closed:
             self._is_waiting = False
-            nudge = self._connection.send(
+            wake_up = self._connection.send(
                 self._connection.api(ApiKey.API_VERSIONS, 0).request()
             )  # the leader answers a waiting fetch when something stands behind it
-            nudge.add_done_callback(lambda done: done.cancelled() or done.exception())
+            wake_up.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def stop(self) -> None:
         if self._connection is not None:
@@ -160,23 +160,23 @@ class ReplicaFetcher:
             try:
                 await self._fetch_once()
                 self._failures = 0
-            except Exception as problem:
-                await self._recover(problem)
+            except Exception as error:
+                await self._recover(error)
 
-    async def _recover(self, problem: Exception) -> None:
+    async def _recover(self, error: Exception) -> None:
         """The connection, or its session, is of no use any more."""
-        if self._failures == 0 and isinstance(problem, KafkaError):
-            logger.info("The %s failed: %s", self._name, problem)
+        if self._failures == 0 and isinstance(error, KafkaError):
+            logger.info("The %s failed: %s", self._name, error)
         elif self._failures == 0:
-            logger.error("The %s failed and will try again", self._name, exc_info=problem)
+            logger.error("The %s failed and will try again", self._name, exc_info=error)
         self._reset_session()
         if self._connection is not None:
             self._connection.close()
             self._connection = None
         self._failures += 1
-        await self._rest(self._backoff_ms(self._failures))
+        await self._pause(self._backoff_ms(self._failures))
 
-    async def _rest(self, duration_ms: int) -> None:
+    async def _pause(self, duration_ms: int) -> None:
         """Sleep, but not through a change."""
         try:
             async with asyncio.timeout(duration_ms / 1000):
@@ -189,10 +189,10 @@ class ReplicaFetcher:
 
     async def _fetch_once(self) -> None:
         connection = await self._connect()
-        self._maybe_begin_anew()
+        self._maybe_restart_session()
         asked, wake_in_ms = self._build()
         if not self._in_session:
-            await self._rest(wake_in_ms)
+            await self._pause(wake_in_ms)
             return
         if wake_in_ms < self._wait_max_ms:
             asyncio.get_running_loop().call_later(wake_in_ms / 1000, self.wake)
@@ -229,7 +229,7 @@ class ReplicaFetcher:
             followed.sent = None
             self._due[key] = None
 
-    def _maybe_begin_anew(self) -> None:
+    def _maybe_restart_session(self) -> None:
         """In another life of this broker the leader must hear of every partition again: an idle one would
         else stay the fetch of the last life, which cannot be in sync (KIP-903)."""
         broker_epoch = self._broker_epoch()
@@ -262,7 +262,7 @@ class ReplicaFetcher:
                 self._leave_session(key)
                 continue
             del self._due[key]
-            if self._is_news(key, followed, role):
+            if self._must_send(key, followed, role):
                 asked.append(followed)
         return asked, wake_in_ms
 
@@ -274,7 +274,7 @@ class ReplicaFetcher:
             return 0
         return 0 if self._config.node_id in partition.state.isr else self._quota.wait_ms()
 
-    def _is_news(self, key: _Key, followed: _Followed, role: FollowerRole) -> bool:
+    def _must_send(self, key: _Key, followed: _Followed, role: FollowerRole) -> bool:
         """Take the partition's next fetch; whether the session has to be told of it."""
         before = followed.sent
         if before is not None and role.outstanding is before:
@@ -351,8 +351,8 @@ class ReplicaFetcher:
         try:
             answer = _answer_of(fetched)
             backoff = partition.on_fetch_answer(fetch, answer, records)
-        except Exception as problem:
-            self._refuse(partition, fetch, problem)
+        except Exception as error:
+            self._refuse(partition, fetch, error)
             backoff = True
         else:
             if self._replica_failures.are_any:
@@ -363,12 +363,12 @@ class ReplicaFetcher:
         else:
             followed.failures = 0
 
-    def _refuse(self, partition: Partition, fetch: FollowerFetch, problem: Exception) -> None:
+    def _refuse(self, partition: Partition, fetch: FollowerFetch, error: Exception) -> None:
         """The answer cannot be taken: for this partition alone, and not for ever."""
-        if isinstance(problem, KafkaError) and not isinstance(problem, LogFenced):
-            logger.warning("What broker %d sent of %s is refused: %s", self._leader_id, partition, problem)
+        if isinstance(error, KafkaError) and not isinstance(error, LogFenced):
+            logger.warning("What broker %d sent of %s is refused: %s", self._leader_id, partition, error)
         else:
-            self._replica_failures.met(partition, _WORK, problem)
+            self._replica_failures.met(partition, _WORK, error)
         role = partition.replica.role
         if isinstance(role, FollowerRole):
             role.on_fetch_failed(fetch)
@@ -396,7 +396,7 @@ def _answer_of(fetched: FetchedFromLeader) -> FetchAnswer:
     diverging = fetched.diverging
     return FetchAnswer(
         error=fetched.error,
-        diverging=IN_AGREEMENT if diverging[0] < 0 else EpochEnd(*diverging),
+        diverging=NO_DIVERGENCE if diverging[0] < 0 else EpochEnd(*diverging),
         base_offset=base_offset,
         end_offset=end_offset,
         high_watermark=fetched.high_watermark,

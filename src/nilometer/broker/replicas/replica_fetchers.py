@@ -35,7 +35,7 @@ class ReplicaFetchers:
         self._quota = quota
         self._failures = failures
         self._peers = peers
-        self._lanes = config.integer("num.replica.fetchers")
+        self._fetchers_per_leader = config.integer("num.replica.fetchers")
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._runs: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._by_partition: dict[Partition, ReplicaFetcher] = {}
@@ -46,7 +46,7 @@ class ReplicaFetchers:
         if not isinstance(role, FollowerRole) or not role.has_leader:
             self.forget(partition)
             return
-        fetcher = self._fetcher(role.leader, partition.key.partition % self._lanes)
+        fetcher = self._fetcher(role.leader, partition.key.partition % self._fetchers_per_leader)
         if self._by_partition.get(partition) is not fetcher:
             self.forget(partition)
             self._by_partition[partition] = fetcher
@@ -67,12 +67,12 @@ class ReplicaFetchers:
         for fetcher in self._fetchers.values():
             fetcher.stop()
 
-    def _fetcher(self, leader_id: int, lane: int) -> ReplicaFetcher:
-        fetcher = self._fetchers.get((leader_id, lane))
+    def _fetcher(self, leader_id: int, fetcher_index: int) -> ReplicaFetcher:
+        fetcher = self._fetchers.get((leader_id, fetcher_index))
         if fetcher is None:
             fetcher = ReplicaFetcher(
                 leader_id,
-                lane,
+                fetcher_index,
                 self._config,
                 self._runtime,
                 lambda: self._locate(leader_id),
@@ -80,9 +80,9 @@ class ReplicaFetchers:
                 self._failures,
                 self._peers,
             )
-            self._fetchers[leader_id, lane] = fetcher
-            self._runs[leader_id, lane] = self._tasks.service(
-                f"fetcher {lane} of broker {leader_id}", fetcher.run()
+            self._fetchers[leader_id, fetcher_index] = fetcher
+            self._runs[leader_id, fetcher_index] = self._tasks.service(
+                f"fetcher {fetcher_index} of broker {leader_id}", fetcher.run()
             )
         return fetcher
 

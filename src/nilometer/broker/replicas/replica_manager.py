@@ -27,7 +27,12 @@ from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.replicas.partition_host import PartitionHost
 from nilometer.broker.replicas.replica_failures import ReplicaFailures, ReplicaFenced
 from nilometer.broker.replicas.replica_fetchers import ReplicaFetchers
-from nilometer.broker.replicas.wanted_logs import WantedLog, wanted_by, wanted_of, wanted_on
+from nilometer.broker.replicas.required_logs import (
+    RequiredLog,
+    required_log,
+    required_logs_by,
+    required_logs_on,
+)
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import describe
 from nilometer.cluster.delta import ImageDelta
@@ -94,7 +99,7 @@ class ReplicaManager:
         self._image = ClusterImage()
         self.incarnation: Callable[[], Incarnation | None] = lambda: None
         """By which the metadata log will know the life that begins next, or the one that is."""
-        self._lives = False
+        self._is_registered = False
         """Whether this life of the broker is registered: only then have partitions roles."""
         self._eligible: EligibleBrokers = {}
         self._broker_epoch = BrokerEpoch(-1)
@@ -166,7 +171,7 @@ class ReplicaManager:
         folder = partition.log.folder
         self._damages = {place for place in self._damages if posixpath.dirname(place[0]) != folder}
         state = self._image.partition_by_id(*partition.key)
-        if self._lives and state is not None and self.hosts(partition):
+        if self._is_registered and state is not None and self.hosts(partition):
             self._follow_state(partition.key, state)
 
     def offset_lag(self, name: TopicPartition) -> int:
@@ -183,22 +188,24 @@ class ReplicaManager:
     # ── the metadata log ────────────────────────────────────────────────────────────────────────
     async def before_entry(self, entry: Entry, image: ClusterImage) -> None:
         """``entry`` is about to be folded: have the logs there that it asks for."""
-        if self._lives:
-            await self._hosted.create_ahead(image, self._usable(wanted_by(entry, image, self._broker_id)))
-        elif any(self._begins_life(record) for record in entry.records):
-            await self._hosted.create_ahead(image, self._usable(wanted_on(image, self._broker_id)))
+        if self._is_registered:
+            await self._hosted.create_ahead(
+                image, self._usable(required_logs_by(entry, image, self._broker_id))
+            )
+        elif any(self._registers_this_incarnation(record) for record in entry.records):
+            await self._hosted.create_ahead(image, self._usable(required_logs_on(image, self._broker_id)))
 
-    def _usable(self, wanted: Iterable[WantedLog]) -> Iterator[WantedLog]:
+    def _usable(self, wanted: Iterable[RequiredLog]) -> Iterator[RequiredLog]:
         for one in wanted:
             if TopicIdPartition(topic_id_of(one.topic_id), one.name.partition) not in self.offline:
                 yield one
 
     async def before_reload(self, image: ClusterImage) -> None:
         own = image.broker(self._broker_id)
-        if self._lives or (own is not None and own.incarnation == self.incarnation()):
-            await self._hosted.create_ahead(image, self._usable(wanted_on(image, self._broker_id)))
+        if self._is_registered or (own is not None and own.incarnation == self.incarnation()):
+            await self._hosted.create_ahead(image, self._usable(required_logs_on(image, self._broker_id)))
 
-    def _begins_life(self, record: Record) -> bool:
+    def _registers_this_incarnation(self, record: Record) -> bool:
         return (
             isinstance(record, BrokerRegistered)
             and record.broker_id == self._broker_id
@@ -210,7 +217,7 @@ class ReplicaManager:
         self._image = image
         if delta.configs:
             self._hosted.configs.on_settings_changed()
-        if not self._lives:
+        if not self._is_registered:
             return
         for topic in delta.topics_deleted.values():
             for index in range(len(topic.partitions)):
@@ -224,13 +231,13 @@ class ReplicaManager:
             if transition.after is not None:
                 self._follow_state(key, transition.after)
         if delta.brokers:
-            self._tell_eligible()
+            self._notify_eligible_brokers()
 
     def on_reload(self, image: ClusterImage) -> None:
         """The image was replaced: bring everything in line with it."""
         self._image = image
         self._hosted.configs.on_settings_changed()
-        if not self._lives:
+        if not self._is_registered:
             return
         self._update_eligible(image)
         assigned = dict(image.partitions_on(self._broker_id))
@@ -240,11 +247,11 @@ class ReplicaManager:
         self._reconfigure(image, ConfigResourceType.CLUSTER, "")
         for key, state in assigned.items():
             self._follow_state(key, state)
-        self._tell_eligible()
+        self._notify_eligible_brokers()
 
     def remove_strays(self) -> None:
         """Set aside the logs that nobody has assigned to this broker. Only once the image is up to date."""
-        assigned = {wanted.name for wanted in wanted_on(self._image, self._broker_id)}
+        assigned = {wanted.name for wanted in required_logs_on(self._image, self._broker_id)}
         assigned.update(self._hosted.ahead)  # nor are those that could not be taken up strays
         for name in [name for name in self.logs.logs if name not in assigned]:
             logger.warning("The log of %s belongs to no topic of this cluster and is removed", name)
@@ -289,21 +296,21 @@ class ReplicaManager:
             if log is None or log.topic_id not in (None, topic.uuid):
                 self.offline.add(key, reason)
 
-    def begin_life(self, image: ClusterImage) -> None:
+    def become_registered(self, image: ClusterImage) -> None:
         """This broker is registered (again): what it had to do before, it may have to do anew."""
-        self._lives = True
+        self._is_registered = True
         self.on_reload(image)
 
     def resign_all(self) -> None:
         """The broker's session is over: no role is valid until its next life is told of one."""
-        self._lives = False
+        self._is_registered = False
         for partition in list(self._partitions.values()):
             self._fetchers.forget(partition)
             partition.resign()
 
     def stop(self) -> None:
         """The broker goes down: resign every role; whoever waits is answered."""
-        self._lives = False
+        self._is_registered = False
         self._fetchers.stop()
         for partition in list(self._partitions.values()):
             partition.resign()
@@ -344,7 +351,7 @@ class ReplicaManager:
         name = TopicPartition(topic.name, key.partition)
         try:
             log = self._hosted.open(
-                self._image, wanted_of(self._image, topic, key.partition, state, self._broker_id)
+                self._image, required_log(self._image, topic, key.partition, state, self._broker_id)
             )
         except (OSError, NoLogDirectory) as error:
             logger.error("The log of %s cannot be opened: %s", name, error)
@@ -413,7 +420,7 @@ class ReplicaManager:
             for partition in self:
                 partition.replica.broker_epoch = own.epoch
 
-    def _tell_eligible(self) -> None:
+    def _notify_eligible_brokers(self) -> None:
         for partition in list(self):
             role = partition.replica.role
             if isinstance(role, LeaderRole) and len(role.replicas) > 1:

@@ -34,7 +34,7 @@ from nilometer.wire.errors import KafkaError
 logger = logging.getLogger("nilometer.broker")
 
 RETRY_S = 0.25
-ALONE_RETRY_S = 2.0
+FORFEIT_RETRY_S = 2.0
 
 
 class ReplicaRepair:
@@ -67,7 +67,7 @@ class ReplicaRepair:
                 return
             self._replicas.begin_repair(partition)
             try:
-                if await self._give_up_place(partition):
+                if await self._leave_isr(partition):
                     self._cut(partition, damage)
             finally:
                 self._replicas.end_repair(partition)
@@ -106,26 +106,26 @@ class ReplicaRepair:
         except CorruptRecordFound as damage:
             return damage
         if following is None and offset < end_offset and name[0] in reader.base_offsets():
-            problem = f"no whole batch up to {end_offset}, where the log ends"
-            return CorruptRecordFound(path, place, offset, problem)
+            error = f"no whole batch up to {end_offset}, where the log ends"
+            return CorruptRecordFound(path, place, offset, error)
         return None
 
-    async def _give_up_place(self, partition: Partition) -> bool:
+    async def _leave_isr(self, partition: Partition) -> bool:
         """Until the partition has no role here any more; false where it is not hosted any more."""
-        is_told = False
+        is_reported = False
         while self._replicas.hosts(partition):
             try:
                 outcome = await self._link.forfeit_replica(partition.key)
-            except (KafkaError, CoordinationError) as problem:
-                logger.info("The place in %s cannot be given up yet: %s", partition, problem)
+            except (KafkaError, CoordinationError) as error:
+                logger.info("The place in %s cannot be given up yet: %s", partition, error)
                 await asyncio.sleep(RETRY_S)
                 continue
             if outcome.ok and isinstance(partition.replica.role, NoRole):
                 return True
-            if not outcome.ok and not is_told:
-                is_told = True
+            if not outcome.ok and not is_reported:
+                is_reported = True
                 logger.warning("The damaged replica of %s keeps its place: %s", partition, outcome.message)
-            await asyncio.sleep(ALONE_RETRY_S)
+            await asyncio.sleep(FORFEIT_RETRY_S)
         return False
 
     def _cut(self, partition: Partition, damage: CorruptRecordFound) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from nilometer.broker.settings.config_keys import IGNORED_KEYS, KNOWN_KEYS_WITHOUT_EFFECT, OWN_KEYS
 from nilometer.broker.settings.group_settings import group_config
-from nilometer.config import ConfigDefinition, ConfigKey, ConfigProblem, Settings
+from nilometer.config import ConfigDefinition, ConfigError, ConfigKey, Settings
 from nilometer.config.definition import ConfigValue
 from nilometer.coordination.connect_string import parse_connect_string
 from nilometer.storage.log_config import TOPIC_CONFIG, topic_defaults
@@ -60,7 +60,7 @@ BROKER_CONFIG_DEFINITION = ConfigDefinition.of("broker", [*OWN_KEYS, *_TOPIC_DEF
 class BrokerConfig(Settings):
     """The settings of one broker. ``texts`` are those given; all others have their defaults.
 
-    Raises ConfigProblem on an unknown key, a bad value, or settings that contradict each other.
+    Raises ConfigError on an unknown key, a bad value, or settings that contradict each other.
     """
 
     def __init__(self, texts: Mapping[str, str]) -> None:
@@ -95,18 +95,18 @@ class BrokerConfig(Settings):
         given = self.strings("log.dirs") or (self.string("log.dir"),)
         paths = tuple(posixpath.normpath(path) for path in given)
         if len(set(paths)) != len(paths):
-            raise ConfigProblem("log.dirs", f"log.dirs names a folder twice: {', '.join(paths)}")
+            raise ConfigError("log.dirs", f"log.dirs names a folder twice: {', '.join(paths)}")
         return paths
 
     def _node_id(self) -> int:
         node_id, broker_id = self.integer("node.id"), self.integer("broker.id")
         if node_id >= 0 and broker_id >= 0 and node_id != broker_id:
-            raise ConfigProblem(
+            raise ConfigError(
                 "broker.id", f"node.id is {node_id} but broker.id is {broker_id}: give one of them"
             )
         chosen = node_id if node_id >= 0 else broker_id
         if chosen < 0:
-            raise ConfigProblem("node.id", "node.id must be given: a number, unique in the cluster")
+            raise ConfigError("node.id", "node.id must be given: a number, unique in the cluster")
         return chosen
 
     def _endpoints(self, name: str) -> tuple[Endpoint, ...]:
@@ -114,22 +114,22 @@ class BrokerConfig(Settings):
         for text in self.strings(name):
             match = _LISTENER.match(text)
             if match is None:
-                raise ConfigProblem(
+                raise ConfigError(
                     name, f"Invalid value {text} for configuration {name}: use PLAINTEXT://host:port"
                 )
             if match["name"].upper() != "PLAINTEXT":
-                raise ConfigProblem(
+                raise ConfigError(
                     name,
                     f"Invalid value {text} for configuration {name}: only PLAINTEXT listeners are served",
                 )
             port = int(match["port"])
             if port > 65535:
-                raise ConfigProblem(name, f"Invalid value {text} for configuration {name}: no such port")
+                raise ConfigError(name, f"Invalid value {text} for configuration {name}: no such port")
             endpoints.append(Endpoint("PLAINTEXT", match["host"].strip("[]"), port))
         if name == "listeners" and len(endpoints) != 1:
-            raise ConfigProblem(name, "listeners must name exactly one listener")
+            raise ConfigError(name, "listeners must name exactly one listener")
         if len(endpoints) > 1:
-            raise ConfigProblem(name, f"{name} must name exactly one listener")
+            raise ConfigError(name, f"{name} must name exactly one listener")
         return tuple(endpoints)
 
     def _coordination(self) -> str:
@@ -138,7 +138,7 @@ class BrokerConfig(Settings):
         if connect:
             self._check_connect_string("zookeeper.connect", connect, connect)
             if self.is_given("nilometer.coordination") and text != f"zookeeper://{connect}":
-                raise ConfigProblem(
+                raise ConfigError(
                     "zookeeper.connect",
                     f"zookeeper.connect is {connect}, but nilometer.coordination is {text}: give one of them",
                 )
@@ -148,7 +148,7 @@ class BrokerConfig(Settings):
             return text
         if text == "local" or (text.startswith("local:") and text != "local:"):
             return text
-        raise ConfigProblem(
+        raise ConfigError(
             "nilometer.coordination",
             f"Invalid value {text} for configuration nilometer.coordination: "
             "use local, local:/path/of/a/folder, or zookeeper://host:port,…",
@@ -158,7 +158,7 @@ class BrokerConfig(Settings):
         try:
             parse_connect_string(text)
         except ValueError as error:
-            raise ConfigProblem(name, f"Invalid value {value} for configuration {name}: {error}") from None
+            raise ConfigError(name, f"Invalid value {value} for configuration {name}: {error}") from None
 
 
 def notices_at_start(config: BrokerConfig) -> list[str]:
@@ -174,7 +174,7 @@ def notices_at_start(config: BrokerConfig) -> list[str]:
 
 
 def parse_properties(text: str, origin: str) -> dict[str, str]:
-    """The ``key=value`` lines of a properties file. Raises ConfigProblem, naming file and line."""
+    """The ``key=value`` lines of a properties file. Raises ConfigError, naming file and line."""
     values: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         line = line.strip()
@@ -182,6 +182,6 @@ def parse_properties(text: str, origin: str) -> dict[str, str]:
             continue
         key, separator, value = line.partition("=")
         if not separator or not key.strip():
-            raise ConfigProblem(line, f"{origin}, line {number}: not of the form key=value: {line}")
+            raise ConfigError(line, f"{origin}, line {number}: not of the form key=value: {line}")
         values[key.strip()] = value.strip()
     return values

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from nilometer.broker.settings.group_config_keys import ASSIGNORS
-from nilometer.config import ConfigProblem, Settings
+from nilometer.config import ConfigError, Settings
 from nilometer.groups.config import ConsumerGroupMigrationPolicy, GroupConfig
 
 MINUTE_MS = 60_000
 
 
 def group_config(config: Settings) -> GroupConfig:
-    """Raises ConfigProblem where settings contradict each other."""
+    """Raises ConfigError where settings contradict each other."""
     integer = config.integer
     assignors = tuple(dict.fromkeys(ASSIGNORS[name] for name in config.strings("group.consumer.assignors")))
     try:
@@ -37,5 +37,5 @@ def group_config(config: Settings) -> GroupConfig:
             group_consumer_min_assignment_interval_ms=integer("group.consumer.min.assignment.interval.ms"),
             group_consumer_max_assignment_interval_ms=integer("group.consumer.max.assignment.interval.ms"),
         )
-    except ValueError as problem:
-        raise ConfigProblem(str(problem).split(" ", 1)[0], str(problem)) from None
+    except ValueError as error:
+        raise ConfigError(str(error).split(" ", 1)[0], str(error)) from None

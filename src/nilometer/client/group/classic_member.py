@@ -340,7 +340,7 @@ class ClassicMember:
     def wants_heartbeats(self) -> bool:
         return self.state in (MemberState.SYNCING, MemberState.STABLE)
 
-    def has_news(self) -> bool:
+    def has_update(self) -> bool:
         return False
 
     def on_session_over(self, now_ms: int) -> bool:

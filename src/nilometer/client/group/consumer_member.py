@@ -194,7 +194,7 @@ class ConsumerMember:
     def on_session_over(self, now_ms: int) -> bool:
         return False
 
-    def has_news(self) -> bool:
+    def has_update(self) -> bool:
         if self._failures:
             return False  # what failed is said again when the pause is over
         return self._said_topics != self._topics() or self._said_owned != self._ownership.owned()

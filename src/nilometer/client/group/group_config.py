@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nilometer.client.group.assignors.assignor import Assignor, common_protocol
 from nilometer.client.group.assignors.built_in import assignor_by_name
 from nilometer.client.settings.client_settings import ClientSettings
-from nilometer.config import ConfigProblem
+from nilometer.config import ConfigError
 
 CLASSIC_ONLY = ("session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy")
 """Keys that the coordinator decides in the consumer protocol."""
@@ -33,24 +33,24 @@ class GroupConfig:
 
     @classmethod
     def of(cls, settings: ClientSettings) -> GroupConfig | None:
-        """None where no group is named. Raises ConfigProblem where keys contradict each other."""
+        """None where no group is named. Raises ConfigError where keys contradict each other."""
         if not (group_id := _text(settings, "group.id")):
             if settings.is_given("enable.auto.commit") and settings.boolean("enable.auto.commit"):
-                raise ConfigProblem("enable.auto.commit", "enable.auto.commit needs a group.id")
+                raise ConfigError("enable.auto.commit", "enable.auto.commit needs a group.id")
             return None
         consumer = settings.string("group.protocol") == "consumer"
         names = settings.strings("partition.assignment.strategy")
         if consumer:
             for key in CLASSIC_ONLY:
                 if settings.is_given(key):
-                    raise ConfigProblem(key, f"{key} has no meaning with group.protocol=consumer")
+                    raise ConfigError(key, f"{key} has no meaning with group.protocol=consumer")
         elif settings.is_given("group.remote.assignor"):
-            raise ConfigProblem(
+            raise ConfigError(
                 "group.remote.assignor", "group.remote.assignor has no meaning with group.protocol=classic"
             )
         session_timeout_ms = settings.integer("session.timeout.ms")
         if settings.integer("heartbeat.interval.ms") >= session_timeout_ms:
-            raise ConfigProblem(
+            raise ConfigError(
                 "heartbeat.interval.ms", "heartbeat.interval.ms must be below session.timeout.ms"
             )
         assignors = tuple(assignor_by_name(name) for name in names)

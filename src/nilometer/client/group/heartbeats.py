@@ -31,7 +31,7 @@ class Beating(Protocol):
         """Whether it is in its group now."""
         ...
 
-    def has_news(self) -> bool:
+    def has_update(self) -> bool:
         """Whether there is something to say before a heartbeat is due."""
         ...
 
@@ -96,7 +96,7 @@ class Heartbeats:
             elif liveness.poll_is_late(now_ms):
                 self._warn_of_lateness()
                 await member.leave_for_lateness()
-            elif member.has_news() or liveness.heartbeat_is_due(now_ms):
+            elif member.has_update() or liveness.heartbeat_is_due(now_ms):
                 await member.beat(now_ms)
             elif not (liveness.session_is_over(now_ms) and member.on_session_over(now_ms)):
                 self._sleeps_until_ms = liveness.next_deadline_ms()

@@ -32,7 +32,7 @@ from nilometer.client.network.connection_pool import ConnectionPool
 from nilometer.client.network.metadata_exchange import metadata_request, read_metadata
 from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.client.settings.common_keys import parse_server
-from nilometer.config import ConfigProblem
+from nilometer.config import ConfigError
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -68,9 +68,7 @@ class Client:
 
     def __init__(self, runtime: Runtime, settings: ClientSettings) -> None:
         if settings.value("bootstrap.servers") is None:
-            raise ConfigProblem(
-                "bootstrap.servers", "bootstrap.servers must be given: host:port[,host:port…]"
-            )
+            raise ConfigError("bootstrap.servers", "bootstrap.servers must be given: host:port[,host:port…]")
         self.runtime = runtime
         self.settings = settings
         self.metadata = ClusterMetadata()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nilometer.client.producer.idempotence import IN_FLIGHT_MAX
 from nilometer.client.producer.producer_keys import ACKS_ALL
 from nilometer.client.settings.client_settings import ClientSettings
-from nilometer.config import ConfigProblem
+from nilometer.config import ConfigError
 from nilometer.wire.compression import Codec
 
 
@@ -32,7 +32,7 @@ class ProducerConfig:
 
     @classmethod
     def of(cls, settings: ClientSettings) -> ProducerConfig:
-        """Raises ConfigProblem where settings contradict each other."""
+        """Raises ConfigError where settings contradict each other."""
         codec = Codec[settings.string("compression.type").upper()]
         acks_text = settings.string("acks")
         acks = ACKS_ALL if acks_text == "all" else int(acks_text)
@@ -62,7 +62,7 @@ def _delivery_timeout_ms(settings: ClientSettings) -> int:
     if delivery >= least:
         return delivery
     if settings.is_given("delivery.timeout.ms"):
-        raise ConfigProblem(
+        raise ConfigError(
             "delivery.timeout.ms",
             f"delivery.timeout.ms ({delivery}) must be at least linger.ms + request.timeout.ms ({least})",
         )
@@ -86,7 +86,7 @@ def _is_idempotent(settings: ClientSettings, acks: int) -> bool:
     for key, conflict, demand in conflicts:
         if conflict:
             if settings.is_given("enable.idempotence"):
-                raise ConfigProblem(key, f"{demand} where enable.idempotence is true")
+                raise ConfigError(key, f"{demand} where enable.idempotence is true")
             return False
     return True
 

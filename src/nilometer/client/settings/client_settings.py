@@ -2,7 +2,7 @@
 
 A value may be given as the text that a properties file would hold or as the Python value itself
 (``True``, ``5``, a list of strings). Unknown keys and bad values raise
-:class:`~nilometer.config.ConfigProblem`, which names the key.
+:class:`~nilometer.config.ConfigError`, which names the key.
 """
 
 from __future__ import annotations

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from nilometer.client.settings.key_kinds import int_key, long_key
-from nilometer.config import ConfigKey, ConfigKind, ConfigProblem
+from nilometer.config import ConfigError, ConfigKey, ConfigKind
 from nilometer.config.definition import ConfigValue
 
 
 def parse_server(text: str) -> tuple[str, int]:
-    """``host:port`` (an IPv6 host in brackets). Raises ConfigProblem."""
+    """``host:port`` (an IPv6 host in brackets). Raises ConfigError."""
     host, separator, port = text.rpartition(":")
     host = host.strip().removeprefix("[").removesuffix("]")
     if not separator or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ConfigProblem(
+        raise ConfigError(
             "bootstrap.servers",
             f"Invalid value {text} for configuration bootstrap.servers: must be host:port",
         )
@@ -26,7 +26,7 @@ def _servers(value: ConfigValue) -> str | None:
     for text in value:
         try:
             parse_server(text)
-        except ConfigProblem:
+        except ConfigError:
             return f"{text} is not of the form host:port"
     return None
 

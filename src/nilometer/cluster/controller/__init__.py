@@ -26,6 +26,15 @@ from nilometer.cluster.controller.configs import (
     ConfigOperation,
     decide_alter_configs,
 )
+from nilometer.cluster.controller.controllership import (
+    BrokerEvent,
+    BrokersDown,
+    BrokerUp,
+    broker_events,
+    controllership_entry,
+    decide_cluster_defaults,
+    decide_repair,
+)
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
 from nilometer.cluster.controller.elections import (
     ElectedPartition,
@@ -38,15 +47,6 @@ from nilometer.cluster.controller.internal_topics import (
     decide_internal_topic_growth,
     fitting_replication_factor,
     internal_topic,
-)
-from nilometer.cluster.controller.office import (
-    BrokerEvent,
-    BrokersDown,
-    BrokerUp,
-    broker_events,
-    decide_cluster_defaults,
-    decide_repair,
-    office_entry,
 )
 from nilometer.cluster.controller.producer_ids import ProducerIdBlock, decide_allocate_producer_ids
 from nilometer.cluster.controller.reassignments import (
@@ -95,6 +95,7 @@ __all__ = [
     "TopicDefaults",
     "broker_events",
     "check_registration",
+    "controllership_entry",
     "decide_allocate_producer_ids",
     "decide_alter_configs",
     "decide_alter_partitions",
@@ -114,6 +115,5 @@ __all__ = [
     "fitting_replication_factor",
     "internal_topic",
     "list_reassignments",
-    "office_entry",
     "preferred_imbalance",
 ]

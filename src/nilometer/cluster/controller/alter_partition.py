@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from nilometer.cluster.controller.broker_epoch import check_broker_epoch
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
-from nilometer.cluster.controller.partition_change import Wanted
+from nilometer.cluster.controller.partition_change import RequestedChange
 from nilometer.cluster.controller.partition_draft import PartitionDraft
 from nilometer.cluster.identifiers import (
     NO_BROKER_EPOCH,
@@ -87,7 +87,7 @@ def _alter(draft: PartitionDraft, broker_id: BrokerId, request: AlterPartition) 
     image = draft.image
     state = _known_state(image, request.partition)
     _check_epochs(state, broker_id, request)
-    if _is_so_already(state, request):
+    if _is_already_committed(state, request):
         return AlteredPartition(request.partition, OK, state)
     if request.partition_epoch < state.partition_epoch:
         raise Refusal(
@@ -96,13 +96,13 @@ def _alter(draft: PartitionDraft, broker_id: BrokerId, request: AlterPartition) 
         )
     _check_isr(state, request)
     _refuse_ineligible(image, state, request)
-    wanted = Wanted(
+    requested = RequestedChange(
         isr=tuple(member.broker_id for member in request.new_isr),
         recovered=request.recovery_state is RecoveryState.RECOVERED,
     )
     draft.change(
         request.partition,
-        draft.with_election_policy(request.partition, wanted),
+        draft.with_election_policy(request.partition, requested),
         may_lead=image.is_active,
     )
     after = draft.state(request.partition)
@@ -141,7 +141,7 @@ def _check_epochs(state: PartitionState, broker_id: BrokerId, request: AlterPart
         raise Refusal(ErrorCode.invalid_request, f"The leader is {state.leader}, not {broker_id}")
 
 
-def _is_so_already(state: PartitionState, request: AlterPartition) -> bool:
+def _is_already_committed(state: PartitionState, request: AlterPartition) -> bool:
     asked = {member.broker_id for member in request.new_isr}
     return asked == set(state.isr) and request.recovery_state is state.recovery_state
 

@@ -1,7 +1,7 @@
 """Brokers come, go, and come again.
 
 Each decision's records are in an order that may be interrupted anywhere: a controller that finds the work
-half done does the rest (:func:`nilometer.cluster.controller.office.decide_repair`), since
+half done does the rest (:func:`nilometer.cluster.controller.controllership.decide_repair`), since
 
 - *down*: the broker is fenced first, so nobody can bring it back into an ISR while its partitions change;
 - *up*: what an unclean restart forfeits is written **before** the registration, so that it cannot be
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from nilometer.cluster.broker import Broker
 from nilometer.cluster.controller.broker_epoch import check_broker_epoch
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
-from nilometer.cluster.controller.partition_change import Wanted
+from nilometer.cluster.controller.partition_change import RequestedChange
 from nilometer.cluster.controller.partition_draft import PartitionDraft
 from nilometer.cluster.entries import Unit
 from nilometer.cluster.identifiers import (
@@ -119,7 +119,7 @@ def decide_broker_up(image: ClusterImage, registration: BrokerRegistration) -> D
         if broker_id in state.replicas:
             draft.change(
                 key,
-                draft.with_election_policy(key, Wanted()),
+                draft.with_election_policy(key, RequestedChange()),
                 may_lead=lambda r: r == broker_id or image.is_active(r),
             )
     return Decision((*before, (record,), *draft.take_units()), OK)
@@ -170,7 +170,7 @@ def decide_unregister_broker(image: ClusterImage, broker_id: BrokerId) -> Decisi
         units.append((BrokerFenced(broker_id=broker_id, broker_epoch=known.epoch),))
     draft = PartitionDraft(image)
     for key, _ in image.partitions_on(broker_id):
-        wanted = draft.with_election_policy(key, Wanted(lost=(broker_id,)))
+        wanted = draft.with_election_policy(key, RequestedChange(lost=(broker_id,)))
         draft.change(key, wanted, may_lead=lambda r: r != broker_id and image.is_active(r))
     units.extend(draft.take_units())
     units.append((BrokerUnregistered(broker_id=broker_id, broker_epoch=known.epoch),))
@@ -183,7 +183,7 @@ def _forfeit(draft: PartitionDraft, known: Broker, registration: BrokerRegistrat
     if registration.previous_broker_epoch == known.epoch and not disk_lost:
         return
     which = (registration.broker_id,)
-    wanted = Wanted(lost=which) if disk_lost else Wanted(forfeited=which)
+    wanted = RequestedChange(lost=which) if disk_lost else RequestedChange(forfeited=which)
     for key, state in draft.image.partitions_on(registration.broker_id):
         trusted = (*state.isr, *state.elr, state.last_known_leader)
         if registration.broker_id in trusted:
@@ -205,8 +205,8 @@ def _note_offline(draft: PartitionDraft, registration: BrokerRegistration) -> No
     """What the broker cannot use now is offline, all else is online again. A replica that was offline may
     have lost records: it comes back without its place, and catches up."""
     broker_id = registration.broker_id
-    goes_offline = Wanted(offline=(broker_id,))
-    comes_back = Wanted(online=(broker_id,), forfeited=(broker_id,))
+    goes_offline = RequestedChange(offline=(broker_id,))
+    comes_back = RequestedChange(online=(broker_id,), forfeited=(broker_id,))
     for key, state in draft.image.partitions_on(broker_id):
         is_offline = key.partition in registration.offline.get(key.topic_id, ())
         if is_offline != (broker_id in state.offline):
@@ -228,7 +228,7 @@ def _without(image: ClusterImage, broker_ids: Sequence[BrokerId]) -> tuple[Unit,
     for key in affected:
         draft.change(
             key,
-            draft.with_election_policy(key, Wanted()),
+            draft.with_election_policy(key, RequestedChange()),
             may_lead=lambda r: r not in broker_ids and image.is_active(r),
         )
     return draft.take_units()

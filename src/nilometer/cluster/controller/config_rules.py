@@ -16,7 +16,7 @@ from nilometer.cluster.controller.decision import Refusal
 from nilometer.cluster.delta import ConfigResource
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigResourceType
-from nilometer.config import ConfigDefinition, ConfigProblem
+from nilometer.config import ConfigDefinition, ConfigError
 from nilometer.config.definition import ConfigValue
 from nilometer.wire.errors import ErrorCode
 
@@ -72,8 +72,8 @@ def check_topic_settings(
     try:
         for inherited in _inherited_on_brokers(SettingsAfter(image), inherited_of):
             definition.judge(texts, inherited)
-    except ConfigProblem as problem:
-        raise Refusal(ErrorCode.invalid_config, str(problem)) from problem
+    except ConfigError as error:
+        raise Refusal(ErrorCode.invalid_config, str(error)) from error
 
 
 def check_together(
@@ -106,8 +106,8 @@ def check_together(
 def _refuse_contradictions(
     definition: ConfigDefinition, texts: Mapping[str, str], inherited: Inherited
 ) -> None:
-    for problem in definition.contradictions(texts, inherited):
-        raise Refusal(ErrorCode.invalid_config, str(problem))
+    for error in definition.contradictions(texts, inherited):
+        raise Refusal(ErrorCode.invalid_config, str(error))
 
 
 def _refuse_new_contradictions(
@@ -121,8 +121,8 @@ def _refuse_new_contradictions(
             definition.contradictions(texts, each) for each in known
         ):
             continue
-        for problem in definition.contradictions(texts, inherited):
-            raise Refusal(ErrorCode.invalid_config, f"{problem} (topic {resource.name})")
+        for error in definition.contradictions(texts, inherited):
+            raise Refusal(ErrorCode.invalid_config, f"{error} (topic {resource.name})")
 
 
 def _inherited_on_brokers(settings: SettingsAfter, inherited_of: InheritedOf) -> Iterator[Inherited]:

@@ -22,14 +22,14 @@ from nilometer.cluster.controller.config_rules import (
     check_topic_settings,
 )
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
-from nilometer.cluster.controller.partition_change import Wanted, change_partition
+from nilometer.cluster.controller.partition_change import RequestedChange, change_partition
 from nilometer.cluster.delta import ConfigResource
 from nilometer.cluster.entries import Unit
 from nilometer.cluster.identifiers import TopicIdPartition
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigChanged, ConfigResourceType
 from nilometer.cluster.topic import Topic
-from nilometer.config import ConfigDefinition, ConfigKind, ConfigProblem
+from nilometer.config import ConfigDefinition, ConfigError, ConfigKind
 from nilometer.wire.errors import ErrorCode
 
 _CLUSTER = ConfigResource(ConfigResourceType.CLUSTER, "")
@@ -155,7 +155,7 @@ def _forget_eligible_replicas_of(image: ClusterImage, topic: Topic, min_insync_r
         change = change_partition(
             TopicIdPartition(topic.id, index),
             state,
-            Wanted(),
+            RequestedChange(),
             may_lead=image.is_active,
             min_insync_replicas=min_insync_replicas,
         )
@@ -250,8 +250,8 @@ def _altered(definition: ConfigDefinition, alteration: ConfigAlteration, present
             inherited = "" if key.default is None else key.format(key.default)
             new = _combined(alteration, inherited if present is None else present)
         key.parse(new)
-    except ConfigProblem as problem:
-        raise Refusal(ErrorCode.invalid_config, str(problem)) from problem
+    except ConfigError as error:
+        raise Refusal(ErrorCode.invalid_config, str(error)) from error
     return new
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
-from nilometer.cluster.controller.partition_change import Wanted
+from nilometer.cluster.controller.partition_change import RequestedChange
 from nilometer.cluster.controller.partition_draft import PartitionDraft
 from nilometer.cluster.identifiers import BrokerId, TopicIdPartition
 from nilometer.cluster.image import ClusterImage
@@ -81,7 +81,7 @@ def decide_preferred_leaders(
             continue
         if changed == limit:
             return Decision(draft.take_units(), True)
-        changed += draft.change(key, Wanted(prefer_first=True), may_lead=image.is_active) is not None
+        changed += draft.change(key, RequestedChange(prefer_first=True), may_lead=image.is_active) is not None
     return Decision(draft.take_units(), False)
 
 
@@ -102,11 +102,11 @@ def _elect(draft: PartitionDraft, kind: ElectionType, topic_name: str, partition
         case ElectionType.PREFERRED:
             if state.has_preferred_leader:
                 raise Refusal(ErrorCode.election_not_needed, "The preferred replica leads already.")
-            wanted, failed = Wanted(prefer_first=True), ErrorCode.preferred_leader_not_available
+            wanted, failed = RequestedChange(prefer_first=True), ErrorCode.preferred_leader_not_available
         case ElectionType.UNCLEAN:
             if state.has_leader:
                 raise Refusal(ErrorCode.election_not_needed, "The partition has a leader.")
-            wanted, failed = Wanted(allow_unclean=True), ErrorCode.eligible_leaders_not_available
+            wanted, failed = RequestedChange(allow_unclean=True), ErrorCode.eligible_leaders_not_available
     draft.change(key, wanted, may_lead=image.is_active)
     if draft.state(key).leader == state.leader:
         raise Refusal(failed, f"No replica of {topic_name}-{partition} that may lead is available.")

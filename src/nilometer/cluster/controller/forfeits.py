@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from nilometer.cluster.controller.broker_epoch import check_broker_epoch
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
-from nilometer.cluster.controller.partition_change import Wanted
+from nilometer.cluster.controller.partition_change import RequestedChange
 from nilometer.cluster.controller.partition_draft import PartitionDraft
 from nilometer.cluster.identifiers import BrokerEpoch, BrokerId, TopicIdPartition
 from nilometer.cluster.image import ClusterImage
@@ -67,7 +67,7 @@ def _take_offline(draft: PartitionDraft, broker_id: BrokerId, key: TopicIdPartit
     if broker_id in state.offline:
         return  # asked for again: the earlier answer was lost
     forfeited = (broker_id,) if any(other != broker_id for other in _safe(state)) else ()
-    wanted = Wanted(offline=(broker_id,), forfeited=forfeited, new_epoch=True)
+    wanted = RequestedChange(offline=(broker_id,), forfeited=forfeited, new_epoch=True)
     draft.change(key, draft.with_election_policy(key, wanted), may_lead=draft.image.is_active)
 
 
@@ -94,6 +94,6 @@ def _forfeit(draft: PartitionDraft, broker_id: BrokerId, key: TopicIdPartition) 
         )
     draft.change(
         key,
-        Wanted(forfeited=(broker_id,), new_epoch=True),
+        RequestedChange(forfeited=(broker_id,), new_epoch=True),
         may_lead=lambda other: other != broker_id and image.is_active(other),
     )

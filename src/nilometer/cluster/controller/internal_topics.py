@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from nilometer.cluster.controller.assignments import usable_brokers
 from nilometer.cluster.controller.decision import Decision
-from nilometer.cluster.controller.partition_change import Wanted
+from nilometer.cluster.controller.partition_change import RequestedChange
 from nilometer.cluster.controller.partition_draft import PartitionDraft
 from nilometer.cluster.controller.topics import NewTopic
 from nilometer.cluster.identifiers import BrokerId, TopicIdPartition
@@ -53,7 +53,7 @@ def decide_internal_topic_growth(image: ClusterImage, name: str, replication_fac
         added = _least_loaded(load, state, wanted - len(state.replicas))
         draft.change(
             TopicIdPartition(topic.id, index),
-            Wanted(replicas=(*state.replicas, *added), adding=tuple(sorted(added))),
+            RequestedChange(replicas=(*state.replicas, *added), adding=tuple(sorted(added))),
             may_lead=image.is_active,
         )
     return Decision(draft.take_units(), None)

@@ -44,7 +44,7 @@ MayLead = Callable[[BrokerId], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class RequestedChange:
     """What a change asks for; None leaves a field as it is."""
 
     isr: Replicas | None = None
@@ -74,7 +74,7 @@ class _Assignment(NamedTuple):
     removing: Replicas
 
 
-class _Standing(NamedTuple):
+class _ElectionOutcome(NamedTuple):
     """The outcome of an election."""
 
     leader: BrokerId
@@ -88,41 +88,43 @@ class _Standing(NamedTuple):
 def change_partition(
     key: TopicIdPartition,
     state: PartitionState,
-    wanted: Wanted,
+    requested: RequestedChange,
     *,
     may_lead: MayLead,
     min_insync_replicas: int,
 ) -> PartitionChanged | None:
-    offline = _offline(state, wanted)
+    offline = _offline(state, requested)
 
     def is_usable(replica: BrokerId) -> bool:
         return replica not in offline and may_lead(replica)
 
-    underway = _wanted_assignment(state, wanted, is_usable)
+    underway = _requested_assignment(state, requested, is_usable)
     assignment = _completed(underway)
-    standing = _elect(state, assignment, wanted, is_usable, min_insync_replicas)
-    if standing.leader == NO_LEADER and assignment is not underway:
+    elected = _elect(state, assignment, requested, is_usable, min_insync_replicas)
+    if elected.leader == NO_LEADER and assignment is not underway:
         # To wait for a leader with fewer replicas than there are could be to wait for ever.
         assignment = underway
-        standing = _elect(state, assignment, wanted, is_usable, min_insync_replicas)
+        elected = _elect(state, assignment, requested, is_usable, min_insync_replicas)
     offline = tuple(r for r in assignment.replicas if r in offline)
-    return _record(key, state, assignment, standing, offline, wants_epoch=wanted.new_epoch)
+    return _record(key, state, assignment, elected, offline, wants_epoch=requested.new_epoch)
 
 
-def _offline(state: PartitionState, wanted: Wanted) -> Replicas:
-    return tuple(r for r in dict.fromkeys((*state.offline, *wanted.offline)) if r not in wanted.online)
+def _offline(state: PartitionState, requested: RequestedChange) -> Replicas:
+    return tuple(r for r in dict.fromkeys((*state.offline, *requested.offline)) if r not in requested.online)
 
 
-def _wanted_assignment(state: PartitionState, wanted: Wanted, may_lead: MayLead) -> _Assignment:
+def _requested_assignment(
+    state: PartitionState, requested: RequestedChange, may_lead: MayLead
+) -> _Assignment:
     """As asked for, but in sync are only replicas that could lead: the others would hold everybody up."""
-    replicas = state.replicas if wanted.replicas is None else wanted.replicas
-    isr = state.isr if wanted.isr is None else wanted.isr
-    out = (*wanted.forfeited, *wanted.lost)
+    replicas = state.replicas if requested.replicas is None else requested.replicas
+    isr = state.isr if requested.isr is None else requested.isr
+    out = (*requested.forfeited, *requested.lost)
     return _Assignment(
         replicas,
         () if state.is_suspect else tuple(r for r in isr if r in replicas and r not in out and may_lead(r)),
-        state.adding if wanted.adding is None else wanted.adding,
-        state.removing if wanted.removing is None else wanted.removing,
+        state.adding if requested.adding is None else requested.adding,
+        state.removing if requested.removing is None else requested.removing,
     )
 
 
@@ -140,74 +142,76 @@ def _completed(assignment: _Assignment) -> _Assignment:
 def _elect(
     state: PartitionState,
     assignment: _Assignment,
-    wanted: Wanted,
+    requested: RequestedChange,
     may_lead: MayLead,
     min_insync_replicas: int,
-) -> _Standing:
+) -> _ElectionOutcome:
     order = assignment.replicas
     min_isr = min(min_insync_replicas, len(order))
     isr = assignment.isr
-    safe = _safe(state, order, wanted)
-    last_known = _last_known_leader(state, order, wanted)
+    safe = _safe(state, order, requested)
+    last_known = _last_known_leader(state, order, requested)
 
-    def led_by(leader: BrokerId, isr: Replicas, election: Election) -> _Standing:
+    def led_by(leader: BrokerId, isr: Replicas, election: Election) -> _ElectionOutcome:
         certain = election in (Election.IN_SYNC, Election.ELIGIBLE)
         held_back = certain and len(isr) < min_isr
-        return _Standing(
+        return _ElectionOutcome(
             leader,
             isr,
             tuple(r for r in safe if r not in isr) if held_back else (),
             NO_LEADER,
-            _recovery_state(state, wanted) if certain else RecoveryState.RECOVERING,
+            _recovery_state(state, requested) if certain else RecoveryState.RECOVERING,
             election,
         )
 
     if isr:
-        return led_by(_choose(state, order, isr, wanted), isr, Election.IN_SYNC)
+        return led_by(_choose(state, order, isr, requested), isr, Election.IN_SYNC)
     for replica in safe:
         if may_lead(replica):
             return led_by(replica, (replica,), Election.ELIGIBLE)
     if not safe and last_known != NO_LEADER and may_lead(last_known):
         return led_by(last_known, (last_known,), Election.LAST_KNOWN)
-    if wanted.allow_unclean:
+    if requested.allow_unclean:
         for replica in order:
             if may_lead(replica):
                 return led_by(replica, (replica,), Election.UNCLEAN)
     return _leaderless(state, assignment, safe, last_known)
 
 
-def _choose(state: PartitionState, order: Replicas, isr: Replicas, wanted: Wanted) -> BrokerId:
+def _choose(state: PartitionState, order: Replicas, isr: Replicas, requested: RequestedChange) -> BrokerId:
     """Among those in sync."""
-    if state.leader in isr and not (wanted.prefer_first and order[0] in isr):
+    if state.leader in isr and not (requested.prefer_first and order[0] in isr):
         return state.leader
     return next(replica for replica in order if replica in isr)
 
 
-def _safe(state: PartitionState, order: Replicas, wanted: Wanted) -> Replicas:
+def _safe(state: PartitionState, order: Replicas, requested: RequestedChange) -> Replicas:
     if state.is_suspect:
         return ()
     members = (*state.isr, *state.elr)
-    return tuple(r for r in order if r in members and r not in wanted.forfeited and r not in wanted.lost)
+    return tuple(
+        r for r in order if r in members and r not in requested.forfeited and r not in requested.lost
+    )
 
 
-def _last_known_leader(state: PartitionState, order: Replicas, wanted: Wanted) -> BrokerId:
+def _last_known_leader(state: PartitionState, order: Replicas, requested: RequestedChange) -> BrokerId:
     found = state.leader if state.has_leader else state.last_known_leader
-    return NO_LEADER if found in wanted.lost or found not in order else found
+    return NO_LEADER if found in requested.lost or found not in order else found
 
 
-def _recovery_state(state: PartitionState, wanted: Wanted) -> RecoveryState:
-    return RecoveryState.RECOVERED if wanted.recovered else state.recovery_state
+def _recovery_state(state: PartitionState, requested: RequestedChange) -> RecoveryState:
+    return RecoveryState.RECOVERED if requested.recovered else state.recovery_state
 
 
 def _leaderless(
     state: PartitionState, assignment: _Assignment, safe: Replicas, last_known: BrokerId
-) -> _Standing:
+) -> _ElectionOutcome:
     """One stands for the ISR, whoever is safe besides is eligible."""
     candidates = safe or assignment.replicas
     stand_in = last_known if last_known in candidates else _first_of((*state.isr, *state.elr), candidates)
     elr = tuple(r for r in safe if r != stand_in)
     recovery = state.recovery_state if safe else RecoveryState.RECOVERING
-    return _Standing(NO_LEADER, (stand_in,), elr, last_known, recovery, None)
+    return _ElectionOutcome(NO_LEADER, (stand_in,), elr, last_known, recovery, None)
 
 
 def _first_of(candidates: Replicas, within: Replicas) -> BrokerId:
@@ -218,50 +222,50 @@ def _record(
     key: TopicIdPartition,
     state: PartitionState,
     assignment: _Assignment,
-    standing: _Standing,
+    elected: _ElectionOutcome,
     offline: Replicas,
     *,
     wants_epoch: bool,
 ) -> PartitionChanged | None:
-    if _is_so(state, assignment, standing) and offline == state.offline and not wants_epoch:
+    if _is_unchanged(state, assignment, elected) and offline == state.offline and not wants_epoch:
         return None
-    new_leader = standing.leader != state.leader
+    new_leader = elected.leader != state.leader
     # A replica taken out of the assignment must not be counted, nor fetch, under the epoch it knows.
     new_epoch = wants_epoch or new_leader or any(r not in assignment.replicas for r in state.replicas)
     return PartitionChanged(
         topic_id=key.topic_id,
         partition=key.partition,
         partition_epoch=PartitionEpoch(state.partition_epoch + 1),
-        leader=standing.leader if new_leader else None,
+        leader=elected.leader if new_leader else None,
         leader_epoch=LeaderEpoch(state.leader_epoch + 1) if new_epoch else None,
-        isr=_unless_equal(standing.isr, state.isr),
-        elr=_unless_equal(standing.elr, state.elr),
+        isr=_unless_equal(elected.isr, state.isr),
+        elr=_unless_equal(elected.elr, state.elr),
         last_known_leader=(
-            standing.last_known_leader if standing.last_known_leader != state.last_known_leader else None
+            elected.last_known_leader if elected.last_known_leader != state.last_known_leader else None
         ),
         replicas=_unless_equal(assignment.replicas, state.replicas),
         adding=_unless_equal(assignment.adding, state.adding),
         removing=_unless_equal(assignment.removing, state.removing),
         recovery_state=(
-            standing.recovery_state if standing.recovery_state is not state.recovery_state else None
+            elected.recovery_state if elected.recovery_state is not state.recovery_state else None
         ),
-        election=standing.election if new_leader and standing.leader != NO_LEADER else None,
+        election=elected.election if new_leader and elected.leader != NO_LEADER else None,
         offline=_unless_equal(offline, state.offline),
     )
 
 
-def _is_so(state: PartitionState, assignment: _Assignment, standing: _Standing) -> bool:
+def _is_unchanged(state: PartitionState, assignment: _Assignment, elected: _ElectionOutcome) -> bool:
     return (
-        standing.leader == state.leader
-        and standing.isr == state.isr
-        and standing.elr == state.elr
-        and standing.last_known_leader == state.last_known_leader
-        and standing.recovery_state is state.recovery_state
+        elected.leader == state.leader
+        and elected.isr == state.isr
+        and elected.elr == state.elr
+        and elected.last_known_leader == state.last_known_leader
+        and elected.recovery_state is state.recovery_state
         and assignment.replicas == state.replicas
         and assignment.adding == state.adding
         and assignment.removing == state.removing
     )
 
 
-def _unless_equal(wanted: Replicas, present: Replicas) -> Replicas | None:
-    return None if wanted == present else wanted
+def _unless_equal(requested: Replicas, present: Replicas) -> Replicas | None:
+    return None if requested == present else requested

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nilometer.cluster.controller.partition_change import MayLead, Wanted, change_partition
+from nilometer.cluster.controller.partition_change import MayLead, RequestedChange, change_partition
 from nilometer.cluster.entries import Unit
 from nilometer.cluster.identifiers import TopicId, TopicIdPartition
 from nilometer.cluster.image import ClusterImage
@@ -32,12 +32,14 @@ class PartitionDraft:
             raise LookupError(f"no such partition: {key}")
         return found
 
-    def change(self, key: TopicIdPartition, wanted: Wanted, *, may_lead: MayLead) -> PartitionChanged | None:
+    def change(
+        self, key: TopicIdPartition, requested: RequestedChange, *, may_lead: MayLead
+    ) -> PartitionChanged | None:
         state = self.state(key)
         change = change_partition(
             key,
             state,
-            wanted,
+            requested,
             may_lead=may_lead,
             min_insync_replicas=self._min_insync_replicas_of(key.topic_id),
         )
@@ -46,13 +48,13 @@ class PartitionDraft:
             self._units.append((change,))
         return change
 
-    def with_election_policy(self, key: TopicIdPartition, wanted: Wanted) -> Wanted:
-        """``wanted`` with unclean elections where the topic's settings allow them."""
+    def with_election_policy(self, key: TopicIdPartition, requested: RequestedChange) -> RequestedChange:
+        """``requested`` with unclean elections where the topic's settings allow them."""
         allowed = self._allow_unclean.get(key.topic_id)
         if allowed is None:
             allowed = self.image.unclean_leader_election_enabled(self._name(key.topic_id))
             self._allow_unclean[key.topic_id] = allowed
-        return replace(wanted, allow_unclean=True) if allowed else wanted
+        return replace(requested, allow_unclean=True) if allowed else requested
 
     def leaderless_partitions(self) -> list[tuple[TopicIdPartition, PartitionState]]:
         """As they are now: those of the image and those that this draft left without a leader."""

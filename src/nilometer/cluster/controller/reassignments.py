@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from nilometer.cluster.controller.assignments import check_assignment
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
-from nilometer.cluster.controller.partition_change import Wanted
+from nilometer.cluster.controller.partition_change import RequestedChange
 from nilometer.cluster.controller.partition_draft import PartitionDraft
 from nilometer.cluster.identifiers import BrokerId, TopicIdPartition
 from nilometer.cluster.image import ClusterImage
@@ -110,7 +110,7 @@ def _reassign(draft: PartitionDraft, request: Reassignment, allow_factor_change:
     original = state.original_replicas
     removing = tuple(sorted(r for r in state.replicas if r not in target))
     adding = tuple(sorted(r for r in (*target, *removing) if r not in original))
-    wanted = Wanted(replicas=(*target, *removing), adding=adding, removing=removing)
+    wanted = RequestedChange(replicas=(*target, *removing), adding=adding, removing=removing)
     draft.change(key, draft.with_election_policy(key, wanted), may_lead=draft.image.is_active)
 
 
@@ -119,7 +119,7 @@ def _cancel(draft: PartitionDraft, key: TopicIdPartition) -> None:
     if not state.is_reassigning:
         raise Refusal(ErrorCode.no_reassignment_in_progress, "No partition reassignment is in progress.")
     original = state.original_replicas
-    wanted = draft.with_election_policy(key, Wanted(replicas=original, adding=(), removing=()))
+    wanted = draft.with_election_policy(key, RequestedChange(replicas=original, adding=(), removing=()))
     if not _survives_on(draft.image, state, original) and not wanted.allow_unclean:
         raise Refusal(
             ErrorCode.invalid_replica_assignment,

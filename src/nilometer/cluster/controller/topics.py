@@ -148,8 +148,8 @@ def decide_create_partitions(
 
 
 def _check_name(image: ClusterImage, name: str, taken: Mapping[str, str]) -> None:
-    if (problem := why_invalid_name(name)) is not None:
-        raise Refusal(ErrorCode.invalid_topic_exception, f"Topic name is invalid: {problem}")
+    if (error := why_invalid_name(name)) is not None:
+        raise Refusal(ErrorCode.invalid_topic_exception, f"Topic name is invalid: {error}")
     if image.topic(name) is not None:
         raise Refusal(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
     collides = image.colliding_topic(name) or taken.get(collision_key(name))
@@ -275,11 +275,11 @@ def _placed(
             shift=chance.below(circle),
             first_partition=first_partition,
         )
-    except CannotPlace as problem:
+    except CannotPlace as error:
         raise Refusal(
             ErrorCode.invalid_replication_factor,
-            f"Unable to replicate the partition {factor} time(s): {problem}",
-        ) from problem
+            f"Unable to replicate the partition {factor} time(s): {error}",
+        ) from error
 
 
 def _new_partitions(

@@ -22,7 +22,7 @@ import logging
 import posixpath
 
 from nilometer.coordination.local import layout
-from nilometer.coordination.local.aside import Aside, unavailable
+from nilometer.coordination.local.staged_files import StagedFiles, unavailable
 from nilometer.coordination.local.succession import EntriesFolder, Succession
 from nilometer.coordination.store import (
     ENTRY_SIZE_MAX,
@@ -43,10 +43,10 @@ READ_BYTES_MAX = 8_000_000
 
 
 class EntryFolders:
-    def __init__(self, disk: Disk, root: str, aside: Aside, token: str) -> None:
+    def __init__(self, disk: Disk, root: str, staged: StagedFiles, token: str) -> None:
         self._disk = disk
         self._root = root
-        self._aside = aside
+        self._staged = staged
         self._token = token
         self._succession = Succession(disk, root, token)
         self._snapshots = 0
@@ -142,18 +142,18 @@ class EntryFolders:
     async def append(self, number: int, data: bytes) -> bool:
         if len(data) > ENTRY_SIZE_MAX:
             raise EntryTooLarge(f"entry {number}", len(data))
-        aside = self._aside.new_path()
+        staged_path = self._staged.new_path()
         content = layout.wrap(layout.KIND_ENTRY, data)
         try:
-            await self._disk.offload(lambda: self._aside.write(aside, content))
+            await self._disk.offload(lambda: self._staged.write(staged_path, content))
         except OSError as error:
             raise unavailable(f"writing entry {number} of the coordination store", error) from error
         try:
-            return await self._put(number, aside)
+            return await self._put(number, staged_path)
         finally:
-            self._aside.discard(aside)
+            self._staged.discard(staged_path)
 
-    async def _put(self, number: int, aside: str) -> bool:
+    async def _put(self, number: int, staged_path: str) -> bool:
         while True:
             folder = await self._succession.in_force()
             if number < folder.base:
@@ -164,13 +164,13 @@ class EntryFolders:
                 continue  # another folder is in force by now
             path = folder.entry_path(number)
             try:
-                self._disk.link(aside, path)
+                self._disk.link(staged_path, path)
             except FileExistsError:
                 if not await self._followed_seal(folder, path):
                     return False
                 continue
             except FileNotFoundError:
-                await self._folder_or_aside_gone(folder, aside, number)
+                await self._folder_or_staged_file_gone(folder, staged_path, number)
                 continue
             except OSError as error:
                 raise unavailable(f"putting entry {number} in place", error) from error
@@ -224,8 +224,8 @@ class EntryFolders:
         await self._succession.follow(data.decode())
         return True
 
-    async def _folder_or_aside_gone(self, folder: EntriesFolder, aside: str, number: int) -> None:
-        if not self._disk.exists(aside):
+    async def _folder_or_staged_file_gone(self, folder: EntriesFolder, staged_path: str, number: int) -> None:
+        if not self._disk.exists(staged_path):
             raise StoreUnavailable(
                 f"entry {number} was swept from the store's aside folder before it was in place"
             )
@@ -248,7 +248,7 @@ class EntryFolders:
         prepared = EntriesFolder(
             number, name, posixpath.join(self._succession.preparing, name), number, number
         )
-        seal = self._aside.new_path()
+        seal = self._staged.new_path()
         try:
             await self._disk.offload(lambda: self._prepare(prepared, data, seal))
             sealed = await self._disk.offload(lambda: self._seal(folder, prepared, seal))
@@ -256,7 +256,7 @@ class EntryFolders:
             self._succession.discard_tree(prepared.path)
             raise unavailable(f"writing the snapshot of {number}", error) from error
         finally:
-            self._aside.discard(seal)
+            self._staged.discard(seal)
         if not sealed:
             self._succession.discard_tree(prepared.path)
             return False
@@ -267,8 +267,8 @@ class EntryFolders:
     def _prepare(self, prepared: EntriesFolder, data: bytes, seal: str) -> None:
         self._disk.make_directories(prepared.path)
         snapshot = posixpath.join(prepared.path, layout.SNAPSHOT)
-        self._aside.write(snapshot, layout.wrap(layout.KIND_SNAPSHOT, data))
-        self._aside.write(seal, layout.wrap(layout.KIND_SEAL, prepared.name.encode()))
+        self._staged.write(snapshot, layout.wrap(layout.KIND_SNAPSHOT, data))
+        self._staged.write(seal, layout.wrap(layout.KIND_SEAL, prepared.name.encode()))
         self._disk.sync_directory(prepared.path)
         self._disk.sync_directory(self._succession.preparing)
 

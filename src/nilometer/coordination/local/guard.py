@@ -11,8 +11,8 @@ import posixpath
 import msgspec
 
 from nilometer.coordination.local import layout
-from nilometer.coordination.local.aside import Aside, unavailable
 from nilometer.coordination.local.layout import StoreDescription
+from nilometer.coordination.local.staged_files import StagedFiles, unavailable
 from nilometer.coordination.store import StoreDamaged, StoreRefused
 from nilometer.runtime import Disk
 
@@ -52,15 +52,15 @@ NETWORK_FILE_SYSTEMS = frozenset(
 )
 """Several machines may see these, and locks and links do not mean there what they mean on one machine."""
 
-ASIDE_KEPT_MS = 3_600_000
+STAGED_FILE_KEPT_MS = 3_600_000
 """Unfinished files younger than this may belong to a living writer (whom their removal would not harm)."""
 
 
 class FolderGuard:
-    def __init__(self, disk: Disk, root: str, aside: Aside) -> None:
+    def __init__(self, disk: Disk, root: str, staged: StagedFiles) -> None:
         self._disk = disk
         self._root = root
-        self._aside = aside
+        self._staged = staged
 
     def open(self, token: str, cluster_id: str | None, fresh_cluster_id: str) -> StoreDescription:
         """May stall. Returns what the folder is, having made it a store if it was none."""
@@ -98,17 +98,17 @@ class FolderGuard:
         if found != opened:
             raise StoreRefused(f"the coordination store in {self._root} was replaced by another one")
 
-    def sweep_aside(self, wall_ms: int) -> None:
+    def remove_stale_staged_files(self, wall_ms: int) -> None:
         """Remove what writers that died left unfinished."""
-        folder = posixpath.join(self._root, layout.ASIDE)
+        folder = posixpath.join(self._root, layout.STAGED)
         for name in self._disk.list_directory(folder):
             path = posixpath.join(folder, name)
             try:
-                old = wall_ms - self._disk.modified_ms(path) > ASIDE_KEPT_MS
+                old = wall_ms - self._disk.modified_ms(path) > STAGED_FILE_KEPT_MS
             except FileNotFoundError:
                 continue
             if old:
-                self._aside.discard(path)
+                self._staged.discard(path)
 
     def _refuse_network_mount(self) -> None:
         place = self._root
@@ -123,7 +123,7 @@ class FolderGuard:
 
     def _make_folders(self) -> None:
         self._disk.make_directories(self._root, private=True)
-        folders = (layout.ASIDE, layout.SESSIONS, layout.PREPARING, layout.RETIRED, layout.ENTRIES)
+        folders = (layout.STAGED, layout.SESSIONS, layout.PREPARING, layout.RETIRED, layout.ENTRIES)
         for name in folders:
             self._disk.make_directories(posixpath.join(self._root, name))
         self._sync_ancestors()
@@ -165,18 +165,18 @@ class FolderGuard:
         entries = posixpath.join(self._root, layout.ENTRIES)
         first = layout.folder_name(0, token)
         description = StoreDescription(format=layout.FORMAT, cluster_id=cluster_id, first_folder=first)
-        aside = self._aside.new_path()
-        self._aside.write(aside, layout.wrap(layout.KIND_STORE, msgspec.json.encode(description)))
+        staged_path = self._staged.new_path()
+        self._staged.write(staged_path, layout.wrap(layout.KIND_STORE, msgspec.json.encode(description)))
         self._disk.make_directories(posixpath.join(self._root, layout.PREPARING, first))
         self._disk.sync_directory(posixpath.join(self._root, layout.PREPARING))
         self._disk.sync_directory(self._root)
-        self._probe_links(aside)
+        self._probe_links(staged_path)
         try:
-            self._disk.link(aside, posixpath.join(self._root, layout.STORE))
+            self._disk.link(staged_path, posixpath.join(self._root, layout.STORE))
         except FileExistsError:
             self._remove_if_there(posixpath.join(self._root, layout.PREPARING, first))
         finally:
-            self._aside.discard(aside)
+            self._staged.discard(staged_path)
         self._disk.sync_directory(entries)
 
     def _remove_if_there(self, folder: str) -> None:
@@ -187,7 +187,7 @@ class FolderGuard:
 
     def _probe_links(self, file: str) -> None:
         """A file system without hard links, or with links that replace, cannot hold a store."""
-        probe = self._aside.new_path()
+        probe = self._staged.new_path()
         try:
             self._disk.link(file, probe)
             self._disk.link(file, probe)
@@ -196,5 +196,5 @@ class FolderGuard:
         except OSError as error:
             raise StoreRefused(f"the file system of {self._root} has no hard links ({error})") from error
         finally:
-            self._aside.discard(probe)
+            self._staged.discard(probe)
         raise StoreRefused(f"the file system of {self._root} lets a link replace a file")

@@ -13,22 +13,22 @@ from dataclasses import dataclass
 from nilometer.coordination.store import SessionName
 
 HEARTBEATS_PER_TIMEOUT = 5
-LOOKS_PER_TIMEOUT = 10
-DOUBT_FRACTION = 2
+CHECKS_PER_TIMEOUT = 10
+VERIFY_FRACTION = 2
 """An owner that has not moved its counter for timeout / 2 no longer takes its session for granted."""
 
 
 @dataclass(slots=True)
 class _Observation:
     counter: bytes
-    looked_ms: int
+    checked_ms: int
     silent_ms: int
 
 
 class LivenessWatch:
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
-        self._look_ms_max = timeout_ms // HEARTBEATS_PER_TIMEOUT
+        self._check_ms_max = timeout_ms // HEARTBEATS_PER_TIMEOUT
         self._observations: dict[SessionName, _Observation] = {}
 
     def on_counter(self, session: SessionName, counter: bytes, now_ms: int) -> bool:
@@ -37,8 +37,8 @@ class LivenessWatch:
         if seen is None or seen.counter != counter:
             self._observations[session] = _Observation(counter, now_ms, 0)
             return False
-        seen.silent_ms += min(now_ms - seen.looked_ms, self._look_ms_max)
-        seen.looked_ms = now_ms
+        seen.silent_ms += min(now_ms - seen.checked_ms, self._check_ms_max)
+        seen.checked_ms = now_ms
         return seen.silent_ms >= self._timeout_ms
 
     def forget_all_but(self, sessions: list[SessionName]) -> None:

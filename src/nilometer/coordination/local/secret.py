@@ -10,7 +10,7 @@ import logging
 import posixpath
 
 from nilometer.coordination.local import layout
-from nilometer.coordination.local.aside import Aside
+from nilometer.coordination.local.staged_files import StagedFiles
 from nilometer.coordination.store import StoreDamaged, StoredSecret
 from nilometer.runtime import Disk
 
@@ -20,11 +20,11 @@ logger = logging.getLogger(__name__)
 class SecretFolder:
     """Every method may stall, and raises OSError where the disk fails."""
 
-    def __init__(self, disk: Disk, root: str, aside: Aside) -> None:
+    def __init__(self, disk: Disk, root: str, staged: StagedFiles) -> None:
         self._disk = disk
         self._root = root
         self._path = posixpath.join(root, layout.MEMBERS)
-        self._aside = aside
+        self._staged = staged
         self._warned = False
 
     def open(self) -> None:
@@ -51,14 +51,14 @@ class SecretFolder:
         newest = self.read()
         if number != (0 if newest is None else newest.number + 1):
             return False
-        aside = self._aside.new_path()
-        self._aside.write(aside, layout.wrap(layout.KIND_SECRET, data), private=True)
+        staged_path = self._staged.new_path()
+        self._staged.write(staged_path, layout.wrap(layout.KIND_SECRET, data), private=True)
         try:
-            self._disk.link(aside, self._file(number))
+            self._disk.link(staged_path, self._file(number))
         except FileExistsError:
             return False
         finally:
-            self._aside.discard(aside)
+            self._staged.discard(staged_path)
         self._disk.sync_directory(self._path)
         self._empty_below(number)
         return True
@@ -66,8 +66,8 @@ class SecretFolder:
     def _empty_below(self, number: int) -> None:
         for older in layout.secret_numbers(self._disk.list_directory(self._path)):
             if older < number and self._disk.file_size(self._file(older)):
-                empty = self._aside.new_path()
-                self._aside.write(empty, b"", private=True)
+                empty = self._staged.new_path()
+                self._staged.write(empty, b"", private=True)
                 self._disk.rename(empty, self._file(older))
         self._disk.sync_directory(self._path)
 

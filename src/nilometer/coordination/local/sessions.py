@@ -22,9 +22,9 @@ import posixpath
 import msgspec
 
 from nilometer.coordination.local import layout
-from nilometer.coordination.local.aside import Aside, unavailable
 from nilometer.coordination.local.layout import SessionFiles, SessionRecord
-from nilometer.coordination.local.liveness import LOOKS_PER_TIMEOUT, LivenessWatch
+from nilometer.coordination.local.liveness import CHECKS_PER_TIMEOUT, LivenessWatch
+from nilometer.coordination.local.staged_files import StagedFiles, unavailable
 from nilometer.coordination.store import (
     ENTRY_SIZE_MAX,
     BrokerIdInUse,
@@ -50,7 +50,7 @@ class OwnSession:
         self._heartbeat = heartbeat
         self._count = 0
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         self._count += 1
         self._heartbeat.write_at(0, self._count.to_bytes(8, "big"))
 
@@ -59,26 +59,26 @@ class OwnSession:
 
 
 class SessionFolder:
-    def __init__(self, disk: Disk, root: str, aside: Aside, timeout_ms: int) -> None:
+    def __init__(self, disk: Disk, root: str, staged: StagedFiles, timeout_ms: int) -> None:
         self._disk = disk
         self.path = posixpath.join(root, layout.SESSIONS)
-        self._aside = aside
+        self._staged = staged
         self._empty = ""
         self._liveness = LivenessWatch(timeout_ms)
-        self._look_ms = timeout_ms // LOOKS_PER_TIMEOUT
-        self._looked_ms: int | None = None
+        self._check_ms = timeout_ms // CHECKS_PER_TIMEOUT
+        self._checked_ms: int | None = None
         self._names: list[str] = []
         self._live: list[SessionName] = []
         self._synced: list[str] = []
         self._locks: dict[int, DiskLock] = {}
 
     def open(self) -> None:
-        self._empty = self._aside.new_path()
-        self._aside.write(self._empty, b"", sync=False)
+        self._empty = self._staged.new_path()
+        self._staged.write(self._empty, b"", sync=False)
 
     def close(self) -> None:
         """Drops all locks; to be called after the sessions were ended."""
-        self._aside.discard(self._empty)
+        self._staged.discard(self._empty)
         for _, lock in sorted(self._locks.items()):
             lock.release()
         self._locks.clear()
@@ -99,7 +99,7 @@ class SessionFolder:
             raise unavailable(f"registering broker {broker_id}", error) from error
         own = OwnSession(name, lock, heartbeat)
         try:
-            own.beat()
+            own.heartbeat()
             await self._put_record(own, payload)
         except OSError as error:
             own.close()
@@ -110,13 +110,13 @@ class SessionFolder:
         name = own.name
         record = SessionRecord(broker_id=name.broker_id, incarnation=name.incarnation, payload=payload)
         content = layout.wrap(layout.KIND_SESSION, msgspec.json.encode(record))
-        aside = self._aside.new_path()
-        await self._disk.offload(lambda: self._aside.write(aside, content))
+        staged_path = self._staged.new_path()
+        await self._disk.offload(lambda: self._staged.write(staged_path, content))
         try:
-            own.beat()
-            self._disk.link(aside, self._path(layout.session_name(name)))
+            own.heartbeat()
+            self._disk.link(staged_path, self._path(layout.session_name(name)))
         finally:
-            self._aside.discard(aside)
+            self._staged.discard(staged_path)
         await self._disk.offload(lambda: self._disk.sync_directory(self.path))
         for old in self._list().of(name.broker_id):
             if old.incarnation < name.incarnation:
@@ -151,7 +151,7 @@ class SessionFolder:
         changed = names != self._names
         if changed:
             self._names, self._live = names, SessionFiles.parse(names).live()
-        counters_due = self._looked_ms is None or now_ms - self._looked_ms >= self._look_ms
+        counters_due = self._checked_ms is None or now_ms - self._checked_ms >= self._check_ms
         live = [session for session in self._live if session != own]
         ended = False
         for session in live:
@@ -164,7 +164,7 @@ class SessionFolder:
             self.expire(session)
             ended = True
         if counters_due:
-            self._looked_ms = now_ms
+            self._checked_ms = now_ms
             self._liveness.forget_all_but(live)
         return changed or ended
 
@@ -267,7 +267,7 @@ class SessionFolder:
             self._put_empty(name)
 
     def _discard(self, name: str) -> None:
-        self._aside.discard(self._path(name))
+        self._staged.discard(self._path(name))
 
     def _list(self) -> SessionFiles:
         return SessionFiles.parse(self._disk.list_directory(self.path))

@@ -22,13 +22,13 @@ from collections.abc import Callable
 
 from nilometer.coordination.identity import new_id
 from nilometer.coordination.local import layout
-from nilometer.coordination.local.aside import Aside, unavailable
 from nilometer.coordination.local.entries import EntryFolders
 from nilometer.coordination.local.guard import FolderGuard
 from nilometer.coordination.local.layout import StoreDescription
-from nilometer.coordination.local.liveness import DOUBT_FRACTION, HEARTBEATS_PER_TIMEOUT, LOOKS_PER_TIMEOUT
+from nilometer.coordination.local.liveness import CHECKS_PER_TIMEOUT, HEARTBEATS_PER_TIMEOUT, VERIFY_FRACTION
 from nilometer.coordination.local.secret import SecretFolder
 from nilometer.coordination.local.sessions import OwnSession, SessionFolder
+from nilometer.coordination.local.staged_files import StagedFiles, unavailable
 from nilometer.coordination.signal import ChangeSignal
 from nilometer.coordination.store import (
     CoordinationError,
@@ -60,8 +60,8 @@ class LocalSession:
         self.own = own
         self._folder = folder
         self._clock = runtime.clock
-        self._doubt_ms = timeout_ms // DOUBT_FRACTION
-        self._beaten_ms = runtime.clock.monotonic_ms()
+        self._verify_after_ms = timeout_ms // VERIFY_FRACTION
+        self._last_heartbeat_ms = runtime.clock.monotonic_ms()
         self._on_lost = on_lost
         self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -76,14 +76,14 @@ class LocalSession:
     def is_live(self) -> bool:
         if self._lost.done():
             return False
-        if self._clock.monotonic_ms() - self._beaten_ms > self._doubt_ms:
-            return self.beat()
+        if self._clock.monotonic_ms() - self._last_heartbeat_ms > self._verify_after_ms:
+            return self.heartbeat()
         return True
 
     async def wait_lost(self) -> str:
         return await asyncio.shield(self._lost)
 
-    def beat(self) -> bool:
+    def heartbeat(self) -> bool:
         """Ask the disk whether the session stands, and if so, show that its owner lives."""
         if self._lost.done():
             return False
@@ -93,11 +93,11 @@ class LocalSession:
                     "another broker ended it: this process did not answer for longer than the session timeout"
                 )
                 return False
-            self.own.beat()
+            self.own.heartbeat()
         except OSError as error:
             logger.error("The heartbeat of session %s failed: %s", self.name, error)
             return False
-        self._beaten_ms = self._clock.monotonic_ms()
+        self._last_heartbeat_ms = self._clock.monotonic_ms()
         return True
 
     def lose(self, reason: str) -> None:
@@ -117,16 +117,16 @@ class LocalStore:
         self._timeout_ms = session_timeout_ms
         self._cluster_id = cluster_id
         self._token = new_id(runtime.entropy)
-        self._aside = Aside(runtime.disk, posixpath.join(folder, layout.ASIDE), self._token)
-        self._guard = FolderGuard(runtime.disk, folder, self._aside)
+        self._staged = StagedFiles(runtime.disk, posixpath.join(folder, layout.STAGED), self._token)
+        self._guard = FolderGuard(runtime.disk, folder, self._staged)
         self._description: StoreDescription | None = None
-        self._entries = EntryFolders(runtime.disk, folder, self._aside, self._token)
-        self._sessions = SessionFolder(runtime.disk, folder, self._aside, session_timeout_ms)
-        self._secret = SecretFolder(runtime.disk, folder, self._aside)
+        self._entries = EntryFolders(runtime.disk, folder, self._staged, self._token)
+        self._sessions = SessionFolder(runtime.disk, folder, self._staged, session_timeout_ms)
+        self._secret = SecretFolder(runtime.disk, folder, self._staged)
         self._session: LocalSession | None = None
         self._signal = ChangeSignal()
         self._tasks: list[asyncio.Task[None]] = []
-        self._trouble = ""
+        self._last_error = ""
         self._opened = False
 
     @property
@@ -141,7 +141,7 @@ class LocalStore:
         self._description, self._cluster_id = description, description.cluster_id
         try:
             await self._entries.open(description.first_folder)
-            guard.sweep_aside(self._runtime.clock.wall_ms())
+            guard.remove_stale_staged_files(self._runtime.clock.wall_ms())
             self._sessions.open()
             await self._disk.offload(self._secret.open)
         except OSError as error:
@@ -218,7 +218,7 @@ class LocalStore:
             own, self._sessions, self._runtime, self._timeout_ms, self._signal.notify
         )
         self._tasks = [task for task in self._tasks if not task.done()]
-        self._tasks.append(asyncio.get_running_loop().create_task(self._beat_loop(session)))
+        self._tasks.append(asyncio.get_running_loop().create_task(self._heartbeat_loop(session)))
         self._signal.notify()
         return session
 
@@ -283,7 +283,7 @@ class LocalStore:
             try:
                 while folder == self._entries.watched_folder:
                     await self._look()
-                    await watch.wait(self._timeout_ms // LOOKS_PER_TIMEOUT)
+                    await watch.wait(self._timeout_ms // CHECKS_PER_TIMEOUT)
             finally:
                 watch.close()
 
@@ -291,16 +291,16 @@ class LocalStore:
         try:
             changed = self._sessions.look(self._own(), self._runtime.clock.monotonic_ms())
             if changed and self._session is not None:
-                self._session.beat()
+                self._session.heartbeat()
             if await self._entries.look() or changed:
                 self._signal.notify()
-            self._trouble = ""
+            self._last_error = ""
         except (OSError, CoordinationError) as error:
-            self._on_trouble(error)
+            self._on_read_failed(error)
 
-    def _on_trouble(self, error: Exception) -> None:
-        if self._trouble != str(error):  # once per kind, not 60 times a second
-            self._trouble = str(error)
+    def _on_read_failed(self, error: Exception) -> None:
+        if self._last_error != str(error):  # once per kind, not 60 times a second
+            self._last_error = str(error)
             logger.error("The coordination store in %s cannot be read: %s", self._root, error)
         if self._session is not None and self._has_vanished():
             self._session.lose(f"the coordination store's folder {self._root} vanished")
@@ -311,10 +311,10 @@ class LocalStore:
         except OSError:
             return False  # a disk that does not answer says nothing of what is on it
 
-    async def _beat_loop(self, session: LocalSession) -> None:
+    async def _heartbeat_loop(self, session: LocalSession) -> None:
         while not session.lost:
             await asyncio.sleep(self._timeout_ms / HEARTBEATS_PER_TIMEOUT / 1000)
-            session.beat()
+            session.heartbeat()
 
     # ---- checks
 
@@ -329,7 +329,7 @@ class LocalStore:
         """Every write asks the disk first; a store without a session (a tool's) may write too."""
         self._check_open()
         session = self._session
-        if session is None or session.beat():
+        if session is None or session.heartbeat():
             return session
         if session.lost:
             raise SessionLost(f"session {session.name} is over; register anew")

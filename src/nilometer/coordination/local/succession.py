@@ -13,7 +13,7 @@ import posixpath
 from dataclasses import dataclass
 
 from nilometer.coordination.local import layout
-from nilometer.coordination.local.aside import unavailable
+from nilometer.coordination.local.staged_files import unavailable
 from nilometer.coordination.store import StoreDamaged
 from nilometer.runtime import Disk
 

@@ -106,8 +106,8 @@ class Ensemble(Protocol):
         """The server in use, or the one last used, as ``host:port``; empty before the first."""
         ...
 
-    async def start(self, patience_s: float) -> None:
-        """Connect and begin a session. Raises Disconnected when no server answers within ``patience_s``."""
+    async def start(self, timeout_s: float) -> None:
+        """Connect and begin a session. Raises Disconnected when no server answers within ``timeout_s``."""
         ...
 
     async def stop(self) -> None:

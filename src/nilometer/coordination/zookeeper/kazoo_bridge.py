@@ -42,8 +42,8 @@ from nilometer.coordination.zookeeper.ensemble import (
     Step,
 )
 from nilometer.coordination.zookeeper.kazoo_connection import (
-    ImpatientHandler,
-    NotingConnection,
+    ConnectTimeoutHandler,
+    ObservedConnection,
     QuietLogger,
 )
 
@@ -95,10 +95,10 @@ class KazooBridge:
             hosts=",".join(where.servers),
             timeout=timeout_ms / 1000,
             connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": 0.25},
-            handler=ImpatientHandler(timeout_ms / 1000 / 2 / len(where.servers)),
+            handler=ConnectTimeoutHandler(timeout_ms / 1000 / 2 / len(where.servers)),
             logger=self._log,
         )
-        self._connection = NotingConnection(self._client, self._client._conn_retry.copy(), logger=self._log)
+        self._connection = ObservedConnection(self._client, self._client._conn_retry.copy(), logger=self._log)
         self._client._connection = self._connection
 
     @property
@@ -114,23 +114,23 @@ class KazooBridge:
     def server(self) -> str:
         return self._connection.server
 
-    async def start(self, patience_s: float) -> None:
+    async def start(self, timeout_s: float) -> None:
         self._loop = asyncio.get_running_loop()
         self._client.add_listener(self._on_state)
         try:
-            await self._loop.run_in_executor(self._threads, lambda: self._client.start(timeout=patience_s))
+            await self._loop.run_in_executor(self._threads, lambda: self._client.start(timeout=timeout_s))
         except Exception as error:
             await self.stop()
             why = f" ({self._log.last})" if self._log.last else ""
-            raise Disconnected(f"no server answered within {patience_s:g} s{why}") from error
+            raise Disconnected(f"no server answered within {timeout_s:g} s{why}") from error
 
     async def stop(self) -> None:
         assert self._loop is not None
         self._client.remove_listener(self._on_state)
         stopping = self._loop.run_in_executor(self._threads, self._stop_client)
-        patience_s = self._asked_timeout_ms / 1000 * UNANSWERED_FRACTION
+        timeout_s = self._asked_timeout_ms / 1000 * UNANSWERED_FRACTION
         # A server that hangs is heard out by kazoo for two thirds of what it granted, which may be minutes.
-        while not (await asyncio.wait((stopping,), timeout=patience_s))[0]:
+        while not (await asyncio.wait((stopping,), timeout=timeout_s))[0]:
             self._connection.leave()
         self._threads.shutdown(wait=False)
         await stopping
@@ -191,16 +191,16 @@ class KazooBridge:
 
     async def _ask(self, start: Callable[..., Any], *arguments: Any) -> Any:
         """A read may be repeated: one that falls into the end of a session is asked again in the next."""
-        patience_s = self.session_timeout_ms / 1000
+        timeout_s = self.session_timeout_ms / 1000
         try:
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(timeout_s):
                 while True:
                     try:
                         return await self._call(start, *arguments)
                     except SessionEnded:
                         await asyncio.sleep(RECONNECT_S)
         except TimeoutError as error:
-            raise Disconnected(f"no new session within {patience_s:g} s") from error
+            raise Disconnected(f"no new session within {timeout_s:g} s") from error
 
     async def _call(self, start: Callable[..., Any], *arguments: Any) -> Any:
         loop = asyncio.get_running_loop()
@@ -228,15 +228,15 @@ class KazooBridge:
 
     async def _answer_to(self, future: asyncio.Future[Any]) -> Any:
         """Raises Disconnected when it does not come in time."""
-        patience_s, before = self.session_timeout_ms / 1000, self._answers
-        await asyncio.wait((future,), timeout=patience_s * UNANSWERED_FRACTION)
+        timeout_s, before = self.session_timeout_ms / 1000, self._answers
+        await asyncio.wait((future,), timeout=timeout_s * UNANSWERED_FRACTION)
         if not future.done() and self._answers == before and self._client.connected:
             logger.warning("ZooKeeper server %s does not answer: trying another one", self.server)
             self._connection.leave()
-        await asyncio.wait((future,), timeout=patience_s * (1 - UNANSWERED_FRACTION))
+        await asyncio.wait((future,), timeout=timeout_s * (1 - UNANSWERED_FRACTION))
         if not future.done():
             future.cancel()
-            raise Disconnected(f"no answer within {patience_s:g} s")
+            raise Disconnected(f"no answer within {timeout_s:g} s")
         return future.result()
 
     # ---- from kazoo's threads to the loop

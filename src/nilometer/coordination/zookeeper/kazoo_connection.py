@@ -43,7 +43,7 @@ class QuietLogger(logging.LoggerAdapter[logging.Logger]):
         return msg, kwargs
 
 
-class ImpatientHandler(SequentialThreadingHandler):
+class ConnectTimeoutHandler(SequentialThreadingHandler):
     """kazoo would wait for a connection as long as a session lasts."""
 
     def __init__(self, connect_timeout_s: float) -> None:
@@ -55,7 +55,7 @@ class ImpatientHandler(SequentialThreadingHandler):
         return super().create_connection(*args, **kwargs)
 
 
-class NotingConnection(ConnectionHandler):
+class ObservedConnection(ConnectionHandler):
     server = ""
     session_timeout_ms = 0
     """What the server granted; 0 before the first connection."""
@@ -73,13 +73,13 @@ class NotingConnection(ConnectionHandler):
     def _connect_attempt(self, host: str, hostip: str, port: int, retry: Any) -> Any:
         try:
             return super()._connect_attempt(host, hostip, port, retry)
-        except Exception as problem:
+        except Exception as error:
             # An answer to another request than the one that waits first, for example. What was asked on
             # this connection has an unknown outcome, as when it is lost.
             logger.warning(
                 "ZooKeeper server %s answered what cannot be understood: %r; trying others",
                 self.trying,
-                problem,
+                error,
             )
             self.client._session_callback(KeeperState.CONNECTING)
 

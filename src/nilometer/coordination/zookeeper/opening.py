@@ -13,8 +13,10 @@ from nilometer.coordination.zookeeper.ensemble import Create, Ensemble, NodeExis
 from nilometer.coordination.zookeeper.layout import EMPTY_STORE, FORMAT, STORE, StoreNode
 from nilometer.runtime import Entropy
 
-ZOOKEEPERS_OWN = "zookeeper"
-KAFKAS = frozenset({"admin", "cluster", "config", "consumers", "controller_epoch", "isr_change_notification"})
+ZOOKEEPER_NODE = "zookeeper"
+KAFKA_NODES = frozenset(
+    {"admin", "cluster", "config", "consumers", "controller_epoch", "isr_change_notification"}
+)
 NAMES_SHOWN = 8
 
 
@@ -63,14 +65,14 @@ async def find(ensemble: Ensemble, hosts: str, cluster_id: str | None) -> StoreF
 async def _is_there(ensemble: Ensemble, hosts: str) -> bool:
     """Raises StoreRefused where the tree is something else's."""
     try:
-        names = [name for name in await ensemble.children("/") if name != ZOOKEEPERS_OWN]
+        names = [name for name in await ensemble.children("/") if name != ZOOKEEPER_NODE]
     except NoNode:
         return False  # not even the chroot
     if STORE.strip("/") in names:
         return True
     if names:
         listed = ", ".join(names[:NAMES_SHOWN]) + (", …" if len(names) > NAMES_SHOWN else "")
-        whose = "Apache Kafka's" if KAFKAS & set(names) else "something else's"
+        whose = "Apache Kafka's" if KAFKA_NODES & set(names) else "something else's"
         raise StoreRefused(
             f"the tree at {hosts} is {whose}: it holds {listed}, and no coordination store. Nothing was "
             "written. Give this cluster a chroot of its own, as in host:port,host:port/nilometer"

@@ -52,10 +52,10 @@ VANISH_EXTRA_MS = 2_000
 The servers may hear of a session half a tick late, and end it at a whole tick: after up to T and 1.5 ticks.
 By default they grant no less than two ticks, and a tick is two seconds.
 """
-SILENCE = "ZooKeeper ended it: no sign of life for longer than the session timeout"
+SESSION_EXPIRED = "ZooKeeper ended it: no sign of life for longer than the session timeout"
 
 
-def patience_ms(session_timeout_ms: int) -> int:
+def vanish_timeout_ms(session_timeout_ms: int) -> int:
     """With the node of another process, which may be dead."""
     return 2 * session_timeout_ms + VANISH_EXTRA_MS
 
@@ -65,15 +65,17 @@ class HolderWait:
 
     def __init__(self, clock: Clock, session_timeout_ms: int) -> None:
         self._clock = clock
-        self._began_ms = clock.monotonic_ms()
-        self._stays_ms = session_timeout_ms
+        self._started_ms = clock.monotonic_ms()
+        self._holder_session_timeout_ms = session_timeout_ms
         self._nonce = ""
         self.vanished = asyncio.Event()
 
     @property
     def left_ms(self) -> int:
         """Of the patience; 0 or less when it is over."""
-        return self._began_ms + patience_ms(self._stays_ms) - self._clock.monotonic_ms()
+        return (
+            self._started_ms + vanish_timeout_ms(self._holder_session_timeout_ms) - self._clock.monotonic_ms()
+        )
 
     def on_found(self, node: BrokerNode, vanished: asyncio.Event) -> None:
         """``node`` stands, and ``vanished`` is the watch that was set on it.
@@ -82,9 +84,9 @@ class HolderWait:
         ensemble has a new leader, which gives every session its whole timeout again: then so does this wait.
         """
         if self.vanished.is_set() and node.nonce == self._nonce:
-            self._began_ms = self._clock.monotonic_ms()
+            self._started_ms = self._clock.monotonic_ms()
         self._nonce, self.vanished = node.nonce, vanished
-        self._stays_ms = max(self._stays_ms, node.session_timeout_ms)
+        self._holder_session_timeout_ms = max(self._holder_session_timeout_ms, node.session_timeout_ms)
 
 
 class Registration:
@@ -99,7 +101,7 @@ class Registration:
         self._nonces: set[str] = set()
         """Of all nodes that this process put, or may have put, in place."""
         self._connected = asyncio.Event()
-        self._doubted = False
+        self._is_unconfirmed = False
 
     async def register(self, broker_id: int, payload: bytes) -> ZooKeeperSession:
         """Raises BrokerIdInUse, Disconnected."""
@@ -255,11 +257,11 @@ class Registration:
         except NoNode:
             session.lose("ZooKeeper ended it: its node is gone")
         except SessionEnded:
-            session.lose(SILENCE)
+            session.lose(SESSION_EXPIRED)
         except Disconnected as error:
-            level = logging.DEBUG if self._doubted else logging.WARNING  # one line for each doubt
+            level = logging.DEBUG if self._is_unconfirmed else logging.WARNING  # one line for each doubt
             logger.log(level, "Session %s could not be confirmed: %s", session.name, error)
-            self._doubted = True
+            self._is_unconfirmed = True
         else:
             session.confirm(asked_ms)
-            self._doubted = False
+            self._is_unconfirmed = False

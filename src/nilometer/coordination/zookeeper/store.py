@@ -50,7 +50,7 @@ from nilometer.coordination.zookeeper.layout import (
     entry_path,
 )
 from nilometer.coordination.zookeeper.opening import StoreFound, find, find_or_make
-from nilometer.coordination.zookeeper.registration import SILENCE, Registration
+from nilometer.coordination.zookeeper.registration import SESSION_EXPIRED, Registration
 from nilometer.coordination.zookeeper.session import ZooKeeperSession
 from nilometer.coordination.zookeeper.snapshots import Snapshots
 from nilometer.coordination.zookeeper.watches import Watches
@@ -59,7 +59,7 @@ from nilometer.runtime import Runtime
 logger = logging.getLogger(__name__)
 
 READ_AT_ONCE = 100
-OPEN_PATIENCE_S_MIN = 3.0
+OPEN_TIMEOUT_S_MIN = 3.0
 
 
 class ZooKeeperStore:
@@ -98,7 +98,7 @@ class ZooKeeperStore:
 
     async def open(self) -> None:
         try:
-            await self._ensemble.start(max(OPEN_PATIENCE_S_MIN, 2 * self._timeout_ms / 1000))
+            await self._ensemble.start(max(OPEN_TIMEOUT_S_MIN, 2 * self._timeout_ms / 1000))
         except Disconnected as error:
             raise StoreUnavailable(f"ZooKeeper at {self._hosts} cannot be reached: {error}") from error
         try:
@@ -325,7 +325,7 @@ class ZooKeeperStore:
         self._watches.set_all()
 
     def _on_connection_lost(self) -> None:
-        self._registration.end(SILENCE)
+        self._registration.end(SESSION_EXPIRED)
 
     # ---- checks
 

@@ -47,7 +47,7 @@ class _MixedAssignment:
             self._give_up_surpluses()
             self._assign_the_rest()
             while chains := self._chains():
-                self._hand_over(chains)
+                self._announce_shutdown(chains)
         return {
             member_id: {
                 topic_id: frozenset(partitions) for topic_id, partitions in owned.items() if partitions
@@ -120,7 +120,7 @@ class _MixedAssignment:
                             worthwhile = worthwhile or self._counts[giver] >= enough
         return steps if worthwhile else {}
 
-    def _hand_over(self, steps: dict[str, tuple[UUID, str]]) -> None:
+    def _announce_shutdown(self, steps: dict[str, tuple[UUID, str]]) -> None:
         """Along every chain that is worth it, from the members with the most, no member in two of them."""
         touched: set[str] = set()
         before = dict(self._counts)

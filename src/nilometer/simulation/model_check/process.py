@@ -22,9 +22,9 @@ from nilometer.replication import (
     FetchAnswer,
     FollowerFetch,
     FollowerRole,
-    HighWatermarkAdvanced,
     LeaderRole,
     NoRole,
+    PublishHighWatermark,
     RefuseFetch,
     Registration,
     ReleaseProduce,
@@ -170,7 +170,7 @@ class Process:
                 records = self.log.read(fetch.fetch_offset, max_records)
                 waits = may_wait and not records
                 high_watermark = (
-                    leader.tell_high_watermark(fetch.replica) if waits else verdict.high_watermark
+                    leader.send_high_watermark(fetch.replica) if waits else verdict.high_watermark
                 )
                 self.outbox.append(_reply(fetch, verdict, high_watermark, records))
                 return ErrorCode.none
@@ -237,7 +237,7 @@ class Process:
                 case AppendBatches():
                     for epoch, value in records:
                         self.log.append(epoch, value)
-                case HighWatermarkAdvanced() | AdvanceHighWatermark() | AdvanceLogStart() | BackOff():
+                case PublishHighWatermark() | AdvanceHighWatermark() | AdvanceLogStart() | BackOff():
                     pass
 
     def normalise(self) -> None:
@@ -249,7 +249,7 @@ class Process:
                 follower._next_number = CURRENT
             case LeaderRole() as leader:
                 for remote in leader.remote_replicas:
-                    remote.told_high_watermark = UNKNOWN_OFFSET
+                    remote.last_sent_high_watermark = UNKNOWN_OFFSET
                     # Being caught up by what the leader had at the last fetch only keeps more replicas
                     # counted.
                     remote.last_fetch_leader_end_offset = UNKNOWN_OFFSET

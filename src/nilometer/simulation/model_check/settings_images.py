@@ -14,10 +14,10 @@ import msgspec
 from nilometer.cluster.controller import (
     BrokerRegistration,
     NewTopic,
+    controllership_entry,
     decide_broker_up,
     decide_brokers_down,
     decide_cluster_defaults,
-    office_entry,
 )
 from nilometer.cluster.controller.decision import Decision
 from nilometer.cluster.entries import BadEntry, Entry, decode_entry, encode_entry, entries_of
@@ -125,11 +125,11 @@ class SettingsImages:
         image = ClusterImage()
 
         def enact(decision: Decision[object]) -> None:
-            for entry in entries_of(decision.units, image.office):
+            for entry in entries_of(decision.units, image.controllership):
                 image.apply_entry(EntryNumber(image.number + 1), entry)
 
         image.apply_entry(
-            EntryNumber(0), office_entry(image, _FOLDING[0], Incarnation("term-0"), chance("office"))
+            EntryNumber(0), controllership_entry(image, _FOLDING[0], Incarnation("term-0"), chance("office"))
         )
         enact(decide_cluster_defaults(image, CLUSTER_DEFAULTS))
         for broker_id in (*_FOLDING, _DEAD):
@@ -170,10 +170,10 @@ class SettingsImages:
         errors: list[str] = []
         for topic in image.topics():
             texts = image.config(ConfigResourceType.TOPIC, topic.name)
-            settled = TOPIC_CONFIG.settle(texts, inherited, dict(last.get(topic.name, ())) or None)
-            LogConfig.of(settled.values)
-            topics.append((topic.name, tuple(settled.values.items())))
-            errors.extend(f"topic {topic.name}: {error}" for error in settled.problems)
+            resolved = TOPIC_CONFIG.resolve(texts, inherited, dict(last.get(topic.name, ())) or None)
+            LogConfig.of(resolved.values)
+            topics.append((topic.name, tuple(resolved.values.items())))
+            errors.extend(f"topic {topic.name}: {error}" for error in resolved.errors)
         return self.applied.number_of(Applied(tuple(topics), tuple(errors)))
 
 

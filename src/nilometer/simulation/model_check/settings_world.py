@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nilometer.cluster.controller import office_entry
+from nilometer.cluster.controller import controllership_entry
 from nilometer.cluster.entries import Entry, entries_of
 from nilometer.cluster.identifiers import BrokerEpoch, BrokerId, Incarnation
 from nilometer.cluster.records import BrokerFenced, ConfigChanged, ConfigResourceType
@@ -163,7 +163,7 @@ class SettingsWorld:
             now = self.images.image(image)
             decision, outcomes = decide(now, REQUESTS[administrator][number])
             check(any(outcome.ok for outcome in outcomes) or not decision.units, REFUSED_CHANGES_NOTHING)
-            entries = entries_of(decision.units, now.office, target=1)
+            entries = entries_of(decision.units, now.controllership, target=1)
             self._decided[key] = tuple(self.images.entry(entry) for entry in entries)
         return self._decided[key]
 
@@ -185,21 +185,21 @@ class SettingsWorld:
         number = state.controller_changes + 1
         holder = self.images.broker_ids[number % len(self.images.broker_ids)]
         image = self.images.image(state.newest)
-        entry = office_entry(image, holder, Incarnation(f"term-{number}"), chance("office"))
+        entry = controllership_entry(image, holder, Incarnation(f"term-{number}"), chance("office"))
         after = self._appended(state, self.images.entry(entry))
         return after._replace(pending=(), late=state.pending[:1], controller_changes=number)
 
     def _with_foreign_entry(self, state: SettingsState) -> SettingsState:
         """Its first record could be applied, its second cannot."""
-        office = self.images.image(state.newest).office
+        controllership = self.images.image(state.newest).controllership
         good = ConfigChanged(
             resource_type=ConfigResourceType.TOPIC, resource_name="t", key="retention.ms", value="1"
         )
         bad = BrokerFenced(broker_id=BrokerId(99), broker_epoch=BrokerEpoch(1))
         entry = Entry(
-            controller_id=office.controller_id,
-            controller_incarnation=office.incarnation,
-            controller_epoch=office.controller_epoch,
+            controller_id=controllership.controller_id,
+            controller_incarnation=controllership.incarnation,
+            controller_epoch=controllership.controller_epoch,
             records=(good, bad),
         )
         number = self.images.entry(entry)

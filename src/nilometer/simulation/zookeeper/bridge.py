@@ -76,14 +76,14 @@ class VirtualBridge:
     def server(self) -> str:
         return self._client.server
 
-    async def start(self, patience_s: float) -> None:
+    async def start(self, timeout_s: float) -> None:
         self._client.start()
         try:
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(timeout_s):
                 await self._client.live.wait()
         except TimeoutError as error:
             await self.stop()
-            raise Disconnected(f"no server answered within {patience_s:g} s") from error
+            raise Disconnected(f"no server answered within {timeout_s:g} s") from error
 
     async def stop(self) -> None:
         self._stopped = True
@@ -143,16 +143,16 @@ class VirtualBridge:
 
     async def _ask(self, what: Asked, watch: Callable[[], None] | None) -> Any:
         """A read may be repeated: one that falls into the end of a session is asked again in the next."""
-        patience_s = self.session_timeout_ms / 1000
+        timeout_s = self.session_timeout_ms / 1000
         try:
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(timeout_s):
                 while True:
                     try:
                         return await self._call(what, watch)
                     except SessionEnded:
                         await asyncio.sleep(RECONNECT_S)
         except TimeoutError as error:
-            raise Disconnected(f"no new session within {patience_s:g} s") from error
+            raise Disconnected(f"no new session within {timeout_s:g} s") from error
 
     async def _call(self, what: Asked, watch: Callable[[], None] | None = None) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -166,12 +166,12 @@ class VirtualBridge:
                 future.set_result(outcome)
 
         self._client.call(Request(what, _size(what), on_done, watch))
-        patience_s = self.session_timeout_ms / 1000
+        timeout_s = self.session_timeout_ms / 1000
         try:
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(timeout_s):
                 return await future
         except TimeoutError as error:
-            raise Disconnected(f"no answer within {patience_s:g} s") from error
+            raise Disconnected(f"no answer within {timeout_s:g} s") from error
 
     # ---- states
 

@@ -57,7 +57,7 @@ class CheckpointFiles:
         self.directory = directory
         self.void_markers: dict[TopicPartition, tuple[str, ...]] = {}
         """Of the folders for which the files say nothing yet."""
-        self.problems: list[CorruptCheckpoint] = []
+        self.errors: list[CorruptCheckpoint] = []
         """Files that could not be read and were taken as empty."""
         self._written: dict[str, Offsets] = {}
         """What the files hold, by file name."""
@@ -70,7 +70,7 @@ class CheckpointFiles:
         """Raises OSError."""
         self._written = {name: self._read(name) for name in FILES}
 
-    def believed(self, name: str) -> dict[TopicPartition, int]:
+    def trusted(self, name: str) -> dict[TopicPartition, int]:
         """The lines of one file, but for the folders whose lines are void."""
         return {key: offset for key, offset in self._written[name].items() if key not in self.void_markers}
 
@@ -114,8 +114,8 @@ class CheckpointFiles:
     def _read(self, name: str) -> Offsets:
         try:
             return checkpoints.read_offsets(self._disk, posixpath.join(self.directory, name))
-        except CorruptCheckpoint as problem:
-            self.problems.append(problem)
+        except CorruptCheckpoint as error:
+            self.errors.append(error)
             return {}
 
 

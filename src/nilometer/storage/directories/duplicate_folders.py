@@ -41,7 +41,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class SetAside:
+class StaleFolder:
     """What became of a stale folder. ``kept`` is the folder that counts."""
 
     folder: str
@@ -58,10 +58,10 @@ class SetAside:
 
 
 @dataclass(frozen=True, slots=True)
-class Settlement:
+class ResolvedDuplicates:
     """``failures``: the directories, by path, that failed meanwhile; they are still to be taken offline."""
 
-    set_aside: list[SetAside]
+    stale_folders: list[StaleFolder]
     failures: dict[str, OSError]
 
 
@@ -93,17 +93,17 @@ class DuplicateHost:
     """In place of the one in use."""
 
 
-def settle(
+def resolve(
     host: DuplicateHost,
     duplicates: Sequence[DuplicateFolder],
     topic_ids: Callable[[TopicPartition], uuid.UUID | None],
     entropy: Entropy,
     *,
     wall_ms: int,
-) -> Settlement:
-    settled = Settlement([], {})
+) -> ResolvedDuplicates:
+    resolved = ResolvedDuplicates([], {})
     for key in dict.fromkeys(each.topic_partition for each in duplicates):
-        copies = _copies(host, key, duplicates, settled.failures)
+        copies = _copies(host, key, duplicates, resolved.failures)
         if not copies:
             continue
         kept = choose(copies, topic_ids(key))
@@ -111,10 +111,10 @@ def settle(
         for copy in copies:
             if copy is not kept:
                 try:
-                    settled.set_aside.append(_set_aside(host.disk, copy, kept, entropy, wall_ms))
+                    resolved.stale_folders.append(_rename_stale(host.disk, copy, kept, entropy, wall_ms))
                 except OSError as error:
-                    settled.failures[copy.directory.path] = error
-    return settled
+                    resolved.failures[copy.directory.path] = error
+    return resolved
 
 
 def _copies(
@@ -135,11 +135,11 @@ def _copies(
     return copies
 
 
-def _set_aside(disk: Disk, stale: Copy, kept: Copy, entropy: Entropy, wall_ms: int) -> SetAside:
+def _rename_stale(disk: Disk, stale: Copy, kept: Copy, entropy: Entropy, wall_ms: int) -> StaleFolder:
     key, folder = stale.log.topic_partition, stale.log.folder
     target = stale.directory.new_stray_folder(key, entropy)
     stale.log.close(wall_ms=wall_ms)
     disk.rename(folder, target)
     disk.sync_directory(stale.directory.path)
     stale.directory.forget(key)
-    return SetAside(folder, target, stale.log.topic_id, kept.log.folder, kept.log.topic_id)
+    return StaleFolder(folder, target, stale.log.topic_id, kept.log.folder, kept.log.topic_id)

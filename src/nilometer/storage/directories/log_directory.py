@@ -86,9 +86,9 @@ class LogDirectory:
             if markers and folder.kind is FolderKind.LIVE:
                 self.checkpoints.void_markers[folder.topic_partition] = markers
         self.checkpoints.load()
-        self.recovery_points = self.checkpoints.believed(names.RECOVERY_POINT_CHECKPOINT)
-        self.high_watermarks = self.checkpoints.believed(names.REPLICATION_OFFSET_CHECKPOINT)
-        self.log_start_offsets = self.checkpoints.believed(names.LOG_START_OFFSET_CHECKPOINT)
+        self.recovery_points = self.checkpoints.trusted(names.RECOVERY_POINT_CHECKPOINT)
+        self.high_watermarks = self.checkpoints.trusted(names.REPLICATION_OFFSET_CHECKPOINT)
+        self.log_start_offsets = self.checkpoints.trusted(names.LOG_START_OFFSET_CHECKPOINT)
 
     @property
     def is_clean(self) -> bool:

@@ -22,8 +22,8 @@ from nilometer.storage.directories.duplicate_folders import (
     Copy,
     DuplicateFolder,
     DuplicateHost,
-    Settlement,
-    settle,
+    ResolvedDuplicates,
+    resolve,
 )
 from nilometer.storage.directories.log_directory import LogDirectory
 from nilometer.storage.directories.manager_options import (
@@ -62,7 +62,7 @@ class LogManager:
         self.removable_folders: list[str] = []
         """Folders of deleted partitions found on opening, to be removed at leisure."""
         self.duplicates: list[DuplicateFolder] = []
-        """Further folders of partitions that are open, until :meth:`settle_duplicates`."""
+        """Further folders of partitions that are open, until :meth:`resolve_duplicates`."""
 
     @classmethod
     def open(cls, disk: Disk, options: ManagerOptions, *, wall_ms: int) -> LogManager:
@@ -203,9 +203,9 @@ class LogManager:
         self._hold_after_cut(log)
         return truncation
 
-    def settle_gap(self, log: Log, *, wall_ms: int) -> Damage | None:
-        """The log has its topic's settings now: see :meth:`Log.settle_gap`. Raises LogFenced."""
-        damage = log.settle_gap(wall_ms=wall_ms)
+    def resolve_gap(self, log: Log, *, wall_ms: int) -> Damage | None:
+        """The log has its topic's settings now: see :meth:`Log.resolve_gap`. Raises LogFenced."""
+        damage = log.resolve_gap(wall_ms=wall_ms)
         if damage is not None:
             self._hold_after_cut(log)
         return damage
@@ -275,9 +275,9 @@ class LogManager:
 
     # -- duplicates
 
-    def settle_duplicates(
+    def resolve_duplicates(
         self, topic_ids: Callable[[TopicPartition], uuid.UUID | None], *, wall_ms: int
-    ) -> Settlement:
+    ) -> ResolvedDuplicates:
         """Keep one folder of each partition, and set the others aside. ``topic_ids``: of the topics that
         there are."""
         found, self.duplicates = self.duplicates, []
@@ -287,7 +287,7 @@ class LogManager:
             load=lambda each: self._load_log(each.directory, each.topic_partition, wall_ms),
             use=lambda copy: self._add(copy.directory, copy.log),
         )
-        return settle(host, found, topic_ids, self._options.entropy, wall_ms=wall_ms)
+        return resolve(host, found, topic_ids, self._options.entropy, wall_ms=wall_ms)
 
     # -- trouble
 

@@ -55,14 +55,14 @@ class ProducerStateEntry:
         self.batches: tuple[BatchMetadata, ...] = ()
 
     def copy(self) -> ProducerStateEntry:
-        twin = ProducerStateEntry.__new__(ProducerStateEntry)
-        twin.producer_id = self.producer_id
-        twin.producer_epoch = self.producer_epoch
-        twin.coordinator_epoch = self.coordinator_epoch
-        twin.last_timestamp = self.last_timestamp
-        twin.current_txn_first_offset = self.current_txn_first_offset
-        twin.batches = self.batches
-        return twin
+        copy = ProducerStateEntry.__new__(ProducerStateEntry)
+        copy.producer_id = self.producer_id
+        copy.producer_epoch = self.producer_epoch
+        copy.coordinator_epoch = self.coordinator_epoch
+        copy.last_timestamp = self.last_timestamp
+        copy.current_txn_first_offset = self.current_txn_first_offset
+        copy.batches = self.batches
+        return copy
 
     @property
     def last_sequence(self) -> int:

@@ -1,9 +1,9 @@
-"""Taking office, and what a new controller finds.
+"""How a broker becomes controller, and how a new controller reconciles the metadata.
 
-Four stages (K-1): the session store names a new holder of ``/controller``; it reads the metadata log to its
-end; it appends the entry of :func:`office_entry` and folds it, if it counts; it brings the image in line with
-the sessions there are (:func:`broker_events`, each decided in turn) and finishes what its predecessor left
-half done (:func:`decide_repair`).
+Four stages (K-1): the session store names a new holder of ``/controller``; that broker reads the metadata log
+to its end; it appends the entry of :func:`controllership_entry` and folds it, if it counts; it brings the
+image in line with the live sessions (:func:`broker_events`, each decided in turn) and completes what the
+previous controller left half done (:func:`decide_repair`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from nilometer.cluster.controller.brokers import BrokerRegistration
 from nilometer.cluster.controller.configs import config_units
 from nilometer.cluster.controller.decision import Decision
-from nilometer.cluster.controller.partition_change import Wanted
+from nilometer.cluster.controller.partition_change import RequestedChange
 from nilometer.cluster.controller.partition_draft import PartitionDraft
 from nilometer.cluster.delta import ConfigResource
-from nilometer.cluster.entries import Entry, Office
+from nilometer.cluster.entries import Controllership, Entry
 from nilometer.cluster.identifiers import (
     BrokerId,
     ControllerEpoch,
@@ -27,7 +27,7 @@ from nilometer.cluster.identifiers import (
 )
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.partition import PartitionState
-from nilometer.cluster.records import ClusterCreated, ConfigResourceType, Record, TakeOffice
+from nilometer.cluster.records import ClusterCreated, ConfigResourceType, ControllerElected, Record
 from nilometer.runtime import Entropy
 
 
@@ -44,7 +44,7 @@ class BrokerUp:
 BrokerEvent = BrokersDown | BrokerUp
 
 
-def office_entry(
+def controllership_entry(
     image: ClusterImage,
     controller_id: BrokerId,
     incarnation: Incarnation,
@@ -55,10 +55,12 @@ def office_entry(
 
     ``cluster_id`` is the id it is founded with, where the store has one already.
     """
-    office = Office(controller_id, incarnation, ControllerEpoch(image.controller_epoch + 1))
+    controllership = Controllership(controller_id, incarnation, ControllerEpoch(image.controller_epoch + 1))
     records: list[Record] = [
-        TakeOffice(
-            controller_id=controller_id, incarnation=incarnation, controller_epoch=office.controller_epoch
+        ControllerElected(
+            controller_id=controller_id,
+            incarnation=incarnation,
+            controller_epoch=controllership.controller_epoch,
         )
     ]
     if image.cluster_id is None:
@@ -66,7 +68,7 @@ def office_entry(
     return Entry(
         controller_id=controller_id,
         controller_incarnation=incarnation,
-        controller_epoch=office.controller_epoch,
+        controller_epoch=controllership.controller_epoch,
         records=tuple(records),
     )
 
@@ -117,5 +119,5 @@ def decide_repair(image: ClusterImage) -> Decision[None]:
             )
     doubtful.update(image.leaderless_partitions())
     for key in doubtful:
-        draft.change(key, draft.with_election_policy(key, Wanted()), may_lead=image.is_active)
+        draft.change(key, draft.with_election_policy(key, RequestedChange()), may_lead=image.is_active)
     return Decision(draft.take_units(), None)

@@ -13,21 +13,21 @@ from nilometer.runtime import Clock
 T = TypeVar("T")
 logger = logging.getLogger("nilometer.broker")
 
-PATIENCE_MS_MIN = 3_000
+RETRY_MS_MIN = 3_000
 RETRY_S = 0.2
 
 
-async def patiently(clock: Clock, session_timeout_ms: int, ask: Callable[[], Awaitable[T]]) -> T:
+async def retry_while_starting(clock: Clock, session_timeout_ms: int, ask: Callable[[], Awaitable[T]]) -> T:
     """The outcome of ``ask``, which may be called several times: one server that does not answer, or one lost
     connection, is no reason not to start. For two session timeouts (milliseconds), or three seconds if that
     is longer; then raises StoreUnavailable or OutcomeUnknown.
     """
-    deadline_ms = clock.monotonic_ms() + max(PATIENCE_MS_MIN, 2 * session_timeout_ms)
+    deadline_ms = clock.monotonic_ms() + max(RETRY_MS_MIN, 2 * session_timeout_ms)
     while True:
         try:
             return await ask()
-        except (StoreUnavailable, OutcomeUnknown) as problem:
+        except (StoreUnavailable, OutcomeUnknown) as error:
             if clock.monotonic_ms() >= deadline_ms:
                 raise
-            logger.info("Asking again while starting: %s", problem)
+            logger.info("Asking again while starting: %s", error)
             await asyncio.sleep(RETRY_S)

@@ -24,13 +24,13 @@ class _Marker(msgspec.Struct):
     boot_id: str
 
 
-def write(disk: Disk, folder: str, broker_epoch: int, *, is_doubtful: bool = False) -> None:
-    """``is_doubtful``: as after :func:`doubt`. May stall. Raises OSError."""
-    marker = _Marker(_VERSION, broker_epoch, "" if is_doubtful else disk.boot_id())
+def write(disk: Disk, folder: str, broker_epoch: int, *, may_have_lost_records: bool = False) -> None:
+    """``may_have_lost_records``: as after :func:`mark_possible_loss`. May stall. Raises OSError."""
+    marker = _Marker(_VERSION, broker_epoch, "" if may_have_lost_records else disk.boot_id())
     disk.replace_file(f"{folder}/{NAME}", msgspec.json.encode(marker))
 
 
-def doubt(disk: Disk, folder: str) -> None:
+def mark_possible_loss(disk: Disk, folder: str) -> None:
     """From now on nobody may say that the marked life lost nothing. May stall.
 
     Raises OSError; where the disk is only full, the marker is gone then, which says as little.

@@ -18,7 +18,7 @@ from nilometer.wire.errors import KafkaError
 logger = logging.getLogger("nilometer.broker")
 
 
-class ControllerUpkeep:
+class PreferredLeaderRebalancer:
     def __init__(self, config: BrokerConfig, controller: Controller) -> None:
         self._config = config
         self._controller = controller
@@ -29,7 +29,7 @@ class ControllerUpkeep:
             tasks.periodic("preferred leaders", interval_ms, self._round)
 
     async def _round(self) -> None:
-        if self._controller.is_in_office:
+        if self._controller.is_active:
             await self._restore_preferred_leaders()
 
     async def _restore_preferred_leaders(self) -> None:
@@ -39,5 +39,5 @@ class ControllerUpkeep:
                 lambda image: decide_preferred_leaders(image, imbalance_percentage=percentage)
             ):
                 pass  # as many at a time as the decision allows
-        except (KafkaError, CoordinationError) as problem:
-            logger.warning("Preferred leaders were not restored this time: %s", problem)
+        except (KafkaError, CoordinationError) as error:
+            logger.warning("Preferred leaders were not restored this time: %s", error)

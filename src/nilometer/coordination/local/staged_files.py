@@ -12,7 +12,7 @@ from nilometer.runtime import Disk
 logger = logging.getLogger(__name__)
 
 
-class Aside:
+class StagedFiles:
     """Files being written, each under a name of its own, before they are linked into place."""
 
     def __init__(self, disk: Disk, folder: str, token: str) -> None:

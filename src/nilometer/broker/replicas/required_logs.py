@@ -21,7 +21,7 @@ from nilometer.cluster.topic import Topic
 from nilometer.storage import TopicPartition
 
 
-class WantedLog(NamedTuple):
+class RequiredLog(NamedTuple):
     """The log of one replica."""
 
     name: TopicPartition
@@ -31,11 +31,11 @@ class WantedLog(NamedTuple):
     topic_configs: Mapping[str, str]
 
 
-def wanted_of(
+def required_log(
     image: ClusterImage, topic: Topic, index: int, state: PartitionState, broker_id: BrokerId
-) -> WantedLog:
+) -> RequiredLog:
     """For a partition that ``image`` assigns to ``broker_id``."""
-    return WantedLog(
+    return RequiredLog(
         TopicPartition(topic.name, index),
         topic.uuid,
         not state.partition_epoch or broker_id in state.adding,
@@ -43,26 +43,26 @@ def wanted_of(
     )
 
 
-def wanted_on(image: ClusterImage, broker_id: BrokerId) -> Iterator[WantedLog]:
+def required_logs_on(image: ClusterImage, broker_id: BrokerId) -> Iterator[RequiredLog]:
     """All that ``broker_id`` has to have."""
     for key, state in image.partitions_on(broker_id):
         topic = image.topic_by_id(key.topic_id)
         assert topic is not None, "a partition has a topic"
-        yield wanted_of(image, topic, key.partition, state, broker_id)
+        yield required_log(image, topic, key.partition, state, broker_id)
 
 
-def wanted_by(entry: Entry, image: ClusterImage, broker_id: BrokerId) -> Iterator[WantedLog]:
+def required_logs_by(entry: Entry, image: ClusterImage, broker_id: BrokerId) -> Iterator[RequiredLog]:
     """What ``entry``, folded into ``image`` next, newly assigns to ``broker_id``."""
     names: dict[TopicId, str] = {}
     configs: dict[str, dict[str, str]] = {}
 
-    def wanted(topic_id: TopicId, index: int) -> Iterator[WantedLog]:
+    def wanted(topic_id: TopicId, index: int) -> Iterator[RequiredLog]:
         topic = image.topic_by_id(topic_id)
         name = names.get(topic_id) if topic is None else topic.name
         if name is None:
             return
         texts = image.config(ConfigResourceType.TOPIC, name) if topic is not None else configs.get(name, {})
-        yield WantedLog(TopicPartition(name, index), uuid_from_text(topic_id), True, texts)
+        yield RequiredLog(TopicPartition(name, index), uuid_from_text(topic_id), True, texts)
 
     for record in entry.records:
         match record:

@@ -19,10 +19,10 @@ from nilometer.cluster.controller import (
     BrokersDown,
     BrokerUp,
     broker_events,
+    controllership_entry,
     decide_brokers_down,
     decide_cluster_defaults,
     decide_repair,
-    office_entry,
 )
 
 
@@ -36,8 +36,8 @@ def test_k1_the_first_controller_founds_the_cluster(world: ClusterWorld) -> None
 
 def test_k1_taking_office_raises_the_controller_epoch(world: ClusterWorld) -> None:
     cluster = world.image.cluster_id
-    delta = world.take_office(2)
-    assert delta.took_office
+    delta = world.become_controller(2)
+    assert delta.controller_changed
     assert world.image.controller_id == 2
     assert world.image.controller_epoch == 2
     assert world.image.cluster_id == cluster
@@ -45,11 +45,11 @@ def test_k1_taking_office_raises_the_controller_epoch(world: ClusterWorld) -> No
 
 def test_k1_entries_of_a_deposed_controller_change_nothing(world: ClusterWorld) -> None:
     world.topic([1, 2, 3])
-    old_office = world.image.office
+    old_controllership = world.image.controllership
     late = decide_brokers_down(world.image, [BrokerId(1), BrokerId(2)])
-    world.take_office(2)
+    world.become_controller(2)
     before = world.image.snapshot()
-    for entry in entries_of(late.units, old_office):
+    for entry in entries_of(late.units, old_controllership):
         delta = world.append(entry)
         assert not delta.accepted
         assert not delta
@@ -61,21 +61,21 @@ def test_k1_entries_of_a_deposed_controller_change_nothing(world: ClusterWorld) 
 
 
 def test_k1_two_candidates_of_one_epoch_the_first_number_wins(world: ClusterWorld) -> None:
-    first = office_entry(world.image, BrokerId(1), Incarnation("a"), world.chance)
-    second = office_entry(world.image, BrokerId(2), Incarnation("b"), world.chance)
-    assert world.append(first).took_office
+    first = controllership_entry(world.image, BrokerId(1), Incarnation("a"), world.chance)
+    second = controllership_entry(world.image, BrokerId(2), Incarnation("b"), world.chance)
+    assert world.append(first).controller_changed
     assert not world.append(second).accepted
-    assert world.image.office == first.office
+    assert world.image.controllership == first.controllership
 
 
 def test_k1_another_life_of_the_controller_cannot_sign_for_it(world: ClusterWorld) -> None:
-    office = world.image.office._replace(incarnation=Incarnation("another life"))
+    controllership = world.image.controllership._replace(incarnation=Incarnation("another life"))
     down = decide_brokers_down(world.image, [BrokerId(1)])
-    assert not world.append(next(entries_of(down.units, office))).accepted
+    assert not world.append(next(entries_of(down.units, controllership))).accepted
 
 
 def test_k1_an_office_entry_signed_by_somebody_else_does_not_count(world: ClusterWorld) -> None:
-    entry = office_entry(world.image, BrokerId(1), Incarnation("a"), world.chance)
+    entry = controllership_entry(world.image, BrokerId(1), Incarnation("a"), world.chance)
     forged = type(entry)(
         controller_id=BrokerId(2),
         controller_incarnation=entry.controller_incarnation,
@@ -114,10 +114,10 @@ def test_k1_a_successor_finishes_what_was_left_half_done() -> None:
     world = ClusterWorld(target=600).with_brokers(1, 2, 3)
     world.create(num_partitions=24, replication_factor=3)
     decision = decide_brokers_down(world.image, [BrokerId(1)])
-    assert len(list(entries_of(decision.units, world.image.office, 600))) > 4
+    assert len(list(entries_of(decision.units, world.image.controllership, 600))) > 4
     world.enact(decision, entries_max=2)
     assert any(state.leader == 1 for _, state in world.image.partitions())
-    world.take_office(2)
+    world.become_controller(2)
     world.enact(decide_repair(world.image))
     for _, state in world.image.partitions():
         assert state.leader in (2, 3)
@@ -128,7 +128,7 @@ def test_k1_a_successor_finishes_what_was_left_half_done() -> None:
 def test_k1_an_image_read_from_the_log_is_the_one_that_wrote_it(world: ClusterWorld) -> None:
     world.topic([3, 1])
     world.down(3)
-    world.take_office(1)
+    world.become_controller(1)
     world.up(3)
     image = ClusterImage()
     for number, data in enumerate(world.log):
