@@ -6,6 +6,7 @@ Whoever still reads a file that was set aside has ``file.delete.delay.ms`` to fi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import posixpath
 from collections.abc import Callable, Sequence
@@ -70,7 +71,8 @@ class LogDisposal:
 
         def remove() -> None:
             for path in paths:
-                if self._runtime.disk.exists(path):
+                # A later segment of the same name may have been deleted too, and its removal been quicker.
+                with contextlib.suppress(FileNotFoundError):
                     self._runtime.disk.remove(path)
 
         await self._carry_out(posixpath.dirname(paths[0]), remove)
