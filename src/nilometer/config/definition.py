@@ -32,11 +32,11 @@ _WHOLE_NUMBER_BITS = {ConfigKind.SHORT: 16, ConfigKind.INT: 32, ConfigKind.LONG:
 
 
 SHOWN_TEXT_MAX = 200
-"""How many characters of a text are repeated where it is refused: it may be as long as a request."""
+"""How many characters of a refused text an error repeats: the text may be as long as a request."""
 
 
 class ConfigError(ValueError):
-    """A key or value that cannot be accepted. ``key`` names the culprit."""
+    """A key or value that cannot be accepted. ``key`` is the one that is wrong."""
 
     def __init__(self, key: str, message: str) -> None:
         super().__init__(message)
@@ -126,12 +126,12 @@ class ConfigRule:
 
     keys: tuple[str, ...]
     why_broken: Callable[[ConfigValues], str | None]
-    """What is wrong with the values in force, or None."""
+    """What is wrong with the effective values, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedValues:
-    """What is in force where not all that was set can be."""
+    """The effective values where not every value that was set can be applied."""
 
     values: dict[str, ConfigValue | None]
     errors: tuple[ConfigError, ...]

@@ -14,8 +14,8 @@ How a shell uses it::
         case LeaderRole() as leader:
             leader.admit_acks_all()                      # before an append: none or NOT_ENOUGH_REPLICAS
             effects = leader.on_appended(log_end_offset, now_ms)
-            leader.acks_all_outcome(log_end_offset)      # REQUEST_TIMED_OUT means: not yet, so
-            leader.hold_produce(ticket, log_end_offset)  # ... a ReleaseProduce effect will name the ticket
+            leader.acks_all_outcome(log_end_offset)      # REQUEST_TIMED_OUT: not committed yet
+            leader.hold_produce(ticket, log_end_offset)  # a ReleaseProduce effect will name the ticket
             verdict, effects = leader.on_follower_fetch(...)
             effects = leader.on_tick(now_ms)             # while leader.needs_tick
         case FollowerRole() as follower:
@@ -27,8 +27,8 @@ How a shell uses it::
 A partition with one replica needs no tickets: its high watermark is its log end offset when ``on_appended``
 returns. :class:`LeaderRole` can also be used by itself, without :class:`Replica`.
 
-Where to read on: :mod:`~nilometer.replication.leader` and :mod:`~nilometer.replication.follower` hold the
-rules, :mod:`~nilometer.replication.isr` the dealings with the controller,
+Read next: :mod:`~nilometer.replication.leader` and :mod:`~nilometer.replication.follower` hold the
+rules, :mod:`~nilometer.replication.isr` the requests to the controller,
 :mod:`~nilometer.replication.epochs` fencing and truncation points, :mod:`~nilometer.replication.effects`
 what a shell must be able to do.
 """

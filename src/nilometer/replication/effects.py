@@ -1,7 +1,7 @@
 """What a role asks its shell to do. Plain values; **their order is the durability contract**.
 
 The shell carries out one list of effects from first to last. If one fails, the rest must not happen: the
-replica is fenced. Nothing here points back at whoever waits: a produce that waits is a number.
+replica is fenced. An effect holds no reference to the waiting request: a waiting produce is a number.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from nilometer.replication.partition import LeaderEpoch, Offset
 from nilometer.wire.errors import ErrorCode
 
 
-# ── of a leader ─────────────────────────────────────────────────────────────────────────────────
+# ── leader effects ──────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class StartEpoch:
     """Enter (epoch, start offset) into the log's epoch chain, before anything is appended."""
@@ -25,7 +25,7 @@ class StartEpoch:
 
 @dataclass(frozen=True, slots=True)
 class PublishHighWatermark:
-    """The role's ``high_watermark`` has risen: waiting readers and followers may be answered.
+    """The leader's ``high_watermark`` has risen: waiting fetches of consumers and followers may be answered.
 
     It carries no number, so that the hot path allocates nothing: the role has the newest.
     """
@@ -46,7 +46,7 @@ class ReleaseProduce:
     outcome: ErrorCode
 
 
-# ── of a follower ───────────────────────────────────────────────────────────────────────────────
+# ── follower effects ────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class TruncateTo:
     """Remove every record from ``offset`` on, and every entry of the epoch chain that starts there or later.
@@ -59,7 +59,7 @@ class TruncateTo:
 
 @dataclass(frozen=True, slots=True)
 class TruncateFully:
-    """Remove every record and the whole epoch chain; the log starts anew at ``start_offset``."""
+    """Remove every record and the whole epoch chain; the log starts again at ``start_offset``."""
 
     start_offset: Offset
 
@@ -85,7 +85,7 @@ class AdvanceLogStart:
 
 @dataclass(frozen=True, slots=True)
 class BackOff:
-    """Fetch this partition again a little later; ``reason`` is for the log."""
+    """Fetch this partition again after a back-off; ``reason`` is for the log."""
 
     error: ErrorCode
     reason: str

@@ -1,10 +1,10 @@
-"""Leader epochs: who may speak, and where two logs part.
+"""Leader epochs: which requests are fenced, and where two logs diverge.
 
 Knows the rules of fencing (KIP-320) and of truncation by leader epoch (KIP-101, KIP-279, KIP-595). Never
 touches a log: it asks a :class:`ReplicaLog`, a read-only view of a few numbers and of the epoch chain.
 
 The *epoch chain* lists (leader epoch, offset of the first record written in it), both rising. An epoch is
-entered on becoming leader, even if nothing is ever written in it (KAFKA-7415).
+entered when a replica becomes leader, even if nothing is ever written in it (KAFKA-7415).
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class ReplicaLog(Protocol):
 
 
 class EpochEnd(NamedTuple):
-    """An epoch and the offset at which it ends in somebody's log."""
+    """An epoch and the offset at which it ends in one replica's log."""
 
     epoch: LeaderEpoch
     end_offset: Offset
 
 
 NO_DIVERGENCE = EpochEnd(NO_EPOCH, UNKNOWN_OFFSET)
-"""Two logs do not part, as far as one fetch can tell. Compared by identity."""
+"""The two logs do not diverge, as far as one fetch can tell. Compared by identity."""
 
 
 def fence(asked: LeaderEpoch, current: LeaderEpoch) -> ErrorCode:
@@ -58,12 +58,12 @@ def fence(asked: LeaderEpoch, current: LeaderEpoch) -> ErrorCode:
 
 
 def diverging_epoch(leader: ReplicaLog, fetch_offset: Offset, last_fetched_epoch: LeaderEpoch) -> EpochEnd:
-    """Where the log of a follower that stands at ``fetch_offset`` parts from the leader's.
+    """Where the log of a follower that fetches from ``fetch_offset`` diverges from the leader's.
 
-    Returns NO_DIVERGENCE itself if they do not part. A follower without records (NO_EPOCH) agrees with
-    everybody. What the follower has of its last epoch must be in the leader's log in full; if not, the
-    answer names the largest epoch not above it and where that ends in the leader's log. If that log's chain
-    ends below ``last_fetched_epoch``, the answer is (NO_EPOCH, UNKNOWN_OFFSET): it cannot tell.
+    Returns NO_DIVERGENCE itself if they do not diverge. A follower without records (NO_EPOCH) never diverges.
+    What the follower has of its last epoch must be in the leader's log in full; if not, the answer names the
+    largest epoch not above it and where that epoch ends in the leader's log. If that log's chain ends below
+    ``last_fetched_epoch``, the answer is (NO_EPOCH, UNKNOWN_OFFSET): unknown.
     """
     if last_fetched_epoch == NO_EPOCH:
         return NO_DIVERGENCE
@@ -76,8 +76,8 @@ def diverging_epoch(leader: ReplicaLog, fetch_offset: Offset, last_fetched_epoch
 def truncation_offset(follower: ReplicaLog, diverging: EpochEnd) -> Offset:
     """How much the follower keeps: all of its log that can still agree with the leader's.
 
-    If the follower knows the epoch the leader named, it keeps what both have of it. If not, it steps down
-    to the end of its own largest epoch below that and will be told again (KIP-279).
+    If the follower knows the epoch that the leader named, it keeps what both have of it. If not, it truncates
+    to the end of its own largest epoch below that; its next fetch finds the next divergence (KIP-279).
     """
     epoch, end_offset = follower.end_offset_for_epoch(diverging.epoch)
     if epoch == diverging.epoch:

@@ -5,10 +5,9 @@ answer holds is described to it by a few numbers. One fetch is outstanding at mo
 
 An answer is handled in this order, and the order is the safety argument:
 
-1. *late*: not the answer to the outstanding fetch of this role. Ignored (KAFKA-13207). An answer that was
-delayed
-   until after its request was given up could otherwise truncate what has been acknowledged since.
-2. *an error*: back off, or start anew where the leader's log has moved on.
+1. *late*: not the answer to the outstanding fetch of this role. Ignored (KAFKA-13207). An answer that
+   arrives after its request was given up could otherwise truncate records acknowledged since.
+2. *an error*: back off, or start again at the leader's log start if the leader has deleted what comes next.
 3. *a diverging epoch*: truncate, and **nothing else** of the answer counts (KAFKA-14704).
 4. *records*: append them; then the high watermark, min(leader's, own log end); then the log start.
 
@@ -54,17 +53,17 @@ from nilometer.wire.errors import ErrorCode
 
 
 class TruncationRule(enum.Enum):
-    """What a replica does with its log when it begins to follow."""
+    """What a replica does with its log when it becomes a follower."""
 
     BY_LEADER_EPOCH = "by-leader-epoch"
-    """Keep all that the leader has too (R-8)."""
+    """Keep everything that is in the leader's log too (R-8)."""
     TO_HIGH_WATERMARK = "truncate-to-high-watermark"
-    """Kafka's rule before 0.11. It loses records; it is here to show how (R-12)."""
+    """Kafka's rule before 0.11. It loses records; tests use it to show how (R-12)."""
 
 
 @dataclass(frozen=True, slots=True)
 class FollowerFetch:
-    """What to ask the leader for. Keep it: the answer is only good together with its fetch."""
+    """What to ask the leader for. Keep it: an answer is only valid together with its fetch."""
 
     number: int
     replica: BrokerId
@@ -77,7 +76,7 @@ class FollowerFetch:
 
 
 class NoFetch(enum.Enum):
-    """Why there is nothing to ask for."""
+    """Why there is nothing to fetch."""
 
     NO_LEADER = "the partition has no leader"
     UNFLUSHED = "what was fetched must be flushed before it may be acknowledged"
@@ -102,7 +101,7 @@ class FetchAnswer:
 
 
 class FollowerRole:
-    """See the module. A role lives for one leader epoch."""
+    """See the module. A role lasts for one leader epoch."""
 
     __slots__ = (
         "_log",
@@ -130,7 +129,7 @@ class FollowerRole:
         flushed_end_offset: Offset = 0,
         rule: TruncationRule = TruncationRule.BY_LEADER_EPOCH,
     ) -> None:
-        check(registration.leader != broker_id, "a follower follows somebody else", registration)
+        check(registration.leader != broker_id, "a follower's leader is another broker", registration)
         self.broker_id = broker_id
         self.broker_epoch = broker_epoch
         self.leader = registration.leader
@@ -148,13 +147,14 @@ class FollowerRole:
         return self.leader != NO_LEADER
 
     def start(self) -> Effects:
-        """The first effects of this role. Nothing is truncated before the leader has said so."""
+        """The first effects of this role. Nothing is truncated before the leader has answered."""
         if self.rule is TruncationRule.TO_HIGH_WATERMARK and self.has_leader:
             return self._truncate_to(self.high_watermark)
         return NO_EFFECTS
 
     def next_fetch(self) -> FollowerFetch | NoFetch:
-        """The fetch to send now. It replaces an outstanding one, whose answer is from now on late."""
+        """The fetch to send now. It replaces an outstanding one: that one's answer will be ignored as
+        late."""
         if self.leader == NO_LEADER:
             return NoFetch.NO_LEADER
         log = self._log
@@ -176,7 +176,7 @@ class FollowerRole:
         return self.outstanding
 
     def on_fetch_failed(self, fetch: FollowerFetch) -> None:
-        """No answer will come (disconnect, time-out); one that comes none the less is late."""
+        """No answer will come (disconnect, time-out); one that arrives anyway is late."""
         if self.outstanding == fetch:
             self.outstanding = None
 
@@ -194,11 +194,11 @@ class FollowerRole:
             return self._on_diverging(answer.diverging)
         return self._on_records(fetch, answer)
 
-    # ── below: how ──────────────────────────────────────────────────────────────────────────────
+    # ── private helpers ─────────────────────────────────────────────────────────────────────────
     def _on_error(self, answer: FetchAnswer) -> Effects:
         if answer.error is ErrorCode.offset_out_of_range and answer.log_start_offset >= 0:
             log = self._log
-            # Either the leader has deleted what comes next, or there is nothing here that could be kept.
+            # Either the leader has deleted what comes next, or this log holds nothing that could be kept.
             if log.log_end_offset < answer.log_start_offset or log.latest_epoch == NO_EPOCH:
                 return self._truncate_fully(answer.log_start_offset)
             if self.rule is TruncationRule.TO_HIGH_WATERMARK and answer.high_watermark < log.log_end_offset:
@@ -243,7 +243,8 @@ class FollowerRole:
         return (TruncateTo(offset),)
 
     def _truncate_fully(self, start_offset: Offset) -> Effects:
-        """The log starts anew; below it all was committed, so the high watermark goes along (KAFKA-9491)."""
+        """The log starts again; everything below was committed, so the high watermark moves too
+        (KAFKA-9491)."""
         self.high_watermark = start_offset
         self.flushed_end_offset = start_offset
         return (TruncateFully(start_offset), AdvanceHighWatermark(start_offset))

@@ -1,8 +1,8 @@
-"""All followers of one leader, and the questions it asks about them together.
+"""All followers of one leader, and the queries over all of them.
 
-Knows every assigned replica and every member of the ISR, assigned or not (KAFKA-9672), and which lives of
-which brokers may be in sync. Never decides anything: who joins, who leaves and what is committed is the
-leader's.
+Knows every assigned replica and every member of the ISR, assigned or not (KAFKA-9672), and the broker epoch
+of each broker that may be in sync. Decides nothing: the leader decides which replica joins or leaves the ISR
+and what is committed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Followers:
         return self._remotes.values()
 
     def track(self, replicas: tuple[BrokerId, ...], isr: frozenset[BrokerId], now_ms: int) -> None:
-        """The assignment or the ISR has changed. A member newly met counts as caught up now."""
+        """The assignment or the ISR has changed. A new member of the ISR counts as caught up now."""
         known, self._remotes = self._remotes, {}
         for broker_id in (*replicas, *sorted(isr.difference(replicas))):
             if broker_id == self._leader:
@@ -47,30 +47,30 @@ class Followers:
             self._remotes[broker_id] = remote
 
     def set_eligible(self, eligible: EligibleBrokers) -> None:
-        """What the controller refused before may be possible now."""
+        """The eligible brokers have changed: what the controller refused before may be possible now."""
         self.eligible = eligible
         for remote in self._remotes.values():
             remote.refused_broker_epoch = NO_BROKER_EPOCH
 
     def refuse(self, members: Iterable[tuple[BrokerId, BrokerEpoch]]) -> None:
-        """The controller will not have these in one ISR; asking again before something changes is idle."""
+        """The controller refused this ISR; asking again before something changes is useless."""
         for broker_id, broker_epoch in members:
             if broker_id in self._remotes:
                 self._remotes[broker_id].refused_broker_epoch = broker_epoch
 
     def find_silent(self, lagging: Iterable[BrokerId]) -> None:
-        """Whoever is to leave the ISR for lagging does not come back before it has fetched again."""
+        """A replica that leaves the ISR for lagging does not rejoin before it has fetched again."""
         for broker_id in lagging:
             self._remotes[broker_id].is_silent = True
 
     def on_leader_append(self, end_offset_before: Offset, now_ms: int) -> None:
-        """Whoever had everything had it until this very moment, however long nobody fetched."""
+        """A follower at the log end was caught up until this append, however long ago it fetched."""
         for remote in self._remotes.values():
             if remote.log_end_offset == end_offset_before and remote.last_caught_up_ms < now_ms:
                 remote.last_caught_up_ms = now_ms
 
     def is_eligible(self, remote: RemoteReplica) -> bool:
-        """Whether the life of the broker that fetched is the one that may be in sync."""
+        """Whether the broker epoch that fetched is the one that may be in sync."""
         return self.eligible.get(remote.broker_id, NO_BROKER_EPOCH) == remote.broker_epoch != NO_BROKER_EPOCH
 
     def is_caught_up(self, remote: RemoteReplica, leader_end_offset: Offset, now_ms: int) -> bool:
@@ -80,7 +80,7 @@ class Followers:
         return [r.broker_id for r in self.all() if not self.is_caught_up(r, leader_end_offset, now_ms)]
 
     def broker_epochs_of(self, members: tuple[BrokerId, ...]) -> dict[BrokerId, BrokerEpoch]:
-        """The life of each member that is meant: the one that fetched, or else the one that is registered."""
+        """The broker epoch of each member: the one that fetched, or else the registered one."""
         epochs: dict[BrokerId, BrokerEpoch] = {}
         for member in members:
             fetched = self._remotes[member].broker_epoch
@@ -90,7 +90,8 @@ class Followers:
         return epochs
 
     def lowest_start_offset(self, leader_start_offset: Offset) -> Offset:
-        """Over the leader and everybody who may be in sync; -1 while it is not known of one of them."""
+        """The lowest over the leader and every replica that may be in sync; -1 while one of them is
+        unknown."""
         live = (
             remote.log_start_offset if self.is_eligible(remote) else UNKNOWN_OFFSET
             for remote in self.all()

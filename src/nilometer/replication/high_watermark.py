@@ -1,6 +1,6 @@
-"""Why a high watermark stands where it stands, and where it may stand at all.
+"""Why a high watermark does not advance, and the bounds of a valid one.
 
-The rule itself is :meth:`LeaderRole._committable_offset`; here are the values that explain it to people
+The rule itself is :meth:`LeaderRole._committable_offset`; here are the values that explain it to operators
 (``nilometer replicas``, console, metrics) and the clamp for a high watermark read from a checkpoint.
 """
 
@@ -38,7 +38,7 @@ class UnderMinIsr:
 
 @dataclass(frozen=True, slots=True)
 class WaitingFor:
-    """These replicas count and do not have the next record yet."""
+    """These replicas count for the high watermark and do not have the next record yet."""
 
     replicas: tuple[BrokerId, ...]
 

@@ -1,4 +1,4 @@
-"""Named sentences that must hold, executed.
+"""Named invariants, checked at run time.
 
 A broken invariant means that this code is wrong: the shell stops the replica at once, since going on would
 spread the damage. What a peer or a client sends can never break one; that is answered with an error.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class InvariantBroken(AssertionError):
-    """``sentence`` is the fact that does not hold; ``values`` are what it was said of."""
+    """``sentence`` is the invariant that does not hold; ``values`` are those it was checked with."""
 
     def __init__(self, sentence: str, values: tuple[object, ...]) -> None:
         super().__init__(f"{sentence}: {', '.join(map(str, values))}" if values else sentence)

@@ -1,6 +1,6 @@
 """The ISR as a leader sees it: what is committed, and what it has asked the controller for (KIP-497).
 
-One :class:`AlterPartition` is in flight at most. Until its outcome is *known*, the leader reckons with the
+One :class:`AlterPartition` is in flight at most. Until its outcome is *known*, the leader assumes the
 worst of both: the **maximal ISR** (committed, and being added; a replica being removed is still in) must have
 a record before it counts as committed, while ``min.insync.replicas`` is held against the committed ISR alone.
 
@@ -34,7 +34,7 @@ class AlterPartition:
     leader_epoch: LeaderEpoch
     partition_epoch: PartitionEpoch
     new_isr: tuple[tuple[BrokerId, BrokerEpoch], ...]
-    """Each member with the life of the broker that is meant (KIP-903)."""
+    """Each member with its broker epoch (KIP-903)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,11 +104,11 @@ class AlterPartitionOutcome(enum.Enum):
     STALE = "the request it answers is no longer pending"
     COMMITTED = "a newer state of the partition is committed"
     REFUSED = "the request can never be committed: back to the committed ISR"
-    UNRESOLVED = "it may still be committed: reckon with both"
+    UNRESOLVED = "it may still be committed: assume the worst of both"
 
 
 class IsrNegotiation:
-    """The machine drawn above: one leader's dealings with the controller, under one leader epoch."""
+    """The state machine drawn above: one leader's requests to the controller, under one leader epoch."""
 
     __slots__ = ("_leader", "_next_number", "_retry_is_due", "state")
 
@@ -130,7 +130,7 @@ class IsrNegotiation:
         return self._retry_is_due
 
     def propose_expand(self, members: Mapping[BrokerId, BrokerEpoch]) -> AlterPartition:
-        """Ask for ``members`` (all of the new ISR). They count from now on."""
+        """Ask for ``members`` (all of the new ISR). They count for the high watermark from now on."""
         committed, request = self._request(members)
         added = frozenset(members) - committed.maximal
         self.state = PendingExpandIsr(committed, added, request, committed.maximal | added)
@@ -144,7 +144,7 @@ class IsrNegotiation:
         return request
 
     def on_answer(self, request: AlterPartition, answer: AlterPartitionAnswer) -> AlterPartitionOutcome:
-        """Judge an answer. COMMITTED and REFUSED have taken effect on return."""
+        """Process an answer. COMMITTED and REFUSED have taken effect on return."""
         state = self.state
         if isinstance(state, CommittedIsr) or state.request != request:
             return AlterPartitionOutcome.STALE
@@ -162,7 +162,7 @@ class IsrNegotiation:
         return AlterPartitionOutcome.UNRESOLVED
 
     def commit(self, isr: tuple[BrokerId, ...], partition_epoch: PartitionEpoch) -> None:
-        """This is committed, and with it whatever was pending is decided or overtaken."""
+        """This ISR is committed; a pending request is thereby decided or overtaken."""
         check(self._leader[0] in isr, "a leader is in the ISR", isr, self._leader)
         check(
             partition_epoch >= self.partition_epoch, "partition epochs only rise", partition_epoch, self.state

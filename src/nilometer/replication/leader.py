@@ -1,8 +1,9 @@
-"""The leader of a partition: its high watermark, its ISR, and who may be served.
+"""The leader of a partition: its high watermark, its ISR, and which fetches are served.
 
-Knows numbers: its own log end offset, each follower's, what is committed of the ISR and what it has asked
-for. Never touches a log, a clock or a connection; ``now_ms`` is an argument. Every ``on_*`` method takes
-one event and returns the effects it has (:mod:`nilometer.replication.effects`), usually none.
+LEO is a log end offset, HW the high watermark, ISR the set of in-sync replicas. The role knows its own LEO,
+each follower's, the committed ISR and the ISR it has asked for. It never touches a log, a clock or a
+connection; ``now_ms`` is an argument. Every ``on_*`` method takes one event and returns its effects
+(:mod:`nilometer.replication.effects`), usually none.
 
 The high watermark is
 
@@ -12,15 +13,15 @@ The high watermark is
 and is *held* while the committed ISR is smaller than min(``min.insync.replicas``, replication factor).
 
 Invariants:
-- *the high watermark never falls* while a leader reigns, and never passes the log end offset that counts (the
-  flushed one where the topic asks for it);
+- *the high watermark never falls* within one leader role, and never passes the log end offset that counts
+  (the flushed one where the topic asks for it);
 - *one AlterPartition in flight*; until its outcome is known, the maximal ISR must have a record before it
   counts;
-- *nobody joins the ISR below the high watermark or below the start of the leader's epoch* (KAFKA-7128), nor
-  on the word of another life of its broker (KIP-903);
+- *no replica joins the ISR below the high watermark or below the start of the leader's epoch* (KAFKA-7128),
+  nor because of a fetch that its broker sent under another broker epoch (KIP-903);
 - *the leader never removes itself*, so an ISR never becomes empty.
 
-A role lives for one leader epoch: every epoch change makes a new one (:mod:`nilometer.replication.replica`).
+A role lasts for one leader epoch: every epoch change makes a new one (:mod:`nilometer.replication.replica`).
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class LeaderRole:
         counts_flushed: bool = False,
         flushed_end_offset: Offset = 0,
     ) -> None:
-        """Take office under ``registration``. Carry out :meth:`start` before anything is appended."""
+        """Become leader under ``registration``. Carry out :meth:`start` before anything is appended."""
         check(
             registration.leader == broker_id, "a leader is named by the registration", registration, broker_id
         )
@@ -124,7 +125,7 @@ class LeaderRole:
         self._log = log
         self.log_end_offset: Offset = log.log_end_offset
         self.epoch_start_offset: Offset = log.log_end_offset
-        """Assigned on taking office, even if nothing is ever written in this epoch (KAFKA-7415)."""
+        """Assigned when this role begins, even if nothing is ever written in this epoch (KAFKA-7415)."""
         self.counts_flushed = counts_flushed
         """Whether only flushed records count for the high watermark (``flush.messages``)."""
         self.flushed_end_offset = flushed_end_offset
@@ -155,7 +156,8 @@ class LeaderRole:
 
     @property
     def needed_in_sync(self) -> int:
-        """Below this many in sync, nothing is committed. A topic with one replica must not freeze."""
+        """With fewer replicas in sync, nothing is committed. At most the replication factor: a topic with one
+        replica must not stop."""
         return min(self.min_insync_replicas, len(self.replicas))
 
     @property
@@ -164,17 +166,18 @@ class LeaderRole:
 
     @property
     def is_latest_offset_available(self) -> bool:
-        """Until then a look-up of "latest" could go back: answer OFFSET_NOT_AVAILABLE (KIP-207)."""
+        """False: a look-up of "latest" could go back, so the answer is OFFSET_NOT_AVAILABLE (KIP-207)."""
         return self.high_watermark >= self.epoch_start_offset
 
     @property
     def low_watermark(self) -> Offset:
-        """The log start offset of the whole partition: DeleteRecords is done when this has reached it."""
+        """The lowest log start offset of the replicas: DeleteRecords is complete when it reaches the
+        target."""
         return self._followers.lowest_start_offset(self._log.log_start_offset)
 
     @property
     def needs_tick(self) -> bool:
-        """Whether time alone may change something: not while every follower has everything."""
+        """Whether the passing of time may change something: not while every follower has everything."""
         end, maximal = self.log_end_offset, self._isr.state.maximal
         return self._isr.is_retry_due or any(
             remote.log_end_offset != end
@@ -183,7 +186,7 @@ class LeaderRole:
         )
 
     def high_watermark_hold(self, now_ms: int) -> HighWatermarkHold:
-        """Why the high watermark is not further, for people."""
+        """Why the high watermark is below the log end offset, for operators."""
         if self.high_watermark >= self.log_end_offset:
             return NOT_HELD
         if self.is_under_min_isr:
@@ -203,25 +206,26 @@ class LeaderRole:
             return error, NO_DIVERGENCE
         return ErrorCode.none, EpochEnd(*self._log.end_offset_for_epoch(epoch))
 
-    # ── office ──────────────────────────────────────────────────────────────────────────────────
+    # ── lifecycle ───────────────────────────────────────────────────────────────────────────────
     def start(self, now_ms: int) -> Effects:
         """The first effects of this role."""
         begin = StartEpoch(self.leader_epoch, self.epoch_start_offset)
         return (begin, *self._maybe_advance(now_ms))
 
     def inherit_tickets(self, previous: LeaderRole) -> None:
-        """Led before, leads on: what waits is still in the log and will be committed under the new epoch."""
+        """Take over the waiting produces of ``previous``, this broker's role in the epoch before: their
+        records are still in the log and will be committed under the new epoch."""
         self._tickets, previous._tickets = previous._tickets, self._tickets
 
     def resign(self) -> Effects:
-        """Office ends. Whether what waits will be committed is for the next leader to say."""
+        """This role ends. Whether the waiting records are committed is decided by the next leader."""
         return tuple(
             ReleaseProduce(ticket, ErrorCode.not_leader_or_follower) for ticket in self._tickets.take_all()
         )
 
     # ── produce ─────────────────────────────────────────────────────────────────────────────────
     def admit_acks_all(self) -> ErrorCode:
-        """Asked before an append with acks=all."""
+        """Whether an append with acks=all is accepted now: ``none`` or NOT_ENOUGH_REPLICAS."""
         return ErrorCode.not_enough_replicas if self.is_under_min_isr else ErrorCode.none
 
     def on_appended(self, log_end_offset: Offset, now_ms: int) -> Effects:
@@ -238,7 +242,7 @@ class LeaderRole:
         return self._maybe_advance(now_ms)
 
     def on_flushed(self, flushed_end_offset: Offset, now_ms: int) -> Effects:
-        """Records below ``flushed_end_offset`` survive the machine."""
+        """Records below ``flushed_end_offset`` survive a crash of the machine."""
         self.flushed_end_offset = max(self.flushed_end_offset, flushed_end_offset)
         check(
             self.flushed_end_offset <= self.log_end_offset,
@@ -248,10 +252,10 @@ class LeaderRole:
         return self._maybe_advance(now_ms) if self.counts_flushed else NO_EFFECTS
 
     def acks_all_outcome(self, required_offset: Offset) -> ErrorCode:
-        """Whether everything below ``required_offset`` is acknowledged by all in sync.
+        """Whether everything below ``required_offset`` is replicated to all in-sync replicas.
 
-        REQUEST_TIMED_OUT stands for *not yet*: what the producer is told if it stays so until its time is
-        over.
+        REQUEST_TIMED_OUT stands for *not yet*: it is the answer if that is still so when the request's
+        timeout expires.
         """
         if self.high_watermark < required_offset:
             return ErrorCode.request_timed_out
@@ -265,7 +269,7 @@ class LeaderRole:
         self._tickets.add(ticket, required_offset)
 
     def abandon_produce(self, ticket: int) -> None:
-        """Its time is over, or its client has gone."""
+        """Its timeout has expired, or its client has disconnected."""
         self._tickets.discard(ticket)
 
     # ── followers ───────────────────────────────────────────────────────────────────────────────
@@ -279,7 +283,7 @@ class LeaderRole:
         log_start_offset: Offset,
         now_ms: int,
     ) -> tuple[FetchVerdict, Effects]:
-        """A follower asks for records from ``fetch_offset`` on, and thereby says that it has all below."""
+        """A follower asks for records from ``fetch_offset`` on, which acknowledges everything below."""
         remote = self._followers.get(replica)
         if refusal := self._refuse_fetch(remote, broker_epoch, leader_epoch, last_fetched_epoch):
             return RefuseFetch(refusal, f"fetch of {replica} in leader epoch {leader_epoch}"), NO_EFFECTS
@@ -309,24 +313,25 @@ class LeaderRole:
         return ServeFetch(end_offset, high_watermark, log_start_offset, has_update, went_back), effects
 
     def high_watermark_update_pending(self, replica: BrokerId) -> bool:
-        """Whether the high watermark is above what ``replica`` was last told."""
+        """Whether the high watermark is above the one last sent to ``replica``."""
         remote = self._followers.get(replica)
         return remote is not None and self.high_watermark > remote.last_sent_high_watermark
 
     def send_high_watermark(self, replica: BrokerId) -> Offset:
-        """The high watermark for an answer to ``replica`` that carries no records."""
+        """The high watermark for an answer to ``replica`` that carries no records; counts as sent from now
+        on."""
         if (remote := self._followers.get(replica)) is not None:
             remote.last_sent_high_watermark = self.high_watermark
         return self.high_watermark
 
     # ── the ISR ─────────────────────────────────────────────────────────────────────────────────
     def on_tick(self, now_ms: int) -> Effects:
-        """Time has passed: lagging members leave the ISR, an unanswered request is sent again."""
+        """Time has passed: lagging members leave the ISR, and an unanswered request is sent again."""
         lagging = self._followers.lagging(self.log_end_offset, now_ms)
         return self._maybe_retry() + self._maybe_shrink(lagging) + self._maybe_advance(now_ms)
 
     def on_lag_expired(self, replica: BrokerId, now_ms: int) -> Effects:
-        """``replica`` has lagged for too long: what :meth:`on_tick` finds, as an event of its own."""
+        """``replica`` has lagged for too long: the same as :meth:`on_tick` finds, as a separate event."""
         if (remote := self._followers.get(replica)) is None or remote.log_end_offset == self.log_end_offset:
             return NO_EFFECTS
         remote.mark_lagging()
@@ -351,8 +356,8 @@ class LeaderRole:
         """The metadata log has a newer state of this partition under the same leader epoch, or of the
         brokers.
 
-        Both are of one moment. So if a replica that is being added may no longer be in sync, the controller
-        has not committed that request before, and never will.
+        Both are of the same entry. So if a replica that is being added may no longer be in sync, the
+        controller has not committed that request before, and never will.
         """
         self._apply_registration(registration, now_ms)
         self._followers.set_eligible(eligible)
@@ -369,7 +374,7 @@ class LeaderRole:
         self.min_insync_replicas = min_insync_replicas
         return self._maybe_advance(now_ms)
 
-    # ── below: how ──────────────────────────────────────────────────────────────────────────────
+    # ── private helpers ─────────────────────────────────────────────────────────────────────────
     def _refuse_fetch(
         self,
         remote: RemoteReplica | None,
@@ -380,7 +385,9 @@ class LeaderRole:
         if (error := fence(leader_epoch, self.leader_epoch)) is not ErrorCode.none:
             return error
         if remote is None:
-            return ErrorCode.not_leader_or_follower  # assigned, perhaps, by an entry not yet folded here
+            return (
+                ErrorCode.not_leader_or_follower
+            )  # perhaps assigned by an entry that is not folded here yet
         known = max(remote.broker_epoch, self._followers.eligible.get(remote.broker_id, NO_BROKER_EPOCH))
         if broker_epoch < known:
             return ErrorCode.stale_broker_epoch
@@ -414,7 +421,7 @@ class LeaderRole:
         return self._released() if len(self._tickets) else PUBLISH_HIGH_WATERMARK
 
     def _released(self) -> Effects:
-        """The high watermark has moved: it, and what waited for it."""
+        """The high watermark has moved: the effects that publish it and release the produces it completes."""
         outcome = self.acks_all_outcome(self.high_watermark)
         released = self._tickets.released_by(self.high_watermark)
         return (*PUBLISH_HIGH_WATERMARK, *(ReleaseProduce(ticket, outcome) for ticket in released))
@@ -456,9 +463,9 @@ class LeaderRole:
         return NO_EFFECTS if request is None else (SendAlterPartition(request),)
 
     def _apply_registration(self, registration: PartitionRegistration, now_ms: int) -> None:
-        """The answer to an AlterPartition may have told the state before, but never tells the assignment."""
+        """An answer to AlterPartition may have brought this state before, but never holds the assignment."""
         check(
-            registration.leader_epoch == self.leader_epoch, "a role lives for one leader epoch", registration
+            registration.leader_epoch == self.leader_epoch, "a role lasts for one leader epoch", registration
         )
         is_newer = registration.partition_epoch > self.partition_epoch
         is_same = registration.partition_epoch == self.partition_epoch

@@ -1,7 +1,7 @@
 """What the cluster has agreed on about one partition, as far as its replicas must know.
 
 :class:`PartitionRegistration` is a protocol: the metadata layer's own value fits it as it is.
-:class:`Registration` is the plain value for those who have no metadata layer (the model check, stories).
+:class:`Registration` is the plain value for code without a metadata layer (the model check, test scenarios).
 Both epochs only rise: the partition epoch with every change, the leader epoch with every change of leader.
 """
 
@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 
 BrokerId: TypeAlias = int
 BrokerEpoch: TypeAlias = int
-"""Names one life of a broker; a later life has a higher number."""
+"""Identifies one incarnation of a broker; a later incarnation has a higher number."""
 LeaderEpoch: TypeAlias = int
 PartitionEpoch: TypeAlias = int
 Offset: TypeAlias = int
@@ -25,8 +25,8 @@ UNKNOWN_OFFSET: Offset = -1
 EligibleBrokers: TypeAlias = Mapping[BrokerId, BrokerEpoch]
 """The broker epoch of every broker that may be in an ISR: registered, not fenced, not shutting down.
 
-Invariant the metadata layer keeps: a broker that drops out comes back with a higher broker epoch only, so a
-refusal of one life of a broker holds for ever.
+Invariant the metadata layer keeps: a broker that drops out returns with a higher broker epoch only, so a
+refusal of one broker epoch stays valid.
 """
 
 

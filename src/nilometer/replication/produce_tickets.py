@@ -1,8 +1,8 @@
 """Produce requests with acks=all that wait for the high watermark, as data.
 
-A ticket is a number its shell understands and the offset the high watermark must reach. Tickets come nearly
-in order of offsets (an idempotent producer's repeated batch asks for an older one), so a sorted list
-serves.
+A ticket is a number chosen by the shell and the offset that the high watermark must reach. Tickets arrive
+nearly in order of offsets (a batch repeated by an idempotent producer asks for an older one), so a sorted
+list is fast enough.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ProduceTickets:
             insort(waiting, (required_offset, ticket), key=_REQUIRED)
 
     def discard(self, ticket: int) -> None:
-        """Nobody waits for it any more. Unknown tickets are fine: it may have been released meanwhile."""
+        """The request no longer waits. Unknown tickets are ignored: it may have been released meanwhile."""
         self._waiting = [entry for entry in self._waiting if entry[1] != ticket]
 
     def released_by(self, high_watermark: Offset) -> list[int]:
@@ -54,5 +54,5 @@ class ProduceTickets:
         return tickets
 
     def waiting(self) -> tuple[tuple[Offset, int], ...]:
-        """(required offset, ticket) of everything that waits."""
+        """(required offset, ticket) of every waiting produce."""
         return tuple(self._waiting)

@@ -1,7 +1,7 @@
-"""What a leader knows of one follower: where its log ends, and when it last had everything.
+"""What a leader knows of one follower: its log end offset, and when it was last caught up.
 
 The follower's log end offset is the offset it fetches from; nothing is known of it until it has fetched under
-the leader's own epoch. A follower's high watermark is not kept (R-3), only the one it was last told.
+the leader's own epoch. A follower's high watermark is not kept (R-3), only the one last sent to it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from nilometer.replication.partition import UNKNOWN_OFFSET, BrokerEpoch, BrokerId, Offset
 
 NEVER_MS = -(1 << 62)
-"""Before any time: of a replica that has not been caught up since the leader took office."""
+"""Before any time: of a replica that has not been caught up since this leader's epoch began."""
 NO_BROKER_EPOCH: BrokerEpoch = -1
 
 
@@ -35,11 +35,11 @@ class RemoteReplica:
         self.assigned = assigned
         """Whether it is in AR. One that is not may still be in the ISR, but is never added again."""
         self.broker_epoch = NO_BROKER_EPOCH
-        """The life of the broker that fetched last."""
+        """The broker epoch of the last fetch."""
         self.refused_broker_epoch = NO_BROKER_EPOCH
-        """The life that the controller has called ineligible."""
+        """The broker epoch that the controller refused as ineligible."""
         self.is_silent = False
-        """Found lagging, and not heard of since."""
+        """Lagging, and no fetch has arrived since."""
         self.log_start_offset = UNKNOWN_OFFSET
         self.log_end_offset = UNKNOWN_OFFSET
         self.last_caught_up_ms = last_caught_up_ms
@@ -80,7 +80,7 @@ class RemoteReplica:
         return self.log_end_offset == leader_end_offset or now_ms - self.last_caught_up_ms <= lag_time_max_ms
 
     def mark_lagging(self) -> None:
-        """Its lag time is over."""
+        """It has lagged for longer than ``replica.lag.time.max.ms``."""
         self.last_caught_up_ms = self.last_fetch_ms = NEVER_MS
 
     def __repr__(self) -> str:

@@ -1,8 +1,8 @@
 """One broker's replica of a partition, and the role it has at the moment.
 
-Knows which role a registration gives it, and that a role lives for one leader epoch: every epoch change
-makes a new one, also when the leader stays the same (KAFKA-7164). Answers that come back from other brokers
-go through here, so that one which is late finds the role it was meant for gone (KAFKA-13207).
+Knows which role a registration gives it, and that a role lasts for one leader epoch: every epoch change
+makes a new one, also when the leader stays the same (KAFKA-7164). Answers from other brokers go through
+here, so that a late one finds that its role has ended (KAFKA-13207).
 
     NoRole ──registration──▶ FollowerRole ◀──epoch──▶ LeaderRole
        ▲                          │                       │
@@ -33,7 +33,7 @@ from nilometer.replication.partition import (
 
 
 class NoRole:
-    """The broker has not been told of a role since it started, or is not assigned."""
+    """The broker has had no role since it started, or is not assigned."""
 
     __slots__ = ("high_watermark",)
 
@@ -128,10 +128,11 @@ class Replica:
         return self.role.on_alter_partition_answer(request, answer, now_ms)
 
     def resign(self) -> Effects:
-        """The broker's session is lost, or its disk has failed: no longer lead or follow until told anew."""
+        """The broker's session is lost, or its disk has failed: neither lead nor follow until the next
+        metadata."""
         return self._clear_role()
 
-    # ── below: how ──────────────────────────────────────────────────────────────────────────────
+    # ── private helpers ─────────────────────────────────────────────────────────────────────────
     def _become_leader(
         self, registration: PartitionRegistration, eligible: EligibleBrokers, now_ms: int
     ) -> Effects:

@@ -14,24 +14,25 @@ from nilometer.wire.errors import ErrorCode
 class ServeFetch:
     """Answer with records from the fetch offset up to ``end_offset`` (the leader's LEO, for a follower).
 
-    ``high_watermark`` is the one from before this fetch was counted: the follower learns what it has itself
-    moved one fetch later (R-13). Where there is nothing to send, the fetch may wait; it need not if
-    ``has_update``, and then carries :meth:`LeaderRole.send_high_watermark`.
+    ``high_watermark`` is the one from before this fetch was counted: an advance caused by this very fetch
+    reaches the follower one fetch later (R-13). Where there are no records to send, the fetch may wait; with
+    ``has_update`` it is answered soon, with :meth:`LeaderRole.send_high_watermark`.
     """
 
     end_offset: Offset
     high_watermark: Offset
     log_start_offset: Offset
     has_update: bool
-    """There are records to send, or the high watermark is above what this follower was last told."""
+    """There are records to send, or the high watermark is above the one last sent to this follower."""
     went_back: bool = False
-    """The same life of the follower had more at an earlier fetch. So this one was late, sent before its
-    connection was given up, or the follower lost records: what it really has, its next fetch tells."""
+    """An earlier fetch under the same broker epoch asked for a higher offset. So this fetch is late (sent
+    before its connection was given up), or the follower lost records: its next fetch shows what it has."""
 
 
 @dataclass(frozen=True, slots=True)
 class DivergingFetch:
-    """Answer with the diverging epoch and no records. The fetch told nothing of the follower's progress."""
+    """Answer with the diverging epoch and no records. The fetch says nothing about the follower's
+    progress."""
 
     diverging: EpochEnd
 

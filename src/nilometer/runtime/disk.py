@@ -41,7 +41,7 @@ class DiskLock(Protocol):
 
 
 class DiskWatch(Protocol):
-    """A signal that names or locks directly in some folders may have changed since the last wait."""
+    """Signals that names or locks directly in some folders may have changed since the last wait."""
 
     async def wait(self, timeout_ms: int) -> None:
         """Return when something may have changed, after ``timeout_ms`` at the latest.
@@ -137,7 +137,8 @@ class Disk(Protocol):
     def read_file(self, path: str) -> bytes: ...
 
     def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
-        """Atomically make ``data`` the content of ``path``: written aside, synced, renamed, folder synced.
+        """Atomically make ``data`` the content of ``path``: written to a temporary file, synced, renamed,
+        folder synced.
 
         With ``sync=False`` neither file nor folder is synced: atomic against the death of the
         process, not of the machine. ``sync=True`` may stall.
@@ -155,9 +156,9 @@ class Disk(Protocol):
     def total_bytes(self, path: str) -> int: ...
 
     def boot_id(self) -> str:
-        """Names this run of the machine: while it stays the same, no written byte has been lost.
+        """Identifies this boot of the machine: while it stays the same, no written byte has been lost.
 
-        Empty where the system does not tell; then nothing may be concluded.
+        Empty where the system does not tell; then nothing may be concluded from it.
         """
         ...
 
@@ -187,7 +188,7 @@ class Disk(Protocol):
     async def offload(self, work: Callable[[], T]) -> T:
         """Run ``work``, which may stall, without holding up the event loop; returns or raises what it does.
 
-        ``work`` runs to its end even when the waiting task is cancelled. Nothing orders two
-        pieces of work under way at once.
+        ``work`` runs to its end even when the waiting task is cancelled. Two pieces of work in progress at
+        once run in no particular order.
         """
         ...

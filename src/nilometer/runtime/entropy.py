@@ -1,4 +1,4 @@
-"""Chance: the only source of unpredictability, so that a simulation can seed it."""
+"""Randomness: the only source of it, so that a simulation can seed it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Entropy(Protocol):
         ...
 
     def bytes(self, count: int) -> bytes:
-        """``count`` random bytes that nobody can guess: for keys and nonces."""
+        """``count`` random bytes that cannot be guessed: for keys and nonces."""
         ...
 
     def below(self, bound: int) -> int:
@@ -33,7 +33,7 @@ class Entropy(Protocol):
 
 
 class SeededEntropy:
-    """Chance drawn from a ``random.Random``: the system's by default, a seeded one for replay."""
+    """Entropy drawn from a ``random.Random``: the system's by default, a seeded one for replay."""
 
     def __init__(self, source: random.Random | None = None) -> None:
         self._random = source if source is not None else random.SystemRandom()

@@ -1,4 +1,4 @@
-"""Connections: asyncio's transports and protocols, reached through two verbs."""
+"""Connections: asyncio's transports and protocols, reached through ``listen`` and ``connect``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Listener(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop accepting and give the address up. Connections already made live on."""
+        """Stop accepting and release the address. Existing connections stay open."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""One value that carries the whole outside world."""
+"""One value that holds clock, disk, network and entropy."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ class Runtime:
 
     @classmethod
     def system(cls) -> Runtime:
-        """The real world: system clocks, files, TCP, the system's randomness."""
+        """The operating system's clocks, files, TCP and randomness."""
         return cls(SystemClock(), SystemDisk(), SocketNetwork(), SeededEntropy())

@@ -122,7 +122,7 @@ class SystemDiskLock:
 
 
 class PollingWatch:
-    """Looks away for a moment: who waits must look again, whatever happened."""
+    """Polls: a waiter must check again after each wait, whatever happened."""
 
     async def wait(self, timeout_ms: int) -> None:
         await asyncio.sleep(min(timeout_ms, WATCH_POLL_MS) / 1000)

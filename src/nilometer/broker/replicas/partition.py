@@ -329,7 +329,7 @@ class Partition(ReadablePartition):
             self._host.read_failed(self, error)
         return KafkaError(ErrorCode.kafka_storage_error, f"{self} could not be read: {error}")
 
-    # ── upkeep ──────────────────────────────────────────────────────────────────────────────────
+    # ── deletion ────────────────────────────────────────────────────────────────────────────────
     def delete_records(self, offset: int, outcome: DeleteOutcome, request: DelayedRequest) -> None:
         """Move the log start to ``offset`` (-1: the high watermark). ``request`` waits for the low watermark,
         unless that is there already. Raises KafkaError.

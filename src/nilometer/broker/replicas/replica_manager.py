@@ -111,7 +111,7 @@ class ReplicaManager:
         """``listener`` is called with each partition before it gets its first role here."""
         self._hosting_listeners.append(listener)
 
-    # ── for requests ────────────────────────────────────────────────────────────────────────────
+    # ── requests ────────────────────────────────────────────────────────────────────────────────
     def partition(self, topic: str, index: int) -> Partition:
         """Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR."""
         found = self._by_name.get((topic, index))
@@ -315,7 +315,7 @@ class ReplicaManager:
         for partition in list(self._partitions.values()):
             partition.resign()
 
-    # ── below: how ──────────────────────────────────────────────────────────────────────────────
+    # ── private helpers ─────────────────────────────────────────────────────────────────────────
     def _follow_state(self, key: TopicIdPartition, state: PartitionState) -> None:
         if self._broker_id not in state.replicas:
             self._stop_hosting(key, "it is no longer assigned to this broker")

@@ -155,7 +155,7 @@ class Registration:
         """Of what the servers granted: they may end the session no sooner than that."""
         return int(self._ensemble.session_timeout_ms * LEASE_FRACTION)
 
-    # ---- the node
+    # ---- the broker's node
 
     async def _put_node(self, broker_id: int, payload: bytes, nonce: str) -> tuple[int, int]:
         """The creation zxid of the node, and when the question was asked that it answers."""

@@ -289,7 +289,7 @@ class LogManager:
         )
         return resolve(host, found, topic_ids, self._options.entropy, wall_ms=wall_ms)
 
-    # -- trouble
+    # -- failures
 
     def fail_directory(self, path: str, reason: Exception) -> list[TopicPartition]:
         """Take a directory offline: its logs are fenced and forgotten. Returns the partitions concerned,
