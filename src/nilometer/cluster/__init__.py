@@ -1,19 +1,20 @@
 """How the cluster agrees: the metadata log's records, the image they fold into, and the controller.
 
-Everybody reads the same entries and folds them::
+Every broker reads the same entries and folds them::
 
     image = ClusterImage()                                  # or from_snapshot(decode_snapshot(bytes))
     delta = image.apply_entry(number, decode_entry(bytes))  # what changed; empty if it did not count
 
 The holder of ``/controller`` turns requests and events into records, and acts only on what the fold says::
 
-    entry = office_entry(image, broker_id, incarnation, chance)      # append, fold: in office if it counted
-    decision = decide_create_topics(image, topics, ...)              # pure; the image is untouched
-    for entry in entries_of(decision.units, image.controllership): ...       # append each, fold each
-    decision.reply                                                   # to be sent once all were accepted
+    entry = controllership_entry(image, broker_id, incarnation, entropy)  # append, fold: controller if it
+    counted decision = decide_create_topics(image, topics, ...)                   # pure; the image is
+    unchanged for entry in entries_of(decision.units, image.controllership): ...    # append each, fold each
+    decision.reply                                                        # to be sent once all were accepted
 
-``records`` says what can happen, ``image`` what has happened, ``controller`` what shall happen. Pure: no
-clock, no chance but the one passed in, no I/O. Where entries are kept is the coordination store's business.
+``records`` defines the changes that are possible, ``image`` the state after the changes so far,
+``controller`` which changes to make next. Pure: no clock, no randomness but what is passed in, no I/O. The
+coordination store keeps the entries.
 """
 
 from nilometer.cluster.broker import Broker

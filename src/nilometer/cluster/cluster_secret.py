@@ -1,8 +1,8 @@
 """The secret of a cluster: what its brokers know and clients do not.
 
-Kept in the coordination store beside the metadata log, never in it. There are two at a time: rotating makes a
-new current one, and the one before stays accepted until the next rotation, so that brokers which have not
-read the new one yet are still known.
+Kept in the coordination store beside the metadata log, never in it. There are two at a time: a rotation makes
+a new current one, and the previous one stays accepted until the next rotation, so that brokers which have not
+read the new one yet still prove themselves.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FORMAT = 1
 
 
 class UnreadableSecret(Exception):
-    """What the store holds is no secret that this version can read; the message says why."""
+    """The stored secret cannot be read by this version; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def decode_secrets(data: bytes) -> ClusterSecrets:
         raise UnreadableSecret("the cluster secret is not readable") from None
     if found.format > FORMAT:
         raise UnreadableSecret(
-            f"the cluster secret has format {found.format}, but this version knows none above {FORMAT}"
+            f"the cluster secret has format {found.format}, but this version reads formats up to {FORMAT}"
         )
     keys = (found.current, found.current if found.previous is None else found.previous)
     if found.number < 0 or any(len(key) != KEY_BYTES for key in keys):

@@ -1,4 +1,4 @@
-"""What was configured for topics, brokers and the cluster, and which of it is in force for a topic."""
+"""The settings of topics, brokers and the cluster, and the value in force for a topic."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def min_insync_replicas_of(text: str) -> int | None:
 
 
 class ConfigTable:
-    """Invariant: a resource is here only while something is set for it."""
+    """Invariant: the table holds a resource only while something is set for it."""
 
     __slots__ = ("_values",)
 
@@ -41,7 +41,7 @@ class ConfigTable:
 
     def min_insync_replicas(self, topic: str) -> int:
         """The first of the topic's, all brokers' and the controller's texts that is a whole number from 1 on;
-        1 without one. Equal for all who hold this table, whatever it says."""
+        1 without one. Equal for every broker that holds this table, whatever the texts are."""
         for text in self._topic_settings(topic, "min.insync.replicas"):
             if (value := min_insync_replicas_of(text)) is not None:
                 return value
@@ -58,7 +58,7 @@ class ConfigTable:
                 yield value
 
     def put(self, resource: ConfigResource, key: str, value: str | None) -> None:
-        """None takes a setting back."""
+        """None removes the setting."""
         values = self._values.setdefault(resource, {})
         if value is None:
             values.pop(key, None)
@@ -72,7 +72,7 @@ class ConfigTable:
         return self._values.pop(ConfigResource(ConfigResourceType.TOPIC, name), {})
 
     def restore_topic(self, name: str, values: dict[str, str]) -> None:
-        """Takes :meth:`forget_topic` back."""
+        """Undoes :meth:`forget_topic`."""
         if values:
             self._values[ConfigResource(ConfigResourceType.TOPIC, name)] = values
 

@@ -1,6 +1,6 @@
 """What one entry changed: all that a broker must act on after folding it.
 
-A delta names things as they were and as they are; the order of its dictionaries is that of the records.
+A delta has the state before and after; the order of its dictionaries is that of the records.
 An entry of a deposed controller has a delta too: not accepted, and empty.
 """
 

@@ -1,9 +1,9 @@
 """Entries of the metadata log: records signed by a controller, as JSON bytes.
 
-An entry carries the controller epoch and incarnation of the one who decided it. The fold ignores an entry
-of any other term than the current one, so a deposed controller may win a number and still changes nothing.
+An entry carries the controller epoch and incarnation of the controller that decided it. The fold ignores an
+entry of any other term than the current one, so a deposed controller may win a number and changes nothing.
 
-Records come in *units*: those of one unit stand or fall together and so share an entry; units are packed
+Records come in *units*: those of one unit are applied together and so share an entry; units are packed
 in order into entries of about :data:`ENTRY_BYTES_TARGET`. The coordination stores' own limit is 1 MB.
 """
 
@@ -26,7 +26,7 @@ Unit = tuple[Record, ...]
 
 
 class BadEntry(Exception):
-    """Bytes that are no entry this code can read. Nothing of it may be applied."""
+    """These bytes are not an entry that this version can read. Nothing of it may be applied."""
 
 
 class EntryFromTheFuture(BadEntry):
@@ -34,11 +34,11 @@ class EntryFromTheFuture(BadEntry):
 
 
 class UnitTooLarge(ValueError):
-    """Records that must stand together do not fit into one entry."""
+    """The records of one unit do not fit into one entry."""
 
 
 class Controllership(NamedTuple):
-    """A controller's term: what it signs its entries with."""
+    """A controller's term: the fields that it signs its entries with."""
 
     controller_id: BrokerId
     incarnation: Incarnation

@@ -1,6 +1,6 @@
-"""The metadata log as a story: entries folded one after the other, each told with what became of it. Pure.
+"""The history of the metadata log: entries folded one after the other, each with its effect. Pure.
 
-For tools that show the log. An entry of a deposed controller is told too: it is part of the log, and void.
+For tools that show the log. An entry of a deposed controller is listed too: it is in the log, without effect.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class ToldEntry:
     accepted: bool
     """False: signed by a controller that was deposed, so without effect."""
     topics: dict[TopicId, str]
-    """The names of the topics that its records speak of."""
+    """The names of the topics in its records."""
 
 
 class MetadataHistory:
-    """Holds the image as of the last entry told. Raises BadEntry for what cannot be read."""
+    """Holds the image as of the last entry returned. Raises BadEntry for an entry that cannot be read."""
 
     def __init__(self) -> None:
         self.image = ClusterImage()
@@ -38,7 +38,7 @@ class MetadataHistory:
         return self.image.number + 1
 
     def load_snapshot(self, data: bytes) -> None:
-        """Begin from here."""
+        """Start from ``snapshot``."""
         self.image = ClusterImage.from_snapshot(decode_snapshot(data))
 
     def tell(self, entries: Iterable[tuple[int, bytes]]) -> Iterator[ToldEntry]:
@@ -59,6 +59,6 @@ class MetadataHistory:
 
 
 def record_fields(record: Record) -> dict[str, object]:
-    """The fields that say something, in plain values; ``type`` first."""
+    """The fields that are set, as plain values; ``type`` first."""
     fields: dict[str, object] = msgspec.to_builtins(record)
     return fields

@@ -1,7 +1,7 @@
 """Names for the numbers that must not be mixed up, and the text form of Kafka's UUIDs.
 
 A broker id, a leader epoch and a partition epoch are all whole numbers; handing one where another is
-meant is the kind of slip that loses data. ``NewType`` makes the type checker see it and costs nothing.
+meant is a mistake that loses data. ``NewType`` lets the type checker find it and costs nothing at run time.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import NamedTuple, NewType
 
 BrokerId = NewType("BrokerId", int)
 ControllerEpoch = NewType("ControllerEpoch", int)
-"""Raised by every entry with which a controller takes office."""
+"""Rises by one with every entry that begins a controller's term."""
 BrokerEpoch = NewType("BrokerEpoch", int)
-"""The number of the entry that registered this life of the broker."""
+"""The number of the entry that registered this incarnation of the broker."""
 LeaderEpoch = NewType("LeaderEpoch", int)
-"""Raised with every change of a partition's leadership."""
+"""Rises with every change of a partition's leadership."""
 PartitionEpoch = NewType("PartitionEpoch", int)
-"""Raised with every change of a partition's state."""
+"""Rises with every change of a partition's state."""
 EntryNumber = NewType("EntryNumber", int)
 """The place of an entry in the metadata log; the first is 0."""
 Incarnation = NewType("Incarnation", str)
-"""One life of a broker process; unique, opaque."""
+"""One session of a broker process; unique, opaque."""
 TopicId = NewType("TopicId", str)
 """A topic's UUID in Kafka's text form."""
 
@@ -32,7 +32,7 @@ NO_BROKER_EPOCH = BrokerEpoch(-1)
 
 
 class TopicIdPartition(NamedTuple):
-    """One partition, named so that a topic deleted and created anew is another."""
+    """One partition, by topic id: a topic that is deleted and created again is another one."""
 
     topic_id: TopicId
     partition: int

@@ -1,18 +1,17 @@
 """The cluster's metadata: a fold over the entries of the metadata log.
 
 Every broker, the controller included, holds one :class:`ClusterImage` and folds the same entries in the
-same order, so all images at one entry number are equal. ``apply_entry`` is the way in; ``_apply`` below it
-is the only place where state changes, live and after a restart alike.
+same order, so all images at one entry number are equal. ``apply_entry`` is the entry point; ``_apply`` is the
+only place where state changes, both live and after a restart.
 
 Invariants:
-- *one term at a time*: an entry counts only if it is signed by the controller in office, or takes the next
-  office; every other entry is a no-op for all;
+- *one term at a time*: an entry counts only if it is signed by the current controller, or begins the next
+  controller's term; every other entry is a no-op for every broker;
 - *number*: the number of the last entry folded only rises, by one;
-- lookups hand out no copies, and what is asked for often is indexed: a change costs the same however many
-  partitions there are.
-
-- *all or nothing*: an entry is folded whole, or (BrokenInvariant) nothing of it is and the image stands where
-  it stood. Log and code disagree then, equally for all who run this code: the broker must go no further.
+- lookups return no copies, and frequent ones are indexed: the cost of a change does not depend on the number
+  of partitions;
+- *all or nothing*: an entry is folded whole, or (BrokenInvariant) nothing of it is and the image is
+  unchanged. Log and code disagree then, on every broker with this code: the broker must stop.
 """
 
 from __future__ import annotations
@@ -71,21 +70,22 @@ class ClusterImage:
         """The controller's term."""
         self.next_producer_id = 0
         self.unclean_elections = 0
-        """How often a leader was elected that may lack acknowledged records, since the cluster began."""
+        """Unclean elections since the cluster was created: the leader may have lacked acknowledged
+        records."""
         self.last_known_elections = 0
-        """How often the last known leader had to do, since the cluster began."""
+        """Elections of the last known leader since the cluster was created."""
         self._brokers: dict[BrokerId, Broker] = {}
         self._topics = TopicTable()
         self._configs = ConfigTable()
         self._index = ReplicaIndex()
         self._undo: list[Callable[[], object]] = []
-        """What takes back the entry that is being folded, last step first."""
+        """The steps that undo the entry being folded, last step first."""
 
     # -- lookups ---------------------------------------------------------------------------------------
 
     @property
     def controller_id(self) -> BrokerId:
-        """-1 before anybody took office."""
+        """-1 before the first controller."""
         return self.controllership.controller_id
 
     @property
@@ -96,11 +96,11 @@ class ClusterImage:
         return self._brokers.get(broker_id)
 
     def brokers(self) -> list[Broker]:
-        """All that are registered, by id."""
+        """All registered brokers, by id."""
         return [self._brokers[broker_id] for broker_id in sorted(self._brokers)]
 
     def live_brokers(self) -> list[Broker]:
-        """Those that clients may be sent to: not fenced. By id."""
+        """The brokers that clients may connect to: not fenced. By id."""
         return [broker for broker in self.brokers() if not broker.fenced]
 
     def is_active(self, broker_id: BrokerId) -> bool:
@@ -144,7 +144,7 @@ class ClusterImage:
                 yield TopicIdPartition(topic.id, index), state
 
     def partitions_on(self, broker_id: BrokerId) -> list[tuple[TopicIdPartition, PartitionState]]:
-        """Those with a replica on the broker, by topic name and number."""
+        """The partitions with a replica on the broker, by topic name and number."""
         return self._in_order(self._index.hosted_by(broker_id))
 
     def leaderless_partitions(self) -> list[tuple[TopicIdPartition, PartitionState]]:
@@ -231,7 +231,7 @@ class ClusterImage:
         self.unclean_elections, self.last_known_elections = unclean_elections, last_known_elections
 
     def counts(self, entry: Entry) -> bool:
-        """Whether ``entry``, if it is the next one, changes anything: it is of the term that is on, or begins
+        """Whether ``entry``, if it is the next one, changes anything: it is of the current term, or begins
         the next."""
         first = entry.records[0] if entry.records else None
         if isinstance(first, ControllerElected):
@@ -356,7 +356,7 @@ class ClusterImage:
     # -- snapshots -------------------------------------------------------------------------------------
 
     def snapshot(self) -> ImageSnapshot:
-        """The whole image as a value: equal for all who folded the same entries."""
+        """The whole image as a value: equal on all brokers that folded the same entries."""
         return ImageSnapshot(
             number=self.number,
             cluster_id=self.cluster_id,

@@ -1,6 +1,6 @@
 """The state of one partition as the cluster agrees on it.
 
-Invariants (checked wherever a state comes into being):
+Invariants (checked whenever a state is created):
 - *leader in ISR*: a partition without a leader keeps its last in-sync members, but a leader is one of them;
 - *ISR never empty, within the assignment*; eligible leader replicas likewise within it, apart from the ISR;
 - *offline replicas within the assignment*, and none of them leads;
@@ -16,7 +16,7 @@ from nilometer.cluster.records import PartitionChanged, PartitionCreated, Recove
 
 
 class BrokenInvariant(AssertionError):
-    """A fact that must hold does not: the log or this code is wrong, and going on would spread it."""
+    """An invariant does not hold: the log or this code is wrong, and continuing would spread the error."""
 
 
 class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -27,15 +27,15 @@ class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     leader_epoch: LeaderEpoch = LeaderEpoch(0)
     partition_epoch: PartitionEpoch = PartitionEpoch(0)
     elr: Replicas = ()
-    """Eligible leader replicas (KIP-966): outside the ISR, yet certain to hold all that was acknowledged."""
+    """Eligible leader replicas (KIP-966): outside the ISR, yet certain to hold every acknowledged record."""
     last_known_leader: BrokerId = NO_LEADER
-    """While there is no leader: who led last."""
+    """The last leader, while there is none."""
     adding: Replicas = ()
     removing: Replicas = ()
     recovery_state: RecoveryState = RecoveryState.RECOVERED
     offline: Replicas = ()
-    """Replicas that their brokers cannot use, though those are up: their log directory failed (KIP-858), or
-    they were fenced. Until the broker registers again, they neither lead nor are in sync."""
+    """Replicas that their brokers cannot use, though the brokers are up: the log directory failed (KIP-858),
+    or the replica was fenced. Until the broker registers again, they neither lead nor are in sync."""
 
     @property
     def has_leader(self) -> bool:
@@ -51,7 +51,7 @@ class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def target_replicas(self) -> Replicas:
-        """The assignment that a reassignment is to end with."""
+        """The target assignment of a reassignment."""
         return tuple(r for r in self.replicas if r not in self.removing)
 
     @property
@@ -61,7 +61,8 @@ class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def is_suspect(self) -> bool:
-        """Leaderless with nobody left who certainly holds everything; see :class:`RecoveryState`."""
+        """Leaderless, and no replica left certainly holds every acknowledged record; see
+        :class:`RecoveryState`."""
         return self.leader == NO_LEADER and self.recovery_state is RecoveryState.RECOVERING
 
     def after(self, change: PartitionChanged) -> PartitionState:

@@ -1,10 +1,10 @@
 """Where the replicas of new partitions go.
 
 Goals, in this order: replicas of a partition on different brokers (a must), in different racks, leaders
-spread evenly, and the partitions led by one broker followed by all the others in turn, so that its death
+spread evenly, and the partitions led by one broker followed by all the others in turn, so that its failure
 spreads its load. Leaders, and followers as far as they suffice, are put on live brokers.
 
-Deterministic: chance enters as two numbers, *start* (the broker of the first leader) and *shift* (the
+Deterministic: randomness enters as two numbers, *start* (the broker of the first leader) and *shift* (the
 distance of the first follower), as in Kafka.
 """
 
@@ -79,7 +79,7 @@ def _refuse_too_few(usable: int, live: int, replication_factor: int) -> None:
 
 
 def _order(circle: Sequence[UsableBroker], leader: int, shift: int) -> list[UsableBroker]:
-    """The leader, then all the others once around the circle, beginning ``shift`` places behind it."""
+    """The leader, then all other brokers in order, starting ``shift`` places after it."""
     count = len(circle)
     others = count - 1
     return [circle[leader % count]] + [
@@ -93,7 +93,7 @@ def _rotated(brokers: Sequence[UsableBroker], places: int) -> list[UsableBroker]
 
 
 def _pick(order: Sequence[UsableBroker], wanted: int, chosen: Sequence[UsableBroker]) -> list[UsableBroker]:
-    """Adds to ``chosen`` until there are ``wanted``: first from racks not used yet, then from any."""
+    """Adds to ``chosen`` until it has ``wanted`` brokers: first from racks not used yet, then from any."""
     picked = list(chosen)
     racks = {broker.rack for broker in picked}
     for broker in order:

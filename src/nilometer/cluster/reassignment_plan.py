@@ -1,10 +1,10 @@
 """A new assignment for partitions that exist: spread evenly over given brokers, moving as little as possible.
 
-Pure and deterministic. What it strives for, in this order: every replica of a partition on another broker,
+Pure and deterministic. Its goals, in this order: every replica of a partition on another broker,
 and on one of those given (a must); replicas of a partition spread evenly over racks, where every broker has
 one; brokers that hold equally many replicas of a topic (within one, where racks allow it) and lead equally
-many of its partitions. Replicas stay where they are unless one of these is better served otherwise; leaders
-change by order alone, which moves no data.
+many of its partitions. Replicas stay where they are unless a move serves one of these goals; leaders
+change by the order of replicas alone, which moves no data.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def plan_reassignment(
     brokers: Sequence[UsableBroker],
     replication_factor: int | None = None,
 ) -> list[PlannedMove]:
-    """What has to change, topic by topic; nothing for what is well placed already. Raises CannotPlace."""
+    """The new assignments, topic by topic; none for partitions that are placed well. Raises CannotPlace."""
     if not brokers:
         raise CannotPlace("No broker is given to place replicas on.")
     moves: list[PlannedMove] = []
@@ -58,7 +58,7 @@ def plan_reassignment(
 
 
 class _RackLevel(NamedTuple):
-    """How many replicas of a partition a rack takes, as far as it has brokers; and how many racks take one
+    """How many replicas of a partition each rack gets, as far as it has brokers; and how many racks get one
     more."""
 
     each: int
@@ -96,7 +96,7 @@ class _TopicPlan:
     # --- replicas
 
     def _kept(self, partition: int) -> list[BrokerId]:
-        """The replicas that can stay: on a broker that is given, and not crowding a rack."""
+        """The replicas that can stay: on a given broker, and not above the limit of a rack."""
         kept: list[BrokerId] = []
         for broker in self._before[partition]:
             if len(kept) < self._factor[partition] and self._fits(partition, broker, kept):
@@ -104,7 +104,7 @@ class _TopicPlan:
         return kept
 
     def _fits(self, partition: int, broker: BrokerId, others: Sequence[BrokerId]) -> bool:
-        """Whether ``broker`` may join ``others`` without crowding a rack that others must have a share of."""
+        """Whether ``broker`` may join ``others`` without exceeding the limit of its rack."""
         if broker not in self._racks or broker in others:
             return False
         if self._ignores_racks:
@@ -154,7 +154,7 @@ class _TopicPlan:
         return None
 
     def _movable(self, giver: BrokerId, taker: BrokerId) -> int | None:
-        """A partition that ``taker`` may hold in place of ``giver``; one that has to move anyway first."""
+        """A partition that ``taker`` may hold in place of ``giver``; first those that have to move anyway."""
         possible: list[tuple[bool, int]] = []
         for partition, replicas in self._placed.items():
             if giver not in replicas:
@@ -167,7 +167,8 @@ class _TopicPlan:
     # --- leaders
 
     def _spread_leaders(self) -> None:
-        """Let the busiest leader pass a partition on, directly or through others, to the least busy one."""
+        """Move a partition's leadership from the busiest leader, directly or through others, to the least
+        busy one."""
         while (chain := self._leader_chain()) is not None:
             for partition, leader in chain:
                 replicas = self._placed[partition]

@@ -1,10 +1,10 @@
-"""What the metadata log can say: one struct per kind of change.
+"""The records of the metadata log: one struct per kind of change.
 
-A record is a fact that has been decided, never a request: folding it cannot fail for reasons of policy.
+A record is a decision, never a request: folding it cannot fail for reasons of policy.
 Records are written as JSON objects with their name in ``type`` and with fields at their default left
-out, so that the log can be read with any text tool. Who may decide what is the controller's business
-(:mod:`nilometer.cluster.controller`); what a record does to the state is the image's
-(:mod:`nilometer.cluster.image`); how records are packed into entries is :mod:`nilometer.cluster.entries`.
+out, so that the log can be read with any text tool. The controller decides records
+(:mod:`nilometer.cluster.controller`), the image applies them (:mod:`nilometer.cluster.image`), and
+:mod:`nilometer.cluster.entries` packs them into entries.
 
 Invariant: a field is never given a new meaning. A record or field that older brokers do not know comes
 with a higher ``FORMAT_VERSION``.
@@ -35,11 +35,11 @@ Replicas = tuple[BrokerId, ...]
 
 
 class RecoveryState(enum.IntEnum):
-    """LeaderRecoveryState: whether the in-sync replicas hold all that was acknowledged.
+    """LeaderRecoveryState: whether the in-sync replicas hold every acknowledged record.
 
-    RECOVERING together with no leader says: nobody who certainly has everything is left, and only the last
-    known leader may lead again. RECOVERING together with a leader says: it was elected without that
-    certainty and has not yet confirmed its log as the truth.
+    RECOVERING without a leader: no replica certainly has every acknowledged record, and only the last known
+    leader may lead again. RECOVERING with a leader: it was elected without that certainty and has not
+    confirmed its log yet.
     """
 
     RECOVERED = 0
@@ -60,7 +60,7 @@ class ConfigResourceType(enum.Enum):
     BROKER = "broker"
     """A broker id as name, or the empty name for all brokers."""
     CLUSTER = "cluster"
-    """The controller's own settings, as far as all brokers must agree on them; the name is empty."""
+    """The controller's own values of settings that must be equal on all brokers; the name is empty."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, gc=False):
@@ -90,7 +90,7 @@ class ControllerElected(_Record, frozen=True, tag="TakeOffice"):
 
 
 class BrokerRegistered(_Record, frozen=True):
-    """A life of a broker begins. Its broker epoch is the number of the entry that holds this record."""
+    """A broker registers. Its broker epoch is the number of the entry that holds this record."""
 
     broker_id: BrokerId
     incarnation: Incarnation
@@ -109,14 +109,14 @@ class BrokerFenced(_Record, frozen=True):
 
 
 class BrokerInControlledShutdown(_Record, frozen=True):
-    """The broker announced its end: it hands over and may not become leader or join an ISR."""
+    """The broker is in controlled shutdown: it may not become leader or join an ISR."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
 
 
 class BrokerUnregistered(_Record, frozen=True):
-    """The broker is gone for good; nothing is known of it any more."""
+    """The broker is removed from the cluster for good."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
@@ -128,7 +128,7 @@ class TopicCreated(_Record, frozen=True):
 
 
 class PartitionCreated(_Record, frozen=True):
-    """A partition begins. ``isr`` and ``leader`` default to all replicas and the first in sync."""
+    """A partition is created. ``isr`` and ``leader`` default to all replicas and the first in sync."""
 
     topic_id: TopicId
     partition: int
@@ -171,7 +171,7 @@ class TopicDeleted(_Record, frozen=True):
 
 
 class ConfigChanged(_Record, frozen=True):
-    """One key of one resource; a value of None takes the key back."""
+    """One key of one resource; a value of None removes the key."""
 
     resource_type: ConfigResourceType
     resource_name: str
@@ -180,7 +180,7 @@ class ConfigChanged(_Record, frozen=True):
 
 
 class ProducerIdsAllocated(_Record, frozen=True):
-    """Producer ids below ``next_producer_id`` are given away, the last block of them to this broker."""
+    """Producer ids below ``next_producer_id`` are allocated, the last block of them to this broker."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch

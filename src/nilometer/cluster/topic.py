@@ -23,7 +23,7 @@ INTERNAL_TOPICS = (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC)
 
 @dataclass(slots=True)
 class Topic:
-    """Changed by the image alone; to everybody else a view that moves with the metadata log."""
+    """Changed by the image alone; for all other code a view that changes with the metadata log."""
 
     name: str
     id: TopicId

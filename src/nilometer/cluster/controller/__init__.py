@@ -1,7 +1,7 @@
 """The controller's decisions: ``decide_*(image, request) -> Decision(units, reply)``, split by noun.
 
 Pure functions on an image that they never change. Every change of a partition, whatever the reason, goes
-through :mod:`~nilometer.cluster.controller.partition_change`: that page is where to read who leads and why.
+through :mod:`~nilometer.cluster.controller.partition_change`: that module decides who leads and why.
 """
 
 from nilometer.cluster.controller.alter_partition import (

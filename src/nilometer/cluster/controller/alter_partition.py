@@ -1,15 +1,15 @@
 """AlterPartition: a leader asks for another ISR (KIP-497, KIP-841, KIP-903).
 
-The leader may be wrong about everything: its own leadership, the partition's state, who is alive, which
-life of a follower it saw catch up. Each has an epoch, and each is compared:
+The leader's view may be outdated in every respect: its own leadership, the partition's state, which brokers
+are alive, which incarnation of a follower caught up. Each has an epoch, and each is compared:
 
-- the *broker epoch* of the asking broker: it may have restarted since;
-- the *leader epoch*: somebody else may lead. The *partition epoch*: the state it builds on may be gone;
-- the broker epoch of *every member it proposes*: a replica that restarted may have lost what made it in sync.
+- the *broker epoch* of the leader's broker: it may have restarted since;
+- the *leader epoch*: another broker may lead. The *partition epoch*: the state may have changed since;
+- the broker epoch of *every member it proposes*: a replica that restarted may have lost records.
 
 A leader that knows more than this image (a higher epoch) has read further in the metadata log; it is the
-controller that is out of date. A leader that asks for what already is gets it: its earlier request was
-answered, and the answer lost (KAFKA-12686).
+controller that is out of date. A leader that asks for the ISR that is already committed succeeds: its earlier
+request was carried out, and the answer was lost (KAFKA-12686).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from nilometer.wire.errors import ErrorCode
 class IsrMember:
     broker_id: BrokerId
     broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
-    """The life that was seen to be in sync; -1 where that is not known, and then not compared."""
+    """The broker epoch that was in sync; -1 where that is not known, and then not compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class AlteredPartition:
     partition: TopicIdPartition
     outcome: Outcome
     state: PartitionState | None = None
-    """As it is now, where the request succeeded."""
+    """The partition after the request, where the request succeeded."""
 
 
 def decide_alter_partitions(
@@ -107,7 +107,7 @@ def _alter(draft: PartitionDraft, broker_id: BrokerId, request: AlterPartition) 
     )
     after = draft.state(request.partition)
     if after.leader != broker_id:
-        # The new ISR completed a reassignment in which the asking leader has no place.
+        # The new ISR completed a reassignment, and the requesting leader is not in the new assignment.
         elected = Outcome(ErrorCode.new_leader_elected, f"The leader is {after.leader} now")
         return AlteredPartition(request.partition, elected)
     return AlteredPartition(request.partition, OK, after)

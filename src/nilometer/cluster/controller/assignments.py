@@ -13,7 +13,7 @@ from nilometer.wire.errors import ErrorCode
 
 
 def usable_brokers(image: ClusterImage) -> list[UsableBroker]:
-    """All that may get new replicas: those about to shut down may not."""
+    """All brokers that may get new replicas: those in controlled shutdown may not."""
     return [
         UsableBroker(broker.id, broker.rack, not broker.fenced)
         for broker in image.brokers()
@@ -24,7 +24,7 @@ def usable_brokers(image: ClusterImage) -> list[UsableBroker]:
 def check_assignment(
     image: ClusterImage, replicas: Sequence[BrokerId], replication_factor: int | None = None
 ) -> None:
-    """Raises Refusal for a manual assignment that cannot be."""
+    """Raises Refusal for an invalid manual assignment."""
     if not replicas:
         raise _refused("The manual partition assignment includes an empty replica list.")
     seen: set[BrokerId] = set()
@@ -44,7 +44,7 @@ def check_assignment(
 
 
 def first_isr(image: ClusterImage, replicas: Replicas) -> Replicas:
-    """Who is in sync when a partition begins: every replica whose broker is active."""
+    """The first ISR of a new partition: every replica whose broker is active."""
     return tuple(broker for broker in replicas if image.is_active(broker))
 
 

@@ -1,4 +1,4 @@
-"""Requests from a broker's earlier life are refused (KIP-380)."""
+"""Requests from an earlier incarnation of a broker are refused (KIP-380)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from nilometer.wire.errors import ErrorCode
 
 
 def check_broker_epoch(image: ClusterImage, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> None:
-    """Raises Refusal: STALE_BROKER_EPOCH for an earlier life, NOT_CONTROLLER for one not heard of yet.
+    """Raises Refusal: STALE_BROKER_EPOCH for an earlier broker epoch, NOT_CONTROLLER for one not yet known
+    here.
 
-    A broker that knows of a registration this image lacks has read further in the metadata log: it is this
-    controller that is out of date, and the broker must look for the one in office (KAFKA-9839).
+    A broker that knows of a registration this image lacks has read further in the metadata log: this
+    controller is out of date, and the broker must find the current one (KAFKA-9839).
     """
     broker = image.broker(broker_id)
     if broker is None:
@@ -28,5 +29,5 @@ def check_broker_epoch(image: ClusterImage, broker_id: BrokerId, broker_epoch: B
         raise Refusal(
             ErrorCode.stale_broker_epoch,
             f"Expected broker epoch {broker.epoch} of broker {broker_id}, but got {broker_epoch}"
-            + (" of a fenced life" if broker.fenced else ""),
+            + (" of a fenced incarnation" if broker.fenced else ""),
         )

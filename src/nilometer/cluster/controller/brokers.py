@@ -1,14 +1,14 @@
-"""Brokers come, go, and come again.
+"""Brokers register, are fenced, register again, and are unregistered.
 
 Each decision's records are in an order that may be interrupted anywhere: a controller that finds the work
-half done does the rest (:func:`nilometer.cluster.controller.controllership.decide_repair`), since
+half done completes it (:func:`nilometer.cluster.controller.controllership.decide_repair`), since
 
-- *down*: the broker is fenced first, so nobody can bring it back into an ISR while its partitions change;
+- *down*: the broker is fenced first, so no leader can add it to an ISR while its partitions change;
 - *up*: what an unclean restart forfeits is written **before** the registration, so that it cannot be
   forgotten: as long as the broker is not registered, the same decision is made again;
 - *unregister*: the registration goes last.
 
-A broker that bounced is two events, down and up, each decided on the image as it then is.
+A broker that bounced causes two events, down and up, each decided on the image as it then is.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from nilometer.wire.errors import ErrorCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistration:
-    """What a broker's session says of it."""
+    """What a broker registers with: the payload of its session."""
 
     broker_id: BrokerId
     incarnation: Incarnation
@@ -53,9 +53,9 @@ class BrokerRegistration:
     rack: str | None = None
     log_dirs: tuple[str, ...] = ()
     previous_broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
-    """The broker epoch of a life whose end is known to have lost nothing; -1 where that is not known."""
+    """The broker epoch of the previous incarnation, if it is certain that this lost no records; else -1."""
     failed_dirs: int = 0
-    """How many of its log directories the broker cannot use. They are not gone: they may come back."""
+    """How many of its log directories the broker cannot use. They have failed, perhaps for a time only."""
     offline: Mapping[TopicId, tuple[int, ...]] = field(default_factory=dict[TopicId, tuple[int, ...]])
     """Partitions, by topic, whose log this broker should have but cannot use: its directory failed."""
 
@@ -68,9 +68,10 @@ class ShutdownProgress:
 
 
 def check_registration(image: ClusterImage, registration: BrokerRegistration) -> Outcome:
-    """Whether this broker belongs here: asked by the broker itself before it opens its session, too.
+    """Whether this broker may register in this cluster; the broker itself also asks before it opens a
+    session.
 
-    Its earlier life may still be registered then; that is no obstacle, the session store sees to that.
+    Its earlier incarnation may still be registered then; the session store waits for the end of that session.
     """
     if registration.cluster_id is not None and image.cluster_id not in (None, registration.cluster_id):
         return Outcome(
@@ -91,7 +92,7 @@ def check_registration(image: ClusterImage, registration: BrokerRegistration) ->
 
 
 def decide_broker_up(image: ClusterImage, registration: BrokerRegistration) -> Decision[Outcome]:
-    """A session has appeared. Nothing to do where this life is registered already."""
+    """A session has begun. Decides nothing where this incarnation is registered already."""
     outcome = check_registration(image, registration)
     known = image.broker(registration.broker_id)
     if not outcome.ok:
@@ -126,8 +127,8 @@ def decide_broker_up(image: ClusterImage, registration: BrokerRegistration) -> D
 
 
 def decide_brokers_down(image: ClusterImage, broker_ids: Collection[BrokerId]) -> Decision[None]:
-    """Sessions have ended. Those that ended together are taken together: none of them is elected on the
-    way, and where a whole ISR is gone its leader is remembered as the last."""
+    """Sessions have ended. Those that ended together are decided together: none of their brokers is elected
+    in between, and where a whole ISR is gone its leader is remembered as the last known leader."""
     gone = [
         broker for b in sorted(broker_ids) if (broker := image.broker(b)) is not None and not broker.fenced
     ]
@@ -140,7 +141,7 @@ def decide_brokers_down(image: ClusterImage, broker_ids: Collection[BrokerId]) -
 def decide_controlled_shutdown(
     image: ClusterImage, broker_id: BrokerId, broker_epoch: BrokerEpoch
 ) -> Decision[ShutdownProgress]:
-    """The broker wants to stop: its leaderships move at once, and it leaves every ISR.
+    """The broker is about to stop: its leaderships move at once, and it leaves every ISR.
 
     It may stop as soon as it has folded the entries of this decision; asked again, nothing is left to do.
     """
@@ -158,7 +159,7 @@ def decide_controlled_shutdown(
 
 
 def decide_unregister_broker(image: ClusterImage, broker_id: BrokerId) -> Decision[Outcome]:
-    """The broker will never return: nobody waits for its log any more."""
+    """The broker will never return: no partition waits for its log any more."""
     known = image.broker(broker_id)
     if known is None:
         return Decision(
@@ -178,7 +179,8 @@ def decide_unregister_broker(image: ClusterImage, broker_id: BrokerId) -> Decisi
 
 
 def _forfeit(draft: PartitionDraft, known: Broker, registration: BrokerRegistration) -> None:
-    """Takes back what the broker's earlier life was trusted with, unless it is known to have lost nothing."""
+    """Removes the broker from ISRs and ELRs, unless its previous incarnation is known to have lost no
+    records."""
     disk_lost = not set(known.log_dirs) <= set(_log_dirs(known, registration))
     if registration.previous_broker_epoch == known.epoch and not disk_lost:
         return
@@ -195,15 +197,15 @@ def _forfeit(draft: PartitionDraft, known: Broker, registration: BrokerRegistrat
 
 
 def _log_dirs(known: Broker | None, registration: BrokerRegistration) -> tuple[str, ...]:
-    """Those in use, and those that only failed: without them, a later start could not tell that a disk was
-    replaced by an empty one."""
+    """The directories in use, and those that only failed: without them, a later start could not detect that a
+    disk was replaced by an empty one."""
     failed = known.log_dirs if known is not None and registration.failed_dirs else ()
     return tuple(dict.fromkeys((*registration.log_dirs, *failed)))
 
 
 def _note_offline(draft: PartitionDraft, registration: BrokerRegistration) -> None:
-    """What the broker cannot use now is offline, all else is online again. A replica that was offline may
-    have lost records: it comes back without its place, and catches up."""
+    """The replicas that the broker cannot use now are offline, all others are online again. A replica that
+    was offline may have lost records: it returns outside the ISR, and catches up."""
     broker_id = registration.broker_id
     goes_offline = RequestedChange(offline=(broker_id,))
     comes_back = RequestedChange(online=(broker_id,), forfeited=(broker_id,))

@@ -1,10 +1,10 @@
 """Whether a whole set of settings may come into force: each text by itself, and all of them together.
 
-A topic inherits what it does not say from the settings of brokers, so the same texts may be sound on one
-broker and contradict each other on another. A change is accepted only if every broker could apply its result:
-each broker that has settings of its own is judged, and one that has none. What stands in the brokers' own
-files is known of the controller alone; a broker whose file differs falls back to what it can apply
-(``ConfigDefinition.settle``).
+A topic inherits the settings it does not set from the brokers' settings, so the same texts may be valid on
+one broker and contradict each other on another. A change is accepted only if every broker could apply its
+result: each broker that has settings of its own is checked, and one that has none. Of the brokers' own
+files, only the controller's is known here; a broker whose file differs falls back to what it can apply
+(``ConfigDefinition.resolve``).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ConfigDefinitions:
 
 
 class SettingsAfter:
-    """What will be set once the changes put here are in force; the image itself stays as it is."""
+    """The settings as they will be once the changes put here are in force; the image itself is unchanged."""
 
     def __init__(self, image: ClusterImage) -> None:
         self._image = image
@@ -51,11 +51,11 @@ class SettingsAfter:
         return self._changed[resource] if resource in self._changed else self._image.config(*resource)
 
     def resources(self) -> list[ConfigResource]:
-        """All that have settings, and those that had some before their changes."""
+        """All resources that have settings, or had some before these changes."""
         return list(dict.fromkeys((*self._image.config_resources(), *self._changed)))
 
     def put(self, resource: ConfigResource, changes: Mapping[str, str | None]) -> None:
-        """None takes a setting back."""
+        """None removes the setting."""
         texts = {**self.of(resource), **changes}
         self._changed[resource] = {key: text for key, text in texts.items() if text is not None}
 
@@ -82,10 +82,10 @@ def check_together(
     resource: ConfigResource,
     changes: Mapping[str, str | None],
 ) -> SettingsAfter:
-    """``changes``, each sound by itself, must fit what else is in force: gives the settings with them.
+    """The settings with ``changes``, each valid by itself, after a check against all other settings in force.
 
-    Raises Refusal (INVALID_CONFIG). A contradiction that is there already refuses nothing but a change of
-    that very topic that leaves it in place: other settings of the cluster can still be changed beside it.
+    Raises Refusal (INVALID_CONFIG). A contradiction that already exists only refuses a change of that same
+    topic that leaves it in place: other settings of the cluster can still be changed.
     """
     after = before.copy()
     after.put(resource, changes)
@@ -113,7 +113,8 @@ def _refuse_contradictions(
 def _refuse_new_contradictions(
     after: SettingsAfter, definition: ConfigDefinition, known: Sequence[Inherited], inherited: Inherited
 ) -> None:
-    """Of topics that will inherit ``inherited`` and had none of their own with what is ``known``."""
+    """Refuse contradictions of topics that will inherit ``inherited``, unless they exist with ``known``
+    already."""
     _refuse_contradictions(definition, _NOTHING, inherited)
     for resource in after.resources():
         texts = after.of(resource)

@@ -1,8 +1,8 @@
 """Settings of topics and brokers: SET, DELETE, APPEND and SUBTRACT (KIP-339), checked before they are kept.
 
-A resource changes altogether or not at all. Lowering ``min.insync.replicas`` lets leaders commit with fewer
-replicas, so whoever was safe only because the high watermark was held is so no longer: the affected
-eligible leader replicas are dropped *before* the new value is in force.
+All changes of a resource are applied, or none. Lowering ``min.insync.replicas`` lets leaders commit with
+fewer replicas, so a replica that was safe only because the high watermark was held is no longer safe: the
+affected eligible leader replicas are removed *before* the new value is in force.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from nilometer.wire.errors import ErrorCode
 _CLUSTER = ConfigResource(ConfigResourceType.CLUSTER, "")
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 CLUSTER_WIDE_KEYS = (MIN_INSYNC_REPLICAS, "unclean.leader.election.enable")
-"""Read off the image by the controller and by leaders alike, which would disagree if one broker had a value
-of its own: set for a topic or for all brokers, refused for one (Kafka refuses the first while ELR is on)."""
+"""Keys that the controller and all leaders read from the image. They would disagree if one broker had its own
+value, so these keys are set for a topic or for all brokers, and refused for one broker (Kafka refuses the
+first while ELR is on)."""
 
 
 class ConfigOperation(enum.IntEnum):
@@ -85,7 +86,7 @@ def decide_alter_configs(
     definitions: ConfigDefinitions,
     validate_only: bool = False,
 ) -> Decision[tuple[tuple[ConfigResource, Outcome], ...]]:
-    """Each resource is judged together with those accepted before it in the same request."""
+    """Each resource is checked together with those accepted before it in the same request."""
     settings = SettingsAfter(image)
     accepted: dict[ConfigResource, Mapping[str, str | None]] = {}
     reply: list[tuple[ConfigResource, Outcome]] = []
@@ -122,7 +123,7 @@ def config_units(
 def _forget_eligible_replicas(
     image: ClusterImage, changes: Mapping[ConfigResource, Mapping[str, str | None]]
 ) -> list[Unit]:
-    """Once for each partition, by the lowest value that is in force on the way to the last one."""
+    """One change for each partition, by the lowest value that is in force between the old and the new one."""
     settings, stages = SettingsAfter(image), list[SettingsAfter]()
     names: set[str] | None = set()
     for resource, texts in changes.items():
@@ -187,7 +188,7 @@ def _changes(
         if resource.type is ConfigResourceType.BROKER:
             _refuse_static(definition, alteration)
             _refuse_for_one_broker(resource, alteration)
-        # Brokers take an unchanged value too: it makes them reload what stands behind it (KAFKA-14136).
+        # Brokers accept an unchanged value too: it makes them reload the file behind it (KAFKA-14136).
         if new != present.get(alteration.key) or resource.type is ConfigResourceType.BROKER:
             changes[alteration.key] = new
     return changes
@@ -224,7 +225,7 @@ def _refuse_static(definition: ConfigDefinition, alteration: ConfigAlteration) -
 def _refuse_for_one_broker(resource: ConfigResource, alteration: ConfigAlteration) -> None:
     if resource.name and alteration.key in CLUSTER_WIDE_KEYS:
         if alteration.operation is ConfigOperation.DELETE:
-            return  # one that is left from a version that accepted it can be taken back
+            return  # a value left by a version that accepted it can be removed
         raise Refusal(
             ErrorCode.invalid_config,
             f"Broker-level {alteration.key} cannot be altered: set it for a topic, or for all brokers "
@@ -233,9 +234,9 @@ def _refuse_for_one_broker(resource: ConfigResource, alteration: ConfigAlteratio
 
 
 def _altered(definition: ConfigDefinition, alteration: ConfigAlteration, present: str | None) -> str | None:
-    """The key's new text, checked; None takes it back."""
+    """The key's new text, checked; None removes it."""
     if alteration.operation is ConfigOperation.DELETE:
-        return None  # of a key nobody knows as well: it may be left from a time when somebody did
+        return None  # also of an unknown key: an older version may have known it
     try:
         key = definition.key(alteration.key)
         if alteration.value is None:

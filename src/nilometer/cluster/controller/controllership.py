@@ -51,9 +51,9 @@ def controllership_entry(
     chance: Entropy,
     cluster_id: str | None = None,
 ) -> Entry:
-    """The entry with which the next term begins; the first of all founds the cluster.
+    """The entry that begins the next controller's term; the very first one creates the cluster.
 
-    ``cluster_id`` is the id it is founded with, where the store has one already.
+    ``cluster_id`` is the new cluster's id, where the store has one already.
     """
     controllership = Controllership(controller_id, incarnation, ControllerEpoch(image.controller_epoch + 1))
     records: list[Record] = [
@@ -74,8 +74,8 @@ def controllership_entry(
 
 
 def broker_events(image: ClusterImage, sessions: Iterable[BrokerRegistration]) -> tuple[BrokerEvent, ...]:
-    """What must happen for the image to agree with the sessions there are: all that ended, then all that
-    began. A broker that bounced is in both."""
+    """The events that bring the image in line with the live sessions: all that ended, then all that began.
+    A broker that bounced is in both."""
     living = {session.broker_id: session for session in sessions}
     down = tuple(
         broker.id
@@ -96,7 +96,8 @@ def _is_new(image: ClusterImage, session: BrokerRegistration) -> bool:
 
 
 def decide_cluster_defaults(image: ClusterImage, defaults: Mapping[str, str]) -> Decision[None]:
-    """Makes the controller's own values of settings that all brokers must agree on those of the cluster."""
+    """Records the controller's own values of the settings that must be equal on all brokers as the
+    cluster's."""
     resource = ConfigResource(ConfigResourceType.CLUSTER, "")
     present = image.config(*resource)
     changes: dict[str, str | None] = {
@@ -108,8 +109,8 @@ def decide_cluster_defaults(image: ClusterImage, defaults: Mapping[str, str]) ->
 
 
 def decide_repair(image: ClusterImage) -> Decision[None]:
-    """Finishes what an interrupted controller began: no leader and no in-sync replica that may not be one,
-    no partition without a leader that could have one. Decides nothing where all is well."""
+    """Completes what an interrupted controller began: afterwards no leader or in-sync replica is ineligible,
+    and no partition lacks a leader that could have one. Decides nothing where nothing is left to do."""
     draft = PartitionDraft(image)
     doubtful: dict[TopicIdPartition, PartitionState] = {}
     for broker in image.brokers():

@@ -20,7 +20,7 @@ R = TypeVar("R", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one item of a request."""
+    """The result of one item of a request."""
 
     error: ErrorCode = ErrorCode.none
     message: str | None = None
@@ -36,7 +36,7 @@ OK = Outcome()
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[R]):
     units: tuple[Unit, ...]
-    """In order; the records of one unit stand or fall together."""
+    """In order; the records of one unit are applied together or not at all."""
     reply: R
 
     @property

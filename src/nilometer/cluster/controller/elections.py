@@ -1,4 +1,5 @@
-"""Elections nobody died for: on request (ElectLeaders), and back to the preferred leaders by itself."""
+"""Elections without a failure: on request (ElectLeaders), and the periodic return to the preferred
+leaders."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from nilometer.cluster.image import ClusterImage
 from nilometer.wire.errors import ErrorCode
 
 PREFERRED_ELECTIONS_MAX = 1000
-"""In one round: what moves at once is bounded, the next round goes on."""
+"""The limit of one round; the next round continues."""
 
 
 class ElectionType(enum.IntEnum):
@@ -55,7 +56,8 @@ def decide_elect_leaders(
 
 
 def preferred_imbalance(image: ClusterImage) -> dict[BrokerId, tuple[int, int]]:
-    """For every preferred leader: how many partitions it should lead, and how many of them it does not."""
+    """For every preferred leader: how many partitions it should lead, and how many of those it does not
+    lead."""
     found: dict[BrokerId, tuple[int, int]] = {}
     for _, state in image.partitions():
         wanted, missing = found.get(state.replicas[0], (0, 0))
@@ -66,8 +68,9 @@ def preferred_imbalance(image: ClusterImage) -> dict[BrokerId, tuple[int, int]]:
 def decide_preferred_leaders(
     image: ClusterImage, *, imbalance_percentage: int = 0, limit: int = PREFERRED_ELECTIONS_MAX
 ) -> Decision[bool]:
-    """Moves leaderships back to the brokers that miss more than so many percent of theirs, as far as they are
-    in sync. The reply says whether the limit was reached and the next round should follow at once."""
+    """Moves leaderships back to brokers that lack more than ``imbalance_percentage`` of their preferred ones,
+    as far as they are in sync. The reply says whether the limit was reached, so that the next round should
+    follow at once."""
     unbalanced = {
         broker
         for broker, (wanted, missing) in preferred_imbalance(image).items()

@@ -1,14 +1,14 @@
-"""ForfeitReplicas: a broker found damage in replicas of its own, and gives up what it was trusted with there.
+"""ForfeitReplicas: a broker found damage in its replicas, and asks to leave their ISRs and ELRs.
 
-It has lost records that it had acknowledged to its leader, or as leader. So it leaves the ISR and the
-eligible replicas, and another leads. Every such partition gets a new leader epoch, also where the leader
-stays: what that leader knew of the replica's log is no longer true, and no fetch of before may be counted.
+It has lost records that it had acknowledged to the leader, or as leader. So it leaves the ISR and the
+eligible leader replicas, and another replica leads. Every such partition gets a new leader epoch, also where
+the leader stays: what that leader knew of the replica's log is outdated, and no earlier fetch may count.
 
-A replica that nobody could replace keeps its place: its log up to the damage is the best there is.
+A replica that no other replica could replace stays in the ISR: its log up to the damage is the best one left.
 
 A replica may also be reported *offline*: its log directory failed, or the broker fenced it (KIP-858 in
 meaning). The replica then cannot be used at all. It leaves the ISR and the leadership in any case, the
-partition has no leader if nobody else can be it, and it stays out until its broker registers again.
+partition has no leader if no other replica can lead, and it stays offline until its broker registers again.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def decide_forfeit_replicas(
 
 
 def _take_offline(draft: PartitionDraft, broker_id: BrokerId, key: TopicIdPartition) -> None:
-    """What a failed disk still holds is uncertain, so the replica is safe no longer if another one is."""
+    """What a failed disk still holds is uncertain, so the replica no longer counts as safe if another one
+    does."""
     state = _state_with(draft.image, broker_id, key)
     if broker_id in state.offline:
         return  # asked for again: the earlier answer was lost
@@ -90,7 +91,8 @@ def _forfeit(draft: PartitionDraft, broker_id: BrokerId, key: TopicIdPartition) 
     usable = [other for other in _safe(state) if image.is_active(other) and other not in state.offline]
     if not any(other != broker_id for other in usable):
         raise Refusal(
-            ErrorCode.eligible_leaders_not_available, "No other replica that surely has every record is here."
+            ErrorCode.eligible_leaders_not_available,
+            "No other replica that certainly has every record is available.",
         )
     draft.change(
         key,

@@ -1,10 +1,10 @@
-"""Internal topics fit the cluster there is, and grow with it.
+"""Internal topics fit the size of the cluster, and grow with it.
 
-``__consumer_offsets`` with the replication factor of a big cluster cannot be created on a small one; with
-one replica and ``min.insync.replicas`` 2 its consumers would silently get nothing. So an internal topic is
+``__consumer_offsets`` with the replication factor of a big cluster cannot be created on a small one; with one
+replica and ``min.insync.replicas`` 2 its consumers would silently get nothing. So an internal topic is
 created with as many replicas as there are brokers, up to what is configured, and gets the missing ones by
-reassignment when brokers join. ``min.insync.replicas`` needs no such care: everywhere it counts only up to
-the number of replicas.
+reassignment when brokers join. ``min.insync.replicas`` needs no adjustment: it is always capped at the number
+of replicas.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _replicas_per_broker(image: ClusterImage) -> dict[BrokerId, int]:
 
 
 def _least_loaded(load: dict[BrokerId, int], state: PartitionState, count: int) -> Replicas:
-    """Chooses, and counts what it chose, so that one broker does not get all."""
+    """Chooses brokers, and counts its choices, so that one broker does not get all replicas."""
     free = sorted((b for b in load if b not in state.replicas), key=lambda b: (load[b], b))[:count]
     for broker in free:
         load[broker] += 1

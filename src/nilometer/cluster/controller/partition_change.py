@@ -1,27 +1,28 @@
-"""How one partition answers to a change: who leads, who is in sync, who else could lead.
+"""How one partition changes: which replica leads, which are in sync, which are eligible to lead.
 
-Every change of a partition goes through :func:`change_partition`: it is told what is wanted (a new ISR, a
-new assignment, brokers that lost their place) and who may lead now, and returns the record, or None where
-nothing changes. Pure; looks at one partition at a time.
+Every change of a partition goes through :func:`change_partition`: it takes the requested change (a new ISR, a
+new assignment, brokers that forfeit their replica) and which brokers may lead now, and returns the record, or
+None where nothing changes. Pure; decides one partition at a time.
 
 **Safe** is a replica that certainly holds every acknowledged record: a member of the ISR, or an eligible
 leader replica (KIP-966: it was in the ISR when that shrank below min.insync.replicas, and since then the
-leader could not advance its high watermark). A restart without a clean shutdown ends that certainty: the
-replica is *forfeited*.
+leader could not advance its high watermark). After a restart without a clean shutdown that is no longer
+certain: the replica is *forfeited*.
 
 A replica that may not lead (its broker is fenced or about to stop, or the replica itself is *offline*: its
-log directory failed) is not in sync either, but stays safe. Who
-leads, in this order, each by assignment order:
+log directory failed) is not in sync either, but stays safe. The leader is, in this order, each by assignment
+order:
 
-1. the leader in office, if it is still in sync (a preferred election asks the first replica first);
+1. the current leader, if it is still in sync (a preferred election asks the first replica first);
 2. a member of the ISR;
 3. an eligible leader replica, which becomes the whole ISR;
-4. if no replica is safe any more: the last known leader, or a crash of all would be for ever;
+4. if no replica is safe any more: the last known leader, since a crash of all replicas would otherwise leave
+   the partition without a leader for good;
 5. if unclean elections are allowed: any replica.
 
-Otherwise there is no leader. The ISR is never empty even so: its last member stays; if that one is
-forfeited, an eligible leader replica takes its place; if none is left, the last known leader does, and the
-partition is marked RECOVERING, so that its ISR counts as a promise no longer.
+Otherwise there is no leader. Even then the ISR is not empty: its last member stays; if that one is
+forfeited, an eligible leader replica replaces it; if none is left, the last known leader does, and the
+partition is marked RECOVERING: its ISR no longer guarantees that all acknowledged records are there.
 """
 
 from __future__ import annotations
@@ -54,13 +55,13 @@ class RequestedChange:
     forfeited: Collection[BrokerId] = ()
     """Restarted without a clean shutdown: neither in sync nor eligible any more."""
     lost: Collection[BrokerId] = ()
-    """Came back without their log: not even good as last known leader."""
+    """Returned without their log: not even accepted as last known leader."""
     offline: Collection[BrokerId] = ()
     """Their replica cannot be used from now on, though their broker is up."""
     online: Collection[BrokerId] = ()
     """Their replica can be used again."""
     new_epoch: bool = False
-    """A new leader epoch, also where the leader stays: what it knows of a follower is no longer so."""
+    """A new leader epoch, also where the leader stays: what it knows of a follower is outdated."""
     recovered: bool = False
     """The leader has confirmed its log after an election that was not certain."""
     prefer_first: bool = False
@@ -102,7 +103,7 @@ def change_partition(
     assignment = _completed(underway)
     elected = _elect(state, assignment, requested, is_usable, min_insync_replicas)
     if elected.leader == NO_LEADER and assignment is not underway:
-        # To wait for a leader with fewer replicas than there are could be to wait for ever.
+        # With fewer replicas, the partition might wait for a leader without end.
         assignment = underway
         elected = _elect(state, assignment, requested, is_usable, min_insync_replicas)
     offline = tuple(r for r in assignment.replicas if r in offline)
@@ -116,7 +117,8 @@ def _offline(state: PartitionState, requested: RequestedChange) -> Replicas:
 def _requested_assignment(
     state: PartitionState, requested: RequestedChange, may_lead: MayLead
 ) -> _Assignment:
-    """As asked for, but in sync are only replicas that could lead: the others would hold everybody up."""
+    """As requested, but the ISR has only replicas that could lead: the others would hold the high
+    watermark."""
     replicas = state.replicas if requested.replicas is None else requested.replicas
     isr = state.isr if requested.isr is None else requested.isr
     out = (*requested.forfeited, *requested.lost)
@@ -179,7 +181,7 @@ def _elect(
 
 
 def _choose(state: PartitionState, order: Replicas, isr: Replicas, requested: RequestedChange) -> BrokerId:
-    """Among those in sync."""
+    """The leader among the in-sync replicas."""
     if state.leader in isr and not (requested.prefer_first and order[0] in isr):
         return state.leader
     return next(replica for replica in order if replica in isr)
@@ -206,7 +208,7 @@ def _recovery_state(state: PartitionState, requested: RequestedChange) -> Recove
 def _leaderless(
     state: PartitionState, assignment: _Assignment, safe: Replicas, last_known: BrokerId
 ) -> _ElectionOutcome:
-    """One stands for the ISR, whoever is safe besides is eligible."""
+    """One replica stands for the ISR; the other safe replicas are the eligible leader replicas."""
     candidates = safe or assignment.replicas
     stand_in = last_known if last_known in candidates else _first_of((*state.isr, *state.elr), candidates)
     elr = tuple(r for r in safe if r != stand_in)

@@ -1,7 +1,7 @@
 """Changes of partitions gathered by one decision, each on top of those before it.
 
-A decision may touch a partition twice (a broker forfeits its place, then leads again for want of any
-other): the second change must build on the first, though the image knows of neither yet.
+A decision may change a partition twice (a broker forfeits its replica, then leads again because there is no
+other): the second change must build on the first, though the image has neither yet.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class PartitionDraft:
         return replace(requested, allow_unclean=True) if allowed else requested
 
     def leaderless_partitions(self) -> list[tuple[TopicIdPartition, PartitionState]]:
-        """As they are now: those of the image and those that this draft left without a leader."""
+        """The partitions without a leader: those of the image and those that this draft left without one."""
         found = dict(self.image.leaderless_partitions())
         found.update(self._states)
         return [(key, self.state(key)) for key in found if not self.state(key).has_leader]
 
     def take_units(self) -> tuple[Unit, ...]:
-        """The changes since the last time."""
+        """The changes since the last call."""
         units, self._units = tuple(self._units), []
         return units
 

@@ -1,4 +1,4 @@
-"""Producer ids are handed to brokers in blocks: an id is given out once, whoever is controller."""
+"""Producer ids are allocated to brokers in blocks: each id once, also across changes of the controller."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def decide_allocate_producer_ids(
         check_broker_epoch(image, broker_id, broker_epoch)
         first = image.next_producer_id
         if first > _PRODUCER_ID_MAX - PRODUCER_ID_BLOCK_SIZE:
-            raise Refusal(ErrorCode.unknown_server_error, "All producer ids have been given away.")
+            raise Refusal(ErrorCode.unknown_server_error, "All producer ids have been allocated.")
     except Refusal as refusal:
         return Decision((), ProducerIdBlock(refusal.outcome))
     allocated = ProducerIdsAllocated(

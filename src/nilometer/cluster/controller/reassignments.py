@@ -1,14 +1,14 @@
 """Moving partitions onto other brokers while they are in use (KIP-455).
 
-1. The new replicas are appended to the assignment and named in ``adding``; those to go stay for the time
-   being and are named in ``removing``.
+1. The new replicas are appended to the assignment and named in ``adding``; those to be removed stay for now
+   and are named in ``removing``.
 2. The new replicas catch up and join the ISR, as any replica does.
 3. With the AlterPartition that completes the target, the assignment becomes the target
-   (:func:`nilometer.cluster.controller.partition_change.change_partition` sees to it): those to go leave the
-   ISR with the assignment, under a new leader epoch.
+   (:func:`nilometer.cluster.controller.partition_change.change_partition`): the removed replicas leave the
+   ISR and the assignment, under a new leader epoch.
 
-Throttles are topic and broker settings (``leader.replication.throttled.replicas`` and its like): nothing of
-them is decided here.
+Throttles are topic and broker settings (``leader.replication.throttled.replicas`` and others): they are not
+decided here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Reassignment:
     topic: str
     partition: int
     replicas: Sequence[int] | None
-    """The assignment to end with; None calls off the reassignment under way."""
+    """The target assignment; None cancels the reassignment in progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def decide_alter_reassignments(
 def list_reassignments(
     image: ClusterImage, partitions: Sequence[tuple[str, int]] | None = None
 ) -> list[OngoingReassignment]:
-    """Those under way, of the partitions named or of all."""
+    """The reassignments in progress, of the named partitions or of all."""
     wanted = None if partitions is None else set(partitions)
     found: list[OngoingReassignment] = []
     for key, state in image.reassigning_partitions():
@@ -105,7 +105,7 @@ def _reassign(draft: PartitionDraft, request: Reassignment, allow_factor_change:
             ErrorCode.invalid_replication_factor,
             f"The replication factor is {len(state.original_replicas)} and may not become {len(target)}.",
         )
-    # Against the assignment before any reassignment, so that calling off leads back there even if this one
+    # Compared with the assignment before any reassignment, so that cancelling restores it even if this one
     # replaces another; a replica that the other was adding, and this one does not want, is in both lists.
     original = state.original_replicas
     removing = tuple(sorted(r for r in state.replicas if r not in target))
@@ -129,7 +129,7 @@ def _cancel(draft: PartitionDraft, key: TopicIdPartition) -> None:
 
 
 def _survives_on(image: ClusterImage, state: PartitionState, replicas: Replicas) -> bool:
-    """Whether one of ``replicas`` can lead with nothing lost: now, or once it is back."""
+    """Whether one of ``replicas`` can lead without loss of records: now, or once its broker is back."""
     safe = () if state.is_suspect else tuple(r for r in (*state.isr, *state.elr) if r in replicas)
     if state.has_leader:
         return any(image.is_active(r) and r not in state.offline for r in safe)

@@ -1,7 +1,7 @@
-"""Topics come and go: create (from counts or from a manual assignment), add partitions, delete.
+"""Create topics (from counts or from a manual assignment), add partitions, delete topics.
 
-Each topic of a request succeeds or fails by itself, and its records are one unit: nobody ever sees a topic
-with some of its partitions.
+Each topic of a request succeeds or fails by itself, and its records are one unit: no broker ever sees a topic
+with only some of its partitions.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from nilometer.runtime import Entropy
 from nilometer.wire.errors import ErrorCode
 
 PARTITIONS_PER_REQUEST_MAX = 10_000
-"""Refused before they are placed; what an entry can hold is the narrower limit."""
+"""More are refused before placement; the size of an entry is the lower limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDefaults:
-    """What a controller fills in for -1."""
+    """The values that the controller uses for -1."""
 
     num_partitions: int = 1
     replication_factor: int = 1
@@ -50,7 +50,7 @@ class NewTopic:
     num_partitions: int = -1
     replication_factor: int = -1
     assignments: Sequence[tuple[int, Sequence[int]]] = ()
-    """(partition, brokers) pairs as they came; with them, both counts must be -1."""
+    """(partition, brokers) pairs as requested; with them, both counts must be -1."""
     configs: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
 
 
@@ -62,14 +62,14 @@ class CreatedTopic:
     num_partitions: int = -1
     replication_factor: int = -1
     configs: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What was set for the topic itself."""
+    """The settings of the topic itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MorePartitions:
     name: str
     count: int
-    """How many there are to be altogether."""
+    """The new total number of partitions."""
     assignments: Sequence[Sequence[int]] | None = None
     """Brokers of each additional partition."""
 
