@@ -8,7 +8,7 @@ In brief (`store.py` has the rules by name)::
     session = await store.register(broker_id, payload)   # BrokerIdInUse
     session.name                                         # SessionName(broker_id, incarnation)
     session.is_live()                                    # cheap; ask before leading or serving
-    session.lost, await session.wait_lost()              # fence yourself, then register anew
+    session.lost, await session.wait_lost()              # stop serving, then register again
 
     seen = -1
     while True:
@@ -21,10 +21,10 @@ In brief (`store.py` has the rules by name)::
 
     await store.append(next_number, data)                # True: it is next_number; False: it never will be
     await store.write_snapshot(next_number, data)        # stands for all entries below next_number
-    await store.close()                                  # others see the session go at once
+    await store.close()                                  # ends the session at once
 
 All failures are CoordinationError; of an append: EntryTooLarge, SessionLost, StoreUnavailable (nothing
-happened) and OutcomeUnknown (read again, judge by the fold).
+happened) and OutcomeUnknown (read again; the fold shows the outcome).
 """
 
 from nilometer.coordination.factory import StoreReader, make_store, open_reader

@@ -36,10 +36,10 @@ def _server(text: str) -> str:
         raise ValueError("a server is missing beside a comma")
     match = _SERVER.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text} is no server: use host:port, with a number for the port")
+        raise ValueError(f"{text} is not a server: use host:port, with a number for the port")
     port = int(match["port"] or DEFAULT_PORT)
     if not 1 <= port <= 65535:
-        raise ValueError(f"{text} is no server: there is no port {port}")
+        raise ValueError(f"{text} is not a server: there is no port {port}")
     return f"{match['host']}:{port}"
 
 

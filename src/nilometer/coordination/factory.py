@@ -44,7 +44,7 @@ def make_store(
 
 
 class StoreReader(Protocol):
-    """The reading half of a store, for those who look on: see CoordinationStore for what it means."""
+    """The read operations of a store, for tools: see CoordinationStore for their meaning."""
 
     async def read(self, from_number: int, limit: int) -> list[Entry]: ...
 
@@ -67,7 +67,7 @@ async def open_reader(setting: str, runtime: Runtime) -> StoreReader:
 
 
 def _connect(where: ConnectString) -> Connect:
-    from nilometer.coordination.zookeeper.kazoo_bridge import KazooBridge  # loaded where it is used only
+    from nilometer.coordination.zookeeper.kazoo_bridge import KazooBridge  # loaded only where it is used
 
     return lambda timeout_ms, on_connected, on_lost: KazooBridge(where, timeout_ms, on_connected, on_lost)
 

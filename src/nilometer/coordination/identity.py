@@ -1,4 +1,4 @@
-"""Ids that nobody else has."""
+"""Unique ids."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The signal that something changed: a number that only grows, and those who wait for it to.
+"""The signal that something changed: a number that only grows, and tasks that wait for it to grow.
 
-Invariant: whoever read state after being given value v, and waits with v, is woken by any later change.
+Invariant: a task that got value v, then read the state, and waits with v, is woken by any later change.
 """
 
 from __future__ import annotations

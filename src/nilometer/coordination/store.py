@@ -1,16 +1,16 @@
-"""The coordination store: what a cluster agrees through, and nothing more.
+"""The coordination store: sessions, a sequence of entries and a signal, shared by all brokers of a cluster.
 
 A store offers three things: *sessions*, *a sequence of entries* with snapshots, and *a signal* that
 either changed. Entries, snapshots and session payloads are opaque bytes: nothing here knows of
-partitions or records. Every implementation passes one conformance suite, test by test these rules.
+partitions or records. Every implementation passes one conformance suite, with a test for each of these rules.
 
 Entries
-    ONE_WINNER       A number is given to one entry, once; of several contenders at most one is told True.
-    NO_GAPS          An entry stands only behind its predecessor: the numbers are 0, 1, 2, …
+    ONE_WINNER       A number is given to one entry, once; of several contenders at most one gets True.
+    NO_GAPS          An entry exists only after its predecessor: the numbers are 0, 1, 2, …
     FALSE_IS_FINAL   False means: this entry is not in the sequence and never will be.
     UNKNOWN_IS_SAID  A write whose outcome cannot be known raises OutcomeUnknown; the caller reads again.
-    DURABLE_FIRST    Nobody, author or reader, is shown an entry that the death of all machines could undo.
-    RETIRED_REFUSED  A number below the newest snapshot stays refused for ever, however late its writer comes.
+    DURABLE_FIRST    No process, author or reader, sees an entry that a crash of all machines could undo.
+    RETIRED_REFUSED  A number below the newest snapshot stays refused for good, however late its writer is.
     SYNC_SHOWS_ALL   After ``sync`` a read shows every entry that was appended before it; without, a read may
                      lag behind those of others.
     RETIRED_SAID     Reading below the newest snapshot raises EntriesRetired, which names the snapshot.
@@ -21,22 +21,22 @@ Sessions
                      longer than the session timeout.
     FRESH_INCARNATION  Every registration gets an incarnation never used before by that id; ending one
                      incarnation can never end another.
-    LOSS_IS_LEARNT   An owner whose session was ended while it lived learns of it (Session.lost), and every
-                     write through that session is refused from then on (SessionLost).
+    LOSS_IS_LEARNT   An owner whose session was ended while its process was alive is notified (Session.lost),
+                     and every write through that session is refused from then on (SessionLost).
     DOUBT_STOPS      Session.is_live() turns False *before* others may end the session, as soon as the owner
-                     can tell that it may be cut off: whoever leads asks it before acting.
-    ONE_CONTROLLER   At most one session holds /controller. This is a hint about who should act, not a fence:
-                     what a deposed controller appends is voided by the fold over the entries.
+                     can tell that it may be cut off: leaders check it before they act.
+    ONE_CONTROLLER   At most one session holds /controller. This is a hint about which broker should act, not
+    a fence: the fold over the entries ignores what a deposed controller appends.
 
 Secret
-    SECRET_APART     The cluster's secret is kept for members alone, apart from entries and snapshots, which
-                     tools print. It is opaque here, too.
+    SECRET_APART     Only members can read the cluster's secret. It is kept apart from entries and snapshots,
+                     which tools print. It is opaque here, too.
     SECRET_ONE_WINNER  Its numbers are 0, 1, 2, …, each given to one content; of several contenders at most
-                     one is told True, and only the newest is read.
+                     one gets True, and only the newest is read.
 
 Signal
     NOTHING_MISSED   ``wait_changed(seen)`` returns once anything changed after the state that ``seen`` stands
-                     for. It may return without cause. Content is never pushed: whoever is woken reads.
+                     for. It may return without cause. It carries no content: the caller reads again.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class CoordinationError(Exception):
 
 
 class StoreRefused(CoordinationError):
-    """The store must not be used: another cluster's, a newer format, a file system without what it takes."""
+    """The store must not be used: another cluster's, a newer format, or an unsuitable file system."""
 
 
 class StoreUnavailable(CoordinationError):
@@ -61,11 +61,11 @@ class StoreUnavailable(CoordinationError):
 
 
 class StoreDamaged(CoordinationError):
-    """What the store holds is not what was written. A person must look."""
+    """The content of the store is damaged. An operator must act."""
 
 
 class OutcomeUnknown(CoordinationError):
-    """A write may or may not have happened. Read again and judge by what is there."""
+    """A write may or may not have happened. Read again to find out."""
 
 
 class EntryTooLarge(CoordinationError):
@@ -93,7 +93,7 @@ class BrokerIdInUse(CoordinationError):
 
 
 class SessionLost(CoordinationError):
-    """This session is over. Stop leading and serving, then register anew."""
+    """This session has ended. Stop leading and serving, then register again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Stands for all entries below ``number``."""
+    """Replaces all entries below ``number``."""
 
     number: int
     data: bytes
@@ -127,7 +127,7 @@ class SessionInfo:
 
 @dataclass(frozen=True, slots=True, order=True)
 class SessionName:
-    """Which life of which broker."""
+    """A broker and its incarnation."""
 
     broker_id: int
     incarnation: int
@@ -143,7 +143,7 @@ class Session(Protocol):
     def name(self) -> SessionName: ...
 
     def is_live(self) -> bool:
-        """Cheap and plain: may its owner still lead and serve? False when lost, and when in doubt."""
+        """Whether the owner may still lead and serve. False when lost, and when it is not certain. Cheap."""
         ...
 
     @property
@@ -161,15 +161,15 @@ class CoordinationStore(Protocol):
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's id, made by whoever opened the store first. Known once open."""
+        """The cluster's id, made when the store was opened for the first time. Known once open."""
         ...
 
     async def open(self) -> None:
-        """Connect, and create what is not there yet. Raises StoreRefused or StoreUnavailable."""
+        """Connect, and create what does not exist yet. Raises StoreRefused or StoreUnavailable."""
         ...
 
     async def close(self) -> None:
-        """End the session, if there is one, so that others see it go at once; let go of everything."""
+        """End the session at once, if there is one, and release all resources."""
         ...
 
     # ---- entries
@@ -190,10 +190,10 @@ class CoordinationStore(Protocol):
         ...
 
     async def sync(self) -> None:
-        """Return when every read shows all that was appended before this call, by anybody.
+        """Return when every read shows all entries appended before this call, by any broker.
 
-        A read alone may be answered by a server that lags behind the others. For those who act on what
-        another broker has seen; what the signal leads to needs none. Raises StoreUnavailable.
+        A read alone may be answered by a server that lags behind the others. Callers need this when they act
+        on what another broker has seen; reads after the signal do not. Raises StoreUnavailable.
         """
         ...
 
@@ -211,7 +211,7 @@ class CoordinationStore(Protocol):
     # ---- sessions
 
     async def register(self, broker_id: int, payload: bytes) -> Session:
-        """Begin a session. Raises BrokerIdInUse while another one of this id lives."""
+        """Begin a session. Raises BrokerIdInUse while another session of this id is live."""
         ...
 
     async def sessions(self) -> list[SessionInfo]:
@@ -219,11 +219,12 @@ class CoordinationStore(Protocol):
         ...
 
     async def claim_controller(self) -> bool:
-        """Take /controller for this store's session where nobody holds it; True when it is ours."""
+        """Claim /controller for this store's session where no session holds it; True when this one holds
+        it."""
         ...
 
     async def resign_controller(self) -> None:
-        """Give up /controller where it is ours."""
+        """Release /controller if this store's session holds it."""
         ...
 
     async def controller(self) -> SessionName | None: ...
@@ -231,7 +232,7 @@ class CoordinationStore(Protocol):
     # ---- the secret
 
     async def read_secret(self) -> StoredSecret | None:
-        """The newest one. Raises StoreUnavailable, StoreDamaged."""
+        """The newest secret. Raises StoreUnavailable, StoreDamaged."""
         ...
 
     async def put_secret(self, number: int, data: bytes) -> bool:

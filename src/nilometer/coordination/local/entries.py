@@ -1,19 +1,20 @@
-"""The sequence of entries as files: a number is taken by whoever links a file to its name first.
+"""The sequence of entries as files: the first process that links a file to a number's name takes the number.
 
 Knows what an entries folder holds, and when it is sealed. Never touches sessions.
 
 Order of effects, and why:
 
-1. An entry is written *aside* and synced, so a name in an entries folder always leads to whole content.
+1. An entry is written to a *staged file* and synced, so a name in an entries folder always has its whole
+   content.
 2. Its predecessor is durable before it is linked, so a power cut leaves no gap.
-3. ``link`` is the compare-and-set. A process that stops or dies just before or after it holds up nobody.
-4. The folder is synced by path before anybody acts on the name, its author included. A folder that is
+3. ``link`` is the compare-and-set. A process that stops or dies just before or after it blocks no other.
+4. The folder is synced by path before any process acts on the name, its author included. A folder that is
    gone by then was retired, and the late name with it.
 
 A snapshot begins a new folder: prepared elsewhere with the snapshot and links to the entries not covered
-by it, then the old folder is *sealed*. The seal is an entry like any other, put at the next free number by
-the same compare-and-set, and names the folder in which that number is really to be had; how that one comes
-into force is told in :mod:`~nilometer.coordination.local.succession`.
+by it; then the old folder is *sealed*. The seal is an entry like any other, put at the next free number by
+the same compare-and-set, and names the folder in which the sequence continues at that number;
+:mod:`~nilometer.coordination.local.succession` describes how that folder comes into force.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class EntryFolders:
         self._snapshots = 0
 
     async def open(self, first_folder: str) -> None:
-        """Put the store's first folder in force, if it never was; then clean up after the dead."""
+        """Put the store's first folder in force, if it never was; then remove the files that dead processes
+        left."""
         await self._succession.open(first_folder)
 
     # ---- the signal
@@ -62,7 +64,7 @@ class EntryFolders:
         return self._succession.watched_path
 
     async def look(self) -> bool:
-        """Whether the next number is taken since the last look, or another folder is in force. Cheap."""
+        """Whether the next number was taken since the last check, or another folder is in force. Cheap."""
         folder = await self._succession.in_force()
         start = folder.watched
         while self._disk.exists(folder.entry_path(folder.watched)):
@@ -113,7 +115,7 @@ class EntryFolders:
             return Snapshot(folder.base, layout.unwrap(path, content)[1])
 
     def _collect(self, folder: EntriesFolder, first: int, limit: int) -> tuple[list[Entry], str | None]:
-        """Entries from ``first`` on, and the seal where one was met. May stall."""
+        """Entries from ``first`` on, and the seal where one was found. May stall."""
         names_end = first
         while names_end < first + limit and self._disk.exists(folder.entry_path(names_end)):
             names_end += 1
@@ -161,7 +163,7 @@ class EntryFolders:
             if not await self._predecessor_stands(folder, number):
                 if self._succession.current is folder and self._disk.exists(folder.path):
                     return False  # beyond the next number
-                continue  # another folder is in force by now
+                continue  # another folder is in force now
             path = folder.entry_path(number)
             try:
                 self._disk.link(staged_path, path)
@@ -178,7 +180,7 @@ class EntryFolders:
             return True
 
     async def _settle(self, folder: EntriesFolder, number: int) -> None:
-        """Make the name durable, or say that it is not known whether it stands."""
+        """Make the name durable. Raises OutcomeUnknown where it is not known whether it is."""
         try:
             await self._disk.offload(lambda: self._disk.sync_directory(folder.path))
         except FileNotFoundError:
@@ -191,7 +193,8 @@ class EntryFolders:
             folder.durable = number + 1
 
     async def _predecessor_stands(self, folder: EntriesFolder, number: int) -> bool:
-        """Whether ``number - 1`` is a durable entry of this folder (or below). Follows a seal there."""
+        """Whether ``number - 1`` is a durable entry of this folder (or below its base). Follows a seal
+        there."""
         if number <= folder.durable:
             return True
         try:
@@ -209,11 +212,12 @@ class EntryFolders:
             await self._succession.resolve()
             return False
         except OSError as error:
-            raise unavailable(f"reading what stands before entry {number}", error) from error
+            raise unavailable(f"reading the entry before entry {number}", error) from error
         return True
 
     async def _followed_seal(self, folder: EntriesFolder, path: str) -> bool:
-        """Whether what holds the name is the seal, or is gone: then the number may be free elsewhere."""
+        """Whether the file with that name is the seal, or is gone: then the number may be free in another
+        folder."""
         try:
             kind, data = layout.unwrap(path, await self._disk.offload(lambda: self._disk.read_file(path)))
         except FileNotFoundError:
@@ -227,10 +231,10 @@ class EntryFolders:
     async def _folder_or_staged_file_gone(self, folder: EntriesFolder, staged_path: str, number: int) -> None:
         if not self._disk.exists(staged_path):
             raise StoreUnavailable(
-                f"entry {number} was swept from the store's aside folder before it was in place"
+                f"entry {number} was removed from the store's folder of staged files before it was linked"
             )
         if self._disk.exists(folder.path):
-            raise StoreDamaged(f"cannot link into {folder.path}, though it is there")
+            raise StoreDamaged(f"cannot link into {folder.path}, though it exists")
         await self._succession.resolve()
 
     # ---- snapshots
@@ -273,7 +277,8 @@ class EntryFolders:
         self._disk.sync_directory(self._succession.preparing)
 
     def _seal(self, folder: EntriesFolder, prepared: EntriesFolder, seal: str) -> bool:
-        """Carry over the entries above the snapshot, then put the seal behind the last. May stall."""
+        """Link the entries above the snapshot into the new folder, then put the seal after the last. May
+        stall."""
         number = prepared.base
         while True:
             path = folder.entry_path(number)
@@ -288,7 +293,7 @@ class EntryFolders:
                 self._disk.sync_directory(prepared.path)
                 self._disk.link(seal, path)
             except FileExistsError:
-                continue  # an entry came first: carry it over too
+                continue  # an entry came first: link it too
             except FileNotFoundError:
                 if self._disk.exists(folder.path) and self._disk.exists(prepared.path):
                     raise

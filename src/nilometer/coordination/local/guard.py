@@ -1,7 +1,7 @@
 """What is checked before a folder is used as a store, and how a new one is made.
 
-A folder becomes a store by one put-if-absent of its description; of several makers one wins, and the
-others find what it says.
+A folder becomes a store by one put-if-absent of its description; of several processes one wins, and the
+others read its description.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ NETWORK_FILE_SYSTEMS = frozenset(
         "virtiofs",
     }
 )
-"""Several machines may see these, and locks and links do not mean there what they mean on one machine."""
+"""Several machines may share these; locks and hard links do not give the same guarantees there."""
 
 STAGED_FILE_KEPT_MS = 3_600_000
-"""Unfinished files younger than this may belong to a living writer (whom their removal would not harm)."""
+"""Unfinished files younger than this may belong to a live writer (removing them would do no harm)."""
 
 
 class FolderGuard:
@@ -63,7 +63,7 @@ class FolderGuard:
         self._staged = staged
 
     def open(self, token: str, cluster_id: str | None, fresh_cluster_id: str) -> StoreDescription:
-        """May stall. Returns what the folder is, having made it a store if it was none."""
+        """Returns the store's description; makes the folder a store if it was none. May stall."""
         try:
             self._refuse_network_mount()
             self._make_folders()
@@ -85,7 +85,7 @@ class FolderGuard:
     def check_is(self, opened: StoreDescription | None) -> None:
         """Whether the folder is still the store that was ``opened``. May stall.
 
-        Raises StoreDamaged where there is none any more, StoreRefused where there is another.
+        Raises StoreDamaged if it was deleted, StoreRefused if it was replaced by another store.
         """
         try:
             found = self._describe()
@@ -99,7 +99,7 @@ class FolderGuard:
             raise StoreRefused(f"the coordination store in {self._root} was replaced by another one")
 
     def remove_stale_staged_files(self, wall_ms: int) -> None:
-        """Remove what writers that died left unfinished."""
+        """Remove the unfinished files of writers that died."""
         folder = posixpath.join(self._root, layout.STAGED)
         for name in self._disk.list_directory(folder):
             path = posixpath.join(folder, name)
@@ -129,14 +129,14 @@ class FolderGuard:
         self._sync_ancestors()
 
     def _sync_ancestors(self) -> None:
-        """The way to the store must be as durable as what is in it, whoever made the folders on it."""
+        """Sync every parent folder: the path to the store must be as durable as its content."""
         folder: str = self._root
         while folder not in ("", "/"):
             folder = posixpath.dirname(folder)
             try:
                 self._disk.sync_directory(folder or ".")
             except PermissionError:
-                return  # somebody else's, and so not made by a broker
+                return  # another user's folder, so no broker made it
 
     def _describe(self) -> StoreDescription | None:
         path = posixpath.join(self._root, layout.STORE)
@@ -150,18 +150,18 @@ class FolderGuard:
             found = msgspec.json.decode(data)
             if found["format"] > layout.FORMAT:
                 raise StoreRefused(
-                    f"{self._root} has format {found['format']}, but this version knows no format above "
-                    f"{layout.FORMAT}; start a newer nilometer"
+                    f"{self._root} has format {found['format']}, but this version reads formats up to "
+                    f"{layout.FORMAT}: upgrade nilometer"
                 )
             description = msgspec.convert(found, StoreDescription)
         except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError) as error:
             raise StoreDamaged(f"{path} is not readable: {error}") from error
-        self._disk.sync_directory(self._root)  # whoever acts on a name makes it durable first
+        self._disk.sync_directory(self._root)  # a process makes a name durable before it acts on it
         return description
 
     def _create(self, token: str, cluster_id: str) -> None:
-        """The first entries folder bears its maker's token, so that a slow second maker cannot bring back
-        a first folder that was retired long ago."""
+        """The first entries folder's name has its creator's token, so that a slow second creator cannot bring
+        back a first folder that was retired long ago."""
         entries = posixpath.join(self._root, layout.ENTRIES)
         first = layout.folder_name(0, token)
         description = StoreDescription(format=layout.FORMAT, cluster_id=cluster_id, first_folder=first)
@@ -183,7 +183,7 @@ class FolderGuard:
         try:
             self._disk.remove_tree(folder)
         except FileNotFoundError:
-            pass  # the one that was faster swept it already
+            pass  # a faster process has removed it already
 
     def _probe_links(self, file: str) -> None:
         """A file system without hard links, or with links that replace, cannot hold a store."""

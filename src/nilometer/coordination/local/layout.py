@@ -1,18 +1,17 @@
 """Names and contents of the local store's files: pure, no disk.
 
-    store                             what this folder is: format, cluster, first entries folder
-    entries/<base>.<token>/           entries that build on the snapshot of number <base>
-        snapshot                      that snapshot (none in the first folder)
-        <number>                      one entry; or the seal, which says in which folder the sequence goes on
-    preparing/<base>.<token>/         an entries folder not yet in force
-    retired/<base>.<token>.<token>/   one being removed
-    aside/<token>.<n>                 files being written, before they are linked into place
+    store                             the description: format, cluster, first entries folder
+    entries/<base>.<token>/           entries after the snapshot of number <base>
+        snapshot                      that snapshot (none in the first folder) <number>
+        one entry; or the seal, which names the folder where the sequence continues
+    preparing/<base>.<token>/         an entries folder not yet in force retired/<base>.<token>.<token>/   one
+    being removed aside/<token>.<n>                 staged files, before they are linked into place
     sessions/<id>.lock                locked by the process that is (or was last) broker <id>; never unlinked
-    sessions/<id>.<incarnation>.session|heartbeat|expired
-    sessions/controller.<n>           a link to the session record of the n-th controller; empty: it resigned
-    members/secret.<number>           the cluster's secret; the newest number counts. For the owner alone
+    sessions/<id>.<incarnation>.session|heartbeat|expired sessions/controller.<n>           a link to the
+    session record of the n-th controller; empty: it resigned members/secret.<number>           the cluster's
+    secret; the newest number counts. Only the owner may read it
 
-Each file starts with one line, ``kind checksum length``, then its content as it was given.
+Each file starts with one line, ``kind checksum length``, then its content.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class StoreDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of a session record: who, and the owner's payload."""
+    """The content of a session record: the session's name and the owner's payload."""
 
     broker_id: int
     incarnation: int
@@ -72,7 +71,7 @@ def wrap(kind: str, data: bytes) -> bytes:
 
 
 def unwrap(path: str, content: bytes) -> tuple[str, bytes]:
-    """The kind and the data of a file's content; raises StoreDamaged where they do not agree."""
+    """The kind and the data of a file's content; raises StoreDamaged where the checksum does not match."""
     line, found, data = content.partition(b"\n")
     try:
         kind, checksum, length = line.decode("ascii").split(" ")
@@ -81,7 +80,7 @@ def unwrap(path: str, content: bytes) -> tuple[str, bytes]:
         kind, sound = "", False
     if not sound:
         raise StoreDamaged(
-            f"{path} is damaged: its checksum does not fit its content; restore it from a copy"
+            f"{path} is damaged: its checksum does not match its content; restore it from a copy"
         )
     return kind, data
 
@@ -140,7 +139,7 @@ _SECRET_FILE = re.compile(r"secret\.(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class SessionFiles:
-    """What the names in the sessions folder say."""
+    """The sessions, by the names in the sessions folder."""
 
     records: frozenset[SessionName]
     expired: frozenset[SessionName]
@@ -160,7 +159,8 @@ class SessionFiles:
         return cls(frozenset(found["session"]), frozenset(found["expired"]), seen, tuple(sorted(claims)))
 
     def live(self) -> list[SessionName]:
-        """Registered and not ended, by id. The lock orders the lives of an id: only its last can be live."""
+        """Registered and not ended, by id. The lock orders the incarnations of an id: only the last can be
+        live."""
         last = {session.broker_id: session for session in sorted(self.seen)}
         return [s for s in sorted(last.values()) if s in self.records and s not in self.expired]
 

@@ -1,9 +1,9 @@
-"""Is the owner of a session hung? Judged by its heartbeat counter and the watcher's own clock. Pure.
+"""Whether the owner of a session hangs, by its heartbeat counter and the watcher's own clock. Pure.
 
-Time counts only while the watcher itself was looking: a watcher that was stopped, or a machine that was
-suspended with all its brokers, adds at most one look's worth of silence.
+Time counts only while the watcher itself was checking: a watcher that was stopped, or a machine that was
+suspended with all its brokers, adds at most one check interval of silence.
 
-Invariant: a session is called silent only after ``timeout_ms`` of looking at an unchanged counter.
+Invariant: a session is found silent only after ``timeout_ms`` of checks with an unchanged counter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nilometer.coordination.store import SessionName
 HEARTBEATS_PER_TIMEOUT = 5
 CHECKS_PER_TIMEOUT = 10
 VERIFY_FRACTION = 2
-"""An owner that has not moved its counter for timeout / 2 no longer takes its session for granted."""
+"""An owner that has not moved its counter for timeout / 2 verifies its session before it relies on it."""
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class LivenessWatch:
         self._observations: dict[SessionName, _Observation] = {}
 
     def on_counter(self, session: SessionName, counter: bytes, now_ms: int) -> bool:
-        """Note what the counter reads now; True when the session is to be ended."""
+        """Record the value of the counter now; True when the session must be ended."""
         seen = self._observations.get(session)
         if seen is None or seen.counter != counter:
             self._observations[session] = _Observation(counter, now_ms, 0)

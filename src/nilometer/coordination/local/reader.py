@@ -1,7 +1,7 @@
 """Reading a local store from outside: no session, no lock, nothing created, nothing synced.
 
-For tools that look on while brokers work. So what is read may, after the death of the machine, turn out not
-to have been durable: show it to people, and decide nothing by it.
+For tools that read while brokers run. What is read may turn out not to have been durable after a crash of the
+machine: it is for display, not for decisions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nilometer.runtime import Disk
 T = TypeVar("T")
 
 RESOLVE_ATTEMPTS_MAX = 50
-"""A folder may be retired while it is read; more often than this in a row it is not."""
+"""A folder may be retired while it is read; this many times in a row is an error."""
 
 
 class LocalReader:
@@ -47,13 +47,15 @@ class LocalReader:
         return await self._disk.offload(lambda: self._retried(self._read_snapshot))
 
     def _retried(self, attempt: Callable[[], T]) -> T:
-        """Files vanish when a snapshot retires them: the newest folder has what they held."""
+        """Files vanish when a snapshot retires them: the newest folder has their content."""
         for _ in range(RESOLVE_ATTEMPTS_MAX):
             try:
                 return attempt()
             except FileNotFoundError:
                 continue
-        raise StoreUnavailable(f"the entries in {self._entries} are being replaced without end")
+        raise StoreUnavailable(
+            f"the entries in {self._entries} were replaced during every attempt to read them; try again"
+        )
 
     def _read(self, first: int, limit: int) -> list[Entry]:
         folder = self._newest_folder()
@@ -86,7 +88,7 @@ class LocalReader:
         return layout.newest_folder(self._disk.list_directory(self._entries))
 
     def _folder_named(self, name: str) -> str:
-        """In force, or sealed to be so and not yet in its place."""
+        """The folder in force, or the sealed next one that is not yet renamed into place."""
         for parent in (self._entries, posixpath.join(self._root, layout.PREPARING)):
             path = posixpath.join(parent, name)
             if self._disk.exists(path):

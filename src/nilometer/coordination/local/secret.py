@@ -1,7 +1,7 @@
-"""The cluster's secret in a folder of its own, which only the owner of the store may enter.
+"""The cluster's secret in a separate folder, which only the owner of the store may enter.
 
-A new secret is linked to the name of its number: of several writers one wins. Once it stands, the files of
-the numbers below are emptied. They keep their names: a slow writer cannot win a number that was given.
+A new secret is linked to the name of its number: of several writers one wins. Then the files of the numbers
+below are emptied. They keep their names: a slow writer cannot win a number that was used before.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Sessions as files: a lock that dies with its process, a counter that stops with its event loop.
+"""Sessions as files: a lock that ends with its process, a counter that stops with its event loop.
 
 A session is *live* while its record is there and its marker ``<id>.<incarnation>.expired`` is not. The
-marker is a put-if-absent like everything here, made by the owner that leaves, or by any watcher that finds
-the lock dropped or the counter still. It needs no space on the disk (a second name for an empty file), so
-a full disk cannot keep a dead broker alive.
+marker is a put-if-absent like everything here, made by the owner that closes, or by any watcher that finds
+the lock dropped or the counter unchanged. It needs no space on the disk (a second name for an empty file), so
+sessions of dead brokers end on a full disk too.
 
-Knows the sessions folder only. Never opens the lock file of a session of its own twice.
+Knows the sessions folder only. Never opens the lock file of its own session twice.
 
 Invariants:
 
-- lock, then heartbeat, then record: a record without a held lock belongs to the dead;
+- lock, then heartbeat, then record: a record without a held lock belongs to a dead process;
 - a marker names one incarnation, and an incarnation is never used again (the newest files of an id stay);
-- names are synced before anybody acts on them.
+- names are synced before any process acts on them.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class SessionFolder:
         self._staged.write(self._empty, b"", sync=False)
 
     def close(self) -> None:
-        """Drops all locks; to be called after the sessions were ended."""
+        """Drops all locks; call it after the sessions were ended."""
         self._staged.discard(self._empty)
         for _, lock in sorted(self._locks.items()):
             lock.release()
@@ -134,19 +134,21 @@ class SessionFolder:
         return self._locks[broker_id]
 
     def is_expired(self, session: SessionName) -> bool:
-        """Cheap: has anybody ended this session? Its record gone counts too."""
+        """Whether any process has ended this session; also true where its record is gone. Cheap."""
         return self._disk.exists(self._path(layout.expired_name(session))) or not self._disk.exists(
             self._path(layout.session_name(session))
         )
 
     def expire(self, session: SessionName) -> None:
-        """End one incarnation, whoever does it and however often. Only names, no space on the disk."""
+        """End one incarnation; idempotent, from any process. Creates only a name, needs no space on the
+        disk."""
         self._put_empty(layout.expired_name(session))
 
     # ---- everybody's sessions
 
     def look(self, own: SessionName | None, now_ms: int) -> bool:
-        """End the sessions of the dead and the hung; whether any name changed since the last look. Cheap."""
+        """End the sessions of dead and hung processes; whether any name changed since the last check.
+        Cheap."""
         names = self._disk.list_directory(self.path)
         changed = names != self._names
         if changed:
@@ -156,9 +158,9 @@ class SessionFolder:
         ended = False
         for session in live:
             if not self._disk.is_locked(self._path(layout.lock_name(session.broker_id))):
-                logger.info("Session %s ended: its process is gone.", session)
+                logger.info("Session %s expired: its process has died", session)
             elif counters_due and self._liveness.on_counter(session, self._counter(session), now_ms):
-                logger.warning("Session %s ended: its process hangs.", session)
+                logger.warning("Session %s expired: its process hangs", session)
             else:
                 continue
             self.expire(session)
@@ -194,10 +196,10 @@ class SessionFolder:
         return holder if holder is not None and holder in files.live() else None
 
     def claim(self, own: SessionName) -> bool:
-        """Whether ``own`` holds /controller, having taken it if it was free.
+        """Whether ``own`` holds /controller; takes it if it was free.
 
-        The number claimed is the one after the claim that was judged void, of the same listing: had another
-        claim come between, it holds that number.
+        The number claimed is the one after the claim that was found void, of the same listing: if another
+        claim came in between, it holds that number.
         """
         files = self._list()
         holder = self._holder(files)
@@ -208,7 +210,7 @@ class SessionFolder:
                     self._path(layout.session_name(own)), self._path(layout.controller_name(number))
                 )
             except FileExistsError:
-                pass  # another one was faster
+                pass  # another process was faster
             except FileNotFoundError:
                 return False  # ended, and its record removed
             holder = self.controller()  # a claim that came late, at an old number, is not the last
@@ -232,7 +234,7 @@ class SessionFolder:
     # ---- files
 
     def _read_record(self, path: str) -> SessionRecord | None:
-        """None where the file is gone, or empty: nobody."""
+        """None where the file is gone, or empty (the controller resigned)."""
         try:
             content = self._disk.read_file(path)
         except FileNotFoundError:
@@ -259,11 +261,11 @@ class SessionFolder:
         try:
             self._disk.link(self._empty, self._path(name))
         except FileExistsError:
-            pass  # somebody did
+            pass  # another process did
         except FileNotFoundError:
             if not self._disk.exists(self.path):
                 raise
-            self.open()  # the empty file was swept
+            self.open()  # the empty file was removed as stale
             self._put_empty(name)
 
     def _discard(self, name: str) -> None:

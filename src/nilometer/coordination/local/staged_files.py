@@ -1,4 +1,4 @@
-"""Files written where nobody looks for them, before they are put in place under their own names."""
+"""Staged files: written in a folder that no reader looks at, then linked into place under their names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 class StagedFiles:
-    """Files being written, each under a name of its own, before they are linked into place."""
+    """Files being written, each under a unique name, before they are linked into place."""
 
     def __init__(self, disk: Disk, folder: str, token: str) -> None:
         self._disk = disk
@@ -42,13 +42,13 @@ class StagedFiles:
         try:
             self._disk.remove(path)
         except FileNotFoundError:
-            pass  # swept by another process; that is its right
+            pass  # another process removed it as stale
         except OSError as error:
-            logger.warning("Could not remove %s: %s. It is swept at a later start.", path, error)
+            logger.warning("Could not remove %s: %s. A later start removes it", path, error)
 
 
 def unavailable(doing: str, error: OSError) -> StoreUnavailable:
-    """What an OSError means to the user, where nothing was changed."""
+    """The error for an OSError after which nothing was changed."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StoreUnavailable(
             f"the disk is full: {doing} failed ({error}); free some space, nothing was changed"

@@ -1,16 +1,16 @@
 """The embedded store: a folder that the brokers of one machine share, and no server.
 
-Joins entries, sessions and the signal. Two loops run while the store is open: one looks (the next number,
-the sessions folder, the locks), one moves the heartbeat of this process's own session. Both go through the
-runtime seam only, so the real store runs in simulation.
+Joins entries, sessions and the signal. Two loops run while the store is open: one checks for changes (the
+next number, the sessions folder, the locks), one moves the heartbeat of this process's own session. Both use
+the runtime interface only, so the real store runs in simulation.
 
 Invariants:
 
 - every write first checks that its own session is live;
-- a loop that finds it was away for more than half the session timeout asks the disk about its session
-  before anything else is done;
-- a lost session stays lost; registering anew makes another one, in the very store that was opened: not in
-  one that was made anew in its place.
+- a loop that did not run for more than half the session timeout checks its session on the disk before
+  anything else is done;
+- a lost session stays lost; registering again makes another one, in the same store that was opened: not in
+  one that was created in its place since.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 
 class LocalSession:
-    """The owner's view. ``is_live`` costs a clock reading, and two looks at names after an absence."""
+    """The owner's view. ``is_live`` costs a clock reading, and two checks of names after a pause."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class LocalSession:
         return await asyncio.shield(self._lost)
 
     def heartbeat(self) -> bool:
-        """Ask the disk whether the session stands, and if so, show that its owner lives."""
+        """Check on the disk whether the session is live, and if so, move its heartbeat."""
         if self._lost.done():
             return False
         try:
@@ -167,7 +167,7 @@ class LocalStore:
                 self._session.lose("the store was closed")
                 self._sessions.expire(self._session.name)
         except OSError as error:
-            logger.warning("Could not end this broker's session: %s. Others will.", error)
+            logger.warning("Could not end this broker's session: %s. Other brokers will end it", error)
         finally:
             self._sessions.close()
             self._signal.close()
@@ -267,7 +267,7 @@ class LocalStore:
         try:
             return await self._disk.offload(lambda: self._secret.put(number, data))
         except OSError as error:
-            raise OutcomeUnknown(f"whether secret {number} was written is not known: {error}") from error
+            raise OutcomeUnknown(f"it is not known whether secret {number} was written: {error}") from error
 
     # ---- signal
 
@@ -299,7 +299,7 @@ class LocalStore:
             self._on_read_failed(error)
 
     def _on_read_failed(self, error: Exception) -> None:
-        if self._last_error != str(error):  # once per kind, not 60 times a second
+        if self._last_error != str(error):  # once per error text, not 60 times a second
             self._last_error = str(error)
             logger.error("The coordination store in %s cannot be read: %s", self._root, error)
         if self._session is not None and self._has_vanished():
@@ -309,7 +309,7 @@ class LocalStore:
         try:
             return not self._disk.exists(self._sessions.path)
         except OSError:
-            return False  # a disk that does not answer says nothing of what is on it
+            return False  # a disk that does not answer does not prove that the folder is gone
 
     async def _heartbeat_loop(self, session: LocalSession) -> None:
         while not session.lost:
@@ -326,11 +326,11 @@ class LocalStore:
             raise StoreUnavailable("the coordination store is not open")
 
     def _check_live(self) -> LocalSession | None:
-        """Every write asks the disk first; a store without a session (a tool's) may write too."""
+        """Every write checks the disk first; a store without a session (a tool's) may write too."""
         self._check_open()
         session = self._session
         if session is None or session.heartbeat():
             return session
         if session.lost:
-            raise SessionLost(f"session {session.name} is over; register anew")
+            raise SessionLost(f"session {session.name} expired; register again")
         raise StoreUnavailable(f"session {session.name} could not be verified; nothing was changed")

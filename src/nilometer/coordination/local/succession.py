@@ -1,9 +1,9 @@
 """Which entries folder is in force, and how the next one takes its place.
 
 A snapshot begins a new folder: prepared elsewhere with the snapshot and links to the entries not covered
-by it, then the old folder is *sealed* (:mod:`~nilometer.coordination.local.entries`). Whoever finds the seal
-puts the new folder in force (one rename, done by the first to come); then the old one is renamed away as a
-whole, so that no path leads to a free old number ever again.
+by it; then the old folder is *sealed* (:mod:`~nilometer.coordination.local.entries`). The first process that
+finds the seal puts the new folder in force (one rename); then the old one is renamed as a whole, so that no
+path leads to a free old number ever again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class EntriesFolder:
     path: str
     durable: int
     watched: int
-    """The next number whose name is looked for."""
+    """The next number to check for."""
 
     def entry_path(self, number: int) -> str:
         return f"{self.path}/{layout.entry_name(number)}"
@@ -45,7 +45,8 @@ class Succession:
         self._token = token
 
     async def open(self, first_folder: str) -> None:
-        """Put the store's first folder in force, if it never was; then clean up after the dead."""
+        """Put the store's first folder in force, if it never was; then remove the files that dead processes
+        left."""
         names = await self._disk.offload(lambda: self._disk.list_directory(self.path))
         if layout.newest_folder(names) is None:
             await self.follow(first_folder)
@@ -57,14 +58,14 @@ class Succession:
         return self.path if self.current is None else self.current.path
 
     async def in_force(self) -> EntriesFolder:
-        """As far as is known here."""
+        """The folder in force, as far as this process knows."""
         return self.current or await self.resolve()
 
     async def follow(self, seal: str) -> None:
-        """Put the folder that a seal names in force, unless somebody did, and go on there.
+        """Put the folder that a seal names in force, unless another process did, and continue there.
 
-        What counts after a power cut is the new folder's name, which is synced before anybody goes on there:
-        with it, the seal is not needed any more; without it, nothing happened yet.
+        After a power cut the new folder's name decides, which is synced before any process continues there:
+        with it, the seal is not needed any more; without it, nothing has happened yet.
         """
         source = posixpath.join(self.preparing, seal)
         target = posixpath.join(self.path, seal)
@@ -73,13 +74,13 @@ class Succession:
             try:
                 self._disk.rename(source, target)
             except FileNotFoundError:
-                pass  # somebody did
+                pass  # another process did
 
         await self._disk.offload(in_force)
         await self.resolve()
 
     async def resolve(self) -> EntriesFolder:
-        """The newest folder in force, durably so."""
+        """The newest folder in force; its name is durable."""
 
         def newest() -> layout.FolderName | None:
             found = layout.newest_folder(self._disk.list_directory(self.path))
@@ -99,7 +100,7 @@ class Succession:
         return self.current
 
     def retire_old(self) -> None:
-        """Clean up behind the folder in force. May stall."""
+        """Retire the folders before the one in force. May stall."""
         newest = layout.newest_folder(self._disk.list_directory(self.path))
         if newest is None:
             return
@@ -125,4 +126,4 @@ class Succession:
         except FileNotFoundError:
             pass  # another process removes it too
         except OSError as error:
-            logger.warning("Could not remove %s: %s. It is removed at a later start.", path, error)
+            logger.warning("Could not remove %s: %s. A later start removes it", path, error)

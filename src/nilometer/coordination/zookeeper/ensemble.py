@@ -1,16 +1,16 @@
-"""What the store asks of an ensemble of ZooKeeper servers: operations on nodes, and what they may raise.
+"""The interface of an ensemble of ZooKeeper servers: operations on nodes, and the errors they raise.
 
 Two things implement it: ``KazooBridge`` speaks to real servers, and the simulation has a virtual ensemble.
 Both keep these rules, which are ZooKeeper's:
 
 - A *write* (``create``, ``set``, ``delete``, ``ensure``, ``commit``) goes through the leader and a quorum.
-  Its answer proves that the session was alive after it was asked. Every later read of the session sees what
-  was committed before it by anybody: also when it was refused (NodeExists, NoNode, BadVersion).
+  Its answer proves that the session was alive after the request. Every later read of the session sees what
+  was committed before it by any session: also when it was refused (NodeExists, NoNode, BadVersion).
 - A *read* (``get``, ``exists``, ``children``) is answered by the server in use alone, which may lag behind
-  the others or be cut off from them. Within a session it never goes back behind what was seen before, also on
+  the others or be cut off from them. Within a session it never returns an older state than before, also on
   another server. A new session may begin on a server that lags.
 - A *watch* fires once, on the event loop, with no content: when what it watches has changed, or when the
-  connection is gone and the watch with it. ``on_connected`` says that there is a new connection.
+  connection is lost and the watch with it. ``on_connected`` says that there is a new connection.
 - Requests of one client are carried out in the order in which they were made.
 - An ephemeral node vanishes when its session ends: all nodes of a session in one step.
 """
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 RECONNECT_S = 0.05
-"""About what a client takes to begin a new session after the old one ended."""
+"""About how long a client takes to begin a new session after the old one ended."""
 
 
 class NodeExists(Exception):
@@ -42,7 +42,7 @@ class Disconnected(Exception):
 
 
 class SessionEnded(Disconnected):
-    """The servers ended the session. What was under way may have happened before."""
+    """The servers ended the session. Requests in progress may have been carried out before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class SetVersion:
-    """Write nothing to a node that has exactly this version, which makes it one more."""
+    """Write empty content to a node that has exactly this version; its version rises by one."""
 
     path: str
     version: int
@@ -92,13 +92,13 @@ class Ensemble(Protocol):
 
     @property
     def session_id(self) -> int:
-        """The present session, or the last one; 0 before the first."""
+        """The current session, or the last one; 0 before the first."""
         ...
 
     @property
     def session_timeout_ms(self) -> int:
-        """After this long without a sign of life the servers end the session: what they granted, which is
-        not always what was asked for."""
+        """After this long without a message from the client the servers end the session: the granted timeout,
+        which may differ from the requested one."""
         ...
 
     @property
@@ -111,7 +111,7 @@ class Ensemble(Protocol):
         ...
 
     async def stop(self) -> None:
-        """End the session at the servers where they can be reached; let go of everything."""
+        """End the session at the servers where they can be reached, and release all resources."""
         ...
 
     async def get(self, path: str, watch: Callable[[], None] | None = None) -> Node:
@@ -119,11 +119,11 @@ class Ensemble(Protocol):
         ...
 
     async def exists(self, path: str, watch: Callable[[], None] | None = None) -> Node | None:
-        """The watch is set in any case: it fires when the node appears, changes or goes."""
+        """The watch is set in any case: it fires when the node is created, changed or deleted."""
         ...
 
     async def children(self, path: str, watch: Callable[[], None] | None = None) -> list[str]:
-        """Names in order. The watch fires when one appears or goes. Raises NoNode."""
+        """Names in order. The watch fires when a child is created or deleted. Raises NoNode."""
         ...
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
@@ -131,7 +131,7 @@ class Ensemble(Protocol):
         ...
 
     async def ensure(self, path: str) -> None:
-        """Create ``path``, what leads to it and the chroot, as far as they are not there."""
+        """Create ``path``, its parents and the chroot, as far as they do not exist."""
         ...
 
     async def set(self, path: str, data: bytes, version: int) -> None:
@@ -143,12 +143,12 @@ class Ensemble(Protocol):
         ...
 
     async def commit(self, steps: Sequence[Step]) -> None:
-        """All steps or none; raises what the first failing step says."""
+        """All steps or none; raises the error of the first failing step."""
         ...
 
 
 class Connect(Protocol):
-    """Makes a client that is not started yet: of which servers, it knows."""
+    """Makes a client of certain servers that is not started yet."""
 
     def __call__(
         self, timeout_ms: int, on_connected: Callable[[], None], on_lost: Callable[[], None]

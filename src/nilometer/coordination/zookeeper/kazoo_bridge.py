@@ -1,14 +1,14 @@
-"""kazoo's threads end here: calls become awaitables, callbacks arrive on the event loop.
+"""The bridge to kazoo's threads: calls become awaitables, callbacks arrive on the event loop.
 
 Knows connections and node operations. Knows nothing of what the nodes mean.
 
-Traps this room keeps from the others:
+Peculiarities of kazoo that are handled here and nowhere else:
 
 - state listeners and watches come on different threads, in no mutual order: each goes through
   ``call_soon_threadsafe``, and carries no content;
 - a failed transaction *returns* its exceptions instead of raising them;
-- a request made while no server is in reach is queued without limit of time: every call here has one;
-- starting and stopping block: they run in a thread of their own.
+- a request made while no server can be reached is queued without a time limit: every call here has one;
+- starting and stopping block: they run in a separate thread.
 """
 
 # kazoo has no type hints: what it returns is named and typed here, once.
@@ -50,7 +50,7 @@ from nilometer.coordination.zookeeper.kazoo_connection import (
 logger = logging.getLogger(__name__)
 
 UNANSWERED_FRACTION = 1 / 4
-"""Of the session timeout: a server that answers nothing for so long is left for another one."""
+"""Of the session timeout: if a server answers nothing for so long, the client tries another one."""
 
 
 def _translated(error: BaseException) -> Exception:
@@ -68,7 +68,7 @@ def _translated(error: BaseException) -> Exception:
 
 
 def _note_error(future: asyncio.Future[Any]) -> None:
-    """Whoever waited may have given up: that is no error of its own."""
+    """The waiting task may have given up; then the error must not be logged as unhandled."""
     if not future.cancelled():
         future.exception()
 
@@ -129,7 +129,7 @@ class KazooBridge:
         self._client.remove_listener(self._on_state)
         stopping = self._loop.run_in_executor(self._threads, self._stop_client)
         timeout_s = self._asked_timeout_ms / 1000 * UNANSWERED_FRACTION
-        # A server that hangs is heard out by kazoo for two thirds of what it granted, which may be minutes.
+        # kazoo waits for a server that hangs for two thirds of the granted timeout, which may be minutes.
         while not (await asyncio.wait((stopping,), timeout=timeout_s))[0]:
             self._connection.leave()
         self._threads.shutdown(wait=False)
@@ -139,7 +139,7 @@ class KazooBridge:
         try:
             self._client.stop()
         except kazoo_exceptions.WriterNotClosedException as error:
-            logger.warning("The connection to ZooKeeper is left open: %s", error)
+            logger.warning("The connection to ZooKeeper could not be closed: %s", error)
         else:
             self._client.close()
 
@@ -186,11 +186,12 @@ class KazooBridge:
                 raise _translated(outcome)
 
     def _at(self, path: str) -> str:
-        """kazoo has a chroot of its own, but does not create one of two levels."""
+        """kazoo supports a chroot, but does not create one of two levels."""
         return self._chroot + path if path != "/" else self._chroot or "/"
 
     async def _ask(self, start: Callable[..., Any], *arguments: Any) -> Any:
-        """A read may be repeated: one that falls into the end of a session is asked again in the next."""
+        """A read may be repeated: one that fails because the session ended is sent again in the next
+        session."""
         timeout_s = self.session_timeout_ms / 1000
         try:
             async with asyncio.timeout(timeout_s):
@@ -210,7 +211,7 @@ class KazooBridge:
         def settle(outcome: Any, error: BaseException | None) -> None:
             self._answers += 1
             if future.done():
-                return  # nobody waits any more
+                return  # the caller no longer waits
             if error is not None:
                 future.set_exception(_translated(error))
             else:
@@ -271,5 +272,5 @@ class KazooBridge:
         assert self._loop is not None
         try:
             self._loop.call_soon_threadsafe(callback, *arguments)
-        except RuntimeError:  # the loop is closed: nobody is left to tell
+        except RuntimeError:  # the loop is closed
             logger.debug("A ZooKeeper event came after the event loop was closed")

@@ -1,9 +1,10 @@
-"""kazoo's connection to one server after the other, with what kazoo itself does not do or say.
+"""kazoo's connection to one server after the other, with features that kazoo lacks.
 
-- The timeout that a server granted, and which server is in use.
-- No server that is out of reach costs the whole session: there is time to try the others.
-- No answer that cannot be understood ends the thread: with it, the client would never connect again.
-- kazoo's own log lines (hundreds, while no server answers) are for debugging: the bridge says what counts.
+- It knows the timeout that a server granted, and which server is in use.
+- An unreachable server does not use up the session timeout: there is time to try the others.
+- An answer that cannot be parsed does not end kazoo's thread; without the thread, the client would never
+  connect again.
+- kazoo's own log lines (hundreds, while no server answers) are logged as debug: the bridge logs what matters.
 """
 
 # kazoo has no type hints.
@@ -29,7 +30,7 @@ BOTH_WAYS = 2
 
 
 class QuietLogger(logging.LoggerAdapter[logging.Logger]):
-    """All but errors, for debugging."""
+    """Logs everything below error level as debug."""
 
     last = ""
     """Why the last attempt to connect failed, or the connection ended."""
@@ -44,7 +45,7 @@ class QuietLogger(logging.LoggerAdapter[logging.Logger]):
 
 
 class ConnectTimeoutHandler(SequentialThreadingHandler):
-    """kazoo would wait for a connection as long as a session lasts."""
+    """Caps the connect timeout: kazoo would wait for a connection for a whole session timeout."""
 
     def __init__(self, connect_timeout_s: float) -> None:
         super().__init__()
@@ -58,12 +59,12 @@ class ConnectTimeoutHandler(SequentialThreadingHandler):
 class ObservedConnection(ConnectionHandler):
     server = ""
     session_timeout_ms = 0
-    """What the server granted; 0 before the first connection."""
+    """The granted timeout; 0 before the first connection."""
     trying = ""
     _left = ""
 
     def leave(self) -> None:
-        """Give up the server in use, and try the others first. From any thread."""
+        """Disconnect from the server in use, and try the others first. From any thread."""
         self._left = self.server
         connection: Any = self._socket
         if connection is not None:
@@ -74,10 +75,10 @@ class ObservedConnection(ConnectionHandler):
         try:
             return super()._connect_attempt(host, hostip, port, retry)
         except Exception as error:
-            # An answer to another request than the one that waits first, for example. What was asked on
-            # this connection has an unknown outcome, as when it is lost.
+            # For example, an answer to another request than the oldest waiting one. The requests on this
+            # connection have an unknown outcome, as when the connection is lost.
             logger.warning(
-                "ZooKeeper server %s answered what cannot be understood: %r; trying others",
+                "ZooKeeper server %s sent an answer that cannot be parsed: %r; trying others",
                 self.trying,
                 error,
             )

@@ -1,15 +1,15 @@
-"""What lies where in ZooKeeper, and what the nodes contain.
+"""The paths in ZooKeeper, and the content of the nodes.
 
 /store                       {"format": 1, "cluster_id": …}
 /next                        its *version* is the next number: setting it at an expected version is the
-                             compare-and-set, and no number comes back, whatever nodes are deleted
+                             compare-and-set, and no number is used twice, whatever nodes are deleted
 /entries/<number>            created in the same transaction that moves /next
 /snapshot                    {"number", "chunks", "folder", "swept"}: the newest one
 /snapshots/<folder>/<chunk>  its content, in pieces that a node can hold
 /brokers/ids/<id>            ephemeral: the payload and a nonce; its creation zxid is the incarnation
 /brokers/incarnations/<id>.<nonce>
-                             ephemeral, empty: made and gone in one step with /brokers/ids/<id>. Its name is
-                             never used again, so a transaction that checks it is of that incarnation only
+                             ephemeral, empty: created and deleted together with /brokers/ids/<id>. Its name
+                             is never used again, so a transaction that checks it is of that incarnation only
 /secret                      the cluster's secret; its version is the secret's number
 /controller                  ephemeral: names the session that claimed it
 """
@@ -44,7 +44,7 @@ class SnapshotNode(msgspec.Struct, frozen=True):
 class BrokerNode(msgspec.Struct, frozen=True):
     payload: bytes
     nonce: str = ""
-    """Known to the process that registered, and to no other; empty in the nodes of versions before it."""
+    """Known only to the process that registered; empty in nodes of older versions."""
     session_timeout_ms: int = 0
     """How long the node may stay after its process is gone."""
 
@@ -83,8 +83,10 @@ def incarnation_path(broker_id: int, nonce: str) -> str:
 
 
 def decoded(path: str, data: bytes, kind: type[T]) -> T:
-    """What a node of the store says. Raises StoreDamaged."""
+    """The content of a node of the store. Raises StoreDamaged."""
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.MsgspecError as error:
-        raise StoreDamaged(f"{path} in ZooKeeper holds what no nilometer wrote: {error}") from error
+        raise StoreDamaged(
+            f"{path} in ZooKeeper has content that nilometer did not write: {error}"
+        ) from error

@@ -1,6 +1,7 @@
-"""Opening the store: find it, or make it where nothing is yet, and refuse a tree that is something else's.
+"""Opening the store: find it, or create it in an empty tree, and refuse a tree of another system.
 
-The nodes of an empty store are made in one transaction: what lies in a tree without ``/store`` is not ours.
+The nodes of an empty store are created in one transaction: a tree with nodes but without ``/store`` is not a
+store.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ class StoreFound(msgspec.Struct, frozen=True):
 async def find_or_make(
     ensemble: Ensemble, hosts: str, cluster_id: str | None, entropy: Entropy
 ) -> StoreFound:
-    """Raises StoreRefused, Disconnected. ``cluster_id``: the one it must have, if that is known."""
+    """Raises StoreRefused, Disconnected. ``cluster_id``: the id that the store must have, if it is known."""
     if not await _is_there(ensemble, hosts):
         await _make(ensemble, cluster_id or new_id(entropy))
         if not await _is_there(ensemble, hosts):
             raise StoreDamaged(f"the coordination store at {hosts} was deleted while it was opened")
     found = await find(ensemble, hosts, cluster_id)
-    for path, data in EMPTY_STORE:  # an earlier version made fewer
+    for path, data in EMPTY_STORE:  # an earlier version created fewer nodes
         if await ensemble.exists(path) is None:
             await _create_if_absent(ensemble, path, data)
     return found
 
 
 async def find(ensemble: Ensemble, hosts: str, cluster_id: str | None) -> StoreFound:
-    """The store that is there. Raises StoreRefused, Disconnected."""
+    """The existing store. Raises StoreRefused, Disconnected."""
     try:
         node = await ensemble.get(STORE)
         found = msgspec.json.decode(node.data, type=StoreNode)
@@ -51,19 +52,19 @@ async def find(ensemble: Ensemble, hosts: str, cluster_id: str | None) -> StoreF
         raise StoreRefused(f"{STORE} at {hosts} is not a store's description: {error}") from error
     if found.format > FORMAT:
         raise StoreRefused(
-            f"the store at {hosts} has format {found.format}, but this version knows no format "
-            f"above {FORMAT}; start a newer nilometer"
+            f"the store at {hosts} has format {found.format}, but this version reads formats "
+            f"up to {FORMAT}: upgrade nilometer"
         )
     if cluster_id is not None and found.cluster_id != cluster_id:
         raise StoreRefused(
             f"{hosts} belongs to cluster {found.cluster_id}, but this broker to cluster "
-            f"{cluster_id}; give each cluster a chroot of its own"
+            f"{cluster_id}; give each cluster its own chroot"
         )
     return StoreFound(found.cluster_id, node.created_zxid)
 
 
 async def _is_there(ensemble: Ensemble, hosts: str) -> bool:
-    """Raises StoreRefused where the tree is something else's."""
+    """Raises StoreRefused where the tree belongs to another system."""
     try:
         names = [name for name in await ensemble.children("/") if name != ZOOKEEPER_NODE]
     except NoNode:
@@ -87,11 +88,11 @@ async def _make(ensemble: Ensemble, cluster_id: str) -> None:
     try:
         await ensemble.commit(steps)
     except NodeExists:
-        pass  # another broker was first; or it is no store of ours, which is seen next
+        pass  # another broker was first; or the tree is not a store, which is checked next
 
 
 async def _create_if_absent(ensemble: Ensemble, path: str, data: bytes) -> None:
     try:
         await ensemble.create(path, data)
     except NodeExists:
-        pass  # made meanwhile
+        pass  # created meanwhile

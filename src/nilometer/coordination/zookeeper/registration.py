@@ -1,7 +1,7 @@
-"""This process among the brokers: its node, which goes when it dies, and the lease that it holds meanwhile.
+"""This process's registration: its ephemeral node, and the lease that it renews meanwhile.
 
-A session is over when the servers say so, and in doubt once it was not confirmed for a while: then the
-servers are asked before anything is written under it.
+A session has ended when the servers say so, and is uncertain once it was not confirmed for a while: then it
+is confirmed with the servers before anything is written under it.
 """
 
 from __future__ import annotations
@@ -47,21 +47,22 @@ logger = logging.getLogger(__name__)
 
 LEASE_FRACTION = 0.6
 VANISH_EXTRA_MS = 2_000
-"""Besides two session timeouts T: how long to wait for a dead broker's node before calling its id taken.
+"""How long, besides two session timeouts T, to wait for a dead broker's node before its id counts as in use.
 
-The servers may hear of a session half a tick late, and end it at a whole tick: after up to T and 1.5 ticks.
+The servers may learn of a session half a tick late, and end it at a whole tick: after up to T and 1.5 ticks.
 By default they grant no less than two ticks, and a tick is two seconds.
 """
-SESSION_EXPIRED = "ZooKeeper ended it: no sign of life for longer than the session timeout"
+SESSION_EXPIRED = "ZooKeeper ended it: the servers received nothing for longer than the session timeout"
 
 
 def vanish_timeout_ms(session_timeout_ms: int) -> int:
-    """With the node of another process, which may be dead."""
+    """How long to wait for the node of another process, which may be dead, to vanish."""
     return 2 * session_timeout_ms + VANISH_EXTRA_MS
 
 
 class HolderWait:
-    """For the node of another process to vanish: how long it may stand although that process is dead."""
+    """Waits for the node of another process to vanish, for as long as it may remain after that process
+    died."""
 
     def __init__(self, clock: Clock, session_timeout_ms: int) -> None:
         self._clock = clock
@@ -72,16 +73,16 @@ class HolderWait:
 
     @property
     def left_ms(self) -> int:
-        """Of the patience; 0 or less when it is over."""
+        """The rest of the wait; 0 or less when it has expired."""
         return (
             self._started_ms + vanish_timeout_ms(self._holder_session_timeout_ms) - self._clock.monotonic_ms()
         )
 
     def on_found(self, node: BrokerNode, vanished: asyncio.Event) -> None:
-        """``node`` stands, and ``vanished`` is the watch that was set on it.
+        """``node`` still exists, and ``vanished`` is the watch that was set on it.
 
-        When the watch before it fired, and the node is still the same, the connection was lost. Perhaps the
-        ensemble has a new leader, which gives every session its whole timeout again: then so does this wait.
+        When the previous watch fired, and the node is still the same, the connection was lost. Perhaps the
+        ensemble has a new leader, which gives every session its whole timeout again: so this wait restarts.
         """
         if self.vanished.is_set() and node.nonce == self._nonce:
             self._started_ms = self._clock.monotonic_ms()
@@ -90,7 +91,7 @@ class HolderWait:
 
 
 class Registration:
-    """One after the other, for a process may register again."""
+    """The registrations of this process, one after the other: a process may register again."""
 
     def __init__(self, runtime: Runtime, ensemble: Ensemble, notify: Callable[[], None]) -> None:
         self.session: ZooKeeperSession | None = None
@@ -99,7 +100,7 @@ class Registration:
         self._ensemble = ensemble
         self._notify = notify
         self._nonces: set[str] = set()
-        """Of all nodes that this process put, or may have put, in place."""
+        """Of all nodes that this process created, or may have created."""
         self._connected = asyncio.Event()
         self._is_unconfirmed = False
 
@@ -117,14 +118,14 @@ class Registration:
         return session
 
     def end(self, reason: str) -> None:
-        """The session, if there is one, is over."""
+        """The session, if there is one, has ended."""
         if self.session is not None:
             self.session.lose(reason)
 
     def lost(self, reason: str) -> SessionLost:
         assert self.session is not None
         self.session.lose(f"ZooKeeper ended it: {reason}")
-        return SessionLost(f"session {self.session.name} is over; register anew")
+        return SessionLost(f"session {self.session.name} expired; register again")
 
     def on_connected(self) -> None:
         """Another server may have granted another timeout, and can confirm the session now."""
@@ -133,7 +134,8 @@ class Registration:
         self._connected.set()
 
     async def check_live(self) -> ZooKeeperSession | None:
-        """Before every write. In doubt the servers are asked; a tool's store has no session and may write.
+        """Called before every write. Confirms an uncertain session; a tool's store has no session and may
+        write.
 
         Raises SessionLost, StoreUnavailable.
         """
@@ -145,20 +147,20 @@ class Registration:
             await self._renew(session)
             await asyncio.sleep(0 if session.is_live() else RECONNECT_S)
         if session.lost:
-            raise SessionLost(f"session {session.name} is over; register anew")
+            raise SessionLost(f"session {session.name} expired; register again")
         if not session.is_live():
             raise StoreUnavailable(f"session {session.name} could not be confirmed; nothing was changed")
         return session
 
     @property
     def _lease_ms(self) -> int:
-        """Of what the servers granted: they may end the session no sooner than that."""
+        """A fraction of the granted timeout: the servers end the session no sooner than that timeout."""
         return int(self._ensemble.session_timeout_ms * LEASE_FRACTION)
 
     # ---- the broker's node
 
     async def _put_node(self, broker_id: int, payload: bytes, nonce: str) -> tuple[int, int]:
-        """The creation zxid of the node, and when the question was asked that it answers."""
+        """The creation zxid of the node, and the time of the request that it answers."""
         path = broker_path(broker_id)
         wait = HolderWait(self._runtime.clock, self._ensemble.session_timeout_ms)
         while True:
@@ -166,7 +168,7 @@ class Registration:
             vanished = asyncio.Event()
             try:
                 await self._create_node(broker_id, payload, nonce)
-            except SessionEnded:  # and with it whatever it created: once more, in the next one
+            except SessionEnded:  # and its nodes are gone with it: try again in the next session
                 if wait.left_ms <= 0:
                     raise
                 await asyncio.sleep(RECONNECT_S)
@@ -185,7 +187,7 @@ class Registration:
             await self._wait_vanished(broker_id, wait)
 
     async def _create_node(self, broker_id: int, payload: bytes, nonce: str) -> None:
-        """As far as there is none, by anybody. Raises Disconnected, StoreDamaged."""
+        """Does nothing where the node exists, of any process. Raises Disconnected, StoreDamaged."""
         content = msgspec.json.encode(BrokerNode(payload, nonce, self._ensemble.session_timeout_ms))
         try:
             await self._ensemble.commit(
@@ -195,15 +197,15 @@ class Registration:
                 ]
             )
         except NodeExists:
-            pass  # another's, or ours by a request whose answer was lost
+            pass  # another process's, or this one's by a request whose answer was lost
         except NoNode:
             raise StoreDamaged("/brokers is missing in ZooKeeper: the store was deleted") from None
 
     async def _remove_former(self, name: SessionName, nonce: str) -> None:
-        """This process put that node in place, in a session that it has given up since, but the servers have
-        not: a server that was cut off from the others may have said that it is over.
+        """Remove a node that this process created in a session that it has given up since, but the servers
+        have not: a server that was cut off from the others may have reported that session as expired.
 
-        The node of another process cannot be hit: the step that deletes the nonce's node fails without it.
+        The node of another process cannot be removed: the step that deletes the nonce's node fails then.
         """
         steps: list[Step] = [
             Delete(incarnation_path(name.broker_id, nonce)),
@@ -214,18 +216,18 @@ class Registration:
             if SessionName(claim.broker_id, claim.incarnation) == name:
                 steps.append(Delete(CONTROLLER))
         except NoNode:
-            pass  # nobody is controller
+            pass  # there is no controller
         try:
             await self._ensemble.commit(steps)
         except NoNode:
-            return  # gone by itself meanwhile, or in part: look again
-        logger.info("Removed the node of this broker's former session %s, which still stood", name)
+            return  # it vanished meanwhile, or in part: check again
+        logger.info("Removed the node of this broker's former session %s, which still existed", name)
 
     async def _wait_vanished(self, broker_id: int, wait: HolderWait) -> None:
-        """Raises BrokerIdInUse when the patience is over."""
+        """Raises BrokerIdInUse when the wait has expired."""
         left_s = wait.left_ms / 1000
         if left_s <= 0:
-            raise BrokerIdInUse(broker_id, "another process, whose session ZooKeeper keeps")
+            raise BrokerIdInUse(broker_id, "another process, whose session ZooKeeper has not ended")
         logger.info(
             "Broker id %d is still registered; its session ends within %.1f s if its process is gone",
             broker_id,
@@ -235,7 +237,7 @@ class Registration:
             async with asyncio.timeout(left_s):
                 await wait.vanished.wait()
         except TimeoutError:
-            pass  # one more look
+            pass  # check once more
 
     # ---- the lease
 
@@ -247,10 +249,11 @@ class Registration:
                 async with asyncio.timeout(self._ensemble.session_timeout_ms / 5 / 1000):
                     await self._connected.wait()
             except TimeoutError:
-                pass  # time for the next
+                pass  # renew again
 
     async def _renew(self, session: ZooKeeperSession) -> None:
-        """A read would prove nothing: a server that is cut off from the others answers it all the same."""
+        """Confirm the session by a write; a read proves nothing, since a server cut off from the others
+        answers it."""
         asked_ms = self._runtime.clock.monotonic_ms()
         try:
             await self._ensemble.commit([CheckExists(session.node)])
@@ -259,7 +262,9 @@ class Registration:
         except SessionEnded:
             session.lose(SESSION_EXPIRED)
         except Disconnected as error:
-            level = logging.DEBUG if self._is_unconfirmed else logging.WARNING  # one line for each doubt
+            level = (
+                logging.DEBUG if self._is_unconfirmed else logging.WARNING
+            )  # one warning until it is confirmed again
             logger.log(level, "Session %s could not be confirmed: %s", session.name, error)
             self._is_unconfirmed = True
         else:

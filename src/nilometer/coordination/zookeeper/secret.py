@@ -1,4 +1,4 @@
-"""The cluster's secret in a node of its own, whose *version* is the secret's number."""
+"""The cluster's secret in a separate node, whose *version* is the secret's number."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ async def put_secret(bridge: Ensemble, number: int, data: bytes) -> bool:
     except (NodeExists, NoNode, BadVersion):
         return False
     except Disconnected as error:
-        raise OutcomeUnknown(f"whether secret {number} was written is not known: {error}") from error
+        raise OutcomeUnknown(f"it is not known whether secret {number} was written: {error}") from error
     return True

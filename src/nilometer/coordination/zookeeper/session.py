@@ -1,8 +1,9 @@
-"""One broker's session, as long as its lease holds.
+"""One broker's session, which is live as long as its lease is valid.
 
-Is it live? Not what the connection's state says (a stopped client, and one whose server is dead, are never
-told), but a *lease*: every T/5 a write that changes nothing goes through the quorum, and its answer holds for
-0.6 T from the moment it was asked. The servers count T from then or later, so the owner stops first.
+Whether it is live does not follow from the connection's state (a stopped client, and one whose server is
+dead, are never notified), but from a *lease*: every T/5 a write that changes nothing goes through the quorum,
+and its answer is valid for 0.6 T from the request on. The servers count T from then or later, so the owner
+stops first.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ class ZooKeeperSession:
     def __init__(
         self, name: SessionName, node: str, runtime: Runtime, lease_ms: int, on_lost: Callable[[], None]
     ) -> None:
-        """``node`` is there as long as this session is, and no longer."""
+        """``node`` exists exactly as long as this session."""
         self._name = name
         self.node = node
         self._clock = runtime.clock

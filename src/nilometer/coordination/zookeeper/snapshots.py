@@ -1,7 +1,7 @@
-"""The newest snapshot of the metadata, in pieces that a node can hold, and what it makes superfluous.
+"""The newest snapshot of the metadata, in pieces that fit into a node, and the removal of what it replaces.
 
-A reader finds a whole one: its pieces are written before the node that names them, and removed after a newer
-one is named.
+A reader always finds a whole snapshot: its pieces are written before the node that names them, and removed
+after a newer snapshot is named.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class Snapshots:
         return True
 
     async def _sweep(self, node: SnapshotNode) -> None:
-        """Delete what the snapshot stands for: from where the last sweep ended, so none stays."""
+        """Delete the entries that the snapshot replaces, from where the last sweep ended, so that none is
+        left."""
         for start in range(node.swept, node.number, SWEEP_AT_ONCE):
             numbers = range(start, min(start + SWEEP_AT_ONCE, node.number))
             try:

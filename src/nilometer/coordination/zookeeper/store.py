@@ -1,7 +1,7 @@
 """The store for several machines: an ensemble of ZooKeeper servers.
 
-A write is refused in doubt: the session is confirmed first. What the servers did with a request whose answer
-was lost is OutcomeUnknown.
+A write with an uncertain session is refused: the session is confirmed first. A request whose answer was lost
+raises OutcomeUnknown.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ZooKeeperStore:
     ) -> None:
         """``hosts`` is for messages: ``connect`` makes the client of them.
 
-        Without ``create`` a store that is not there is refused, and not made.
+        Without ``create`` a missing store is refused, and not created.
         """
         self._runtime = runtime
         self._hosts = hosts
@@ -113,8 +113,8 @@ class ZooKeeperStore:
         self._opened = True
         if self._create:
             logger.warning(
-                "ZooKeeper at %s is used without credentials: whoever reaches it can read the cluster's "
-                "secret, and change all that the brokers agree on. Let nobody but the brokers reach it.",
+                "ZooKeeper at %s is used without credentials: any process that reaches it can read the "
+                "cluster's secret and change the cluster's metadata. Make sure that only the brokers can reach it",
                 self._hosts,
             )
         self._tasks.append(asyncio.get_running_loop().create_task(self._watches.run()))
@@ -164,7 +164,7 @@ class ZooKeeperStore:
             ) from error
         except Disconnected as error:
             raise OutcomeUnknown(
-                f"whether entry {expected_next} was appended is not known: {error}"
+                f"it is not known whether entry {expected_next} was appended: {error}"
             ) from error
         return True
 
@@ -184,7 +184,7 @@ class ZooKeeperStore:
             raise self._unavailable(error) from error
 
     async def _read_range(self, start: int, end: int) -> list[Entry] | None:
-        """None where one is missing. Asked for all at once: the answers come in order."""
+        """None where one is missing. All requests are sent at once: the answers come in order."""
         if start >= end:
             return []
         found = await asyncio.gather(
@@ -200,8 +200,8 @@ class ZooKeeperStore:
         return entries
 
     async def sync(self) -> None:
-        """By a write that changes nothing. ZooKeeper's own ``sync`` asks the leader, but not whether it still
-        is one."""
+        """Uses a write that changes nothing. ZooKeeper's own ``sync`` asks the leader, but does not verify that it
+        still is the leader."""
         self._check_open()
         try:
             await self._ensemble.commit([CheckExists("/next")])
@@ -225,7 +225,7 @@ class ZooKeeperStore:
             return await self._snapshots.write(number, data)
         except Disconnected as error:
             raise OutcomeUnknown(
-                f"whether the snapshot of {number} was written is not known: {error}"
+                f"it is not known whether the snapshot of {number} was written: {error}"
             ) from error
 
     # ---- sessions
@@ -241,10 +241,12 @@ class ZooKeeperStore:
             await self._check_is_the_one_opened()
             return await self._registration.register(broker_id, payload)
         except Disconnected as error:
-            raise OutcomeUnknown(f"whether broker {broker_id} is registered is not known: {error}") from error
+            raise OutcomeUnknown(
+                f"it is not known whether broker {broker_id} is registered: {error}"
+            ) from error
 
     async def _check_is_the_one_opened(self) -> None:
-        """Who registers anew goes on where it was, not in a store made in the place of its own."""
+        """A broker that registers again must find the same store, not one created in its place."""
         if (await self._get(STORE)).created_zxid != self._created_zxid:
             raise StoreRefused(f"the coordination store at {self._hosts} was replaced by another one")
 
@@ -278,7 +280,7 @@ class ZooKeeperStore:
         except NoNode:
             raise self._registration.lost("its node is gone") from None
         except Disconnected as error:
-            raise OutcomeUnknown(f"whether {name} is the controller is not known: {error}") from error
+            raise OutcomeUnknown(f"it is not known whether {name} is the controller: {error}") from error
         return await self.controller() == name
 
     async def resign_controller(self) -> None:
@@ -287,9 +289,9 @@ class ZooKeeperStore:
             try:
                 await self._ensemble.commit([CheckExists(session.node), Delete(CONTROLLER)])
             except NoNode:
-                pass  # the session is over, and /controller with it
+                pass  # the session has ended, and its claim on /controller with it
             except Disconnected as error:
-                raise OutcomeUnknown(f"whether /controller was given up is not known: {error}") from error
+                raise OutcomeUnknown(f"it is not known whether /controller was released: {error}") from error
 
     async def controller(self) -> SessionName | None:
         self._check_open()
@@ -343,6 +345,6 @@ class ZooKeeperStore:
             raise StoreUnavailable("the coordination store is not open")
 
     async def _check_live(self) -> ZooKeeperSession | None:
-        """Before every write."""
+        """Called before every write."""
         self._check_open()
         return await self._registration.check_live()

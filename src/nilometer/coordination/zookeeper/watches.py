@@ -1,7 +1,7 @@
-"""Watches on what brokers must hear of: set, and set again whenever one has fired.
+"""Watches on the nodes whose changes brokers must notice: set, and set again whenever one has fired.
 
-Watches carry no content. One that fired is set again, and only then is the change signalled: so nothing falls
-between. A new connection sets all of them again.
+Watches carry no content. One that fired is set again, and only then is the change signalled: so no change is
+missed in between. A new connection sets all of them again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Watches:
         self._due: set[str] = set()
 
     def set_all(self) -> None:
-        """There is a new connection, which has none."""
+        """There is a new connection, which has no watches."""
         for path in WATCHED:
             self._on_fired(path)
 
@@ -38,7 +38,7 @@ class Watches:
             try:
                 await asyncio.gather(*(self._arm(path) for path in due))
             except Disconnected as error:
-                logger.info("Watches could not be set: %s. Trying again.", error)
+                logger.info("Watches could not be set: %s. Trying again", error)
                 await asyncio.sleep(self._retry_s)
                 for path in due:
                     self._on_fired(path)
