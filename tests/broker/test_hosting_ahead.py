@@ -273,8 +273,9 @@ def test_nothing_is_created_for_an_entry_of_a_deposed_controller() -> None:
 
 
 @pytest.mark.parametrize("policy", ["compact", "delete"])
-def test_the_policy_of_the_topic_decides_what_a_gap_between_segments_is(policy: str) -> None:
-    """After an unclean stop. The broker's own default is the other policy."""
+@pytest.mark.parametrize("is_marked", [False, True])
+def test_the_marker_of_the_log_decides_what_a_gap_between_segments_is(policy: str, is_marked: bool) -> None:
+    """After an unclean stop. No policy does: it may have changed while the broker was down."""
     disk = SteppedDisk()
     name = TopicPartition("t", 0)
     image = ClusterImage()
@@ -290,12 +291,15 @@ def test_the_policy_of_the_topic_decides_what_a_gap_between_segments_is(policy: 
         log.append_as_leader(builder.build(), leader_epoch=0, wall_ms=1)
     _, second, third, *_ = log.segments
     disk.open(second.log_path).truncate(0)
+    if is_marked:
+        log.allow_gaps()
 
     again = OneBroker(disk, entries, default=LogConfig(is_compacted=policy == "delete"))
-    assert again.manager.has_gaps
+    assert again.manager.has_gaps != is_marked
     found = again.hosted.open(image, wanted)
     assert not again.manager.has_gaps
-    if policy == "compact":
+    assert found.may_have_gaps == (is_marked or policy == "compact")
+    if is_marked:
         assert found.log_end_offset == 9
         part = found.read(second.base_offset, 1, 9)
         assert part is not None

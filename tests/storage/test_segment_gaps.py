@@ -1,4 +1,4 @@
-"""A gap between two segments after an unclean stop: compaction left it, or records were lost."""
+"""A gap in a log: compaction left it, or records were lost. The folder's marker tells, no policy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ import pytest
 from log_model import build_batch, read_from
 
 from nilometer.runtime.entropy import SeededEntropy
-from nilometer.storage import DamageKind, Log, LogConfig, LogManager, ManagerOptions, TopicPartition, names
+from nilometer.storage import (
+    CorruptRecordFound,
+    DamageKind,
+    Log,
+    LogConfig,
+    LogManager,
+    ManagerOptions,
+    TopicPartition,
+    names,
+)
 from nilometer.storage.directories import clean_shutdown
 from nilometer.storage.recovery import OpenOptions
 from nilometer.storage.segments.segment_files import SegmentFiles
@@ -52,13 +61,13 @@ def records(log: Log) -> list[tuple[int, bytes]]:
     return read_from(log, log.log_start_offset, log.log_end_offset)
 
 
-@pytest.mark.parametrize("default", [DELETED, COMPACTED])
-def test_a_compacted_log_keeps_what_lies_behind_a_gap(default: LogConfig) -> None:
-    """Whatever policy the broker's default is."""
+@pytest.mark.parametrize("policy", [DELETED, COMPACTED])
+def test_a_log_that_compaction_came_through_keeps_what_lies_behind_a_gap(policy: LogConfig) -> None:
+    """Whatever the policy is now."""
     disk = MemoryDisk()
     lost_from, found_from = write_log_with_gap(disk)
-    log = open_log(disk, default)
-    log.config = COMPACTED
+    disk.open(f"{FOLDER}/{names.GAPS_MARKER}", create=True).close()
+    log = open_log(disk, policy)
     assert log.resolve_gap(wall_ms=1) is None
     assert log.damages == ()
     assert records(log) == kept(0, lost_from) + kept(found_from, END)
@@ -67,12 +76,12 @@ def test_a_compacted_log_keeps_what_lies_behind_a_gap(default: LogConfig) -> Non
     assert records(log)[-1] == (END, b"20")
 
 
-@pytest.mark.parametrize("default", [DELETED, COMPACTED])
-def test_a_log_that_is_not_compacted_ends_before_a_gap(default: LogConfig) -> None:
+@pytest.mark.parametrize("policy", [DELETED, COMPACTED])
+def test_a_log_that_compaction_never_came_through_ends_before_a_gap(policy: LogConfig) -> None:
+    """Whatever the policy is now."""
     disk = MemoryDisk()
     lost_from, found_from = write_log_with_gap(disk)
-    log = open_log(disk, default)
-    log.config = DELETED
+    log = open_log(disk, policy)
     damage = log.resolve_gap(wall_ms=1)
     assert damage is not None
     assert log.damages == (damage,)
@@ -86,6 +95,44 @@ def test_a_log_that_is_not_compacted_ends_before_a_gap(default: LogConfig) -> No
     log.append_as_leader(build_batch((b"again",)), leader_epoch=1, wall_ms=1)
     assert records(log) == [*kept(0, lost_from), (lost_from, b"again")]
     assert log.epochs.entries[-1] == (1, lost_from)
+
+
+def test_a_gap_that_no_compaction_left_is_damage_to_a_reader() -> None:
+    """Below the recovery point, where no start looks."""
+    disk = MemoryDisk()
+    lost_from, found_from = write_log_with_gap(disk)
+    log = open_log(disk, DELETED, recovery_point=END)
+    assert log.gap is None
+    assert read_from(log, 0, lost_from) == kept(0, lost_from)
+    with pytest.raises(CorruptRecordFound) as found:
+        log.read(lost_from, 1000, END)
+    assert found.value.offset == lost_from
+    log.allow_gaps()
+    assert records(log) == kept(0, lost_from) + kept(found_from, END)
+
+
+def test_a_follower_marks_a_gap_that_it_copies_before_it_writes_it() -> None:
+    disk = MemoryDisk()
+    log = open_log(disk, DELETED)
+    log.append_as_follower(build_batch((b"0",), base_offset=0, epoch=0), wall_ms=1)
+    assert not log.may_have_gaps
+    log.append_as_follower(build_batch((b"5",), base_offset=5, epoch=0), wall_ms=1)
+    assert log.may_have_gaps
+    again = open_log(disk, DELETED)
+    assert again.may_have_gaps
+    assert records(again) == [(0, b"0"), (5, b"5")]
+
+
+def test_a_line_of_a_cleaner_marks_the_log() -> None:
+    """As Kafka leaves it: the line is all that tells."""
+    disk = MemoryDisk()
+    write_log_with_gap(disk)
+    options = OpenOptions(clean=False, wall_ms=1, cleaned_offset=END)
+    disk.crash_process()
+    log = Log.open(SegmentFiles.on(disk), FOLDER, KEY, DELETED, options)
+    assert log.gap is None
+    assert log.cleaned_offset == END
+    assert open_log(disk, DELETED).may_have_gaps, "and stays when the line goes"
 
 
 def test_a_gap_below_the_recovery_point_or_the_log_start_is_no_loss() -> None:

@@ -103,12 +103,14 @@ def append_as_follower(log: LocalLog, records: Bytes, *, wall_ms: int) -> Append
     position = end = 0
     first_offset = newest = -1
     offset = log.log_end_offset
+    leaves_gap = False
     for position, header in batches(records):
         check_batch(records, position, header)
         if not marks:
             first_offset = header.base_offset
         if header.base_offset < offset and not (not marks and _straddles_start(log, header)):
             raise UnexpectedAppendOffset(log.name, header.base_offset, header.last_offset, log.log_end_offset)
+        leaves_gap |= header.base_offset > offset
         if header.has_producer_id:
             updates = updates or log.producers.updates(AppendOrigin.REPLICATION)
             judged = JudgedBatch(records, position, header, None)
@@ -122,6 +124,8 @@ def append_as_follower(log: LocalLog, records: Bytes, *, wall_ms: int) -> Append
     if not marks:
         return None
     try:
+        if leaves_gap:
+            log.allow_gaps()  # the leader serves none that it does not know as lawful
         segment = _maybe_roll(log, end, newest, first_offset, offset - 1, wall_ms)
         for epoch, start_offset in epochs:
             if epoch != log.epochs.latest_epoch or log.epochs.is_unwritten:

@@ -33,6 +33,7 @@ class LocalLog:
     __slots__ = (
         "_entropy",
         "awaits_checkpoint",
+        "cleaned_offset",
         "config",
         "epoch_writes",
         "epoch_writes_durable",
@@ -45,10 +46,12 @@ class LocalLog:
         "gap",
         "log_end_offset",
         "log_start_offset",
+        "may_have_gaps",
         "name_changes",
         "name_changes_durable",
         "producers",
         "read_hints",
+        "replacements",
         "segments",
         "topic_id",
         "topic_partition",
@@ -91,6 +94,12 @@ class LocalLog:
         """Found when the log was opened: whether it is damage is not decided yet."""
         self.awaits_checkpoint = False
         """The log was cut below what the checkpoint files say: it must not grow before they say less."""
+        self.cleaned_offset = 0
+        """Compaction has been through everything below; 0 where it never came."""
+        self.may_have_gaps = False
+        """Compaction came through this log once, here or on a leader that it was copied from."""
+        self.replacements = 0
+        """Counts the beginnings and ends of replacements of segments: odd while one is under way."""
         self.truncations = 0
         """How often the log was cut: a flush begun before a cut proves nothing after it."""
         self.name_changes: int = 0
@@ -143,6 +152,18 @@ class LocalLog:
         ``segments`` meanwhile. Raises LogFenced where the whole log was deleted, or its folder failed."""
         self.check_writable()
         return any(self.segments.floor(one.base_offset) is not one for one in segments)
+
+    def allow_gaps(self) -> None:
+        """From here on offsets may be missing in the log, and a restart knows it. Raises OSError.
+
+        The marker's name is on the disk before that of any segment that is made later.
+        """
+        if not self.may_have_gaps:
+            path = posixpath.join(self.folder, names.GAPS_MARKER)
+            if not self.files.disk.exists(path):
+                self.files.disk.open(path, create=True).close()
+                self.name_changes += 1
+            self.may_have_gaps = True
 
     def check_may_grow(self) -> None:
         """Raises LogFenced, or KafkaError (to be tried again soon)."""

@@ -2,7 +2,8 @@
 
 A header at rest may have changed. The CRC covers the last offset delta, but not the base offset, and to
 check the CRC of every batch on the way would cost too much. So the way goes by agreement: each batch begins
-where the one before ended. Where two do not agree, compaction left a gap, or one of the headers is damaged:
+where the one before ended. Where two do not agree, compaction left a gap, or one of the headers is damaged.
+In a log that compaction never came through it is damage. In others
 
 - the batch before the gap must have a good CRC, or the offset sought may lie in it;
 - the batch behind the gap must not reach into the one after it, or its base offset is wrong.
@@ -55,6 +56,7 @@ class Search(NamedTuple):
     wanted: int
     """Bytes to read at once."""
     read_bytes: ReadBytes
+    may_have_gaps: bool
 
 
 def locate_from_entry(search: Search, entry: tuple[int, int] | None) -> Window | Outcome:
@@ -119,6 +121,8 @@ def _walk(search: Search, position: int, floor: int, *, is_start: bool = False) 
     if floor < search.end_offset:
         if before is None and size:
             return Outcome.UNPROVEN
+        if size and not search.may_have_gaps:
+            raise damage(segment, size, floor, f"the next segment begins at {search.end_offset}")
         if (outcome := _check_before(search, before)) is not None:
             return outcome
     return Outcome.EXHAUSTED
@@ -128,6 +132,8 @@ def _prove_gap(
     search: Search, before: tuple[int, BatchHeader] | None, position: int, behind: BatchHeader, floor: int
 ) -> Outcome | None:
     """None where the batches on both sides of the gap are as they were written."""
+    if not search.may_have_gaps:
+        raise damage(search.segment, position, floor, f"a batch of offset {behind.base_offset}")
     if (outcome := _check_before(search, before)) is not None:
         return outcome
     following, end_offset = position + behind.size, search.end_offset

@@ -65,6 +65,10 @@ class Log(LocalLog):
         )
         log.damages = tuple(loaded.damages)
         log.gap = loaded.gap
+        if options.cleaned_offset <= loaded.log_end_offset:  # else that part of the log was lost
+            log.cleaned_offset = options.cleaned_offset
+        if loaded.may_have_gaps:
+            log.allow_gaps()
         for segment in loaded.recovered:
             if segment is not loaded.segments.active and segment in tuple(loaded.segments):
                 log.unsynced_sealed[segment.base_offset] = segment
@@ -184,9 +188,9 @@ class Log(LocalLog):
         return cuts.truncate_fully_and_start_at(self, offset, log_start_offset, wall_ms)
 
     def resolve_gap(self, *, wall_ms: int) -> Damage | None:
-        """Decide by the policy what :attr:`gap` is; the damage where the log was cut. Raises LogFenced."""
+        """Cut the log at the gap that was found, if any; returns the damage. Raises LogFenced."""
         gap, self.gap = self.gap, None
-        if gap is None or self.config.is_compacted:
+        if gap is None:
             return None
         self.damages = (*self.damages, damage := gap.as_damage(cuts.cut_at_gap(self, gap, wall_ms)))
         return damage

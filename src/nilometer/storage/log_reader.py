@@ -1,15 +1,14 @@
 """A read-only view of a partition's folder: no lock, no state, nothing changed.
 
-For tools and for Spark, beside a broker that may be writing, rolling and deleting at the same moment.
-What is there is listed anew for every walk; a segment that retention removes meanwhile is passed over,
-and a batch that is being written counts as not there yet. How far a walk may go (the high watermark) is
-the caller's to know.
+For tools and for Spark, beside a broker that may be writing, rolling, cleaning and deleting at the same
+moment. What is there is listed for every walk, and again where a segment was removed meanwhile; a batch that
+is being written counts as not there yet. How far a walk may go (the high watermark) is the caller's to know.
 """
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 from nilometer.runtime import Disk, File
@@ -66,16 +65,25 @@ class LogFolderReader:
 
         With ``verify`` every CRC is checked. Raises CorruptRecordFound at damage.
         """
+        next_offset: int | None = from_offset
+        while next_offset is not None:
+            next_offset = yield from self._listed(next_offset, to_offset, verify, chunk_bytes)
+
+    def _listed(
+        self, from_offset: int, to_offset: int | None, verify: bool, chunk_bytes: int
+    ) -> Generator[FolderBatch, None, int | None]:
+        """The batches of the segments that are listed now. Returns from where to go on with a new list, where
+        one of them was removed meanwhile: deleted by retention, or cleaned into the one before it."""
         bases = self.base_offsets()
         first = max((index for index, base in enumerate(bases) if base <= from_offset), default=0)
         for base_offset, following in zip(bases[first:], [*bases[first + 1 :], None], strict=True):
             if to_offset is not None and base_offset >= to_offset:
-                return
+                return None
             path = self.segment_path(base_offset)
             try:
                 file = self._disk.open(path, writable=False)
             except FileNotFoundError:
-                continue  # deleted by retention since it was listed
+                return from_offset
             try:
                 start = self._position_near(file, base_offset, from_offset)
                 found = self._segment(
@@ -92,10 +100,12 @@ class LogFolderReader:
                     if batch.header.last_offset < from_offset:
                         continue
                     if to_offset is not None and batch.header.next_offset > to_offset:
-                        return
+                        return None
+                    from_offset = batch.header.next_offset
                     yield batch
             finally:
                 file.close()
+        return None
 
     def end_offset(self) -> int:
         """The offset behind the last whole batch; the base offset of the last segment if it is empty."""

@@ -19,6 +19,8 @@ SNAPSHOT_SUFFIX = ".snapshot"
 DELETED_SUFFIX = ".deleted"
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
+SWAP_INPUTS_SUFFIX = ".inputs"
+"""Names the segments that a ``.swap`` replaces. Not Kafka's, which leaves it alone."""
 TEMPORARY_SUFFIX = ".tmp"
 CORRUPT_SUFFIX = ".corrupt"
 """Bytes that recovery set aside: evidence, never served. Kafka ignores the suffix."""
@@ -33,6 +35,9 @@ LOCK = ".lock"
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 REPLICATION_OFFSET_CHECKPOINT = "replication-offset-checkpoint"
 LOG_START_OFFSET_CHECKPOINT = "log-start-offset-checkpoint"
+CLEANER_OFFSET_CHECKPOINT = "cleaner-offset-checkpoint"
+GAPS_MARKER = "gaps-are-lawful"
+"""In the folder of a log that compaction has been through, here or on the leader it follows. Not Kafka's."""
 
 _FOLDER_NAME_MAX = 255
 _OFFSET_FILE = re.compile(r"^(\d{20})(\.[a-z]+)$")

@@ -16,6 +16,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from nilometer.storage.beside_replacements import read_apart
 from nilometer.storage.errors import CorruptRecordFound, OffsetOutOfRange
 from nilometer.storage.local_log import LocalLog
 from nilometer.storage.locating import (
@@ -54,6 +55,14 @@ class LogSlice(NamedTuple):
 def read(
     log: LocalLog, offset: int, max_bytes: int, upper_bound_offset: int, *, min_one: bool, only_cached: bool
 ) -> LogSlice | None:
+    if only_cached:
+        return _read(log, offset, max_bytes, upper_bound_offset, min_one, only_cached)
+    return read_apart(log, lambda: _read(log, offset, max_bytes, upper_bound_offset, min_one, only_cached))
+
+
+def _read(
+    log: LocalLog, offset: int, max_bytes: int, upper_bound_offset: int, min_one: bool, only_cached: bool
+) -> LogSlice | None:
     log_end_offset = log.log_end_offset
     if not log.log_start_offset <= offset <= log_end_offset:
         raise OffsetOutOfRange(offset, log.log_start_offset, log_end_offset, log.name)
@@ -69,7 +78,7 @@ def read(
         except FileNotFoundError:
             if not log.has_lost((segment,)):
                 raise
-            return read(log, offset, max_bytes, upper_bound_offset, min_one=min_one, only_cached=only_cached)
+            return _read(log, offset, max_bytes, upper_bound_offset, min_one, only_cached)
         if found is Outcome.WOULD_WAIT:
             return None
         if isinstance(found, LogSlice):
@@ -91,7 +100,8 @@ def _read_segment(
     with bytes_of(log, segment, only_cached=only_cached) as read_bytes:
         size = segment.size
         end_offset = higher.base_offset if higher is not None else log.log_end_offset
-        search = Search(segment, offset, size, end_offset, max_bytes + READ_AHEAD_BYTES, read_bytes)
+        wanted = max_bytes + READ_AHEAD_BYTES
+        search = Search(segment, offset, size, end_offset, wanted, read_bytes, log.may_have_gaps)
         window = _locate(log, search, only_cached=only_cached)
         if isinstance(window, Outcome):
             return window
@@ -145,8 +155,8 @@ def _take(
             if end > start and not next_offset <= header.base_offset < log.log_end_offset:
                 raise damage(segment, position + end, next_offset, "offsets do not follow")
             leaves_gap = end > start and header.base_offset > next_offset
-            if leaves_gap and not _is_followed(buffer, following, header):
-                break  # only a read of its own can prove the gap
+            if leaves_gap and not (log.may_have_gaps and _is_followed(buffer, following, header)):
+                break  # only a read of its own can prove the gap, or find that it is damage
             check_batch(buffer, end, header)
             end, next_offset = following, header.next_offset
     except KafkaError as error:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from nilometer.runtime import Entropy
 from nilometer.storage import checkpoints, names
 from nilometer.storage.errors import CorruptCheckpoint
-from nilometer.storage.folder_files import complete_interrupted_swaps, find_segments
+from nilometer.storage.folder_files import find_segments
 from nilometer.storage.leader_epoch_cache import UNDEFINED_EPOCH, LeaderEpochCache
 from nilometer.storage.log_config import LogConfig
 from nilometer.storage.names import TopicPartition
@@ -33,6 +33,7 @@ from nilometer.storage.segments.offset_index import CorruptIndex
 from nilometer.storage.segments.segment import BatchMark, LogSegment
 from nilometer.storage.segments.segment_files import SegmentFiles
 from nilometer.storage.segments.segments import LogSegments
+from nilometer.storage.swapping import complete_interrupted_swaps
 from nilometer.storage.tail_damage import Damage, DamageKind, cut_off_damage
 from nilometer.wire.errors import CorruptBatch, KafkaError
 from nilometer.wire.record_batch import check_batch
@@ -52,6 +53,8 @@ class OpenOptions:
     """Whether its files have just been made, if there are any."""
     recovery_point: int = 0
     log_start_offset: int = 0
+    cleaned_offset: int = 0
+    """Up to where compaction has been, as checkpointed."""
     producer_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS
     entropy: Entropy | None = None
     on_progress: Progress | None = None
@@ -71,6 +74,8 @@ class LoadedLog:
     recovered: list[LogSegment] = field(default_factory=list[LogSegment])
     damages: list[Damage] = field(default_factory=list[Damage])
     gap: SegmentGap | None = None
+    may_have_gaps: bool = False
+    """Whether the folder says that compaction came through it."""
     bytes_checked: int = 0
     is_changed: bool = False
     """Whether files were created or rewritten that may not be durable yet."""
@@ -94,12 +99,14 @@ class LogLoader:
     def load(self) -> LoadedLog:
         """Raises OSError."""
         disk, options = self._files.disk, self._options
-        complete_interrupted_swaps(disk, self._folder)
+        is_cleaned = complete_interrupted_swaps(disk, self._folder) or options.cleaned_offset > 0
         segments = LogSegments(find_segments(self._files, self._folder, self._config, options.wall_ms))
         producers = ProducerStateManager(disk, self._folder, options.producer_expiration_ms)
         producers.find_snapshots(disk.list_directory(self._folder))
         loaded = LoadedLog(segments, self._load_epochs(segments), producers)
         loaded.topic_id = self._load_topic_id()
+        marker = posixpath.join(self._folder, names.GAPS_MARKER)
+        loaded.may_have_gaps = is_cleaned or disk.exists(marker)
         self._check_sealed(loaded)
         if not options.clean and len(segments):
             self._recover(loaded, options.recovery_point)
@@ -267,7 +274,8 @@ class LogLoader:
         start = suspects[0].base_offset
         self._replay(loaded, min(self._options.log_start_offset, start), start)
         # The epoch checkpoint may be older than a cut of the log: above here the batches alone are believed.
-        loaded.epochs.truncate_from_end(start)
+        # Not so where compaction has been: the first ones of an epoch may be gone, and the chain was durable.
+        loaded.epochs.truncate_from_end(max(start, self._options.cleaned_offset))
         next_offset = start
         for done, segment in enumerate(suspects):
             if self._options.on_progress is not None:
@@ -296,6 +304,8 @@ class LogLoader:
         self, loaded: LoadedLog, segment: LogSegment, next_offset: int, recovery_point: int
     ) -> None:
         """Nothing below the recovery point can have been lost, and nothing below the log start is read."""
+        if loaded.may_have_gaps:
+            return
         is_possible_loss = recovery_point <= next_offset < segment.base_offset
         is_readable = segment.base_offset > self._options.log_start_offset
         if is_possible_loss and is_readable and loaded.gap is None:

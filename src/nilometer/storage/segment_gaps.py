@@ -1,14 +1,13 @@
-"""A gap between two segments of a log that was not closed in order.
+"""A gap between two segments of a log that was not closed in order, and that compaction never came through.
 
 Compaction removes records at the end of a segment, and a gap is left before the next one. A power failure
-may leave one, too: the end of a segment is lost, the segment behind it is not. The files look the same, so
-the topic's policy decides, as soon as it is known:
+may leave one, too: the end of a segment is lost, the segment behind it is not. The files look the same. So
+the folder tells (``LocalLog.may_have_gaps``): its marker is there before the first record is removed, whether
+by this replica or by the leader that it follows, and stays when the topic's policy changes. With it gaps are
+lawful. Without it only a loss makes a gap: the log ends before it, and what lies behind is kept aside, or
+readers would get a log with a hole in it without notice.
 
-- compacted: the gap stays, as in Kafka;
-- not compacted: only a loss makes a gap. The log ends before it, and what lies behind is kept aside, or
-  readers would get a log with a hole in it without notice.
-
-Until then the log has all its segments, and must not be closed as one in order.
+Until the log is cut it has all its segments, and must not be closed as one in order.
 """
 
 from __future__ import annotations

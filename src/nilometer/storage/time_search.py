@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from nilometer.storage.beside_replacements import read_apart
 from nilometer.storage.errors import CorruptRecordFound
 from nilometer.storage.local_log import LocalLog
 from nilometer.storage.reading import find_indexes
@@ -16,7 +17,7 @@ from nilometer.storage.segments.batch_scan import ScannedBatch, scan
 from nilometer.storage.segments.index_cache import SegmentIndexes
 from nilometer.storage.segments.segment import LogSegment
 from nilometer.wire.errors import KafkaError
-from nilometer.wire.record_batch import check_batch
+from nilometer.wire.record_batch import NO_TIMESTAMP, check_batch
 from nilometer.wire.records import Record, decode_records
 
 
@@ -40,11 +41,17 @@ def offset_of_max_timestamp(log: LocalLog) -> TimestampOffset | None:
 def _beside_deletions(
     log: LocalLog, search: Callable[[Sequence[LogSegment]], TimestampOffset | None]
 ) -> TimestampOffset | None:
-    """Search again when the owner removed a segment meanwhile."""
-    while True:
+    """Search again when the owner removed or replaced a segment meanwhile."""
+    segments: Sequence[LogSegment] = ()
+
+    def look() -> TimestampOffset | None:
+        nonlocal segments
         segments = tuple(log.segments)
+        return search(segments)
+
+    while True:
         try:
-            return search(segments)
+            return read_apart(log, look)
         except FileNotFoundError:
             if not log.has_lost(segments):
                 raise
@@ -78,7 +85,26 @@ def _first_of_newest(log: LocalLog, segments: Sequence[LogSegment]) -> Timestamp
         return None
     indexes = find_indexes(log, segment, only_cached=False)
     assert indexes is not None, "reading may wait here"
-    with _batches(log, segment, _before(log, segment, indexes, segment.offset_of_max_timestamp)) as batches:
+    start = _before(log, segment, indexes, segment.offset_of_max_timestamp)
+    found = _first_with(log, segment, start, newest)
+    return _look_at_all(log, segments) if found is None else found
+
+
+def _look_at_all(log: LocalLog, segments: Sequence[LogSegment]) -> TimestampOffset | None:
+    """Where the batch with the largest timestamp has no records: compaction left its header alone."""
+    newest, holder = NO_TIMESTAMP, segments[0]
+    for segment in segments:
+        with _batches(log, segment, 0) as batches:
+            for batch in batches:
+                _check(segment, batch)
+                if batch.header.records_count and batch.header.max_timestamp > newest:
+                    newest, holder = batch.header.max_timestamp, segment
+    return None if newest < 0 else _first_with(log, holder, 0, newest)
+
+
+def _first_with(log: LocalLog, segment: LogSegment, position: int, newest: int) -> TimestampOffset | None:
+    """The first record with the timestamp ``newest`` from ``position`` on."""
+    with _batches(log, segment, position) as batches:
         for batch in batches:
             if batch.header.max_timestamp != newest:
                 _check(segment, batch)

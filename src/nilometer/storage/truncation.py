@@ -66,6 +66,7 @@ def truncate_fully_and_start_at(
         log.epochs.clear()
         log.producers.truncate_fully(offset)
         log.log_end_offset = log.flushed_offset = offset
+        log.cleaned_offset = 0
         log.log_start_offset = offset if log_start_offset is None else log_start_offset
         log.first_unflushed_ms = None
         log.new_segment(offset, wall_ms)
@@ -103,6 +104,7 @@ def _cut(log: LocalLog, offset: int, wall_ms: int, suffix: str = names.DELETED_S
     log.log_end_offset = end_offset
     log.log_start_offset = min(log.log_start_offset, end_offset)
     log.flushed_offset = min(log.flushed_offset, end_offset)
+    log.cleaned_offset = min(log.cleaned_offset, end_offset)
     log.epochs.truncate_from_end(end_offset)
     replay_producers(log, wall_ms)
     lowered = log.recovery_point < recovery_point or log.log_start_offset < log_start_offset

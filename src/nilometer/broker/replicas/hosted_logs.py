@@ -63,12 +63,14 @@ class HostedLogs:
             return self._create(image, wanted)
         log.config = self._config_of(image, wanted)
         self._resolve_gap(log)
+        if log.config.is_compacted:
+            log.allow_gaps()  # Kafka, too, may have copied them from a leader, and leaves no marker
         log.assign_topic_id(wanted.topic_id)
         return log
 
     def _resolve_gap(self, log: Log) -> None:
-        """The topic's cleanup policy is known now. Raises OSError."""
-        if (gap := log.gap) is None:
+        """Records were lost: the log ends before them. Raises OSError."""
+        if log.gap is None:
             return
         try:
             damage = self._manager.resolve_gap(log, wall_ms=self._runtime.clock.wall_ms())
@@ -76,8 +78,6 @@ class HostedLogs:
             raise fenced.reason from fenced
         if damage is not None:
             logger.error("Damage found: %s", damage)
-        else:
-            logger.info("%s is compacted: the gap from offset %d to %d stays", log.name, *gap[1:])
 
     async def create_ahead(self, image: ClusterImage, wanted: Iterable[RequiredLog]) -> None:
         """Have what is ``wanted`` and not there created when this returns, as far as that can be."""

@@ -1,4 +1,4 @@
-"""The three offset checkpoints of a log directory: what the files may say, and how they are replaced.
+"""The four offset checkpoints of a log directory: what the files may say, and how they are replaced.
 
 In three steps: plan on the thread that owns the logs, run on any thread, note on the owner's thread again.
 One plan runs at a time. A plan that comes after a newer one writes nothing, so an old value never replaces a
@@ -26,6 +26,7 @@ FILES = (
     names.RECOVERY_POINT_CHECKPOINT,
     names.REPLICATION_OFFSET_CHECKPOINT,
     names.LOG_START_OFFSET_CHECKPOINT,
+    names.CLEANER_OFFSET_CHECKPOINT,
 )
 
 
@@ -81,8 +82,14 @@ class CheckpointFiles:
         """Whether a line on disk may say more than ``offset``."""
         return any(content.get(name, {}).get(key, 0) > offset for content in self._contents())
 
+    def least(self, key: TopicPartition, name: str) -> int:
+        """The least that the line of ``key`` on disk may say; 0 where there may be none to be believed."""
+        if key in self.void_markers:
+            return 0
+        return min(content.get(name, {}).get(key, 0) for content in self._contents())
+
     def plan(self, content: Mapping[str, Offsets], cuts: Mapping[TopicPartition, int]) -> CheckpointPlan:
-        """Never stalls. ``content`` has all three files."""
+        """Never stalls. ``content`` has all four files."""
         self._last_number += 1
         plan = CheckpointPlan(self, self._last_number, content, dict(self.void_markers), cuts)
         self._planned.append(plan)
@@ -94,7 +101,9 @@ class CheckpointFiles:
             return False
         self._newest_begun = plan.number
         for name, offsets in plan.content.items():
-            checkpoints.write_offsets(self._disk, posixpath.join(self.directory, name), offsets)
+            path = posixpath.join(self.directory, name)
+            if offsets or name != names.CLEANER_OFFSET_CHECKPOINT or self._disk.exists(path):
+                checkpoints.write_offsets(self._disk, path, offsets)
         for paths in plan.void_markers.values():
             for path in paths:
                 void_checkpoints.remove(self._disk, path)
@@ -117,6 +126,11 @@ class CheckpointFiles:
         except CorruptCheckpoint as error:
             self.errors.append(error)
             return {}
+
+
+def cleaned_offsets(logs: Mapping[TopicPartition, Log]) -> dict[TopicPartition, int]:
+    """Up to where compaction has been, of the logs that it came through, whatever their policy is now."""
+    return {key: log.cleaned_offset for key, log in logs.items() if log.cleaned_offset}
 
 
 def moved_starts(logs: Mapping[TopicPartition, Log]) -> dict[TopicPartition, int]:

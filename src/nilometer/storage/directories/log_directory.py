@@ -36,6 +36,7 @@ class LogDirectory:
         self.recovery_points: Offsets = {}
         self.high_watermarks: Offsets = {}
         self.log_start_offsets: Offsets = {}
+        self.cleaned_offsets: Offsets = {}
         self.checkpoints = CheckpointFiles(disk, path)
 
     def lock(self) -> None:
@@ -89,6 +90,7 @@ class LogDirectory:
         self.recovery_points = self.checkpoints.trusted(names.RECOVERY_POINT_CHECKPOINT)
         self.high_watermarks = self.checkpoints.trusted(names.REPLICATION_OFFSET_CHECKPOINT)
         self.log_start_offsets = self.checkpoints.trusted(names.LOG_START_OFFSET_CHECKPOINT)
+        self.cleaned_offsets = self.checkpoints.trusted(names.CLEANER_OFFSET_CHECKPOINT)
 
     @property
     def is_clean(self) -> bool:
@@ -123,12 +125,14 @@ class LogDirectory:
         recovery_points: Mapping[TopicPartition, int],
         high_watermarks: Mapping[TopicPartition, int],
         log_start_offsets: Mapping[TopicPartition, int],
+        cleaned_offsets: Mapping[TopicPartition, int],
         cuts: Mapping[TopicPartition, int],
     ) -> CheckpointPlan:
         content = {
             names.RECOVERY_POINT_CHECKPOINT: recovery_points,
             names.REPLICATION_OFFSET_CHECKPOINT: high_watermarks,
             names.LOG_START_OFFSET_CHECKPOINT: log_start_offsets,
+            names.CLEANER_OFFSET_CHECKPOINT: cleaned_offsets,
         }
         return self.checkpoints.plan(content, cuts)
 
@@ -140,7 +144,8 @@ class LogDirectory:
 
     def forget(self, topic_partition: TopicPartition) -> None:
         """The log was deleted. Its lines stay on disk until the next checkpoint round."""
-        for offsets in (self.recovery_points, self.high_watermarks, self.log_start_offsets):
+        known = (self.recovery_points, self.high_watermarks, self.log_start_offsets, self.cleaned_offsets)
+        for offsets in known:
             offsets.pop(topic_partition, None)
         self.checkpoints.void_markers.pop(topic_partition, None)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from nilometer.runtime import Disk, LockHeld
 from nilometer.storage import names
 from nilometer.storage.directories import void_checkpoints
-from nilometer.storage.directories.checkpoint_files import CheckpointPlan, moved_starts
+from nilometer.storage.directories.checkpoint_files import CheckpointPlan, cleaned_offsets, moved_starts
 from nilometer.storage.directories.duplicate_folders import (
     Copy,
     DuplicateFolder,
@@ -116,6 +116,11 @@ class LogManager:
         log = self.logs[topic_partition]
         saved = self._directory_of[topic_partition].high_watermarks.get(topic_partition, 0)
         return min(max(saved, log.log_start_offset), log.log_end_offset)
+
+    def durable_recovery_point(self, topic_partition: TopicPartition) -> int:
+        """The least from which a restart may check the log."""
+        files = self._directory_of[topic_partition].checkpoints
+        return files.least(topic_partition, names.RECOVERY_POINT_CHECKPOINT)
 
     # -- creating and deleting
 
@@ -219,6 +224,7 @@ class LogManager:
             (names.RECOVERY_POINT_CHECKPOINT, log.recovery_point),
             (names.REPLICATION_OFFSET_CHECKPOINT, log.log_end_offset),
             (names.LOG_START_OFFSET_CHECKPOINT, log.log_start_offset),
+            (names.CLEANER_OFFSET_CHECKPOINT, log.cleaned_offset),
         )
         files = self._directory_of[key].checkpoints
         if any(files.may_exceed(key, *bound) for bound in bounds):
@@ -247,6 +253,7 @@ class LogManager:
                     recovery_points={key: log.recovery_point for key, log in logs.items()},
                     high_watermarks={key: directory.high_watermarks[key] for key in logs},
                     log_start_offsets=moved_starts(logs),
+                    cleaned_offsets=cleaned_offsets(logs),
                     cuts={key: log.truncations for key, log in logs.items() if log.awaits_checkpoint},
                 )
             )
@@ -402,6 +409,7 @@ class LogManager:
             wall_ms=wall_ms,
             recovery_point=directory.recovery_points.get(key, 0),
             log_start_offset=directory.log_start_offsets.get(key, 0),
+            cleaned_offset=directory.cleaned_offsets.get(key, 0),
             on_progress=report,
         )
         folder = directory.folder_of(key)

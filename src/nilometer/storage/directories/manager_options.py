@@ -33,6 +33,7 @@ class ManagerOptions:
         is_new: bool = False,
         recovery_point: int = 0,
         log_start_offset: int = 0,
+        cleaned_offset: int = 0,
         on_progress: Progress | None = None,
     ) -> OpenOptions:
         """For one log."""
@@ -42,6 +43,7 @@ class ManagerOptions:
             is_new=is_new,
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
+            cleaned_offset=cleaned_offset,
             producer_expiration_ms=self.producer_expiration_ms,
             entropy=self.entropy,
             on_progress=on_progress,

@@ -197,6 +197,18 @@ class LogSegment:
         finally:
             file.close()
 
+    def first_batch_timestamp(self) -> int | None:
+        """:attr:`first_timestamp`, looked up if need be, on any thread; None where no batch can be read."""
+        if self.first_timestamp is None and self.size:
+            file = self._files.disk.open(self.log_path, writable=False)
+            try:
+                self.first_timestamp = read_header(file.read_at(0, HEADER_BYTES)).max_timestamp
+            except KafkaError:
+                return None  # damage: whoever reads the segment reports it
+            finally:
+                file.close()
+        return self.first_timestamp
+
     def waited_ms(self, wall_ms: int, timestamp: int) -> int:
         """How long the segment has been open, by the time of records where there is one (as Kafka does)."""
         if self.first_timestamp is None and self.size:
@@ -352,6 +364,10 @@ class LogSegment:
         if self._aborted is None:
             self._aborted = self._index_files.aborted()
         return self._aborted
+
+    def aborted_apart(self) -> list[AbortedTxn]:
+        """Likewise, for any thread; of a sealed segment, to which none is added. Raises CorruptIndex."""
+        return self._index_files.aborted()
 
     def truncate_to(self, offset: int, position: int) -> None:
         """Drop everything from ``position`` on, where the first batch at or above ``offset`` lies.

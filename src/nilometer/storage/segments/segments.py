@@ -63,6 +63,12 @@ class LogSegments:
         bases = {segment.base_offset for segment in gone}
         self._segments = tuple(segment for segment in self._segments if segment.base_offset not in bases)
 
+    def replace(self, gone: Iterable[LogSegment], segment: LogSegment) -> None:
+        """``segment`` in place of ``gone``, neighbours, the first of which has its base offset."""
+        bases = {one.base_offset for one in gone}
+        kept = (one for one in self._segments if one.base_offset not in bases)
+        self._segments = tuple(sorted((*kept, segment), key=_base_offset))
+
     @property
     def size(self) -> int:
         """Bytes of all log files."""

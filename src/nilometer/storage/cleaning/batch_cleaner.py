@@ -1,0 +1,170 @@
+"""What becomes of one batch: kept as it is, kept with fewer records, kept empty, or dropped.
+
+A batch that stays has its base offset, last offset, producer, sequence and leader epoch as before; so gaps
+open inside and between batches, and nothing else moves. The rules, as in Kafka:
+
+- a record stays if no newer one of its key is known; one without a key goes;
+- records of an aborted transaction go at once;
+- a record without a value (a tombstone) stays until the batch's *delete horizon*: when the first round that
+  keeps it sets that, it is then plus ``delete.retention.ms``. The batch carries it as its base timestamp
+  (KIP-534), and every reader has so long to see the deletion;
+- a marker stays while a batch of its transaction is met, then until a delete horizon likewise;
+- the last batch of a producer stays for its sequence number, and the last one of the round for the end of the
+  cleaned part, even if empty. A marker that has to stay is kept whole: it is what tells the producer's epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from nilometer.storage.cleaning.offset_map import OffsetMap
+from nilometer.storage.cleaning.record_spans import RecordSpan, record_spans, with_timestamp_delta
+from nilometer.storage.cleaning.transactions import TransactionTracker
+from nilometer.storage.producers.transaction_marker import read_marker
+from nilometer.storage.segments.transaction_index import AbortedTxn
+from nilometer.wire.compression import Bytes, Codec, compress
+from nilometer.wire.record_batch import (
+    NO_TIMESTAMP,
+    BatchHeader,
+    batch_attributes,
+    pack_batch,
+    read_header,
+)
+from nilometer.wire.records import records_data
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The newest offsets of the keys, as far as they were read: below ``end_offset``."""
+
+    offsets: OffsetMap
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleaningRules:
+    newest: Newest
+    wall_ms: int
+    delete_retention_ms: int
+    round_end: int
+    """Where the part of the log ends that may be cleaned."""
+    is_last_of_producer: Callable[[BatchHeader], bool]
+    decompressed_bytes_max: int
+
+
+class CleanedBatch(NamedTuple):
+    data: Bytes
+    """The whole batch; empty where it is dropped."""
+    header: BatchHeader
+    records: int
+    """How many stay."""
+    aborted: AbortedTxn | None = None
+    """What the segment's index of aborted transactions has to say of it."""
+
+
+class BatchCleaner:
+    def __init__(self, rules: CleaningRules, transactions: TransactionTracker) -> None:
+        self._rules = rules
+        self._transactions = transactions
+
+    def clean(self, buffer: Bytes, position: int, header: BatchHeader) -> CleanedBatch:
+        """The batch was checked. Raises CorruptBatch where its records cannot be read."""
+        if header.is_control:
+            return self._clean_marker(buffer, position, header)
+        is_aborted = self._transactions.on_batch(header)
+        spans: list[RecordSpan] = []
+        data = b""
+        if not is_aborted and header.records_count:
+            data = records_data(buffer, position, header, self._rules.decompressed_bytes_max)
+            spans = [span for span in record_spans(data, header) if self._stays(span, header)]
+        if not spans:
+            if not self._must_stay(header):
+                return CleanedBatch(b"", header, 0)
+            return _kept(buffer, position, header) if not header.records_count else _emptied(header)
+        needs_horizon = not header.has_delete_horizon and not all(span.has_value for span in spans)
+        if len(spans) == header.records_count and not needs_horizon:
+            return _kept(buffer, position, header)
+        return _rebuilt(data, spans, header, self._horizon if needs_horizon else None)
+
+    @property
+    def _horizon(self) -> int:
+        return self._rules.wall_ms + self._rules.delete_retention_ms
+
+    def _stays(self, span: RecordSpan, header: BatchHeader) -> bool:
+        rules = self._rules
+        offset = header.base_offset + span.offset_delta
+        if offset >= rules.newest.end_offset:
+            return True
+        if span.key is None or offset < rules.newest.offsets.get(span.key):
+            return False
+        return span.has_value or not header.has_delete_horizon or rules.wall_ms < header.base_timestamp
+
+    def _must_stay(self, header: BatchHeader) -> bool:
+        if header.next_offset == self._rules.round_end:
+            return True
+        return header.has_producer_id and self._rules.is_last_of_producer(header)
+
+    def _clean_marker(self, buffer: Bytes, position: int, header: BatchHeader) -> CleanedBatch:
+        marker = read_marker(buffer, position, header)
+        if marker is None:  # of another kind, or emptied by another cleaner
+            is_needed = bool(header.records_count) or self._must_stay(header)
+            return _kept(buffer, position, header) if is_needed else CleanedBatch(b"", header, 0)
+        is_last, entry = self._transactions.on_marker(header, marker.control_type)
+        if not is_last:
+            return _kept(buffer, position, header)._replace(aborted=entry)
+        if not header.has_delete_horizon:
+            data = records_data(buffer, position, header, self._rules.decompressed_bytes_max)
+            return _rebuilt(data, list(record_spans(data, header)), header, self._horizon)
+        if self._rules.wall_ms < header.base_timestamp or self._must_stay(header):
+            return _kept(buffer, position, header)
+        return CleanedBatch(b"", header, 0)
+
+
+def _kept(buffer: Bytes, position: int, header: BatchHeader) -> CleanedBatch:
+    return CleanedBatch(memoryview(buffer)[position : position + header.size], header, header.records_count)
+
+
+def _emptied(header: BatchHeader) -> CleanedBatch:
+    """Its maximum timestamp stays: by it a producer that sends no more expires."""
+    attributes = batch_attributes(
+        Codec.NONE,
+        log_append_time=header.is_log_append_time,
+        transactional=header.is_transactional,
+        control=header.is_control,
+    )
+    emptied = header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, records_count=0)
+    data = pack_batch(emptied, b"")
+    return CleanedBatch(data, read_header(data), 0)
+
+
+def _rebuilt(data: bytes, spans: list[RecordSpan], header: BatchHeader, horizon: int | None) -> CleanedBatch:
+    """The batch with these records only; ``horizon`` is its new delete horizon, if it gets one."""
+    base = header.base_timestamp
+    max_timestamp = header.max_timestamp
+    if not header.is_log_append_time:
+        max_timestamp = max(base + span.timestamp_delta for span in spans)
+    if horizon is None:
+        records = b"".join(data[span.start : span.end] for span in spans)
+        new_base = base
+    else:
+        new_base = horizon
+        records = b"".join(
+            with_timestamp_delta(data, span, span.timestamp_delta + base - new_base) for span in spans
+        )
+    attributes = batch_attributes(
+        header.codec,
+        log_append_time=header.is_log_append_time,
+        transactional=header.is_transactional,
+        control=header.is_control,
+        delete_horizon=horizon is not None or header.has_delete_horizon,
+    )
+    rebuilt = header._replace(
+        attributes=attributes,
+        base_timestamp=new_base,
+        max_timestamp=max_timestamp,
+        records_count=len(spans),
+    )
+    packed = pack_batch(rebuilt, compress(header.codec, records))
+    return CleanedBatch(packed, read_header(packed), len(spans))

@@ -1,0 +1,119 @@
+"""Writing the segment that takes the place of one or several: ``<base>.log.cleaned`` and its indexes.
+
+The files are complete and durable before anything points at them. A manifest beside them
+(``<base>.inputs.cleaned``) names the segments that they replace; see :mod:`nilometer.storage.swapping`.
+Any thread; no pool is used.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Sequence
+
+from nilometer.runtime import Disk, File
+from nilometer.storage import names, swapping
+from nilometer.storage.segments.offset_index import OffsetIndex
+from nilometer.storage.segments.time_index import NO_TIMESTAMP, TimeIndex
+from nilometer.storage.segments.transaction_index import AbortedTxn
+from nilometer.storage.swapping import Replacement
+from nilometer.wire.compression import Bytes
+from nilometer.wire.record_batch import BatchHeader
+
+WRITE_BYTES = 256 << 10
+"""What is gathered before it is written."""
+
+
+class CleanedSegmentWriter:
+    def __init__(self, disk: Disk, folder: str, inputs: Sequence[int], index_interval_bytes: int) -> None:
+        """``inputs``: the base offsets of the segments to be replaced, in order."""
+        self._disk = disk
+        self._folder = folder
+        self._inputs = tuple(inputs)
+        self._base_offset = base_offset = inputs[0]
+        self._index_interval_bytes = index_interval_bytes
+        self._offsets = OffsetIndex(base_offset)
+        self._times = TimeIndex(base_offset)
+        self._aborted: list[AbortedTxn] = []
+        self._gathered: list[Bytes] = []
+        self._gathered_bytes = 0
+        self._bytes_since_index_entry = 0
+        self._max_timestamp, self._offset_of_max_timestamp = NO_TIMESTAMP, base_offset
+        self._made: list[str] = []
+        self.size = 0
+        self._log: File | None = self._create(names.LOG_SUFFIX)
+
+    def append(self, data: Bytes, header: BatchHeader) -> None:
+        """A whole batch, behind all before it."""
+        if header.max_timestamp > self._max_timestamp:
+            self._max_timestamp, self._offset_of_max_timestamp = header.max_timestamp, header.last_offset
+        if self._bytes_since_index_entry > self._index_interval_bytes:
+            self._offsets.append(header.last_offset, self.size)
+            self._times.maybe_append(self._max_timestamp, self._offset_of_max_timestamp)
+            self._bytes_since_index_entry = 0
+        self._bytes_since_index_entry += header.size
+        self._gathered.append(data)
+        self._gathered_bytes += header.size
+        self.size += header.size
+        if self._gathered_bytes >= WRITE_BYTES:
+            self._write_gathered()
+
+    def append_aborted(self, entry: AbortedTxn) -> None:
+        self._aborted.append(entry)
+
+    def finish(self) -> Replacement:
+        """Make everything durable. Stalls."""
+        self._write_gathered()
+        log = self._log
+        assert log is not None, "a segment is finished once"
+        log.sync()
+        log.close()
+        self._log = None
+        self._times.maybe_append(self._max_timestamp, self._offset_of_max_timestamp)
+        outputs = [names.LOG_SUFFIX]
+        contents = {
+            names.INDEX_SUFFIX: self._offsets.to_bytes(),
+            names.TIME_INDEX_SUFFIX: self._times.to_bytes(),
+        }
+        if self._aborted:
+            contents[names.TXN_INDEX_SUFFIX] = b"".join(entry.encode() for entry in self._aborted)
+        for suffix, content in contents.items():
+            self._write_whole(suffix, content)
+            outputs.append(suffix)
+        manifest = swapping.encode_manifest(self._inputs, outputs)
+        self._write_whole(names.SWAP_INPUTS_SUFFIX, manifest)
+        self._disk.sync_directory(self._folder)
+        return Replacement(self._folder, self._inputs, tuple(outputs), self.size)
+
+    def discard(self) -> None:
+        """Remove what was written, if it is there still. Raises OSError."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+        for path in self._made:
+            if self._disk.exists(path):
+                self._disk.remove(path)
+
+    def _create(self, suffix: str) -> File:
+        path = posixpath.join(self._folder, names.offset_name(self._base_offset, suffix))
+        path += names.CLEANED_SUFFIX
+        file = self._disk.open(path, create=True)
+        self._made.append(path)
+        if file.size():
+            file.truncate(0)
+        return file
+
+    def _write_whole(self, suffix: str, content: bytes) -> None:
+        file = self._create(suffix)
+        try:
+            if content:
+                file.append([content])
+            file.sync()
+        finally:
+            file.close()
+
+    def _write_gathered(self) -> None:
+        if self._gathered:
+            assert self._log is not None, "nothing is appended to a finished segment"
+            self._log.append([b"".join(self._gathered)])
+            self._gathered.clear()
+            self._gathered_bytes = 0

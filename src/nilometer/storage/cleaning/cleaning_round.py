@@ -1,0 +1,258 @@
+"""One round over one log: learn the newest offsets of the dirty part, then rewrite the segments by groups.
+
+The work is cut into slices: :meth:`CleaningRound.steps` gives the thread back after each. Steps run on any
+thread, one after another. Between two of them the owner of the log decides whether the round goes on, and
+puts each group in place as it becomes ready. A round that is given up leaves what it has put in place: every
+group stands for itself. They come oldest first, so an older value never outlives the tombstone that deletes
+it.
+
+Nothing here changes the log, and nothing is learnt from a batch that was not checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from nilometer.runtime import Disk
+from nilometer.storage.cleaning.batch_cleaner import BatchCleaner, CleaningRules, Newest
+from nilometer.storage.cleaning.cleaned_segment import CleanedSegmentWriter
+from nilometer.storage.cleaning.offset_map import LOAD_FACTOR, OffsetMap
+from nilometer.storage.cleaning.plan import CleaningPlan, group_segments
+from nilometer.storage.cleaning.record_spans import record_spans
+from nilometer.storage.cleaning.transactions import TransactionTracker
+from nilometer.storage.errors import CorruptRecordFound
+from nilometer.storage.log_config import LogConfig
+from nilometer.storage.producers.producer_entry import ProducerStateEntry
+from nilometer.storage.segments.batch_scan import ScannedBatch, scan
+from nilometer.storage.segments.offset_index import CorruptIndex
+from nilometer.storage.segments.segment import LogSegment
+from nilometer.storage.segments.transaction_index import AbortedTxn
+from nilometer.storage.swapping import Replacement
+from nilometer.wire.errors import CorruptBatch, ErrorCode, KafkaError
+from nilometer.wire.record_batch import BatchHeader, check_batch
+from nilometer.wire.records import records_data
+
+SLICE_BYTES = 128 << 10
+"""What is read or written in one slice, unless one batch is larger: a few milliseconds of work."""
+BUFFER_BYTES = 128 << 20
+"""Kafka's default of ``log.cleaner.dedupe.buffer.size``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundOptions:
+    wall_ms: int
+    buffer_bytes: int = BUFFER_BYTES
+    load_factor: float = LOAD_FACTOR
+    slice_bytes: int = SLICE_BYTES
+
+
+@dataclass(slots=True)
+class RoundStatistics:
+    """What a round has done so far."""
+
+    bytes_mapped: int = 0
+    """Read to learn the newest offsets."""
+    bytes_read: int = 0
+    """Read to be rewritten."""
+    bytes_written: int = 0
+    records_read: int = 0
+    records_kept: int = 0
+    keys: int = 0
+    map_utilization: float = 0.0
+
+    @property
+    def bytes_processed(self) -> int:
+        return self.bytes_mapped + self.bytes_read + self.bytes_written
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyGroup:
+    """Segments that can be replaced now."""
+
+    inputs: tuple[LogSegment, ...]
+    replacement: Replacement
+
+
+Step = ReadyGroup | None
+"""None: there is more to do."""
+
+
+class CleaningRound:
+    def __init__(
+        self,
+        disk: Disk,
+        folder: str,
+        plan: CleaningPlan,
+        config: LogConfig,
+        sealed: Sequence[LogSegment],
+        aborted: Sequence[AbortedTxn],
+        producers: Mapping[int, ProducerStateEntry],
+        options: RoundOptions,
+    ) -> None:
+        """``sealed``: all segments of the log but the active one; ``aborted``: the aborted transactions that
+        have their marker in that one. ``producers``: the log's producer state, which may go on changing."""
+        self._disk = disk
+        self._folder = folder
+        self._plan = plan
+        self._config = config
+        self._sealed = sealed
+        self._aborted = list(aborted)
+        self._producers = producers
+        self._options = options
+        self._slice = 0
+        self.statistics = RoundStatistics()
+        self.end_offset = plan.first_dirty_offset
+        """Up to where the log will be clean: known once the newest offsets are."""
+
+    def steps(self) -> Generator[Step, None, None]:
+        """Slice by slice; to be closed where the round is given up. Stalls.
+
+        Raises CorruptRecordFound; KafkaError where an index of aborted transactions is damaged; OSError, also
+        where a segment was removed meanwhile.
+        """
+        self._find_aborted()
+        offsets = OffsetMap(
+            self._options.buffer_bytes,
+            self._options.load_factor,
+            self._plan.end_offset - self._plan.first_dirty_offset,
+        )
+        yield from self._learn(offsets)
+        self.statistics.keys, self.statistics.map_utilization = len(offsets), offsets.utilization
+        rules = CleaningRules(
+            newest=Newest(offsets, self.end_offset),
+            wall_ms=self._options.wall_ms,
+            delete_retention_ms=self._config.delete_retention_ms,
+            round_end=self._plan.end_offset,
+            is_last_of_producer=last_batches(self._producers, self._plan.end_offset),
+            decompressed_bytes_max=self._config.max_decompressed_message_bytes,
+        )
+        cleaner = BatchCleaner(rules, TransactionTracker(self._aborted))
+        reached = [one for one in self._plan.segments if one.base_offset < self.end_offset]
+        for group in group_segments(reached, self._plan.end_offset, self._config.segment_bytes):
+            yield from self._rewrite(group, cleaner)
+
+    def _find_aborted(self) -> None:
+        try:
+            for segment in self._sealed:
+                self._aborted += segment.aborted_apart()
+        except CorruptIndex as problem:
+            raise KafkaError(ErrorCode.kafka_storage_error, str(problem)) from problem
+
+    def _learn(self, offsets: OffsetMap) -> Generator[Step, None, None]:
+        transactions = TransactionTracker(self._aborted)
+        first_dirty = self._plan.first_dirty_offset
+        ends = [*(segment.base_offset for segment in self._plan.segments[1:]), self._plan.end_offset]
+        for segment, end in zip(self._plan.segments, ends, strict=True):
+            if end <= first_dirty:
+                continue
+            for batch in self._batches(segment):
+                header = batch.header
+                self.statistics.bytes_mapped += header.size
+                if (
+                    not header.is_control
+                    and not transactions.on_batch(header)
+                    and header.last_offset >= first_dirty
+                ):
+                    full_at = self._learn_batch(offsets, segment, batch, first_dirty)
+                    if full_at is not None:
+                        self.end_offset = full_at
+                        return
+                if self._is_slice_over(header.size):
+                    yield None
+            self.end_offset = end
+
+    def _learn_batch(
+        self, offsets: OffsetMap, segment: LogSegment, batch: ScannedBatch, first_dirty: int
+    ) -> int | None:
+        """The offset of the first record for which there was no room; None if there was for all."""
+        header = batch.header
+        try:
+            data = records_data(batch.buffer, batch.at, header, self._config.max_decompressed_message_bytes)
+            for span in record_spans(data, header) if header.records_count else ():
+                offset = header.base_offset + span.offset_delta
+                if span.key is not None and offset >= first_dirty and not offsets.put(span.key, offset):
+                    return offset
+        except CorruptBatch as problem:
+            raise _damage(segment, batch.position, header.base_offset, problem) from problem
+        return None
+
+    def _rewrite(self, group: tuple[LogSegment, ...], cleaner: BatchCleaner) -> Generator[Step, None, None]:
+        statistics = self.statistics
+        inputs = [segment.base_offset for segment in group]
+        writer = CleanedSegmentWriter(self._disk, self._folder, inputs, self._config.index_interval_bytes)
+        try:
+            for segment in group:
+                for batch in self._batches(segment):
+                    try:
+                        cleaned = cleaner.clean(batch.buffer, batch.at, batch.header)
+                    except CorruptBatch as problem:
+                        raise _damage(segment, batch.position, batch.header.base_offset, problem) from problem
+                    statistics.bytes_read += batch.header.size
+                    statistics.records_read += batch.header.records_count
+                    statistics.records_kept += cleaned.records
+                    if cleaned.aborted is not None:
+                        writer.append_aborted(cleaned.aborted)
+                    if cleaned.data:
+                        writer.append(cleaned.data, cleaned.header)
+                        statistics.bytes_written += cleaned.header.size
+                    if self._is_slice_over(batch.header.size):
+                        yield None
+            yield ReadyGroup(group, writer.finish())
+        finally:
+            writer.discard()
+
+    def _batches(self, segment: LogSegment) -> Iterator[ScannedBatch]:
+        """All batches of a segment, each checked. Raises CorruptRecordFound, OSError."""
+        size = segment.size
+        file = self._disk.open(segment.log_path, writable=False)
+        end, next_offset = 0, segment.base_offset
+        try:
+            for batch in scan(file, 0, size, self._options.slice_bytes):
+                check_batch(batch.buffer, batch.at, batch.header)
+                if batch.header.base_offset < next_offset:
+                    raise CorruptBatch(
+                        f"batch of offset {batch.header.base_offset} where {next_offset} is due"
+                    )
+                end, next_offset = batch.position + batch.header.size, batch.header.next_offset
+                yield batch
+            if end != size:
+                raise CorruptBatch(f"no batch ends at the end of the segment, {size}")
+        except KafkaError as problem:
+            if isinstance(problem, CorruptRecordFound):
+                raise
+            raise _damage(segment, end, next_offset, problem) from problem
+        finally:
+            file.close()
+
+    def _is_slice_over(self, size: int) -> bool:
+        self._slice += size
+        if self._slice < self._options.slice_bytes:
+            return False
+        self._slice = 0
+        return True
+
+
+def last_batches(
+    producers: Mapping[int, ProducerStateEntry], end_offset: int
+) -> Callable[[BatchHeader], bool]:
+    """Whether a batch is the newest one of its producer below ``end_offset``, as far as that is remembered.
+
+    The newest of all may lie above, and may be cut off there: then this one tells the sequence again. A
+    producer without batches has its epoch from a marker.
+    """
+
+    def is_last(header: BatchHeader) -> bool:
+        entry = producers.get(header.producer_id)
+        if entry is None:
+            return False
+        if not entry.batches:
+            return header.is_control and header.producer_epoch == entry.producer_epoch
+        below = [batch.last_offset for batch in entry.batches if batch.last_offset < end_offset]
+        return bool(below) and header.last_offset == max(below)
+
+    return is_last
+
+
+def _damage(segment: LogSegment, position: int, offset: int, problem: KafkaError) -> CorruptRecordFound:
+    return CorruptRecordFound(segment.log_path, position, offset, str(problem))

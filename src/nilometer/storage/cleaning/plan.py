@@ -1,0 +1,148 @@
+"""Which part of a log may be cleaned now, whether that is worth it, and which segments become one.
+
+A log's *clean* part ends at the checkpointed offset of the last round, the *dirty* part begins there. The
+dirty part may be cleaned up to the least of
+
+- the active segment: it is written to;
+- the last stable offset, and so the high watermark: above it records may still be cut off or aborted;
+- the recovery point that is on disk: a restart checks everything above it and rebuilds the epoch chain from
+  what it finds; where the first batch of an epoch was cleaned away, the epoch would begin too late, and a
+  follower would keep a divergent tail;
+- the first segment with a record younger than ``min.compaction.lag.ms``.
+
+Always whole segments. Looks up ages in the segments' files: for any thread, and may stall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nilometer.storage.local_log import LocalLog
+from nilometer.storage.log_config import LogConfig
+from nilometer.storage.segments.offset_index import RELATIVE_OFFSET_MAX
+from nilometer.storage.segments.segment import LogSegment
+
+GROUP_SEGMENTS_MAX = 64
+"""To put a group in place takes a few renames for each of its segments, on the thread of the log's owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleanableView:
+    """What a plan is made from, as the log's owner sees it at one moment. Never stalls."""
+
+    name: str
+    segments: tuple[LogSegment, ...]
+    """All, the last one being active."""
+    config: LogConfig
+    first_dirty_offset: int
+    bound: int
+    """Nothing at or above may be cleaned, whatever its age."""
+
+    @classmethod
+    def of(cls, log: LocalLog, *, last_stable_offset: int, durable_recovery_point: int) -> CleanableView:
+        first_dirty = max(log.cleaned_offset, log.log_start_offset)
+        bound = min(
+            last_stable_offset,
+            durable_recovery_point,
+            log.recovery_point,
+            log.segments.active.base_offset,
+        )
+        return cls(log.name, tuple(log.segments), log.config, first_dirty, bound)
+
+    @property
+    def is_promising(self) -> bool:
+        """Whether there is a whole segment in the dirty part at all: what is cheap to know."""
+        return any(
+            self.first_dirty_offset < following.base_offset <= self.bound for following in self.segments
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningPlan:
+    segments: tuple[LogSegment, ...]
+    """From the first one of the log on; the clean ones among them are rewritten, too."""
+    first_dirty_offset: int
+    end_offset: int
+    """Where the last of them ends."""
+    clean_bytes: int
+    dirty_bytes: int
+    is_overdue: bool
+    """``max.compaction.lag.ms`` has passed for some record."""
+
+    @property
+    def dirty_ratio(self) -> float:
+        total = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+    def is_worth_it(self, config: LogConfig) -> bool:
+        return self.dirty_bytes > 0 and (
+            self.is_overdue or self.dirty_ratio > config.min_cleanable_dirty_ratio
+        )
+
+
+def plan_cleaning(view: CleanableView, wall_ms: int) -> CleaningPlan | None:
+    """None where no whole segment may be cleaned. Raises OSError."""
+    ends = [*(segment.base_offset for segment in view.segments[1:]), None]
+    first_dirty = view.first_dirty_offset
+    segments: list[LogSegment] = []
+    clean_bytes = dirty_bytes = 0
+    end_offset = first_dirty
+    for segment, end in zip(view.segments, ends, strict=True):
+        if end is None or end > view.bound:
+            break
+        if end > first_dirty:
+            if _is_too_young(segment, view.config, wall_ms):
+                break
+            dirty_bytes += segment.size
+        else:
+            clean_bytes += segment.size
+        segments.append(segment)
+        end_offset = end
+    if end_offset <= first_dirty:
+        return None
+    is_overdue = _is_overdue(view, wall_ms)
+    return CleaningPlan(tuple(segments), first_dirty, end_offset, clean_bytes, dirty_bytes, is_overdue)
+
+
+def oldest_timestamp(segment: LogSegment) -> int | None:
+    """The timestamp by which the segment counts as old: of its first batch; None if it has none."""
+    timestamp = segment.first_batch_timestamp()
+    return timestamp if timestamp is not None and timestamp >= 0 else None
+
+
+def _is_too_young(segment: LogSegment, config: LogConfig, wall_ms: int) -> bool:
+    lag_ms = config.min_compaction_lag_ms
+    return lag_ms > 0 and segment.size > 0 and segment.largest_timestamp() > wall_ms - lag_ms
+
+
+def _is_overdue(view: CleanableView, wall_ms: int) -> bool:
+    """Whether the dirty part, but for the active segment, begins with something too old."""
+    latest = wall_ms - view.config.max_compaction_lag_ms
+    if latest < 0:
+        return False
+    ends = (segment.base_offset for segment in view.segments[1:])
+    dirty = (one for one, end in zip(view.segments, ends, strict=False) if end > view.first_dirty_offset)
+    return any((found := oldest_timestamp(segment)) is not None and found < latest for segment in dirty)
+
+
+def group_segments(
+    segments: Sequence[LogSegment], end_offset: int, segment_bytes: int
+) -> list[tuple[LogSegment, ...]]:
+    """Neighbours that become one segment: together not larger than one may be, and their offsets within reach
+    of an index. So segments do not shrink to nothing, round by round."""
+    groups: list[tuple[LogSegment, ...]] = []
+    ends = [*(segment.base_offset for segment in segments[1:]), end_offset]
+    for segment, end in zip(segments, ends, strict=True):
+        group = groups[-1] if groups else ()
+        fits = (
+            group
+            and len(group) < GROUP_SEGMENTS_MAX
+            and sum(one.size for one in group) + segment.size <= segment_bytes
+            and end - 1 - group[0].base_offset <= RELATIVE_OFFSET_MAX
+        )
+        if fits:
+            groups[-1] = (*group, segment)
+        else:
+            groups.append((segment,))
+    return groups

@@ -1,0 +1,143 @@
+"""Compaction against a naive model: what is left, what is kept how long, and what every reader sees."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from nilometer.storage.producers.transaction_marker import ControlType
+from nilometer.wire.compression import Codec
+from support.compaction_story import RETENTION_MS, Story, read_all
+from support.log_cleaner import clean_log, make_durable
+
+PAIRS = st.lists(
+    st.tuples(
+        st.sampled_from([b"a", b"b", b"c", b"d", b"e"]),
+        st.one_of(st.none(), st.binary(min_size=0, max_size=60)),
+    ),
+    min_size=1,
+    max_size=4,
+)
+CODECS = st.sampled_from([Codec.NONE, Codec.NONE, Codec.ZSTD, Codec.GZIP])
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), PAIRS, CODECS),
+        st.tuples(st.just("idempotent"), PAIRS, st.sampled_from([1, 2])),
+        st.tuples(st.just("in transaction"), PAIRS, st.sampled_from([11, 12])),
+        st.tuples(st.just("end"), st.sampled_from([11, 12]), st.sampled_from(list(ControlType))),
+        st.tuples(st.just("roll")),
+        st.tuples(st.just("wait"), st.sampled_from([10, RETENTION_MS])),
+        st.tuples(st.just("clean"), st.sampled_from([1 << 20, 60, 120])),
+        st.tuples(st.just("reopen")),
+    ),
+    min_size=5,
+    max_size=40,
+)
+
+
+@given(events=EVENTS)
+@settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    print_blob=True,
+    phases=(Phase.explicit, Phase.generate),  # shrinking takes minutes
+)
+def test_a_cleaned_log_is_as_the_model_has_it(events: list[tuple[object, ...]]) -> None:
+    story = Story()
+    for event in [
+        *events,
+        ("roll",),
+        ("clean", 1 << 20),
+        ("wait", RETENTION_MS),
+        ("roll",),
+        ("clean", 1 << 20),
+    ]:
+        play(story, event)
+    story.check_producers()
+
+
+def play(story: Story, event: tuple[object, ...]) -> None:
+    story.now_ms += 5
+    match event:
+        case ("append", pairs, codec):
+            story.append(pairs, codec=codec)  # pyright: ignore[reportArgumentType]
+        case ("idempotent", pairs, producer):
+            story.append(pairs, producer=producer)  # pyright: ignore[reportArgumentType]
+        case ("in transaction", pairs, producer):
+            story.append(pairs, producer=producer, in_transaction=True)  # pyright: ignore[reportArgumentType]
+        case ("end", producer, kind):
+            story.end_transaction(producer, kind)  # pyright: ignore[reportArgumentType]
+        case ("roll",):
+            story.roll()
+        case ("wait", ms):
+            story.now_ms += ms  # pyright: ignore[reportOperatorIssue]
+        case ("clean", buffer_bytes):
+            story.clean(buffer_bytes)  # pyright: ignore[reportArgumentType]
+            story.check()
+        case _:
+            cleaned = story.log.cleaned_offset
+            story.reopen().cleaned_offset = cleaned
+            story.check()
+
+
+def test_long_stories(seeds: int = 4) -> None:
+    """Many rounds over one log, with an offset map that is too small for it."""
+    for seed in range(seeds):
+        chance = random.Random(seed)
+        story = Story()
+        for _ in range(300):
+            play(story, _draw(chance))
+        story.check()
+        story.check_producers()
+
+
+def _draw(chance: random.Random) -> tuple[object, ...]:
+    pairs = [
+        (b"k%d" % chance.randrange(12), None if chance.random() < 0.2 else chance.randbytes(20))
+        for _ in range(chance.randint(1, 4))
+    ]
+    return chance.choice(
+        (
+            ("append", pairs, chance.choice((Codec.NONE, Codec.ZSTD, Codec.LZ4, Codec.SNAPPY))),
+            ("append", pairs, Codec.NONE),
+            ("idempotent", pairs, chance.choice((1, 2, 3))),
+            ("in transaction", pairs, chance.choice((11, 12))),
+            ("end", chance.choice((11, 12)), chance.choice(list(ControlType))),
+            ("wait", chance.choice((10, RETENTION_MS // 2))),
+            ("clean", chance.choice((1 << 20, 150))),
+            ("roll",),
+        )
+    )
+
+
+def test_nothing_is_cleaned_while_there_is_no_whole_segment() -> None:
+    story = Story()
+    story.append([(b"a", b"1")])
+    story.append([(b"a", b"2")])
+    assert not story.clean()
+    story.roll()
+    assert story.clean()
+    assert [record.value for _, records in read_all(story.log) for record in records] == [b"2"]
+
+
+@pytest.mark.parametrize("bound", ["high watermark", "open transaction", "recovery point"])
+def test_nothing_is_cleaned_above_the_bounds(bound: str) -> None:
+    story = Story()
+    for number in range(6):
+        story.append([(b"a", b"%d" % number)])
+        if number == 2 and bound == "open transaction":
+            story.append([(b"b", b"")], producer=11, in_transaction=True)
+        if number == 2 and bound == "recovery point":
+            make_durable(story.log)
+        story.roll()
+    if bound != "recovery point":
+        make_durable(story.log)
+    watermark = story.log.segments.from_offset(3)[0].base_offset if bound == "high watermark" else None
+    clean_log(story.log, wall_ms=story.now_ms, high_watermark=watermark)
+    values = [record.value for _, records in read_all(story.log) for record in records if record.key == b"a"]
+    assert values[-3:] == [b"3", b"4", b"5"]
+    assert b"0" not in values

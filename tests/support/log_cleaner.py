@@ -1,0 +1,50 @@
+"""A round of compaction over one log, from its plan to its end, as a broker has it done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nilometer.storage import Log
+from nilometer.storage.cleaning.cleaning_round import BUFFER_BYTES, RoundOptions, RoundStatistics
+from nilometer.storage.cleaning.log_cleaning import LogCleaning
+from nilometer.storage.cleaning.plan import CleanableView, plan_cleaning
+
+
+def make_durable(log: Log) -> None:
+    plan = log.flush_plan()
+    plan.run()
+    log.mark_flushed(plan, wall_ms=1)
+
+
+def clean_log(
+    log: Log,
+    *,
+    wall_ms: int,
+    high_watermark: int | None = None,
+    buffer_bytes: int = BUFFER_BYTES,
+    slice_bytes: int = 200,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> RoundStatistics | None:
+    """None where nothing may be cleaned; whether it is worth it is not asked. ``meanwhile`` is called between
+    the slices. The files that were replaced are removed."""
+    bound = log.log_end_offset if high_watermark is None else high_watermark
+    view = CleanableView.of(
+        log, last_stable_offset=log.last_stable_offset(bound), durable_recovery_point=log.recovery_point
+    )
+    plan = plan_cleaning(view, wall_ms)
+    if plan is None:
+        return None
+    options = RoundOptions(wall_ms=wall_ms, buffer_bytes=buffer_bytes, slice_bytes=slice_bytes)
+    cleaning = LogCleaning(log, plan, options)
+    steps = cleaning.round.steps()
+    try:
+        for group in steps:
+            meanwhile()
+            cleaning.check()
+            if group is not None:
+                for path in cleaning.replace(group, wall_ms=wall_ms):
+                    log.files.disk.remove(path)
+    finally:
+        steps.close()
+    cleaning.finish()
+    return cleaning.round.statistics
