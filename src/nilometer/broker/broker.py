@@ -18,6 +18,7 @@ from uuid import UUID
 from nilometer.broker import broker_epoch_marker
 from nilometer.broker.api.dispatcher import RequestDispatcher
 from nilometer.broker.api.registry import ranges
+from nilometer.broker.cleaning.log_cleaner import LogCleaner
 from nilometer.broker.connection import Connection, Reserve
 from nilometer.broker.control.broker_peers import BrokerPeers
 from nilometer.broker.control.controller import Controller
@@ -92,6 +93,7 @@ class Broker:
         self._link: ControllerLink | None = None
         self._membership: Membership | None = None
         self._checkpoints: CheckpointWriter | None = None
+        self._cleaner: LogCleaner | None = None
         self._marking: asyncio.Task[None] | None = None
         self._lossless_broker_epoch = NO_BROKER_EPOCH
         """The life of which a clean end may say that nothing was lost: the one that was registered or, until
@@ -374,6 +376,8 @@ class Broker:
             self._on_directory_failure,
             failures,
         ).start(self._tasks)
+        self._cleaner = cleaner = LogCleaner(config, runtime, replicas, disposal, checkpoints, commit.request)
+        cleaner.start(self._tasks)
         checkpoints.start(config.integer("replica.high.watermark.checkpoint.interval.ms"))
         PreferredLeaderRebalancer(config, controller).start(self._tasks)
         self._tasks.service("growth of internal topics", growth.run())

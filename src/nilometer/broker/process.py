@@ -26,6 +26,10 @@ from nilometer.runtime import Runtime
 logger = logging.getLogger("nilometer.broker")
 
 
+SWITCH_INTERVAL_S = 0.001
+"""How long a thread that computes (compaction, recovery) keeps the event loop from going on."""
+
+
 def run_broker(
     config_path: Path | None,
     overrides: Mapping[str, str],
@@ -51,6 +55,7 @@ def run_broker(
         format=f"%(asctime)s %(levelname)s [broker {config.node_id}] %(message)s",
     )
     _allow_many_descriptors()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     for notice in notices_at_start(config):
         logger.info("%s", notice)
     try:

@@ -26,6 +26,11 @@ class Settings:
         assert isinstance(value, int), name
         return value
 
+    def real(self, name: str) -> float:
+        value = self.value(name)
+        assert isinstance(value, float | int), name
+        return float(value)
+
     def string(self, name: str) -> str:
         value = self.value(name)
         assert isinstance(value, str), name

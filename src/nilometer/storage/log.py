@@ -16,6 +16,7 @@ import uuid
 from nilometer.storage import appending, checkpoints, flushing, names, reading, retention, time_search
 from nilometer.storage import truncation as cuts
 from nilometer.storage.appending import AppendInfo
+from nilometer.storage.errors import LogFenced
 from nilometer.storage.flushing import FlushPlan
 from nilometer.storage.local_log import LocalLog
 from nilometer.storage.log_config import LogConfig
@@ -174,6 +175,15 @@ class Log(LocalLog):
 
     def has_ongoing_transaction(self, producer_id: int) -> bool:
         return producer_id in self.producers.ongoing.values()
+
+    def roll_now(self, wall_ms: int) -> None:
+        """Seal the active segment though it is not full, and begin another. Raises LogFenced."""
+        self.check_writable()
+        try:
+            self.roll(wall_ms)
+        except OSError as error:
+            self.fence(error)
+            raise LogFenced(self.name, error) from error
 
     # -- cutting and deleting
 

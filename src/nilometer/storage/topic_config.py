@@ -1,8 +1,7 @@
 """Every topic-level key of Apache Kafka 4.x: types, defaults, ranges, broker synonyms.
 
-Of a key whose feature does not exist here only the value is accepted that leaves the feature off. Keys that
-wait for log compaction are in :data:`TOPIC_KEYS_WITHOUT_EFFECT`, which a broker names when it starts. A
-table, hence a long module.
+Of a key whose feature does not exist here only the value is accepted that leaves the feature off. A table,
+hence a long module.
 """
 
 from __future__ import annotations
@@ -80,11 +79,6 @@ def _lags_apart(values: ConfigValues) -> str | None:
 
 
 TOPIC_RULES = (ConfigRule(("min.compaction.lag.ms", "max.compaction.lag.ms"), _lags_apart),)
-
-TOPIC_KEYS_WITHOUT_EFFECT = frozenset(
-    {"delete.retention.ms", "max.compaction.lag.ms", "min.cleanable.dirty.ratio", "min.compaction.lag.ms"}
-)
-"""Accepted, and without effect as long as logs are not compacted."""
 
 
 def _absent_feature(name: str, kind: ConfigKind, default: ConfigValue, doc: str, feature: str) -> ConfigKey:

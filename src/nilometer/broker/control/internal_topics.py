@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.controller_link import ControllerLink
@@ -32,19 +34,42 @@ ADMIN_CLIENT_ID = "__admin_client"
 _CREATED_OR_EXISTS = (ErrorCode.none, ErrorCode.topic_already_exists)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InternalTopicSettings:
+    """What makes an internal topic different from others, as Kafka has it."""
+
+    num_partitions: str
+    """The broker's key that gives it; so with the others."""
+    replication_factor: str
+    configs: Mapping[str, str]
+    """Topic settings that are always the same."""
+    configs_by_key: Mapping[str, str]
+    """Topic settings, by the broker's key that gives them."""
+
+
+INTERNAL_TOPIC_SETTINGS: Mapping[str, InternalTopicSettings] = {
+    GROUP_METADATA_TOPIC: InternalTopicSettings(
+        num_partitions="offsets.topic.num.partitions",
+        replication_factor="offsets.topic.replication.factor",
+        configs={"cleanup.policy": "compact", "compression.type": "producer"},
+        configs_by_key={"segment.bytes": "offsets.topic.segment.bytes"},
+    ),
+}
+
+
 def new_internal_topic(config: BrokerConfig, image: ClusterImage, name: str) -> NewTopic | None:
     """What creates ``name`` on this cluster as it is now; None if it is no topic that a broker needs."""
-    if name != GROUP_METADATA_TOPIC:
+    settings = INTERNAL_TOPIC_SETTINGS.get(name)
+    if settings is None:
         return None
     return internal_topic(
         image,
         name,
-        num_partitions=config.integer("offsets.topic.num.partitions"),
-        replication_factor=config.integer("offsets.topic.replication.factor"),
+        num_partitions=config.integer(settings.num_partitions),
+        replication_factor=config.integer(settings.replication_factor),
         configs={
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": str(config.integer("offsets.topic.segment.bytes")),
+            **settings.configs,
+            **{key: str(config.integer(of_broker)) for key, of_broker in settings.configs_by_key.items()},
         },
     )
 
@@ -87,7 +112,10 @@ class InternalTopicGrowth:
     """The controller's part: whenever brokers came, or a growth is complete, look whether more is due."""
 
     def __init__(self, config: BrokerConfig, controller: Controller, metadata: MetadataLog) -> None:
-        self._factors = {GROUP_METADATA_TOPIC: config.integer("offsets.topic.replication.factor")}
+        self._factors = {
+            name: config.integer(settings.replication_factor)
+            for name, settings in INTERNAL_TOPIC_SETTINGS.items()
+        }
         self._controller = controller
         self._due = asyncio.Event()
         metadata.subscribe(self._on_delta, lambda _image: self._due.set())

@@ -174,6 +174,10 @@ class ReplicaManager:
         if self._is_registered and state is not None and self.hosts(partition):
             self._follow_state(partition.key, state)
 
+    def is_in_repair(self, partition: Partition) -> bool:
+        """Whether damage at rest was found in its log and is not cut off yet."""
+        return partition in self._in_repair
+
     def offset_lag(self, name: TopicPartition) -> int:
         """How far the end of a log is behind the high watermark that this replica knows of."""
         partition = self._by_name.get((name.topic, name.partition))

@@ -16,7 +16,6 @@ from nilometer.config import ConfigDefinition, ConfigError, ConfigKey, Settings
 from nilometer.config.definition import ConfigValue
 from nilometer.coordination.connect_string import parse_connect_string
 from nilometer.storage.log_config import TOPIC_CONFIG, topic_defaults
-from nilometer.storage.topic_config import TOPIC_KEYS_WITHOUT_EFFECT
 
 _LISTENER = re.compile(r"^(?P<name>[A-Za-z0-9_]+)://(?P<host>\[[0-9a-fA-F:.%]+\]|[^:/\[\]]*):(?P<port>\d+)$")
 
@@ -162,15 +161,9 @@ class BrokerConfig(Settings):
 
 
 def notices_at_start(config: BrokerConfig) -> list[str]:
-    """What is accepted here and has no effect: settings that were given, and those of topics."""
-    topics = ", ".join(("cleanup.policy=compact", *sorted(TOPIC_KEYS_WITHOUT_EFFECT)))
-    is_compacted = "compact" in config.strings("log.cleanup.policy")
-    compacted = ("log.cleanup.policy=compact (logs are not cleaned yet)",) if is_compacted else ()
-    given = ", ".join((*compacted, *config.without_effect))
-    return [
-        *([f"Accepted, but without effect here: {given}"] if given else []),
-        f"Accepted of topics, but without effect as long as logs are not compacted: {topics}",
-    ]
+    """What is accepted here and has no effect, of the settings that were given."""
+    given = ", ".join(config.without_effect)
+    return [f"Accepted, but without effect here: {given}"] if given else []
 
 
 def parse_properties(text: str, origin: str) -> dict[str, str]:

@@ -9,10 +9,9 @@ from __future__ import annotations
 from nilometer.broker.replica_selection import SELECTORS
 from nilometer.broker.settings.group_config_keys import GROUP_BOUNDS, GROUP_KEYS, GROUP_KEYS_WITHOUT_EFFECT
 from nilometer.config import ConfigKey, ConfigKind
-from nilometer.storage.topic_config import TOPIC_CONFIG, TOPIC_KEYS_WITHOUT_EFFECT
 
 _BOOLEAN, _INT, _LONG = ConfigKind.BOOLEAN, ConfigKind.INT, ConfigKind.LONG
-_STRING, _LIST = ConfigKind.STRING, ConfigKind.LIST
+_STRING, _LIST, _DOUBLE = ConfigKind.STRING, ConfigKind.LIST, ConfigKind.DOUBLE
 
 LONG_MAX = (1 << 63) - 1
 
@@ -113,6 +112,48 @@ LOGS = [
         _INT,
         86_400_000,
         "How long an idempotent producer is remembered after its last write.",
+        minimum=1,
+    ),
+]
+
+CLEANER = [
+    _key("log.cleaner.enable", _BOOLEAN, True, "Whether logs with cleanup.policy=compact are compacted."),
+    _key("log.cleaner.threads", _INT, 1, "How many logs are compacted at once.", minimum=0),
+    _key(
+        "log.cleaner.io.max.bytes.per.second",
+        _DOUBLE,
+        1.7976931348623157e308,
+        "Bytes a second that compaction reads and writes at most.",
+        minimum=1,
+    ),
+    _key(
+        "log.cleaner.dedupe.buffer.size",
+        _LONG,
+        128 << 20,
+        "Memory for the newest offsets of keys, of all cleaners: 24 bytes for each key of the part that is "
+        "compacted at once.",
+        minimum=1 << 20,
+    ),
+    _key(
+        "log.cleaner.io.buffer.size",
+        _INT,
+        512 << 10,
+        "What the cleaners together read and rewrite at once, before the broker's other work has its turn.",
+        minimum=1024,
+    ),
+    _key(
+        "log.cleaner.io.buffer.load.factor",
+        _DOUBLE,
+        0.9,
+        "How full the table of the newest offsets may become.",
+        minimum=0.1,
+        maximum=1,
+    ),
+    _key(
+        "log.cleaner.backoff.ms",
+        _LONG,
+        15_000,
+        "How often logs are looked over for one that is worth compacting.",
         minimum=1,
     ),
 ]
@@ -235,7 +276,17 @@ SECURITY = [
     ),
 ]
 
-OWN_KEYS = [*IDENTITY, *NETWORK, *LOGS, *TOPICS, *REPLICATION, *COORDINATION, *SECURITY, *GROUP_KEYS]
+OWN_KEYS = [
+    *IDENTITY,
+    *NETWORK,
+    *LOGS,
+    *CLEANER,
+    *TOPICS,
+    *REPLICATION,
+    *COORDINATION,
+    *SECURITY,
+    *GROUP_KEYS,
+]
 
 IGNORED_KEYS = frozenset(
     {
@@ -249,7 +300,6 @@ IGNORED_KEYS = frozenset(
         "socket.listen.backlog.size",
         "inter.broker.listener.name",
         "listener.security.protocol.map",
-        "log.cleaner.threads",
         "num.replica.alter.log.dirs.threads",
         "log.preallocate",
         "log.local.retention.bytes",
@@ -266,13 +316,7 @@ KNOWN_KEYS_WITHOUT_EFFECT = frozenset(
         "log.flush.offset.checkpoint.interval.ms",
         "log.flush.start.offset.checkpoint.interval.ms",
         *GROUP_BOUNDS,
-        *(
-            key.synonym
-            for name, key in TOPIC_CONFIG.keys.items()
-            if name in TOPIC_KEYS_WITHOUT_EFFECT and key.synonym
-        ),
     }
 )
 """Keys whose values are checked, and named in the log where they are given: recovery points and log starts
-are written with the high watermarks; groups have no settings of their own that could be bounded; logs are not
-compacted."""
+are written with the high watermarks; groups have no settings of their own that could be bounded."""

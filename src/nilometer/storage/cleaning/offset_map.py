@@ -33,7 +33,7 @@ class OffsetMap:
         slots = buffer_bytes // SLOT_BYTES
         if keys_max is not None:
             slots = min(slots, int(keys_max / load_factor) + 2)
-        self.capacity = int(slots * load_factor)
+        self.capacity = min(int(slots * load_factor), slots - 1)
         if self.capacity < 1:
             raise ValueError(f"an offset map of {buffer_bytes} bytes holds no key")
         self._slots = slots

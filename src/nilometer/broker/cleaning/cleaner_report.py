@@ -1,0 +1,55 @@
+"""What can be observed of the log cleaner: the rounds under way, and the last one of each log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nilometer.storage import TopicPartition
+from nilometer.storage.cleaning.cleaning_round import RoundStatistics
+
+
+@dataclass(slots=True)
+class RoundReport:
+    """One round over one log. Times are those of the monotonic clock."""
+
+    began_ms: int
+    dirty_ratio: float
+    bytes_total: int
+    """Of the segments that the round goes through."""
+    statistics: RoundStatistics
+    ended_ms: int | None = None
+    end_offset: int | None = None
+    """Up to where the log is clean; None unless the round came to its end."""
+    given_up: str = ""
+    """Why it did not."""
+
+
+class CleanerReport:
+    def __init__(self) -> None:
+        self.current: dict[TopicPartition, RoundReport] = {}
+        self.last: dict[TopicPartition, RoundReport] = {}
+        self.rounds = 0
+        """Come to their end since the broker started."""
+        self.rounds_given_up = 0
+        self.records_removed = 0
+        self.bytes_removed = 0
+
+    def begin(self, name: TopicPartition, report: RoundReport) -> None:
+        self.current[name] = report
+
+    def end(self, name: TopicPartition, now_ms: int) -> RoundReport:
+        report = self.current.pop(name)
+        report.ended_ms = now_ms
+        self.last[name] = report
+        if report.end_offset is None:
+            self.rounds_given_up += 1
+            return report
+        statistics = report.statistics
+        self.rounds += 1
+        self.records_removed += statistics.records_read - statistics.records_kept
+        self.bytes_removed += statistics.bytes_read - statistics.bytes_written
+        return report
+
+    def forget(self, name: TopicPartition) -> None:
+        """The log is not hosted any more."""
+        self.last.pop(name, None)

@@ -1,0 +1,291 @@
+"""Compacts the logs hosted here, the dirtiest first, beside everything else that the broker does.
+
+A few services look at all compacted logs every ``log.cleaner.backoff.ms``. A log that is worth it is cleaned
+in slices on the disk's threads. After each slice the event loop has its turn: it judges whether the round may
+go on, puts a group of segments in place when one is ready, and lets the cleaner rest.
+
+Invariants:
+- a log is cleaned by one service at a time;
+- segments are replaced on the event loop, by the log's owner, and only if the log is still what the round
+  began with; truncation, deletion, a new policy or a failed folder end the round;
+- what goes wrong with one log is judged for it alone, and keeps no other from being cleaned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Generator, Sequence
+from typing import TypeVar
+
+from nilometer.broker.cleaning.cleaner_report import CleanerReport, RoundReport
+from nilometer.broker.cleaning.throttle import CleanerThrottle
+from nilometer.broker.replicas.checkpoint_writer import CheckpointWriter
+from nilometer.broker.replicas.log_disposal import LogDisposal
+from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.replica_manager import ReplicaManager
+from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.tasks import Tasks
+from nilometer.runtime import Runtime
+from nilometer.storage import CorruptRecordFound, Log, LogFenced, TopicPartition
+from nilometer.storage.cleaning.cleaning_round import ReadyGroup, RoundOptions, Step
+from nilometer.storage.cleaning.log_cleaning import LogCleaning, RoundOvertaken
+from nilometer.storage.cleaning.plan import CleanableView, CleaningPlan, plan_cleaning
+from nilometer.storage.topic_config import LONG_MAX
+from nilometer.wire.errors import KafkaError
+
+T = TypeVar("T")
+logger = logging.getLogger("nilometer.broker")
+
+BUFFER_BYTES_MIN = 1 << 20
+"""For the offset map of each service."""
+REST_SHARE = 0.5
+"""How long a cleaner rests after a slice, as a share of what that took: others need the processor, too."""
+RETRY_MS = 300_000
+"""After a round that failed: reading the same damage over and over helps nobody."""
+_WORK = "compaction"
+_DONE = "done"
+
+
+class LogCleaner:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        runtime: Runtime,
+        replicas: ReplicaManager,
+        disposal: LogDisposal,
+        checkpoints: CheckpointWriter,
+        request_flush: Callable[[Partition], None],
+    ) -> None:
+        self._config = config
+        self._runtime = runtime
+        self._replicas = replicas
+        self._disposal = disposal
+        self._checkpoints = checkpoints
+        self._request_flush = request_flush
+        self._threads = config.integer("log.cleaner.threads")
+        rate = config.real("log.cleaner.io.max.bytes.per.second")
+        self._throttle = CleanerThrottle(rate, runtime.clock.monotonic_ms())
+        self._in_progress: dict[Log, None] = {}
+        self._not_before_ms: dict[Log, int] = {}
+        """Logs that could not be cleaned, and when that is tried again."""
+        self.report = CleanerReport()
+
+    def start(self, tasks: Tasks) -> None:
+        if not self._config.boolean("log.cleaner.enable"):
+            return
+        for number in range(self._threads):
+            interval_ms = self._config.integer("log.cleaner.backoff.ms")
+            tasks.periodic(f"log cleaner {number}", interval_ms, self.clean_all)
+
+    async def clean_all(self) -> None:
+        """One look at all logs: those that are worth it are cleaned, the dirtiest first."""
+        self._forget_gone()
+        plans = await self._plan([one for one in list(self._replicas) if self._may_clean(one)])
+        for partition, plan in sorted(plans, key=lambda found: -found[1].dirty_ratio):
+            if not plan.is_worth_it(partition.log.config) or not self._may_clean(partition):
+                continue
+            self._in_progress[partition.log] = None
+            try:
+                again = await self._plan([partition])  # others were cleaned meanwhile: things change
+                if again and again[0][1].is_worth_it(partition.log.config):
+                    await self._clean(partition, again[0][1])
+            finally:
+                del self._in_progress[partition.log]
+
+    # -- choosing
+
+    def _may_clean(self, partition: Partition) -> bool:
+        log = partition.log
+        if not log.config.is_compacted or not log.is_in_order or log in self._in_progress:
+            return False
+        if not self._is_hosted(partition) or self._replicas.is_in_repair(partition):
+            return False
+        return self._not_before_ms.get(log, 0) <= self._runtime.clock.monotonic_ms()
+
+    def _is_hosted(self, partition: Partition) -> bool:
+        """Whether the log is in use: not deleted, and its folder not offline."""
+        return self._replicas.logs.get(partition.log.topic_partition) is partition.log
+
+    def _forget_gone(self) -> None:
+        hosted = self._replicas.logs.logs
+        self._not_before_ms = {
+            log: at_ms for log, at_ms in self._not_before_ms.items() if hosted.get(log.topic_partition) is log
+        }
+        for name in [name for name in self.report.last if name not in hosted]:
+            self.report.forget(name)
+
+    async def _plan(self, partitions: Sequence[Partition]) -> list[tuple[Partition, CleaningPlan]]:
+        """Of those in which there is something to clean."""
+        wall_ms = self._runtime.clock.wall_ms()
+        views: list[tuple[Partition, CleanableView]] = []
+        for partition in partitions:
+            try:
+                view = self._view(partition, wall_ms)
+            except (OSError, LogFenced) as error:
+                self._replicas.failures.met(partition, _WORK, error)
+                continue
+            if view.is_promising:
+                views.append((partition, view))
+        if not views:
+            return []
+
+        def plan() -> list[CleaningPlan | OSError | None]:
+            return [_plan_one(view, wall_ms) for _, view in views]
+
+        found: list[tuple[Partition, CleaningPlan]] = []
+        for (partition, _), outcome in zip(views, await self._aside(plan), strict=True):
+            if isinstance(outcome, CleaningPlan):
+                found.append((partition, outcome))
+            elif isinstance(outcome, OSError) and not partition.log.has_lost(partition.log.segments):
+                self._replicas.failures.met(partition, _WORK, outcome)
+        return found
+
+    def _view(self, partition: Partition, wall_ms: int) -> CleanableView:
+        """Raises OSError, LogFenced."""
+        log = partition.log
+        self._maybe_roll(log, wall_ms)
+        if log.unsynced_sealed:
+            self._request_flush(partition)  # nothing is cleaned that a restart would have to check
+        return CleanableView.of(
+            log,
+            last_stable_offset=log.last_stable_offset(partition.replica.high_watermark),
+            durable_recovery_point=self._replicas.logs.durable_recovery_point(log.topic_partition),
+        )
+
+    def _maybe_roll(self, log: Log, wall_ms: int) -> None:
+        """No record may stay uncompacted for longer than ``max.compaction.lag.ms``: not in the active segment
+        either, which is never cleaned."""
+        lag_ms, active = log.config.max_compaction_lag_ms, log.segments.active
+        if lag_ms >= LONG_MAX or not active.size:
+            return
+        oldest = active.first_batch_timestamp()
+        if oldest is not None and 0 <= oldest < wall_ms - lag_ms:
+            log.roll_now(wall_ms)
+
+    # -- one round
+
+    async def _clean(self, partition: Partition, plan: CleaningPlan) -> None:
+        log = partition.log
+        name = log.topic_partition
+        options = RoundOptions(
+            wall_ms=self._runtime.clock.wall_ms(),
+            buffer_bytes=max(
+                self._config.integer("log.cleaner.dedupe.buffer.size") // self._threads, BUFFER_BYTES_MIN
+            ),
+            load_factor=self._config.real("log.cleaner.io.buffer.load.factor"),
+            slice_bytes=max(self._config.integer("log.cleaner.io.buffer.size") // self._threads, 1),
+        )
+        cleaning: LogCleaning | None = None
+        try:
+            cleaning = LogCleaning(log, plan, options)
+            began_ms = self._runtime.clock.monotonic_ms()
+            total = sum(segment.size for segment in plan.segments)
+            self.report.begin(name, RoundReport(began_ms, plan.dirty_ratio, total, cleaning.round.statistics))
+            await self._run(partition, cleaning)
+            self.report.current[name].end_offset = log.cleaned_offset
+            self._replicas.failures.over(partition, _WORK)
+            self._checkpoints.request(self._replicas.logs.directory_of(name))
+        except (RoundOvertaken, KafkaError, OSError) as problem:
+            self._given_up(partition, cleaning, problem)
+        finally:
+            self._end_report(name)
+
+    async def _run(self, partition: Partition, cleaning: LogCleaning) -> None:
+        """Raises RoundOvertaken, KafkaError, OSError."""
+        clock = self._runtime.clock
+        steps = cleaning.round.steps()
+        processed = 0
+        try:
+            while True:
+                began_ms = clock.monotonic_ms()
+                step = await self._aside(lambda: next(steps, _DONE))
+                if step == _DONE:
+                    break
+                self._check(partition, cleaning)
+                if isinstance(step, ReadyGroup):
+                    self._replace(partition, cleaning, step)
+                before, processed = processed, cleaning.round.statistics.bytes_processed
+                now_ms = clock.monotonic_ms()
+                throttled_ms = self._throttle.wait_ms(processed - before, now_ms)
+                rest_ms = max(throttled_ms, REST_SHARE * (now_ms - began_ms))
+                await asyncio.sleep(rest_ms / 1000)
+        finally:
+            await self._close(steps)
+        self._check(partition, cleaning)
+        cleaning.finish()
+
+    def _check(self, partition: Partition, cleaning: LogCleaning) -> None:
+        if not self._is_hosted(partition):
+            raise RoundOvertaken("the log was deleted, or is offline")
+        cleaning.check()
+
+    def _replace(self, partition: Partition, cleaning: LogCleaning, group: ReadyGroup) -> None:
+        removable = cleaning.replace(group, wall_ms=self._runtime.clock.wall_ms())
+        self._disposal.remove_files(removable, partition.log.config.file_delete_delay_ms)
+        self._request_flush(partition)  # names changed
+
+    async def _close(self, steps: Generator[Step, None, None]) -> None:
+        """Remove what a round has written and not put in place."""
+        await self._aside(steps.close)
+
+    async def _aside(self, work: Callable[[], T]) -> T:
+        """What ``work`` returns, run on the disk's threads. It has ended when this does, even cancelled."""
+        running = asyncio.ensure_future(self._runtime.disk.offload(work))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            await asyncio.wait([running])
+            raise
+
+    def _given_up(
+        self,
+        partition: Partition,
+        cleaning: LogCleaning | None,
+        problem: RoundOvertaken | KafkaError | OSError,
+    ) -> None:
+        """An error that the log's change explains is none of the disk's."""
+        log = partition.log
+        if not isinstance(problem, RoundOvertaken | LogFenced) and cleaning is not None:
+            try:
+                self._check(partition, cleaning)
+                if isinstance(problem, FileNotFoundError) and log.has_lost(cleaning.plan.segments):
+                    raise RoundOvertaken("its segments are gone")
+            except (RoundOvertaken, LogFenced) as overtaken:
+                problem = (
+                    overtaken if isinstance(overtaken, RoundOvertaken) else RoundOvertaken(str(overtaken))
+                )
+        if (report := self.report.current.get(log.topic_partition)) is not None:
+            report.given_up = str(problem)
+        if isinstance(problem, RoundOvertaken):
+            logger.info("The compaction of %s was given up: %s", log.name, problem)
+            return
+        self._not_before_ms[log] = self._runtime.clock.monotonic_ms() + RETRY_MS
+        if isinstance(problem, CorruptRecordFound):
+            self._replicas.report_damage(problem)
+        self._replicas.failures.met(partition, _WORK, problem)
+
+    def _end_report(self, name: TopicPartition) -> None:
+        if name not in self.report.current:
+            return
+        report = self.report.end(name, self._runtime.clock.monotonic_ms())
+        if report.end_offset is None or report.ended_ms is None:
+            return
+        statistics = report.statistics
+        logger.info(
+            "Compacted %s up to offset %d: %d of %d records stay, %d of %d bytes, in %d ms",
+            name,
+            report.end_offset,
+            statistics.records_kept,
+            statistics.records_read,
+            statistics.bytes_written,
+            statistics.bytes_read,
+            report.ended_ms - report.began_ms,
+        )
+
+
+def _plan_one(view: CleanableView, wall_ms: int) -> CleaningPlan | OSError | None:
+    try:
+        return plan_cleaning(view, wall_ms)
+    except OSError as error:
+        return error
