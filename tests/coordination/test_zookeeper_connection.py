@@ -86,9 +86,7 @@ def test_an_answer_that_was_not_asked_for_ends_one_connection_only(caplog: pytes
 
     with running_ensemble(1) as ensemble:
         asyncio.run(scenario(ConnectString(tuple(ensemble.hosts.split(",")), "")))
-    assert [
-        line for line in caplog.messages if "cannot be parsed" in line and "xids do not match" in line
-    ]
+    assert [line for line in caplog.messages if "cannot be parsed" in line and "xids do not match" in line]
 
 
 def test_who_reaches_no_server_says_why() -> None:

@@ -114,7 +114,7 @@ class ZooKeeperStore:
         if self._create:
             logger.warning(
                 "ZooKeeper at %s is used without credentials: any process that reaches it can read the "
-                "cluster's secret and change the cluster's metadata. Make sure that only the brokers can reach it",
+                "cluster's secret and change the metadata. Make sure that only the brokers can reach it",
                 self._hosts,
             )
         self._tasks.append(asyncio.get_running_loop().create_task(self._watches.run()))
@@ -200,8 +200,8 @@ class ZooKeeperStore:
         return entries
 
     async def sync(self) -> None:
-        """Uses a write that changes nothing. ZooKeeper's own ``sync`` asks the leader, but does not verify that it
-        still is the leader."""
+        """Uses a write that changes nothing. ZooKeeper's own ``sync`` asks the leader, but does not verify
+        that it still is the leader."""
         self._check_open()
         try:
             await self._ensemble.commit([CheckExists("/next")])
