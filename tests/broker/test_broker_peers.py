@@ -49,7 +49,7 @@ def test_where_they_are_not_it_is_used_without(caplog: pytest.LogCaptureFixture)
                 connection.close()
 
     asyncio.run(connect())
-    assert caplog.text.count("Going on without a proof") == 1
+    assert caplog.text.count("Continuing without a proof") == 1
 
 
 def test_a_broker_that_is_not_there_is_no_broker_without_proofs() -> None:

@@ -106,7 +106,7 @@ def test_without_another_folder_the_broker_ends_and_says_why(tmp_path: Path, dis
     side.hang_up()
     eventually(lambda: not broker.alive(), "a broker without a folder is of no use")
     assert broker.stop() == 1
-    assert "no data folder is usable any more" in broker.output
+    assert "no log directory is usable any more" in broker.output
     assert "Traceback" not in broker.output
     filler.unlink()
     broker.start()

@@ -14,7 +14,7 @@ def main() -> int:
     parser.add_argument("--config", type=Path, help="a server.properties file")
     parser.add_argument("--override", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--ready-fd", type=int, help="where to write host:port once ready")
-    parser.add_argument("--status-file", type=Path, help="where to say why clients are not served")
+    parser.add_argument("--status-file", type=Path, help="where to write why clients are not served")
     arguments = parser.parse_args()
     overrides: dict[str, str] = {}
     for item in arguments.override:

@@ -1,7 +1,7 @@
-"""Topics that come into being because somebody asked for them (``auto.create.topics.enable``).
+"""Topics that are created because a client asked for them (``auto.create.topics.enable``).
 
-An internal topic is made with its own settings or not at all: one that no broker needs is not made as an
-ordinary topic, whose settings would be wrong for ever.
+An internal topic is created with its own settings or not at all: one that no broker needs is not created as
+an ordinary topic, whose settings would stay wrong.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _CREATED_OR_EXISTS = (ErrorCode.none, ErrorCode.topic_already_exists)
 
 
 async def create_missing_topics(services: Services, names: Sequence[str]) -> dict[str, ErrorCode]:
-    """Create topics with the broker's defaults. What could not be created, with the reason.
+    """Create topics with the broker's defaults. Returns the topics that could not be created, with the error.
 
-    A topic that cannot have as many replicas as it should is *not there yet* to its clients: they ask again.
+    If there are too few brokers for a topic's replicas, its clients get a retriable error and ask again.
     """
     unique = list(dict.fromkeys(names))
     topics = [_new_topic(services, name) for name in unique]

@@ -1,8 +1,9 @@
-"""One broker's life: from settings to serving, and back down.
+"""One broker: startup from its settings, serving, and shutdown.
 
-Coming up, in this order: the port (so that a busy one is found at once), the data folders and their logs, the
-coordination store and the metadata so far, the session, the registration; then clients are served. Going
-down: clients first, then the logs, flushed and closed, with the marker of a clean stop; the session last.
+Startup, in this order: the port (so that a busy one is found at once), the log directories and their logs,
+the coordination store and the metadata so far, the session, the registration; then clients are served.
+Shutdown: clients first, then the logs, flushed and closed, with the marker of a clean shutdown; the session
+last.
 """
 
 from __future__ import annotations
@@ -96,17 +97,17 @@ class Broker:
         self._cleaner: LogCleaner | None = None
         self._marking: asyncio.Task[None] | None = None
         self._lossless_broker_epoch = NO_BROKER_EPOCH
-        """The life of which a clean end may say that nothing was lost: the one that was registered or, until
-        then, the one that the data tells of. Never another process's, though that may bear the same id."""
+        """The broker epoch that a clean shutdown may record as free of loss: the registered one or, until
+        then, the one of the data found at startup. Never another process's, even one with the same id."""
         self._marked_epoch: int | None = None
-        """The last registered life before this start, as far as its marker could be read."""
+        """The last registered broker epoch before this start, as far as its marker could be read."""
         self._receive_reserve = Reserve()
         self._stopping = asyncio.Event()
         self._cancel_startup: Callable[[], object] = lambda: None
         self._last_progress_ms = 0
         self.failure: str | None = None
         self.fenced: str | None = None
-        """Why this broker serves nothing until it is restarted: its process stays, and says so."""
+        """Why this broker serves nothing until it is restarted; its process keeps running."""
 
     @property
     def endpoint(self) -> Endpoint:
@@ -121,7 +122,7 @@ class Broker:
         return self._services
 
     async def start(self) -> None:
-        """Come up; returns when clients are served. Raises StartFailed."""
+        """Start; returns when clients are served. Raises StartFailed."""
         startup = asyncio.ensure_future(self._run_startup())
         self._cancel_startup = startup.cancel
         try:
@@ -160,7 +161,7 @@ class Broker:
         waiting.cancel()
 
     async def stop(self) -> None:
-        """Go down cleanly. Safe at any point of coming up."""
+        """Shut down cleanly. Safe at any point of the startup."""
         await self._announce_shutdown()
         self._end_connections()
         if self._replicas is not None:
@@ -182,15 +183,16 @@ class Broker:
                 connection.close()
 
     def fail(self, reason: str) -> None:
-        """This broker must not go on."""
+        """Stop this broker because of ``reason``."""
         logger.critical("%s", reason)
         self.failure = self.failure or reason
         self._stopping.set()
         self._cancel_startup()
 
     def fence(self, reason: str) -> None:
-        """This broker leads nothing, follows nothing and serves nobody from here on: it would act on metadata
-        that the others have left behind. Its session ends when it stops, and the others go on without it."""
+        """This broker leads nothing, follows nothing and serves no client from here on: its metadata is
+        outdated and cannot be brought up to date. Its session ends when it stops, and the other brokers
+        continue without it."""
         if self._replicas is not None:
             self._replicas.resign_all()
         self._end_connections()
@@ -234,20 +236,21 @@ class Broker:
         return logs
 
     async def _read_lossless_broker_epoch(self, logs: LogManager) -> int:
-        """The last life's epoch if it is certain that nothing of it was lost."""
+        """The broker epoch of the previous incarnation, if it is certain that it lost no records."""
         disk, folder = self._runtime.disk, self._config.log_dirs[0]
         may_have_lost_records = self._has_failed_directory() or _lost_records(logs) or bool(logs.duplicates)
 
         def look() -> int | None:
             self._marked_epoch = broker_epoch_marker.read_broker_epoch(disk, folder)
             if may_have_lost_records:
-                # The next start may find the directory in order, and will not find the damage: it is cut off.
+                # The next start may find a working directory, and will not find the damage: it is cut off
+                # now.
                 broker_epoch_marker.mark_possible_loss(disk, folder)
             return broker_epoch_marker.read_lossless_broker_epoch(disk, folder)
 
         try:
             lossless_epoch = await disk.offload(look)
-        except OSError as error:  # nothing but the directory's failure, where that is known already
+        except OSError as error:  # changes nothing where the directory has failed already
             self._on_directory_failure(folder, error)
             return NO_BROKER_EPOCH
         if may_have_lost_records:
@@ -386,7 +389,7 @@ class Broker:
         await self._serve()
 
     async def _resolve_duplicates(self, logs: LogManager, metadata: MetadataLog) -> None:
-        """Folders that lay in an offline directory while their partitions got others."""
+        """Resolve folders that were in an offline directory while their partitions got new ones."""
 
         def topic_id(name: TopicPartition) -> UUID | None:
             topic = metadata.image.topic(name.topic)
@@ -401,7 +404,7 @@ class Broker:
         self._on_directory_failures(settled.failures)
 
     async def _until_registered(self, membership: Membership) -> None:
-        """Raises StartFailed when this broker cannot go on, which may be found out meanwhile."""
+        """Raises StartFailed when this broker fails meanwhile."""
         registered = asyncio.ensure_future(membership.wait_registered())
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
@@ -413,7 +416,7 @@ class Broker:
             raise StartFailed(self.failure)
 
     def _on_registered(self) -> None:
-        """The metadata log has this life of the broker: roles are valid from here on."""
+        """The metadata log has this broker's registration: roles are valid from here on."""
         assert self._replicas is not None and self._metadata is not None
         self._lossless_broker_epoch = self._broker_epoch()
         self._replicas.become_registered(self._metadata.image)
@@ -428,7 +431,7 @@ class Broker:
         may_have_lost_records, is_offline = self._has_failed_directory(), self._logs.is_offline(folder)
 
         def write() -> None:
-            with suppress(OSError) if is_offline else nullcontext():  # if it works, so much the better
+            with suppress(OSError) if is_offline else nullcontext():  # a success is not needed, but useful
                 broker_epoch_marker.write(disk, folder, epoch, may_have_lost_records=may_have_lost_records)
 
         try:
@@ -461,7 +464,7 @@ class Broker:
         )
 
     def _last_registration_number(self, logs: LogManager) -> int:
-        """The number of the entry that registered this broker's last life, as far as its folders know."""
+        """The number of the entry that last registered this broker, as far as its log directories know."""
         known = (self._marked_epoch, logs.previous_broker_epoch)
         return max((epoch for epoch in known if epoch is not None), default=NO_BROKER_EPOCH)
 
@@ -482,7 +485,7 @@ class Broker:
 
     # ── trouble ─────────────────────────────────────────────────────────────────────────────────
     def _on_session_lost(self, reason: str) -> None:
-        """Others have been told that this broker is gone: stop leading and following at once."""
+        """The other brokers consider this broker dead: stop leading and following at once."""
         if self._replicas is not None:
             self._replicas.resign_all()
 
@@ -490,7 +493,8 @@ class Broker:
         self.fail(f"the service {name!r} cannot go on: {describe(error)}")
 
     def _on_log_failure(self, log: Log, error: OSError) -> None:
-        """``log`` could not be written; one that was deleted meanwhile says nothing of its folder."""
+        """``log`` could not be written; the error of a log that was deleted meanwhile does not fail its
+        directory."""
         assert self._logs is not None
         if self._logs.get(log.topic_partition) is log:
             self._on_directory_failure(self._logs.directory_of(log.topic_partition), error)
@@ -504,7 +508,7 @@ class Broker:
             self._on_directory_failure(path, error)
 
     def _on_directory_failed(self, path: str, error: Exception, affected: Sequence[TopicPartition]) -> None:
-        """A folder is offline; the broker goes on with the others, if there are any."""
+        """A log directory went offline; the broker continues with the others, if there are any."""
         assert self._logs is not None
         logger.error("The folder %s is taken out of use: %s", path, error)
         is_last = all(directory.failure is not None for directory in self._logs.directories)
@@ -517,23 +521,27 @@ class Broker:
                 self._write_broker_epoch_marker(self._marking), name="life marker"
             )
         if is_last:
-            self.fail(f"no data folder is usable any more: {error}")
+            self.fail(f"no log directory is usable any more: {error}")
 
     # ── going down ──────────────────────────────────────────────────────────────────────────────
     async def _announce_shutdown(self) -> None:
-        """Let other brokers lead before this one stops; if that cannot be, they find out by its absence."""
+        """Controlled shutdown: move leaderships before this broker stops. If it fails, the end of the session
+        does."""
         image = self._metadata.image if self._metadata is not None else None
         if image is None or self._link is None or self.failure or len(image.live_brokers()) < 2:
             return
         if self._membership is None or not self._membership.is_registered:
-            return  # whoever is registered under this id is another process
+            return  # the broker registered under this id is another process
         if not self._config.boolean("controlled.shutdown.enable"):
             return
         try:
             async with asyncio.timeout(CONTROLLED_SHUTDOWN_TIMEOUT_S):
                 await self._link.announce_shutdown()
         except (KafkaError, CoordinationError, TimeoutError) as error:
-            logger.warning("Leaderships could not be handed over before stopping: %r", error)
+            logger.warning(
+                "Controlled shutdown failed: %r. Other brokers take over when this broker's session ends",
+                error,
+            )
 
     def _broker_epoch(self) -> int:
         if self._metadata is None:
@@ -551,18 +559,16 @@ class Broker:
             lambda: logs.close(high_watermarks, broker_epoch=broker_epoch, wall_ms=wall_ms)
         )
         for failure in failures:
-            logger.error(
-                "A log could not be closed in order and will be checked at the next start: %s", failure
-            )
+            logger.error("A log could not be closed cleanly; the next start recovers it: %s", failure)
 
 
 def _lost_records(logs: LogManager) -> bool:
-    """Whether recovery cut off more than the torn end that the death of a process leaves, or will have to."""
+    """Whether recovery cut off more than the torn tail that a killed process leaves, or will have to."""
     return any(damage.kind is not DamageKind.TORN for damage in logs.damages) or logs.has_gaps
 
 
 def _reachable(host: str) -> str:
-    """What clients are told where the listener takes every address."""
+    """The advertised host where the listener binds to every address."""
     return "localhost" if host in ("", "0.0.0.0", "::") else host
 
 

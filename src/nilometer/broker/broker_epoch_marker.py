@@ -1,11 +1,12 @@
-"""Which life of this broker a data folder was last used by, and in which run of the machine.
+"""The marker of the last registered broker epoch that used a log directory, and of that boot of the machine.
 
-A process that was killed has lost nothing, as long as the machine ran on: what it wrote is in the page cache
-or on the device. So a broker that finds the marker of its last registered life from this same run of the
-machine may say that this life's end lost nothing, and keeps its place as eligible leader (KIP-966), as after
-a clean stop. After a power cut the run is another, and it may not.
+A process that was killed has lost no records if the machine kept running: what it wrote is in the page cache
+or on the device. So a broker that finds its last registered broker epoch with the current boot id may claim
+that this incarnation lost no records, and stays an eligible leader (KIP-966), as after a clean shutdown.
+After a power cut the boot id differs, and it may not.
 
-Written once a registration is folded, before clients are served; never by a life that was not registered.
+Written once a registration is folded, before clients are served; never by an incarnation that was not
+registered.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ def write(disk: Disk, folder: str, broker_epoch: int, *, may_have_lost_records: 
 
 
 def mark_possible_loss(disk: Disk, folder: str) -> None:
-    """From now on nobody may say that the marked life lost nothing. May stall.
+    """From now on the marked broker epoch may no longer be claimed to have lost no records. May stall.
 
-    Raises OSError; where the disk is only full, the marker is gone then, which says as little.
+    Raises OSError; where the disk is only full, the marker is removed then, which has the same effect.
     """
     marker = _read(disk, folder)
     if marker is not None:
@@ -46,7 +47,7 @@ def mark_possible_loss(disk: Disk, folder: str) -> None:
 
 
 def read_lossless_broker_epoch(disk: Disk, folder: str) -> int | None:
-    """The broker epoch of the last registered life, if the machine has not stopped since; else None.
+    """The last registered broker epoch, if the machine has not stopped since; else None.
 
     Raises OSError.
     """
@@ -56,7 +57,7 @@ def read_lossless_broker_epoch(disk: Disk, folder: str) -> int | None:
 
 
 def read_broker_epoch(disk: Disk, folder: str) -> int | None:
-    """The broker epoch of the last registered life, however it ended. Raises OSError."""
+    """The last registered broker epoch, however that incarnation ended. Raises OSError."""
     marker = _read(disk, folder)
     return None if marker is None else marker.broker_epoch
 
@@ -65,5 +66,5 @@ def _read(disk: Disk, folder: str) -> _Marker | None:
     try:
         marker = msgspec.json.decode(disk.read_file(f"{folder}/{NAME}"), type=_Marker)
     except (FileNotFoundError, msgspec.MsgspecError):
-        return None  # none, or damaged: then nothing is known, which is the safe side
+        return None  # none, or damaged: assume that records may be lost
     return marker if marker.version == _VERSION else None

@@ -1,13 +1,13 @@
 """One client's connection: bytes to frames, requests answered in the order they came.
 
-Knows framing, order and back-pressure; what a request means is the dispatcher's. Invariants:
+Knows framing, order and back-pressure; the dispatcher knows what a request means. Invariants:
 
-- Responses leave in request order. A fetch that waits for data is answered as soon as another request stands
-  behind it. Produce requests and offset commits are taken up while earlier ones still wait for their
-  acknowledgement (pipelining); any other request is taken up alone, as Kafka's muted channels do.
+- Responses leave in request order. A fetch that waits for data is answered as soon as the next request
+  arrives. Produce requests and offset commits are processed while earlier ones still wait for their
+  acknowledgement (pipelining); any other request is processed alone, as with Kafka's muted channels.
 - Memory held for one connection is bounded: a frame above the limit closes the connection before it is
-  read; a large frame's buffer grows with the bytes that arrive, not with the length announced, but for a
-  reserve that all connections share; while the client does not read, none of its requests are taken up and
+  read; a large frame's buffer grows with the bytes that arrive, not with the length announced, except for a
+  reserve that all connections share; while the client does not read, none of its requests are processed and
   its socket is not read.
 """
 
@@ -26,11 +26,11 @@ from nilometer.cluster.broker_proof import ProofExchange
 from nilometer.cluster.cluster_secret import ClusterSecret
 
 Reply = Sequence[Buffer] | None
-"""What goes back for one request: buffers that form a frame, or None for no response (acks=0)."""
+"""The answer to one request: buffers that form a frame, or None for no response (acks=0)."""
 
 SCRATCH_BYTES = 256 * 1024
 FRAMES_PER_TURN_MAX = 64
-"""Requests of one connection that are taken up before others have their turn."""
+"""Requests of one connection that are processed before other connections get their turn."""
 FRAMES_QUEUED_MAX = 64
 """Whole frames held unparsed for one connection before its socket is no longer read."""
 BYTES_QUEUED_MAX = 8 * 1024 * 1024
@@ -39,13 +39,13 @@ GATHER_BYTES_MAX = 256 * 1024
 EAGER_FRAME_BYTES = 1024 * 1024
 """A frame gets a buffer of up to this size at once, as long as the reserve has room."""
 RESERVE_BYTES = 32 * 1024 * 1024
-"""Buffers, of all connections together, for bytes that were announced and have not come."""
+"""Buffers, of all connections together, for bytes that were announced and have not arrived."""
 FIRST_BUFFER_BYTES = 4096
-"""What a frame begins with once the reserve is used up."""
+"""The first buffer of a frame once the reserve is used up."""
 
 _scratch = bytearray(SCRATCH_BYTES)
 _scratch_view = memoryview(_scratch)
-"""Received into by all connections in turn: the loop fills and empties it in one step."""
+"""The receive buffer of all connections: the event loop fills and empties it in one step."""
 
 
 class Dispatcher(Protocol):
@@ -54,11 +54,11 @@ class Dispatcher(Protocol):
         ...
 
     def may_pipeline(self, frame: Buffer) -> bool:
-        """Whether the request may be taken up while earlier ones wait."""
+        """Whether the request may be processed while earlier ones wait."""
         ...
 
     def request_failed(self, error: BaseException) -> None:
-        """A future given out by ``dispatch`` ended in an error that nobody foresaw; its connection ends."""
+        """A future returned by ``dispatch`` ended in an unexpected error; its connection is closed."""
         ...
 
     def connection_opened(self, connection: Connection) -> bool: ...
@@ -67,11 +67,11 @@ class Dispatcher(Protocol):
 
 
 class CloseConnection(Exception):
-    """The request cannot be answered in any way its sender would understand; the reason is logged."""
+    """The request cannot be answered in a format that its sender understands; the reason is logged."""
 
 
 class Reserve:
-    """Memory that may be given to frames before their bytes are there. Shared by a listener's connections."""
+    """Memory for frames whose bytes have not arrived yet. Shared by a listener's connections."""
 
     __slots__ = ("bytes_left",)
 
@@ -99,8 +99,8 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_filled = 0
         self._queue: deque[Buffer] = deque()
         self._queued_bytes = 0
-        self._waiting: deque[asyncio.Future[Reply]] = deque()  # replies owed, oldest first
-        self._last_blocks_pipeline = False  # the last request taken up lets no other pass
+        self._waiting: deque[asyncio.Future[Reply]] = deque()  # replies to send, oldest first
+        self._last_blocks_pipeline = False  # the last request in progress allows no pipelining
         self._outgoing: list[Buffer] = []
         self._outgoing_bytes = 0
         self._write_paused = False
@@ -110,14 +110,14 @@ class Connection(asyncio.BufferedProtocol):
         self._close_reason: str | None = None
         self.peer: tuple[str, int] = ("", 0)
         self.context: RequestContext = ANONYMOUS_CONTEXT
-        """Who asks here; replaced as a whole once the other side has proved who it is."""
+        """The client of this connection; replaced as a whole once the peer has proved that it is a broker."""
         self.proof_begun = False
         self.pending_proof: tuple[ProofExchange, ClusterSecret] | None = None
-        """What the other side's proof must fit, and by which secret."""
+        """The exchange that the peer's proof must match, and the secret."""
         self.refused_as_broker = False
         self.client_software: tuple[str, str] = ("unknown", "unknown")
         self.complete_early: Callable[[], None] | None = None
-        """Set by a request that can be answered before its wait is over."""
+        """Set by a waiting request that can be answered before its wait is over."""
         self.refused_batches = RefusedBatches()
         self.last_active_ms = 0
         self.closed = False
@@ -125,7 +125,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not derived from it
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports are not derived from it
         self._transport.set_write_buffer_limits(high=1024 * 1024)
         peer = transport.get_extra_info("peername")
         self.peer = (peer[0], peer[1]) if peer else ("", 0)
@@ -153,7 +153,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._frame_filled == self._frame_size:
                 frame, self._frame = self._frame, None
                 self._release_reserve()
-                self._enqueue(memoryview(frame).toreadonly())  # the decoder takes nothing writable
+                self._enqueue(memoryview(frame).toreadonly())  # the decoder accepts only read-only buffers
             elif self._frame_filled == len(self._frame):
                 self._grow_frame(self._frame)
         else:
@@ -212,7 +212,8 @@ class Connection(asyncio.BufferedProtocol):
             self._head = bytearray(data[position:])
 
     def _checked_size(self, size: int) -> int:
-        """``size``, or -1 where it cannot be: the connection then ends once what came before is taken up."""
+        """``size``, or -1 if it is invalid: the connection is then closed once the frames before are
+        dispatched."""
         if size & 0x8000_0000 or size > self._frame_bytes_max:
             self._close_reason = (
                 f"announced a request of {size} bytes; socket.request.max.bytes is {self._frame_bytes_max}"
@@ -248,7 +249,8 @@ class Connection(asyncio.BufferedProtocol):
         self._queued_bytes += len(memoryview(frame))
 
     def _dispatch_queued(self) -> None:
-        """Dispatch queued frames as far as order, the client's reading and the others' turn allow."""
+        """Dispatch queued frames as far as order, the client's reading and fairness to other connections
+        allow."""
         if self._draining:
             return
         self._draining = True
@@ -285,7 +287,7 @@ class Connection(asyncio.BufferedProtocol):
             self._dispatch_queued()
 
     def _complete_waiting_fetch(self) -> None:
-        """Something stands behind a request that only waits for more data: that one is answered as it is."""
+        """Another request has arrived behind a fetch that only waits for more data: answer the fetch now."""
         complete_early, self.complete_early = self.complete_early, None
         if complete_early is not None:
             asyncio.get_running_loop().call_soon(complete_early)
@@ -325,7 +327,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.close(str(error) or repr(error))
 
     def _write_next_reply(self) -> bool:
-        """The oldest reply owed, which is decided; false where it failed, and nothing can follow it."""
+        """Write the oldest reply, which is decided; false if it failed: then no other reply can follow it."""
         future = self._waiting[0]
         if not future.cancelled() and future.exception() is not None:
             return False
@@ -336,7 +338,7 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _write(self, buffers: Sequence[Buffer]) -> None:
-        """Gather what is answered in one go: one system call for many small answers."""
+        """Gather answers that are ready at once: one system call for many small answers."""
         self._outgoing.extend(buffers)
         self._outgoing_bytes += sum(len(memoryview(buffer)) for buffer in buffers)
         if not self._draining or self._outgoing_bytes >= GATHER_BYTES_MAX:
@@ -368,10 +370,10 @@ class Connection(asyncio.BufferedProtocol):
             transport.resume_reading()
 
     def close(self, reason: str | None = None) -> None:
-        """End the connection once what was answered has been taken."""
+        """Close the connection once the client has received all answers."""
         if self.closed:
             return
-        # What was decided in this very turn of the loop has not been written yet.
+        # Answers of this turn of the event loop have not been written yet.
         while self._waiting and self._waiting[0].done() and self._write_next_reply():
             pass
         self._flush()
@@ -380,7 +382,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def abort(self, reason: str) -> None:
-        """End the connection now: also one that was closed, but whose client does not take what is left."""
+        """Close the connection now: also one that is closing, but whose client does not read the rest."""
         if not self.closed:
             self._end(reason)
         if self._transport is not None:

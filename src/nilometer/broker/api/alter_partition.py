@@ -42,7 +42,7 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
     body = request.body
     try:
         asked = [_asked(topic, part) for topic in body.topics for part in topic.partitions]
-    except ValueError as error:  # a recovery state that nobody knows
+    except ValueError as error:  # an unknown recovery state
         return _refuse(services, request, ErrorCode.invalid_request, str(error))
 
     def decide(image: ClusterImage) -> Decision[Altered]:

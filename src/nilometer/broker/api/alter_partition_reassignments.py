@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments (KIP-455): give partitions other replicas, or call a move off (replicas
+"""AlterPartitionReassignments (KIP-455): give partitions other replicas, or cancel a reassignment (replicas
 null).
 """
 

@@ -1,4 +1,5 @@
-"""Who may ask what only brokers ask: a connection that proved to be the very broker the request names."""
+"""Access to requests between brokers: only for a connection that proved to be the broker the request
+names."""
 
 from __future__ import annotations
 
@@ -32,11 +33,11 @@ def why_not_broker(services: Services, request: Request, broker_id: int) -> str 
             context.client_address,
             context.client_port,
         )
-    return "Only a broker of this cluster may ask this."
+    return "Only a broker of this cluster may send this request."
 
 
 def comes_from_broker(services: Services, request: Request) -> bool:
-    """Whether a broker sent it, which looked for the controller itself: it is not sent on once more."""
+    """Whether a broker sent it, which located the controller itself: it is not forwarded again."""
     context = request.context
     if context.is_broker or context.is_forwarded:
         return True

@@ -1,4 +1,5 @@
-"""BrokerHeartbeat, as far as sessions do not serve for it: a broker announces that it wants to stop.
+"""BrokerHeartbeat, only for controlled shutdown (sessions replace the rest): a broker announces that it
+stops.
 
 Its leaderships move at once and it leaves every ISR it can; it may stop when it has folded that.
 """
@@ -24,7 +25,7 @@ def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
 
     def decide(image: ClusterImage) -> Decision[ShutdownProgress]:
         if not body.want_shut_down:
-            why = "only announcements of a shutdown are served; sessions tell who lives"
+            why = "only announcements of a controlled shutdown are served; sessions replace heartbeats"
             return Decision((), ShutdownProgress(outcome=Outcome(ErrorCode.invalid_request, why)))
         return decide_controlled_shutdown(image, BrokerId(body.broker_id), BrokerEpoch(body.broker_epoch))
 

@@ -1,6 +1,6 @@
 """ConsumerGroupDescribe (KIP-848): epochs, members and assignments of consumer groups.
 
-Versions: 1 tells which protocol each member speaks.
+Versions: 1 has the protocol of each member.
 """
 
 from __future__ import annotations

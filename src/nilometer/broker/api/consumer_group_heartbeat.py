@@ -1,6 +1,6 @@
-"""ConsumerGroupHeartbeat (KIP-848): everything a member of a consumer group says and hears.
+"""ConsumerGroupHeartbeat (KIP-848): the only request of a member of a consumer group.
 
-Versions: 1 brings subscription by regular expression, and members that make up their own ids.
+Versions: 1 adds subscription by regular expression, and member ids chosen by the members.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Requests that only the controller may decide: decided here while this broker is in office, else sent on.
+"""Requests that only the controller may decide: decided here if this broker is the controller, else
+forwarded.
 
-Whichever broker a client asks, the controller decides. While nobody is in office, or the one who was has just
-gone, the request waits and tries again. This broker has folded what was decided before it answers, so that a
-client that asks it next finds its own change.
+A client may ask any broker; the controller decides. While there is no controller, or it has just failed, the
+request waits and is tried again. This broker has folded the decision before it answers, so that a client that
+asks it next sees its own change.
 
 A request with a ``timeout_ms`` is answered within it: REQUEST_TIMED_OUT where the change is not applied by
-then. What has not begun to be decided at that time never will be; what has begun goes on, and its outcome is
-not known to the client.
+then. A decision that has not begun by then never begins; one that has begun continues, and the client does
+not know its outcome.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ Respond = Callable[[Services, Request, R], Reply]
 Refuse = Callable[[Services, Request, ErrorCode, str], Reply]
 
 WAIT_MS_DEFAULT = 15_000
-"""How long a request without a time-out of its own waits for a controller."""
+"""How long a request without ``timeout_ms`` waits for a controller."""
 TIMEOUT_MS_MAX = 60_000
-"""No request waits for longer, whatever it asks for."""
+"""No request waits longer, whatever ``timeout_ms`` it has."""
 RETRY_S = 0.05
 
 
@@ -51,9 +52,9 @@ def on_controller(
 ) -> asyncio.Future[Reply]:
     """Answer with ``respond(reply of the decision)``, or with ``refuse`` where no decision came about.
 
-    ``acting_broker``: the broker that speaks of itself or of a partition it leads; only a connection that
-    proved to be that broker is served. A forwarded request that meets no controller here raises KafkaError
-    (NOT_CONTROLLER), for the broker that sent it.
+    ``acting_broker``: the broker that asks for itself or for a partition it leads; only a connection that
+    proved to be that broker is served. A forwarded request that reaches a broker which is not the controller
+    raises KafkaError (NOT_CONTROLLER), for the broker that sent it.
     """
 
     clock = services.runtime.clock
@@ -98,19 +99,19 @@ def on_controller(
             why = f"The change was not applied within {within_ms} ms."
             return refuse(services, request, ErrorCode.request_timed_out, why)
 
-    if timeout_ms is None or request.context.is_forwarded:  # the broker that sent it on counts the time
+    if timeout_ms is None or request.context.is_forwarded:  # the broker that forwarded it counts the time
         return spawn(services, answer())
     return spawn(services, answer_in_time(timeout_ms))
 
 
 def _timeout_ms(request: Request) -> int | None:
-    """What the request allows for its change; None where its API has no such field."""
+    """The request's ``timeout_ms``; None where its API has no such field."""
     timeout: timedelta | None = request.field("timeout")
     return None if timeout is None else min(max(messages.milliseconds(timeout), 0), TIMEOUT_MS_MAX)
 
 
 async def _send_on(services: Services, request: Request, left_ms: int | None) -> Reply:
-    """``left_ms``: what is left of the request's own time-out, if it has one."""
+    """``left_ms``: the rest of the request's own timeout, if it has one."""
     body = request.body
     if left_ms is not None:
         body = dataclasses.replace(body, timeout=timedelta(milliseconds=max(left_ms, 0)))

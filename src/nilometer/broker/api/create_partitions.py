@@ -1,4 +1,4 @@
-"""CreatePartitions: a topic gets more of them; never fewer."""
+"""CreatePartitions: add partitions to topics; their number never falls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CreateTopics. Versions: 5 tells the new topic's configuration and counts; 7 its id."""
+"""CreateTopics. Versions: 5 returns the new topic's configuration and counts; 7 its id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeleteGroups: forget groups without members, their offsets included."""
+"""DeleteGroups: delete groups without members, with their offsets."""
 
 from __future__ import annotations
 

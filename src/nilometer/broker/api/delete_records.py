@@ -52,7 +52,7 @@ def _delete(
 
 
 class _Waiting:
-    """The answer of one request, whether it has to wait or not."""
+    """Builds the answer of one request, whether it has to wait or not."""
 
     def __init__(self, request: Request) -> None:
         self.topics: list[_TopicOutcomes] = []

@@ -22,7 +22,7 @@ def handle(services: Services, request: Request) -> Reply:
         return request.respond(
             throttle_time_ms=0,
             error_code=ErrorCode.mismatched_endpoint_type if known else ErrorCode.unsupported_endpoint_type,
-            error_message="The controller is one of the brokers; there are no endpoints but theirs.",
+            error_message="The controller is one of the brokers; there are no separate controller endpoints.",
             cluster_id=services.cluster_id,
             brokers=(),
         )

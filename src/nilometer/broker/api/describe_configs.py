@@ -1,4 +1,4 @@
-"""DescribeConfigs: the settings in force for topics and brokers, where they come from, and what they mean."""
+"""DescribeConfigs: the settings in force for topics and brokers, their sources, and their documentation."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """DescribeGroups: state, protocol and members of classic groups.
 
-Versions: 3 tells what the client may do; 4 instance ids; 6 says GROUP_ID_NOT_FOUND where earlier ones
+Versions: 3 has the authorized operations; 4 instance ids; 6 answers GROUP_ID_NOT_FOUND where earlier ones
 describe an unknown group as dead.
 """
 
@@ -21,7 +21,7 @@ from nilometer.wire.messages import Message
 
 FIRST_WITH_NOT_FOUND = 6
 GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
-"""Read, delete, describe, describe and alter settings: nobody is refused anything."""
+"""Read, delete, describe, describe and alter settings: there is no authorization."""
 STATE_DEAD = "Dead"
 
 

@@ -1,4 +1,4 @@
-"""DescribeLogDirs: what lies in this broker's folders, and how much room there is."""
+"""DescribeLogDirs: the logs in this broker's log directories, their sizes, and the free space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeRebalances (Nilometer's own): why groups kept here rebalanced last, and who made them."""
+"""DescribeRebalances (Nilometer's own): the last rebalances of groups coordinated here, and their causes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""DescribeReplicas (Nilometer's own): everything this broker knows of its replicas, and why each stands where
-it stands.
+"""DescribeReplicas (Nilometer's own): the full state of this broker's replicas, and what holds each one back.
 
-Each replica is described at one moment; a broker with many of them answers in slices, between which it
-serves others. A replica that goes away meanwhile is left out.
+Each replica is described consistently; a broker with many of them answers in slices, between which it
+serves other requests. A replica that is removed meanwhile is left out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From a frame to a handler, and from whatever goes wrong there to an answer the client understands."""
+"""From a frame to a handler, and from any error there to an answer that the client understands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _API_VERSIONS = int(ApiKey.API_VERSIONS)
 
 
 class RequestDispatcher:
-    """The connections of one listener and what they ask."""
+    """The connections of one listener and their requests."""
 
     def __init__(self, services: Services, connections_max: int) -> None:
         self._services = services
@@ -51,7 +51,7 @@ class RequestDispatcher:
         return spec is not None and spec.pipelined
 
     def dispatch(self, frame: Buffer, connection: Connection) -> asyncio.Future[Reply] | Reply:
-        """Raises CloseConnection for what cannot be answered."""
+        """Raises CloseConnection for a request that cannot be answered."""
         connection.last_active_ms = self._services.runtime.clock.monotonic_ms()
         try:
             header = messages.decode_request_header(frame)  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ class RequestDispatcher:
             raise CloseConnection(f"{spec.key.name} failed: {error}") from error
 
     def _refuse_version(self, header: messages.RequestHeader, spec: ApiSpec, frame: Buffer) -> Reply:
-        """UNSUPPORTED_VERSION in the form of the version asked for, where there is one.
+        """UNSUPPORTED_VERSION in the format of the requested version, where there is one.
 
         Raises CloseConnection.
         """
@@ -92,6 +92,6 @@ class RequestDispatcher:
         if answer is None:
             raise CloseConnection(
                 f"{spec.key.name} version {header.api_version} is not served (only {spec.versions[0]}"
-                f" to {spec.versions[1]}), and has no form in which to say so"
+                f" to {spec.versions[1]}), and there is no format for an error answer"
             )
         return (answer,)

@@ -1,4 +1,4 @@
-"""ElectLeaders: lead by the preferred replica again (0), or by any replica at all (1, unclean)."""
+"""ElectLeaders: elect the preferred replica (0), or any replica at all (1, unclean)."""
 
 from __future__ import annotations
 

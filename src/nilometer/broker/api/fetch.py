@@ -1,12 +1,12 @@
 """Fetch: records for consumers (up to the high watermark, or the LSO) and for followers (up to the log's
 end).
 
-Versions: 4 brings today's batches and isolation levels; 7 sessions (KIP-227); 9 the reader's leader epoch
+Versions: 4 has record batches and isolation levels; 7 sessions (KIP-227); 9 the reader's leader epoch
 (KIP-320); 11 follower fetching (KIP-392); 12 diverging epochs; 13 topics by id; 15 the follower's broker
 epoch.
 
-A fetch that finds less than ``min_bytes`` waits (:mod:`nilometer.broker.replicas.delayed_fetch`); one that
-would have to wait for the device to read has that done aside first, and then reads from memory.
+A fetch that finds less than ``min_bytes`` waits (:mod:`nilometer.broker.replicas.delayed_fetch`); reads that
+would wait for the device are done off the event loop.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ logger = logging.getLogger("nilometer.broker")
 
 READ_COMMITTED = 1
 UPDATE_WAIT_MS = 5
-"""A follower that waits hears of a new high watermark after this time, or with the next record."""
+"""A waiting follower is sent a new high watermark after this time, or with the next record."""
 
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
@@ -88,8 +88,8 @@ def _forgotten(topics: Sequence[ForgottenTopic]) -> list[PartitionKey]:
 class _Found:
     """The partitions a fetch has found, for waiting on them.
 
-    An object of its own, so that fetch and reader do not hold each other: what was read would live until the
-    garbage collector comes by.
+    A separate object, so that fetch and reader do not reference each other: what was read would otherwise
+    stay in memory until the next garbage collection.
     """
 
     def __init__(self, session_round: FetchRound, *, for_replica: bool) -> None:
@@ -108,7 +108,7 @@ class _Found:
 
 
 class _Fetch:
-    """One fetch on its way to an answer."""
+    """One fetch request until it is answered."""
 
     def __init__(self, services: Services, request: Request, session_round: FetchRound) -> None:
         self._services = services
@@ -142,7 +142,7 @@ class _Fetch:
 
     @property
     def _update_wait_ms(self) -> int:
-        """0 (at once) where consumers read from followers: they wait for that very news (KIP-392)."""
+        """0 (at once) where consumers read from followers: they wait for the new high watermark (KIP-392)."""
         return 0 if self._services.replicas.serves_from_followers else UPDATE_WAIT_MS
 
     @property
@@ -170,7 +170,7 @@ class _Fetch:
         return future
 
     def _maybe_answer(self, final: bool) -> bool:
-        """Read again; send what there is, if it is enough or this is the last chance."""
+        """Read again; answer if that is enough bytes, or if ``final``. Whether it was answered."""
         future = self._future
         if future is None or future.done():
             return True
@@ -198,7 +198,7 @@ def _copy_outcome(done: asyncio.Future[Reply], target: asyncio.Future[Reply]) ->
     elif not target.done():
         target.set_exception(error)
     else:
-        logger.error("A fetch failed whose reader is gone", exc_info=error)
+        logger.error("A fetch failed after its reader had disconnected", exc_info=error)
 
 
 API = ApiSpec(key=ApiKey.FETCH, versions=(4, 18), handle=handle, decode=decode_fetch_body)

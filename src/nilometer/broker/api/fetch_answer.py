@@ -1,4 +1,4 @@
-"""The answer to a fetch, on its way out: records are passed on as they were read, never copied into the
+"""The answer to a fetch: records are sent in the buffers in which they were read, never copied into the
 message.
 """
 
@@ -31,7 +31,7 @@ FIRST_WITH_ERROR = 7
 
 
 def refuse_fetch(request: Request, error: ErrorCode) -> Reply:
-    """An error for the whole fetch; in versions that know none, for each of its partitions."""
+    """An error for the whole fetch; in versions without such a field, for each of its partitions."""
     topics: list[FetchedTopic] = []
     if request.version < FIRST_WITH_ERROR:
         body: FetchBody = request.body

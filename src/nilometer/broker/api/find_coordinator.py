@@ -1,7 +1,7 @@
-"""FindCoordinator: which broker looks after a group or a transactional id.
+"""FindCoordinator: which broker coordinates a group or a transactional id.
 
-The first question about a group creates ``__consumer_offsets``. Versions: 1 brings key types and messages; 4
-asks for many keys at once; 6 has share groups, which are not served. There is no transaction coordinator yet:
+The first request for a group creates ``__consumer_offsets``. Versions: 1 has key types and messages; 4
+many keys at once; 6 has share groups, which are not served. There is no transaction coordinator yet:
 its keys are answered with COORDINATOR_NOT_AVAILABLE, which clients take as *try again later*.
 """
 

@@ -1,7 +1,7 @@
-"""ForwardRequest (Nilometer's own): a broker sends a client's request on to the controller, with who asked.
+"""ForwardRequest (Nilometer's own): a broker forwards a client's request to the controller, with its context.
 
-Decided under the client's context, never the broker's: what only brokers may ask is refused in here. A broker
-that is not in office answers NOT_CONTROLLER, and the sender looks again who is.
+Decided under the client's context, never the broker's: requests between brokers are refused in here. A broker
+that is not the controller answers NOT_CONTROLLER, and the sender locates the controller again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def api_over(specs: Iterable[ApiSpec]) -> ApiSpec:
 
     def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
         if not request.context.is_broker:
-            why = "Only a broker of this cluster may ask this."
+            why = "Only a broker of this cluster may send this request."
             return _refuse(request, ErrorCode.cluster_authorization_failed, why)
         try:
             spec, inner = _inner(carried, request)

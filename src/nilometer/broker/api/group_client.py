@@ -1,4 +1,4 @@
-"""Who a request came from, as groups remember their members."""
+"""The client of a request, as groups record it for their members."""
 
 from __future__ import annotations
 

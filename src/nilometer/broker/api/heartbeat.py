@@ -1,4 +1,4 @@
-"""Heartbeat: a member of a classic group lives; the answer tells it whether the group rebalances."""
+"""Heartbeat: keeps a member of a classic group alive; the answer says whether the group rebalances."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """InitProducerId: an identity for an idempotent producer.
 
-Whoever asks without a transactional id gets a new one, also with the id and epoch it had (version 3): only an
-id that belongs to a transactional id can be taken back from whoever used it before.
+A request without a transactional id gets a new producer id, also if it names its current id and epoch
+(version 3): only the id of a transactional id can be fenced against its previous user.
 """
 
 from __future__ import annotations

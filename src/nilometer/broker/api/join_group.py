@@ -1,8 +1,8 @@
-"""JoinGroup: become, or stay, a member of a classic group. Answered when the group has come together.
+"""JoinGroup: become, or stay, a member of a classic group. Answered when all members have joined.
 
-Versions: 0 has no rebalance time-out of its own; 4 gives whoever comes without a member id one, to come again
-with (KIP-394); 5 has static members (KIP-345); 7 tells the protocol type; 8 takes a reason; 9 may tell a
-leader that nothing is to be assigned (KIP-814).
+Versions: 0 has no rebalance timeout; 4 gives a client without a member id one, with which it must join again
+(KIP-394); 5 has static members (KIP-345); 7 returns the protocol type; 8 takes a reason; 9 lets a leader skip
+the assignment (KIP-814).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Who leads instead: told to clients that asked the wrong broker (KIP-951), so that they need not look it
-up.
+"""The current leader, in answers to clients that asked the wrong broker (KIP-951): saves them a Metadata
+request.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class LeaderHints:
         self._leaders: set[int] = set()
 
     def leader(self, topic: str | UUID, index: int) -> LeaderIdAndEpoch:
-        """Of a partition, by its topic's name or id; -1 and -1 where nobody is known to lead."""
+        """The leader of a partition, by its topic's name or id; -1 and -1 where no leader is known."""
         image = self._services.image
         found = image.topic(topic) if isinstance(topic, str) else image.topic_by_uuid(topic)
         state = found.partition(index) if found is not None else None
@@ -27,7 +27,7 @@ class LeaderHints:
         return LeaderIdAndEpoch(state.leader, state.leader_epoch)
 
     def endpoints(self) -> tuple[NodeEndpoint, ...]:
-        """Of all leaders that were named, by broker id."""
+        """The endpoints of all leaders in this answer, by broker id."""
         if not self._leaders:
             return ()
         return tuple(

@@ -1,4 +1,5 @@
-"""ListGroups: the groups that this broker coordinates. Versions: 4 tells and filters by state; 5 by type."""
+"""ListGroups: the groups that this broker coordinates. Versions: 4 returns and filters by state; 5 by
+type."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
 
 
 def _respond(request: Request, replies: Sequence[GroupReply]) -> Reply:
-    """An error while some of the groups are still being loaded; those that have moved are others' to tell."""
+    """An error while some of the groups are still being loaded; groups that have moved are listed
+    elsewhere."""
     listed = [reply for reply in replies if isinstance(reply, ListGroupsReply)]
     fine = (ErrorCode.none, ErrorCode.not_coordinator)
     for reply in listed:

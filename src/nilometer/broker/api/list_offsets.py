@@ -1,12 +1,12 @@
-"""ListOffsets: which offset stands at a place in time.
+"""ListOffsets: the offset for a timestamp.
 
-Asked timestamps: -1 latest (the bound for the reader's isolation level), -2 earliest, -3 the record with the
+Timestamps: -1 latest (the bound for the reader's isolation level), -2 earliest, -3 the record with the
 largest timestamp (version 7), -4 earliest local (8; the same as earliest, nothing is tiered), -5 last tiered
 (9; none), or milliseconds since the epoch: the first record not older. A new leader does not answer for
 *latest* and for points in time until its high watermark has reached the start of its epoch (KIP-207).
 
-Replica id -2 (which Kafka keeps for debugging) asks for what the log holds, committed or not: *latest* is
-the log end offset. A client that must know what can still become readable asks so.
+With replica id -2 (which Kafka keeps for debugging), uncommitted records count too: *latest* is the log end
+offset. Clients use it to learn up to which offset records may still become readable.
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ async def _look_up(
         return ErrorCode.none, found or _UNKNOWN
     except KafkaError as error:
         if isinstance(error, CorruptRecordFound):  # or batches that their producer made unreadable
-            logger.warning("A look-up by time came upon what it cannot read: %s", error.message)
+            logger.warning("A look-up by time met records that cannot be read: %s", error.message)
         code = error.code
         if code is ErrorCode.offset_not_available and request.version < 5:
-            code = ErrorCode.leader_not_available  # the code that readers before KIP-207 retry on
+            code = ErrorCode.leader_not_available  # the code on which readers before KIP-207 retry
         return code, _UNKNOWN
 
 

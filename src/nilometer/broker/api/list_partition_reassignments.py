@@ -1,4 +1,4 @@
-"""ListPartitionReassignments: the moves under way, of the partitions named or (null) of all."""
+"""ListPartitionReassignments: the reassignments in progress, of the named partitions or (null) of all."""
 
 from __future__ import annotations
 

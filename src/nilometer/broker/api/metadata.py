@@ -1,6 +1,6 @@
-"""Metadata: where the brokers are, and who leads what. The first thing every client asks.
+"""Metadata: the brokers' endpoints and the partitions' leaders. Every client's first request.
 
-Versions: 0 lists all topics for an empty list, later ones for null; 4 adds the choice not to create; 10 topic
+Versions: 0 lists all topics for an empty list, later ones for null; 4 can disable auto-creation; 10 topic
 ids; 12 topics by id; 13 an error for the whole. A topic that exists never has an empty partition list
 (SPARK-41375).
 """
@@ -23,7 +23,7 @@ from nilometer.wire.errors import ErrorCode
 _NO_ID = UUID(int=0)
 OPERATIONS_NOT_ASKED = -(1 << 31)
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
-"""Read, write, create, delete, alter, describe, describe and alter settings: nobody is refused anything."""
+"""Read, write, create, delete, alter, describe, describe and alter settings: there is no authorization."""
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 """Create, alter, describe, cluster action, describe and alter settings, idempotent write."""
 
@@ -127,7 +127,7 @@ def _partition(services: Services, request: Request, index: int, state: Partitio
 
 
 def offline_replicas(services: Services, state: PartitionState) -> tuple[int, ...]:
-    """Those whose broker is gone, or cannot use their log."""
+    """The replicas whose broker is fenced, or cannot use their log."""
     image = services.image
     return tuple(
         replica

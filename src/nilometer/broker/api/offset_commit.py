@@ -1,9 +1,9 @@
-"""OffsetCommit: how far a group has read. Acknowledged when all in sync have it.
+"""OffsetCommit: commits a group's offsets. Acknowledged when all in-sync replicas have them.
 
-Versions: 2 to 4 may ask how long the offsets are to be kept; 6 brings leader epochs; 7 static members; 9
-member epochs (KIP-848); 10 topics by id. Topics and partitions that do not exist are refused here, before the
-group is asked. A connection may have several in flight: each is decided before the next is looked at, and
-they wait for their replicas together.
+Versions: 2 to 4 may set a retention time; 6 has leader epochs; 7 static members; 9 member epochs (KIP-848);
+10 topics by id. Topics and partitions that do not exist are refused here, before the group decides. A
+connection may have several in flight: each is decided before the next one, and they wait for their replicas
+together.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _sort_by_outcome(
 def _find(
     services: Services, request: Request, asked: Message
 ) -> tuple[Topic | None, str, UUID | None, ErrorCode]:
-    """The topic, its name and id as far as they are known, and what is said if there is none."""
+    """The topic, its name and id as far as they are known, and the error if there is none."""
     if request.version >= FIRST_BY_ID:
         topic = services.image.topic_by_uuid(asked.topic_id) if asked.topic_id is not None else None
         name = "" if topic is None else topic.name

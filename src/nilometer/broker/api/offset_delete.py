@@ -1,4 +1,4 @@
-"""OffsetDelete: forget how far a group has read in partitions of topics that it is not subscribed to."""
+"""OffsetDelete: delete a group's offsets of topics that it is not subscribed to."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _unknown(indexes: Sequence[int]) -> tuple[OffsetDeletePartitionReply, ...]:
 
 
 def _respond(request: Request, reply: OffsetDeleteReply, refused: Sequence[OffsetDeleteTopicReply]) -> Reply:
-    """Where the group itself is refused, nothing is said of topics."""
+    """If the group itself is refused, the answer has no topics."""
     gathered: dict[str, list[OffsetDeletePartitionReply]] = {}
     for topic in (*refused, *reply.topics) if reply.error_code is ErrorCode.none else ():
         gathered.setdefault(topic.name, []).extend(topic.partitions)

@@ -1,7 +1,7 @@
-"""OffsetFetch: how far groups have read.
+"""OffsetFetch: the committed offsets of groups.
 
-Versions: 1 says an error of the group at each partition; 2 may ask for all that is committed; 7 for what is
-not undecided; 8 asks about many groups; 9 has member epochs (KIP-848); 10 topics by id.
+Versions: 1 repeats an error of the group at each partition; 2 may ask for all committed offsets; 7 for stable
+offsets only; 8 for many groups; 9 has member epochs (KIP-848); 10 topics by id.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NO_ID = UUID(int=0)
 class _Asked(NamedTuple):
     fetch: OffsetFetch
     unknown: tuple[OffsetFetchTopicReply, ...]
-    """Asked for by ids that no topic has."""
+    """Requested by ids that no topic has."""
 
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
@@ -117,7 +117,7 @@ def _respond(
 def _complete(
     services: Services, request: Request, asked: _Asked, reply: OffsetFetchReply
 ) -> OffsetFetchReply:
-    """The reply in the terms of the request's version."""
+    """The reply in the format of the request's version."""
     if reply.error_code is not ErrorCode.none:
         if request.version >= FIRST_WITH_GROUP_ERROR:
             return reply
@@ -134,7 +134,8 @@ def _complete(
 
 
 def _with_id(services: Services, reply: OffsetFetchTopicReply) -> OffsetFetchTopicReply | None:
-    """A topic that was committed by name gets its present id; without any there is no way to tell of it."""
+    """A topic that was committed by name gets its current id; a topic without an id cannot be in the
+    answer."""
     if reply.topic_id is not None:
         return reply
     topic = services.image.topic(reply.name)

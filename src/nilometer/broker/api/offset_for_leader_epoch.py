@@ -1,5 +1,5 @@
-"""OffsetForLeaderEpoch: where an epoch ends in the leader's log, for readers and replicas that check their
-own (KIP-101, KIP-320).
+"""OffsetForLeaderEpoch: where an epoch ends in the leader's log, so that readers and replicas can find where
+they diverge (KIP-101, KIP-320).
 """
 
 from __future__ import annotations

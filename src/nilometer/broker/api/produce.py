@@ -1,10 +1,10 @@
 """Produce: record batches for partitions led here.
 
-Versions: 3 brings today's batches (2 and older are refused, though 0 is advertised: librdkafka before 2.11
+Versions: 3 has record batches (2 and older are refused, though 0 is advertised: librdkafka before 2.11
 would otherwise send gzip and snappy uncompressed, KAFKA-18659); 7 zstd; 8 per-record errors; 9 flexible; 10
-tells the present leader on NOT_LEADER_OR_FOLLOWER (KIP-951); 12 transactions v2; 13 topics by id.
+returns the current leader with NOT_LEADER_OR_FOLLOWER (KIP-951); 12 transactions v2; 13 topics by id.
 
-The way of a request: here → :class:`~nilometer.broker.replicas.partition.Partition` → log → segment; back
+The path of a request: here → :class:`~nilometer.broker.replicas.partition.Partition` → log → segment; back
 up through :class:`~nilometer.broker.replicas.delayed_produce.DelayedProduce` where the acknowledgement has to
 wait.
 """
@@ -74,7 +74,7 @@ def _find(services: Services, topic: str | UUID, index: int) -> Partition:
 def _check_passes_none(
     refused: RefusedBatches, partition: Partition, topic: str | UUID, part: ProducedRecords, now_ms: int
 ) -> None:
-    """Of a producer that the log does not know it would take any batch as the first."""
+    """Of a producer that the log does not know, it would accept any batch as the first one."""
     header = _sequenced(part.records)
     if header is None or header.producer_id in partition.log.producers.producers:
         return
@@ -89,7 +89,7 @@ def _remember(
     error: ErrorCode,
     now_ms: Callable[[], int],
 ) -> ErrorCode:
-    """What a producer is told whose batch could not be appended."""
+    """The answer for a batch that could not be appended."""
     out_of_order = error is ErrorCode.out_of_order_sequence_number
     if (out_of_order and not refused) or not (out_of_order or is_retriable(error)):
         return error
@@ -104,7 +104,7 @@ def _remember(
 
 
 def _sequenced(records: memoryview | None) -> BatchHeader | None:
-    """The header of a batch that bears a sequence number."""
+    """The header of a batch with a sequence number."""
     if not records:
         return None
     try:
@@ -142,10 +142,10 @@ def _append(
 
 
 class _Waiting:
-    """The answer of one request, whether it has to wait or not.
+    """Builds the answer of one request, whether it has to wait or not.
 
-    Holds no records: what was appended is in the log. And no cycle outlives the answer, or the records of
-    thousands of requests would wait for the garbage collector.
+    Holds no records: what was appended is in the log. No reference cycle outlives the answer, or the records
+    of thousands of requests would wait for the garbage collector.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""ProveBroker (Nilometer's own): a connection becomes one of a broker of this cluster.
+"""ProveBroker (Nilometer's own): a connection proves that it is from a broker of this cluster.
 
-One attempt for each connection; a proof that is wrong ends it. What proofs cover is in
-:mod:`nilometer.cluster.broker_proof`; the other side is :mod:`nilometer.broker.control.broker_peers`.
+One attempt for each connection; a wrong proof closes it. :mod:`nilometer.cluster.broker_proof` describes the
+proofs; the other side is :mod:`nilometer.broker.control.broker_peers`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _refusal(
     if len(body.nonce) != NONCE_BYTES:
         return ErrorCode.invalid_request, f"the nonce has {len(body.nonce)} bytes instead of {NONCE_BYTES}"
     if request.connection.proof_begun:
-        return ErrorCode.invalid_request, "this connection has begun a proof before"
+        return ErrorCode.invalid_request, "this connection has already begun a proof"
     return None
 
 
@@ -76,7 +76,7 @@ def _finish(request: Request, body: wire.ProveBrokerRequest) -> Reply:
     exchange, secret = pending
     if not is_proof(secret, Side.INITIATOR, exchange, body.proof):
         logger.warning(
-            "%s:%d claims to be broker %d, and its proof is wrong: it is no broker of this cluster",
+            "%s:%d claims to be broker %d, but its proof is wrong: it is not a broker of this cluster",
             context.client_address,
             context.client_port,
             exchange.initiator_id,

@@ -1,9 +1,9 @@
-"""Versions that are no longer served but still asked for: refused in their own form, with
+"""Versions that are no longer served but still requested: refused in their own format, with
 UNSUPPORTED_VERSION.
 
 Produce 0–2 and Fetch 0–3 carry the message formats from before record batches; ListOffsets 0 asks for segment
-borders. Without an answer in the form it expects, a client sees a closed socket and tries again for ever.
-Every other version out of range is unknown in form, and the connection is closed, as Kafka does.
+borders. Without an answer in the format it expects, a client sees a closed socket and retries endlessly. The
+format of every other version out of range is unknown, and the connection is closed, as Kafka does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _UNSUPPORTED = int(ErrorCode.unsupported_version)
 
 
 class _Body:
-    """Reads the fixed-width layouts of those days. Raises MalformedRequest where the bytes end too early."""
+    """Reads the fixed-width layouts of those versions. Raises MalformedRequest where the bytes end too
+    early."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -40,7 +41,7 @@ class _Body:
         return self._data[self._position - size : self._position]
 
     def string(self) -> bytes:
-        """With its length, as it goes back."""
+        """The answer's frame, with its length."""
         (length,) = self.take(">h")
         return struct.pack(">h", length) + self.skip(max(0, length))
 

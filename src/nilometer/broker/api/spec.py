@@ -1,4 +1,4 @@
-"""What an API file declares, and what its handler is given."""
+"""What an API file declares, and the request that its handler gets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Request(NamedTuple):
     api: messages.Api
     connection: Connection
     context: RequestContext
-    """Who asks: of the connection or, where a broker sent the request on, of the client that it came from."""
+    """The context of the connection or, for a forwarded request, of the client that sent it first."""
 
     @property
     def version(self) -> int:
@@ -39,7 +39,7 @@ class Request(NamedTuple):
         return self.api.make(type_name, **fields)
 
     def respond(self, **fields: object) -> Reply:
-        """The whole response, as bytes on their way out."""
+        """The whole response, as buffers to send."""
         response = self.api.response(**fields)
         return (
             messages.encode_response(
@@ -63,13 +63,13 @@ class ApiSpec:
     Raises MalformedRequest.
     """
     advertised_min: int | None = None
-    """A lower version to advertise though it is refused; for clients that misread a higher one."""
+    """A lower version that is advertised though it is refused, for clients that misread a higher one."""
     between_brokers: bool = False
-    """Served on connections of brokers only, and advertised to nobody else."""
+    """Served on connections of brokers only, and advertised only to them."""
     forwardable: bool = False
-    """Whether a broker may send a client's request of this kind on to the controller."""
+    """Whether a broker may forward a client's request of this kind to the controller."""
     pipelined: bool = False
-    """Whether it may be taken up while earlier requests of its connection wait."""
+    """Whether it may be processed while earlier requests of its connection wait."""
 
     @property
     def advertised(self) -> tuple[int, int]:

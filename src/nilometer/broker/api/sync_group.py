@@ -1,6 +1,6 @@
 """SyncGroup: the leader brings the assignments of a generation, every member takes its own.
 
-Versions: 3 has static members; 5 names protocol type and name, and must.
+Versions: 3 has static members; 5 requires protocol type and name.
 """
 
 from __future__ import annotations

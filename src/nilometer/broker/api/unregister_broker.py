@@ -1,6 +1,6 @@
-"""UnregisterBroker: a broker will never return; nobody waits for its log any more.
+"""UnregisterBroker: a broker will never return; no partition waits for its log any more.
 
-Refused for one that is alive: it would be back at once, without what its log was trusted with.
+Refused for a live broker: it would register again at once, and no longer count as safe.
 """
 
 from __future__ import annotations

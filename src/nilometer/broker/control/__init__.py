@@ -1,1 +1,1 @@
-"""The broker as a member of its cluster: the metadata log, the controller's office, and asking it."""
+"""The broker as a member of its cluster: the metadata log, the controller, and requests to it."""

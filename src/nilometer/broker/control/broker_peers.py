@@ -19,11 +19,11 @@ logger = logging.getLogger("nilometer.broker")
 
 
 class PeerNotProved(ConnectionLost):
-    """The other side is no broker of this cluster, or does not take this one for one. Nothing was asked."""
+    """The peer is not a broker of this cluster, or does not accept this one as such. Nothing was sent."""
 
 
 class PeerDoesNotAnswer(PeerNotProved):
-    """It ended the connection instead: that is what brokers do which do not know of proofs."""
+    """The peer closed the connection instead: brokers of versions without proofs do so."""
 
 
 class BrokerPeers:
@@ -36,7 +36,7 @@ class BrokerPeers:
         *,
         accept_unproved: bool,
     ) -> None:
-        """``accept_unproved``: brokers of versions without proofs are spoken to as well."""
+        """``accept_unproved``: connect to brokers of versions without proofs as well."""
         self._broker_id = broker_id
         self._cluster_id = cluster_id
         self._runtime = runtime
@@ -114,4 +114,4 @@ class BrokerPeers:
     def _warn(self, broker_id: int, error: KafkaError) -> None:
         if broker_id not in self._warned:
             self._warned[broker_id] = None
-            logger.warning("Going on without a proof: %s", error.message)
+            logger.warning("Continuing without a proof: %s", error.message)

@@ -1,12 +1,12 @@
-"""The controller's shell: decisions made one after another, appended, and judged by the fold.
+"""The controller's shell: decides one request after the other, appends the entries, and folds them.
 
-The pure ``decide_*`` functions of ``cluster`` say what should change; here their records become entries
-of the metadata log. Whether a decision holds is never read off the answer to the append: a deposed
-controller can win a number too. Only the fold tells, so the reply waits for it.
+The pure ``decide_*`` functions of ``cluster`` return records; here they become entries of the metadata log.
+The answer to the append does not show whether a decision counts: a deposed controller can win a number too.
+Only the fold shows it, so the reply waits for the fold.
 
-A decision that has begun goes on when its requester is gone: an append that nobody waits for could be
-applied by the store behind a later decision that was made without it. Where the outcome of an append stayed
-unknown, its entry can turn up later, and a decision that loses its number to it is made again.
+A decision that has begun continues when its requester is gone: the store could apply an abandoned append
+after a later decision that was made without it. Where the outcome of an append is unknown, its entry can
+appear later, and a decision that loses its number to it is made again.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ R = TypeVar("R")
 logger = logging.getLogger("nilometer.broker")
 
 APPEND_ATTEMPTS_MAX = 1000
-"""How often a number may be lost to others before this controller gives up its decision."""
+"""How often a number may be lost to other entries before a decision fails."""
 
 
 class Controller:
-    """The decisions of this broker, valid while it is in office."""
+    """The decisions of this broker, valid while it is the controller."""
 
     def __init__(self, broker_id: int, store: CoordinationStore, metadata: MetadataLog, tasks: Tasks) -> None:
         self._broker_id = BrokerId(broker_id)
@@ -57,24 +57,24 @@ class Controller:
         )
 
     async def become_controller(self, incarnation: str, decide: Callable[[ClusterImage], Entry]) -> None:
-        """Begin a term as ``incarnation``: ``decide`` gives the entry that says so.
+        """Begin a controller's term as ``incarnation`` with the entry that ``decide`` returns.
 
-        Raises KafkaError (NOT_CONTROLLER) where another took office meanwhile.
+        Raises KafkaError (NOT_CONTROLLER) where another broker became controller meanwhile.
         """
         async with self._deciding:
             self._incarnation = Incarnation(incarnation)
             await self._metadata.catch_up()
             while not await self._append(decide(self._metadata.image)):
-                pass  # the controller before this one went on deciding
+                pass  # the previous controller was still deciding
             if not self.is_active:
-                raise KafkaError(ErrorCode.not_controller, "another broker took office")
+                raise KafkaError(ErrorCode.not_controller, "another broker became controller")
 
     async def decide(self, decide: Callable[[ClusterImage], Decision[R]]) -> R:
         """Make a decision on the newest image and return its reply once the fold has accepted it.
 
-        A caller that is cancelled ends its waiting, and not the decision. ``decide`` may be called again.
+        Cancelling the caller ends its wait, not the decision. ``decide`` may be called several times.
 
-        Raises KafkaError: NOT_CONTROLLER when this broker is not, or no longer, in office.
+        Raises KafkaError: NOT_CONTROLLER when this broker is not, or no longer, the controller.
         """
         deciding = self._tasks.spawn(self._decide(decide))
         try:
@@ -94,7 +94,8 @@ class Controller:
         raise KafkaError(ErrorCode.request_timed_out, "the metadata log could not be written")
 
     async def _append_all(self, decision: Decision[object]) -> bool:
-        """Whether all entries of ``decision`` count. False: it was overtaken, and none is in the log."""
+        """Whether all entries of ``decision`` count. False: another entry came first, and none is in the
+        log."""
         for index, entry in enumerate(entries_of(decision.units, self.controllership)):
             if not await self._append(entry):
                 if index == 0:
@@ -104,13 +105,13 @@ class Controller:
         return True
 
     async def _append(self, entry: Entry) -> bool:
-        """Put ``entry`` into the log behind whatever is there, and fold it.
+        """Append ``entry`` to the log and fold it.
 
-        False: it was overtaken by an entry that counts, was decided without it, and is not in the log. No-ops
-        of deposed controllers leave a decision right, as long as this broker is in office.
+        False: an entry that counts came first; ``entry`` was decided without it, and is not in the log. No-op
+        entries of deposed controllers do not invalidate a decision, as long as this broker is the controller.
 
-        What no broker could fold is not appended. Raises KafkaError (UNKNOWN_SERVER_ERROR) then: a mistake of
-        this version costs one request, and not the cluster.
+        An entry that no broker could fold is not appended. Raises KafkaError (UNKNOWN_SERVER_ERROR) then: a
+        bug of this version fails one request, and not the cluster.
         """
         data = encode_entry(entry)
         controllership = self.controllership
@@ -127,7 +128,7 @@ class Controller:
             if self._metadata.entry_bytes.get(number) == data:
                 return True
             if self.controllership != controllership:
-                raise KafkaError(ErrorCode.not_controller, "another broker took office")
+                raise KafkaError(ErrorCode.not_controller, "another broker became controller")
             if self._has_counting_entries(number, controllership):
                 return False
         raise KafkaError(ErrorCode.request_timed_out, "the metadata log could not be written")
@@ -146,7 +147,7 @@ class Controller:
         try:
             self._metadata.image.check_entry(EntryNumber(number), entry)
         except BrokenInvariant as error:
-            logger.critical("A decision is dropped, because it breaks the metadata: %s", error)
+            logger.critical("A decision is dropped, because it would break the metadata: %s", error)
             raise KafkaError(
                 ErrorCode.unknown_server_error, f"The decision would break the metadata: {error}"
             ) from error
@@ -163,6 +164,6 @@ def _log_abandoned_decision(deciding: asyncio.Task[object]) -> None:
     if deciding.cancelled() or (error := deciding.exception()) is None:
         return
     if isinstance(error, KafkaError | CoordinationError):
-        logger.info("A decision whose requester is gone came to nothing: %s", error)
+        logger.info("A decision whose requester is gone was not applied: %s", error)
     else:
         logger.error("A decision whose requester is gone failed", exc_info=error)

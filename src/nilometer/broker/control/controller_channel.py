@@ -1,9 +1,8 @@
-"""The way from this broker to the controller, when that is another broker: one connection, kept while it
-lasts.
+"""The connection from this broker to the controller, when that is another broker.
 
-What this broker asks for itself is sent as it is; a client's request travels with its client's context. The
-broker that receives either sends it on to nobody: if it is not (or no longer) in office it refuses, and the
-sender looks again who is.
+This broker's own requests are sent as they are; a client's request is forwarded with the client's context.
+The receiver never forwards it again: if it is not (or no longer) the controller it refuses, and the sender
+locates the controller again.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ REQUEST_TIMEOUT_MS = 10_000
 
 class ControllerChannel:
     def __init__(self, broker_id: int, peers: BrokerPeers, metadata: MetadataLog) -> None:
-        self._client_id = f"forwarded-by-broker-{broker_id}"  # versions without proofs go by it
+        self._client_id = f"forwarded-by-broker-{broker_id}"  # versions without proofs check it
         self._peers = peers
         self._metadata = metadata
         self._connection: Connection | None = None
@@ -34,14 +33,14 @@ class ControllerChannel:
     async def forward(
         self, header: RequestHeader, body: Message, context: RequestContext, *, timeout_ms: int | None = None
     ) -> bytes:
-        """Have a client's request decided; the frame to answer it with, without its length.
+        """Forward a client's request; returns the frame of its answer, without the length.
 
-        ``timeout_ms``: how long the response is waited for, if that is longer than usual. Raises KafkaError;
-        what came of the request is then not known.
+        ``timeout_ms``: how long to wait for the response, if that is longer than usual. Raises KafkaError;
+        the outcome of the request is then unknown.
         """
         answer_timeout_ms = max(timeout_ms or 0, REQUEST_TIMEOUT_MS)
         connection = await self._connect()
-        if wire.KEY not in connection.versions:  # a version without proofs takes the bare request
+        if wire.KEY not in connection.versions:  # a version without proofs expects the bare request
             answer = await connection.send(body, timeout_ms=answer_timeout_ms)
             return encode_response(header.correlation_id, header.api_key, header.api_version, answer)[4:]
         request = wire.ForwardedRequest(

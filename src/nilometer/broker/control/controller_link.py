@@ -1,7 +1,7 @@
-"""What this broker itself asks of the controller: other ISRs, topics, producer ids, leave to stop.
+"""This broker's own requests to the controller: ISR changes, topics, producer ids, controlled shutdown.
 
-Asked of the decision functions directly while this broker is in office, of the controller's broker otherwise.
-Raises KafkaError or CoordinationError where no answer came; what became of the request is then not known.
+Decided directly while this broker is the controller, sent to the controller otherwise. Raises KafkaError or
+CoordinationError where no answer came; the outcome of the request is then unknown.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ControllerLink:
         return NO_BROKER_EPOCH if epoch is None else epoch
 
     async def alter_partitions(self, broker_epoch: int, requests: IsrRequests) -> IsrAnswers:
-        """All ``requests`` must be of one life of this broker."""
+        """All ``requests`` must have the same broker epoch."""
         if self._controller.is_active:
             asked = [_decision_request(key, request) for key, request in requests]
             altered = await self._controller.decide(
@@ -68,8 +68,8 @@ class ControllerLink:
         )
         if response.error_code is not ErrorCode.none:
             raise KafkaError(response.error_code, "the controller refused AlterPartition")
-        # What the controller knew when it decided (min.insync.replicas, who is live) must be known here
-        # before its answer counts: the store has it by now.
+        # The metadata by which the controller decided (min.insync.replicas, live brokers) must be folded here
+        # before its answer counts: the store has it already.
         await self._metadata.catch_up_with_all()
         return {
             TopicIdPartition(topic_id_of(topic.topic_id), part.partition_index): AlterPartitionAnswer(
@@ -83,7 +83,8 @@ class ControllerLink:
         }
 
     async def create_topics(self, topics: Sequence[NewTopic], chance: Entropy) -> dict[str, ErrorCode]:
-        """Topics with their counts given; what became of each. This broker has folded what was created."""
+        """Create topics with given counts; the error of each. This broker has folded the topics when it
+        returns."""
         if self._controller.is_active:
             created = await self._controller.decide(
                 lambda image: decide_create_topics(
@@ -107,12 +108,12 @@ class ControllerLink:
         return {topic.name: topic.error_code for topic in response.topics}
 
     async def forfeit_replica(self, partition: TopicIdPartition) -> Outcome:
-        """Give up this broker's place in a partition; this broker has folded it when that returns."""
+        """Leave the ISR and the ELR of a partition; this broker has folded the change when it returns."""
         (outcome,) = await self._forfeit((partition,), offline=False)
         return outcome
 
     async def report_offline(self, partitions: Sequence[TopicIdPartition]) -> Sequence[Outcome]:
-        """These replicas cannot be used here any more; this broker has folded it when that returns."""
+        """Report replicas that cannot be used any more; this broker has folded the change when it returns."""
         return await self._forfeit(partitions, offline=True)
 
     async def _forfeit(self, partitions: Sequence[TopicIdPartition], *, offline: bool) -> Sequence[Outcome]:

@@ -1,7 +1,7 @@
 """Internal topics: created when they are first needed, fitted to the cluster, and grown with it (EDGE 44).
 
-Knows how many partitions and replicas the settings give them and what makes them different from others; who
-may lead or follow is the controller's affair. Nobody waits for a bigger cluster: with fewer brokers than
+Knows the partitions, replicas and settings of internal topics; the controller decides their leaders and
+followers. No request waits for a bigger cluster: with fewer brokers than
 ``offsets.topic.replication.factor`` there are fewer replicas, and the controller adds the missing ones as
 brokers join.
 """
@@ -30,7 +30,7 @@ logger = logging.getLogger("nilometer.broker")
 
 RETRY_S = 1.0
 ADMIN_CLIENT_ID = "__admin_client"
-"""What a client calls itself that writes to internal topics on purpose."""
+"""The client id with which a client may write to internal topics."""
 _CREATED_OR_EXISTS = (ErrorCode.none, ErrorCode.topic_already_exists)
 
 
@@ -58,7 +58,7 @@ INTERNAL_TOPIC_SETTINGS: Mapping[str, InternalTopicSettings] = {
 
 
 def new_internal_topic(config: BrokerConfig, image: ClusterImage, name: str) -> NewTopic | None:
-    """What creates ``name`` on this cluster as it is now; None if it is no topic that a broker needs."""
+    """The request that creates ``name`` on this cluster; None if it is not a topic that brokers need."""
     settings = INTERNAL_TOPIC_SETTINGS.get(name)
     if settings is None:
         return None
@@ -75,7 +75,7 @@ def new_internal_topic(config: BrokerConfig, image: ClusterImage, name: str) -> 
 
 
 def check_client_may_write(topic: str, client_id: str | None) -> None:
-    """Raises KafkaError: what is in an internal topic is its coordinator's."""
+    """Raises KafkaError for an internal topic: only its coordinator writes to it."""
     if topic in INTERNAL_TOPICS and client_id != ADMIN_CLIENT_ID:
         raise KafkaError(ErrorCode.invalid_topic_exception, f"Cannot append to internal topic {topic}")
 
@@ -91,7 +91,7 @@ class InternalTopics:
         self._creating = asyncio.Lock()
 
     async def ensure(self, name: str) -> bool:
-        """Create the topic unless it is there; whether it is there now. This broker has then folded it."""
+        """Create the topic unless it exists; whether it exists now. This broker has folded it then."""
         async with self._creating:
             image = self._metadata.image
             if image.topic(name) is not None:
@@ -109,7 +109,8 @@ class InternalTopics:
 
 
 class InternalTopicGrowth:
-    """The controller's part: whenever brokers came, or a growth is complete, look whether more is due."""
+    """Runs on the controller: adds replicas to internal topics when brokers join or a reassignment
+    completes."""
 
     def __init__(self, config: BrokerConfig, controller: Controller, metadata: MetadataLog) -> None:
         self._factors = {
@@ -134,7 +135,9 @@ class InternalTopicGrowth:
                         )
                     )
             except (KafkaError, CoordinationError) as error:
-                logger.info("Internal topics could not grow this time: %s", error)
+                logger.info(
+                    "No replicas could be added to internal topics; the next change tries again: %s", error
+                )
                 await asyncio.sleep(RETRY_S)
                 self._due.set()
 
@@ -143,7 +146,7 @@ class InternalTopicGrowth:
             self._due.set()
 
     def _completes(self, delta: ImageDelta, image: ClusterImage) -> bool:
-        """Whether a reassignment of an internal topic has come to its end."""
+        """Whether a reassignment of an internal topic has completed."""
         topics = [topic for name in self._factors if (topic := image.topic(name)) is not None]
         return any(
             key.topic_id == topic.id

@@ -1,8 +1,7 @@
-"""This broker as a member of its cluster: its session, and the controller's duties when it holds that office.
+"""This broker as a member of its cluster: its session, and the controller's tasks while it is the controller.
 
-The four stages of a controller's beginning (K-1) can be read in the log: it holds ``/controller``; it has
-read the metadata log to its end; its term has begun (controller epoch + 1); the image agrees with the
-sessions.
+The four stages of becoming controller (K-1) are in the log: the broker holds ``/controller``; it has read the
+metadata log to its end; its term has begun (controller epoch + 1); the image agrees with the sessions.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ RETRY_S = 0.25
 
 
 class RegistrationRefused(Exception):
-    """The cluster does not take this broker; the message says why."""
+    """The cluster does not accept this broker; the message says why."""
 
 
 class Membership:
@@ -67,8 +66,8 @@ class Membership:
         on_registered: Callable[[], None],
         with_offline: Callable[[BrokerRegistration], BrokerRegistration] = lambda registration: registration,
     ) -> None:
-        """``on_registered`` hears of each life of this broker once the metadata log has it. ``with_offline``
-        completes a registration with what this broker cannot use at that moment."""
+        """``on_registered`` is called for each registration of this broker once the metadata log has it.
+        ``with_offline`` completes a registration with the replicas that this broker cannot use then."""
         self._with_offline = with_offline
         self._registration = with_offline(registration)
         self._store = store
@@ -103,22 +102,23 @@ class Membership:
 
     @property
     def is_registered(self) -> bool:
-        """Whether the metadata log has this life of the broker, as far as it is known to go on."""
+        """Whether the metadata log has this incarnation of the broker, and its session has not ended."""
         return self._registered.is_set()
 
     async def wait_registered(self) -> None:
-        """Until the metadata log has this life of the broker."""
+        """Until the metadata log has this incarnation of the broker."""
         await self._registered.wait()
 
     def is_live(self) -> bool:
-        """Whether this broker may still lead and serve: its session stands, and it is sure of that."""
+        """Whether this broker may still lead and serve: its session is certainly live."""
         return self._session is not None and self._session.is_live()
 
     async def run(self, on_lost: Callable[[str], None]) -> None:
-        """Follow the store's signal: claim the controller's office when it is free, do its duties when held.
+        """Follow the store's signal: claim ``/controller`` when it is free, run the controller's tasks when
+        held.
 
-        When the session is over, ``on_lost`` is told at once, and a new session begins: another life of this
-        broker, whose process lost nothing.
+        When the session ends, ``on_lost`` is called at once, and a new session begins: another incarnation of
+        this broker, whose process lost no records.
         """
         while True:
             watching = self._tasks.service("session watch", self._watch_session(self.session, on_lost))
@@ -130,12 +130,12 @@ class Membership:
 
     async def _watch_session(self, session: Session, on_lost: Callable[[str], None]) -> None:
         reason = await session.wait_lost()
-        logger.warning("Session %s is over: %s", session.name, reason)
+        logger.warning("Session %s expired: %s", session.name, reason)
         self._registered.clear()
         on_lost(reason)
 
     async def _follow(self, session: Session) -> None:
-        """Until ``session`` is over."""
+        """Until ``session`` has ended."""
         seen = -1
         while not session.lost:
             try:
@@ -153,15 +153,18 @@ class Membership:
                 if error.code is ErrorCode.not_controller:
                     logger.info("No longer controller: %s", error.message)
                 elif error.code is ErrorCode.unknown_server_error:
-                    logger.error("A duty of the controller waits for the next change: %s", error.message)
+                    logger.error(
+                        "A task of the controller failed; the next change of the cluster tries it again: %s",
+                        error.message,
+                    )
                 else:
                     raise
 
     async def _rejoin(self) -> None:
-        """Register another life; the fold of the last one's end is what it builds on."""
+        """Register another incarnation of this broker, after its previous one has been folded."""
         known = self._metadata.image.broker(BrokerId(self._registration.broker_id))
         if known is not None and known.incarnation == self.incarnation:
-            # Only of a life that was registered is it known that this process lost nothing since.
+            # Only for a registered incarnation is it certain that this process lost no records since.
             self._registration = replace(self._registration, previous_broker_epoch=known.epoch)
         while True:
             self._registration = self._with_offline(self._registration)
@@ -170,10 +173,10 @@ class Membership:
                     self._registration.broker_id, msgspec.json.encode(self._registration)
                 )
             except (StoreUnavailable, OutcomeUnknown, BrokerIdInUse) as error:
-                logger.warning("Cannot register anew: %s", error)
+                logger.warning("Cannot register again: %s", error)
                 await asyncio.sleep(RETRY_S)
             else:
-                logger.info("Registered anew as session %s", self.session.name)
+                logger.info("Registered again as session %s", self.session.name)
                 return
 
     async def _is_controller(self) -> bool:
@@ -208,7 +211,7 @@ class Membership:
         await self._reconcile_sessions()
         await self._controller.decide(decide_repair)
         logger.info(
-            "Controller, stage 4 of 4: all that live learn of it by folding entry %d",
+            "Controller, stage 4 of 4: the metadata agrees with the live sessions as of entry %d",
             self._metadata.image.number,
         )
 
@@ -217,7 +220,9 @@ class Membership:
         for event in broker_events(self._metadata.image, registrations):
             match event:
                 case BrokersDown(broker_ids):
-                    logger.info("Brokers gone: %s", ", ".join(str(broker) for broker in broker_ids))
+                    logger.info(
+                        "Sessions ended of brokers %s", ", ".join(str(broker) for broker in broker_ids)
+                    )
                     await self._controller.decide(
                         lambda image, ids=broker_ids: decide_brokers_down(image, ids)
                     )
@@ -253,6 +258,6 @@ def _registration_of(session: SessionInfo) -> BrokerRegistration:
         registration = msgspec.json.decode(session.payload, type=BrokerRegistration)
     except msgspec.MsgspecError as error:
         raise CoordinationError(
-            f"the session of broker {session.broker_id} says something that cannot be read: {error}"
+            f"the session of broker {session.broker_id} has a payload that cannot be read: {error}"
         ) from error
     return replace(registration, incarnation=_incarnation(session.incarnation))

@@ -1,13 +1,13 @@
-"""This broker's view of the metadata log: entries read from the store, folded, and told to who must act.
+"""This broker's view of the metadata log: entries are read from the store, folded, and passed to subscribers.
 
-Everybody learns of a change the same way, the controller included: by folding its entry here. Invariants:
+Every broker, the controller included, learns of a change by folding its entry here. Invariants:
 
-- entries are folded once each, in order; subscribers hear each delta before the next entry is folded;
-- whoever has to prepare for an entry is done with that before it is folded, and may be stopped in it: then
-  nothing has been folded, and who goes on prepares again;
-- whoever waits for an entry's number is released after subscribers have acted on it;
-- an entry that this version cannot fold changes nothing, nothing behind it is folded, and no preparer hears
-  of it: the log is *blocked* until the broker is restarted. All who run this version stop at the same entry.
+- entries are folded once each, in order; subscribers get each delta before the next entry is folded;
+- preparers finish before an entry is folded; if one is cancelled, nothing has been folded, and the next
+  attempt prepares again;
+- waiters for an entry's number are released after subscribers have acted on it;
+- an entry that this version cannot fold changes nothing, no later entry is folded, and no preparer is called
+  for it: the log is *blocked* until the broker is restarted. All brokers of this version stop at that entry.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = logging.getLogger("nilometer.broker")
 READ_ENTRIES_MAX = 256
 ENTRIES_BETWEEN_SNAPSHOTS = 4096
 BYTES_BETWEEN_SNAPSHOTS = 20 * 1024 * 1024
-"""Entries may be large: with thousands of partitions the death of a broker is a megabyte."""
+"""Entries may be large: with thousands of partitions the failure of a broker takes a megabyte."""
 
 Subscriber = Callable[[ImageDelta, ClusterImage], None]
 BeforeEntry = Callable[[Entry, ClusterImage], Awaitable[None]]
@@ -37,7 +37,7 @@ BeforeReload = Callable[[ClusterImage], Awaitable[None]]
 
 
 class MetadataBlocked(CoordinationError):
-    """The metadata log goes on with what this version of the broker cannot fold."""
+    """The metadata log has an entry that this version of the broker cannot fold."""
 
 
 class MetadataLog:
@@ -53,12 +53,12 @@ class MetadataLog:
         self.blocked: str | None = None
         """Why nothing more can be folded here."""
         self.on_blocked: Callable[[str], None] = lambda _reason: None
-        """Told once, before anybody can act on an image that stands still."""
+        """Called once, before any request can act on an image that is no longer updated."""
         self.entry_bytes: dict[int, bytes] = {}
-        """The newest entries as they stand in the store, for their authors to recognise."""
+        """The newest entries as stored, so that their author can recognise them."""
 
     def subscribe(self, subscriber: Subscriber, on_reload: Callable[[ClusterImage], None]) -> None:
-        """``on_reload`` is told when the image was replaced by a snapshot's: all of it may have changed."""
+        """``on_reload`` is called when a snapshot has replaced the image: all of it may have changed."""
         self._subscribers.append(subscriber)
         self._reload_subscribers.append(on_reload)
 
@@ -68,8 +68,8 @@ class MetadataLog:
         self._preparers.append((before_entry, before_reload))
 
     async def catch_up(self) -> None:
-        """Fold all that the store holds now. Raises CoordinationError: MetadataBlocked if it holds an entry
-        that cannot be folded.
+        """Fold all entries that the store has now. Raises CoordinationError: MetadataBlocked if it holds an
+        entry that cannot be folded.
         """
         async with self._folding:
             if self.blocked is not None:
@@ -86,27 +86,27 @@ class MetadataLog:
                     return
 
     async def catch_up_with_all(self) -> None:
-        """Fold all that anybody had appended before this call, for another broker may have folded it: before
-        acting on its answer. Costs a round trip through the whole store. Raises CoordinationError."""
+        """Fold all entries appended before this call, by any broker: needed before acting on the answer of
+        a broker that may have folded more. Costs a quorum round trip. Raises CoordinationError."""
         await self._store.sync()
         await self.catch_up()
 
     async def check_reaches(self, number: int) -> None:
         """Raises StoreRefused where the store has lost entry ``number``, which this broker acted on once.
 
-        By such a log all topics since then would seem deleted, and their records with them.
+        With such a log all newer topics would seem deleted, and their records would be removed.
         """
         if self.image.number < number:
             await self.catch_up_with_all()  # one server of several may lag behind the others
         if self.image.number < number:
             raise StoreRefused(
                 f"the metadata log ends with entry {self.image.number}, but entry {number} registered this "
-                "broker: the coordination store was made anew, or has lost what it held. Put it back from a "
+                "broker: the coordination store was created again, or has lost entries. Restore it from a "
                 "copy; nothing of this broker's data was touched"
             )
 
     async def maybe_write_snapshot(self) -> None:
-        """Let a snapshot stand for the entries so far, where there are many. The controller's duty."""
+        """Write a snapshot of the entries so far, if there are many. A task of the controller."""
         number = self.image.number + 1
         if (
             number - self._snapshot_number >= ENTRIES_BETWEEN_SNAPSHOTS
@@ -124,7 +124,7 @@ class MetadataLog:
             return
         try:
             image = ClusterImage.from_snapshot(decode_snapshot(snapshot.data))
-        except Exception as error:  # whatever it is: of such a snapshot no image can be made
+        except Exception as error:  # whatever the error is, no image can be made of such a snapshot
             raise self._block(f"the snapshot of the metadata below entry {snapshot.number}", error) from None
         for _, before_reload in self._preparers:
             await before_reload(image)

@@ -1,7 +1,7 @@
-"""What the controller does of its own accord: giving leaderships back to the preferred replicas.
+"""A periodic controller task: moves leaderships back to the preferred replicas.
 
-After a broker's return its partitions are led by others; where more than
-``leader.imbalance.per.broker.percentage`` of its preferred leaderships are elsewhere, they go back to it.
+When a broker returns, other brokers lead its partitions; where more than
+``leader.imbalance.per.broker.percentage`` of its preferred leaderships are elsewhere, they move back to it.
 """
 
 from __future__ import annotations
@@ -40,4 +40,6 @@ class PreferredLeaderRebalancer:
             ):
                 pass  # as many at a time as the decision allows
         except (KafkaError, CoordinationError) as error:
-            logger.warning("Preferred leaders were not restored this time: %s", error)
+            logger.warning(
+                "Leaderships were not moved back to preferred replicas; the next round tries again: %s", error
+            )

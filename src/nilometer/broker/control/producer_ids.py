@@ -1,4 +1,4 @@
-"""Producer ids for idempotent producers, drawn from blocks that the controller gives to brokers."""
+"""Producer ids for idempotent producers, taken from blocks that the controller allocates to brokers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 
 
 class ProducerIds:
-    """Invariant: an id is handed out once in the life of the cluster; a block left unfinished is
-    forgotten.
+    """Invariant: an id is allocated only once in a cluster; the rest of an unfinished block is never
+    used.
     """
 
     def __init__(self, link: ControllerLink) -> None:
@@ -20,7 +20,7 @@ class ProducerIds:
         self._refilling = asyncio.Lock()
 
     async def next(self) -> int:
-        """A producer id never given out before.
+        """A producer id that was never allocated before.
 
         Raises KafkaError (COORDINATOR_LOAD_IN_PROGRESS: ask again).
         """

@@ -1,7 +1,6 @@
-"""The cluster's secret, as this broker knows it: made if there is none yet, and read again while it runs.
+"""The cluster's secret, as this broker knows it: created if there is none yet, and read again periodically.
 
-A rotation is noticed by looking every few seconds, and at once where another broker names a secret that is
-not known here.
+A rotation is noticed within seconds, and at once where another broker names a secret that is not known here.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ logger = logging.getLogger("nilometer.broker")
 
 REFRESH_INTERVAL_MS = 10_000
 READ_AGAIN_AFTER_MS = 1_000
-"""However often strangers name secrets that are not known here, the store is asked no more often."""
+"""The store is read no more often, however often clients name secrets that are not known here."""
 
 
 class SecretKeeper:
@@ -85,7 +84,7 @@ class SecretKeeper:
 
 
 async def find_or_make_secrets(store: CoordinationStore, entropy: Entropy) -> ClusterSecrets:
-    """The first to come makes them. Raises CoordinationError."""
+    """The secrets of the store; creates them if there are none. Raises CoordinationError."""
     while True:
         stored = await store.read_secret()
         if stored is not None:
@@ -94,7 +93,7 @@ async def find_or_make_secrets(store: CoordinationStore, entropy: Entropy) -> Cl
 
 
 async def rotate_secrets(store: CoordinationStore, entropy: Entropy) -> ClusterSecrets:
-    """Make another current secret; the one that was stays accepted. Raises CoordinationError."""
+    """Create a new current secret; the previous one stays accepted. Raises CoordinationError."""
     while True:
         before = await find_or_make_secrets(store, entropy)
         after = before.rotated(entropy.bytes(KEY_BYTES))
@@ -116,5 +115,7 @@ def _decoded(stored: StoredSecret) -> ClusterSecrets:
     except UnreadableSecret as error:
         raise StoreDamaged(str(error)) from error
     if secrets.current.number != stored.number:
-        raise StoreDamaged(f"the cluster's secret is kept as number {stored.number} and says another one")
+        raise StoreDamaged(
+            f"the cluster's secret is stored as number {stored.number}, but its content has another number"
+        )
     return secrets

@@ -1,4 +1,4 @@
-"""What a starting broker asks of the coordination store, asked again while no answer comes."""
+"""Requests of a starting broker to the coordination store, repeated while no answer comes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ RETRY_S = 0.2
 
 async def retry_while_starting(clock: Clock, session_timeout_ms: int, ask: Callable[[], Awaitable[T]]) -> T:
     """The outcome of ``ask``, which may be called several times: one server that does not answer, or one lost
-    connection, is no reason not to start. For two session timeouts (milliseconds), or three seconds if that
-    is longer; then raises StoreUnavailable or OutcomeUnknown.
+    connection, must not fail the startup. Tries for two session timeouts (milliseconds), or three seconds if
+    that is longer; then raises StoreUnavailable or OutcomeUnknown.
     """
     deadline_ms = clock.monotonic_ms() + max(RETRY_MS_MIN, 2 * session_timeout_ms)
     while True:
@@ -29,5 +29,5 @@ async def retry_while_starting(clock: Clock, session_timeout_ms: int, ask: Calla
         except (StoreUnavailable, OutcomeUnknown) as error:
             if clock.monotonic_ms() >= deadline_ms:
                 raise
-            logger.info("Asking again while starting: %s", error)
+            logger.info("The coordination store did not answer during startup, trying again: %s", error)
             await asyncio.sleep(RETRY_S)
