@@ -133,4 +133,4 @@ def test_log_dump_of_what_is_no_log(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     done = nilometer("log", "dump", str(tmp_path / "notes.txt"))
     assert done.returncode == 2
-    assert "no file of a log" in done.stderr
+    assert "is not a log, index, checkpoint or snapshot file" in done.stderr

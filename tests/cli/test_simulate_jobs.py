@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from nilometer.cli.simulation.parallel import play_in_processes
-from nilometer.cli.simulation.seed_report import SeedReport, SeedWishes, play_seed
+from nilometer.cli.simulation.seed_report import SeedOptions, SeedReport, play_seed
 from support.eventually import eventually
 
-WISHES = SeedWishes(minutes=0.1)
+OPTIONS = SeedOptions(minutes=0.1)
 FAILING_SEED = 3
 DEADLY_SEED = 5
 
 
-def scripted_play(seed: int, wishes: SeedWishes) -> SeedReport:
+def scripted_play(seed: int, options: SeedOptions) -> SeedReport:
     """Even seeds take longer; one seed fails, one takes its process down."""
     if seed == DEADLY_SEED:
         os._exit(9)
@@ -30,7 +30,7 @@ def scripted_play(seed: int, wishes: SeedWishes) -> SeedReport:
 
 
 def _played(seeds: range, *, keep_going: bool) -> list[int]:
-    reports = play_in_processes(seeds, 2, WISHES, keep_going=keep_going, play=scripted_play)
+    reports = play_in_processes(seeds, 2, OPTIONS, keep_going=keep_going, play=scripted_play)
     return [report.seed for report in reports]
 
 
@@ -47,7 +47,7 @@ def test_all_seeds_are_played_when_that_is_wanted() -> None:
 
 
 def test_a_process_that_dies_fails_its_seed_and_no_other() -> None:
-    reports = play_in_processes(range(5, 8), 1, WISHES, keep_going=True, play=scripted_play)
+    reports = play_in_processes(range(5, 8), 1, OPTIONS, keep_going=True, play=scripted_play)
     died, *others = reports
     assert (died.seed, died.exit) == (DEADLY_SEED, 10)
     assert died.summary.startswith("seed 5: no verdict: the process that played it ended with exit code 9;")
@@ -55,7 +55,7 @@ def test_a_process_that_dies_fails_its_seed_and_no_other() -> None:
 
 
 def test_no_process_is_left_when_nobody_listens_any_more() -> None:
-    reports = play_in_processes(range(6, 12), 2, WISHES, keep_going=True, play=scripted_play)
+    reports = play_in_processes(range(6, 12), 2, OPTIONS, keep_going=True, play=scripted_play)
     next(reports)
     assert multiprocessing.active_children()
     reports.close()
@@ -63,8 +63,8 @@ def test_no_process_is_left_when_nobody_listens_any_more() -> None:
 
 
 def test_a_seed_takes_the_same_course_in_another_process() -> None:
-    reports = list(play_in_processes(range(2), 2, WISHES, keep_going=True))
-    assert [report.digest for report in reports] == [play_seed(seed, WISHES).digest for seed in range(2)]
+    reports = list(play_in_processes(range(2), 2, OPTIONS, keep_going=True))
+    assert [report.digest for report in reports] == [play_seed(seed, OPTIONS).digest for seed in range(2)]
 
 
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL])

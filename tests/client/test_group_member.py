@@ -374,7 +374,11 @@ def test_the_leader_has_the_group_deal_anew_when_a_topic_grows() -> None:
     play(scenario)
 
 
-JOIN_AGAIN = (ErrorCode.rebalance_in_progress, ErrorCode.unknown_member_id, ErrorCode.illegal_generation)
+RETRIABLE_JOIN_ERRORS = (
+    ErrorCode.rebalance_in_progress,
+    ErrorCode.unknown_member_id,
+    ErrorCode.illegal_generation,
+)
 TRY_AGAIN = (
     ErrorCode.coordinator_load_in_progress,
     ErrorCode.not_coordinator,
@@ -385,8 +389,12 @@ TRY_AGAIN = (
 @pytest.mark.parametrize(
     ("key", "code"),
     [
-        *((key, code) for key in (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP) for code in JOIN_AGAIN + TRY_AGAIN),
-        *((ApiKey.HEARTBEAT, code) for code in JOIN_AGAIN + TRY_AGAIN),
+        *(
+            (key, code)
+            for key in (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
+            for code in RETRIABLE_JOIN_ERRORS + TRY_AGAIN
+        ),
+        *((ApiKey.HEARTBEAT, code) for code in RETRIABLE_JOIN_ERRORS + TRY_AGAIN),
         *((ApiKey.OFFSET_FETCH, code) for code in (*TRY_AGAIN, ErrorCode.unstable_offset_commit)),
         *((ApiKey.FIND_COORDINATOR, code) for code in TRY_AGAIN),
     ],

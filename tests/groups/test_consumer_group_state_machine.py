@@ -213,7 +213,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: any(client.instance and not client.classic for client in self.able()))
     @rule(data=st.data())
-    def go_away(self, data: st.DataObject) -> None:
+    def leave_group(self, data: st.DataObject) -> None:
         statics = [client for client in self.able() if client.instance and not client.classic]
         client = self.pick(data, statics)
         self.world.beat(client.member_id, -2, instance=client.instance)

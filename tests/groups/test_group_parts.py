@@ -9,7 +9,7 @@ from nilometer.groups.config import ConsumerGroupMigrationPolicy, GroupConfig
 
 # ── settings ───────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(
-    ("settings_", "problem"),
+    ("settings_", "error"),
     [
         (
             {"group_min_session_timeout_ms": 10, "group_max_session_timeout_ms": 9},

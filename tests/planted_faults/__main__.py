@@ -1,5 +1,7 @@
-"""``PYTHONPATH=tests python -m planted_faults NAME --seed N``: one run with a planted fault, told as
-``nilometer simulate`` tells a failure, with the fewest misfortunes that show it; ``--only`` replays them.
+"""``PYTHONPATH=tests python -m planted_faults NAME --seed N``: one run with a planted fault.
+
+A failure is printed as by ``nilometer simulate``, with the smallest set of injected faults that shows it.
+``--only`` replays that set.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ LAST_WORDS = 3
 @click.command(help=__doc__)
 @click.argument("name", type=click.Choice(list(BY_NAME)))
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-@click.option("--only", help="The numbers of the misfortunes to play, separated by commas.")
+@click.option("--only", help="Inject only these faults of the schedule, by number, separated by commas.")
 def main(name: str, seed: int, only: str | None) -> None:
     fault = BY_NAME[name]
     chosen = None if only is None else [int(number) for number in only.split(",") if number.strip()]
@@ -39,7 +41,7 @@ def main(name: str, seed: int, only: str | None) -> None:
 
         few, asked = minimise([one.number for one in verdict.plan.faults], fails)
         count = len(verdict.plan.faults)
-        click.echo(f"{len(few)} of {count} misfortunes are enough, as {asked} more runs show:")
+        click.echo(f"{len(few)} of {count} injected faults are enough, as {asked} more runs show:")
         for one in verdict.plan.faults:
             if one.number in few:
                 click.echo(f"  {one}")

@@ -31,7 +31,7 @@ class PlantedFault:
     what: str
     plant: Callable[[Patch], None]
     kinds: tuple[Kind, ...]
-    """The bad luck that brings it out."""
+    """The kinds of injected faults that reveal it."""
     seeds: int
     """Within so many seeds, from 0 on, it must be found."""
     minutes: float = 0.5
@@ -64,7 +64,7 @@ class PlantedFault:
     """Whether every topic counts only what is flushed; where given, instead of what is drawn."""
 
     def plan(self, seed: int) -> Plan:
-        """What the seed draws, but with much bad luck and busy clients in a short time."""
+        """What the seed draws, but with many faults and busy clients in a short time."""
         drawn = draw(seed, self.minutes, self.kinds, self.store)
         topics = (replace(drawn.topics[0], retention_ms=-1, retention_bytes=-1),)
         if self.deletes is not None:
@@ -115,7 +115,7 @@ class Found:
 
 
 def play(fault: PlantedFault, seed: int, only: Iterable[int] | None = None) -> Verdict:
-    """One run with ``fault`` in the product (of its misfortunes those numbered in ``only``, if given)."""
+    """One run with ``fault`` in the product (of its faults, those numbered in ``only``, if given)."""
     with Patch.context() as patch:
         fault.plant(patch)
         return run(fault.plan(seed), only=only)

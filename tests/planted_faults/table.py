@@ -16,7 +16,7 @@ from planted_faults.planting import PlantedFault, look_for
 PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 BEGIN, END = "<!-- planted faults: generated -->", "<!-- planted faults: end -->"
 HEAD = (
-    "| planted fault | what is wrong | bad luck drawn | found by seed, of | checker |",
+    "| planted fault | what is wrong | injected faults | found by seed, of | checker |",
     "|---|---|---|---|---|",
 )
 

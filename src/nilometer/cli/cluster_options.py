@@ -39,9 +39,9 @@ bootstrap_option = click.option(
     show_default=True,
     show_envvar=True,
     callback=_check_servers,
-    help="Brokers to ask first for the rest of the cluster.",
+    help="Brokers to connect to first, as HOST:PORT[,...]. The client learns the others from them.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="For programs.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 
 def parse_pairs(items: Sequence[str], option: str) -> dict[str, str]:

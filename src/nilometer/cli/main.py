@@ -1,9 +1,9 @@
-"""The `nilometer` command: its subcommands by name, and what becomes of errors.
+"""The `nilometer` command: its subcommands by name, and how errors become messages and exit codes.
 
 Commands are imported when they are used: ``nilometer --help`` costs little, and nothing that one command
 needs (Spark, say) is needed by the others.
 
-Exit codes: 0 done, 1 failed, 2 used wrongly, 130 interrupted.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ COMMANDS: dict[str, _Lazy] = {
     "up": _Lazy(
         "cluster.broker_commands",
         "up",
-        "Start a cluster on this machine: those of its brokers that are down.",
+        "Start a cluster on this machine. Brokers that already run are left alone.",
     ),
     "down": _Lazy("cluster.broker_commands", "down", "Stop the brokers of a data folder."),
-    "status": _Lazy("cluster.broker_commands", "status", "Say which brokers of a data folder run."),
+    "status": _Lazy("cluster.broker_commands", "status", "Show which brokers of a data folder run."),
     "broker": _Lazy("cluster.broker_commands", "broker", "Run one broker in the foreground."),
     "topic": _Lazy("topics.topic_commands", "topic", "Create, list, describe, alter and delete topics."),
     "produce": _Lazy("records.produce_command", "produce", "Write the lines of standard input to a topic."),
@@ -49,30 +49,36 @@ COMMANDS: dict[str, _Lazy] = {
     "replicas": _Lazy(
         "replicas.replicas_commands", "replicas", "Show every replica's log end, high watermark and epochs."
     ),
-    "log": _Lazy("records.log_commands", "log", "Look into segment files."),
-    "reassign": _Lazy("replicas.reassign_commands", "reassign", "Move partitions onto other brokers."),
-    "elect-leaders": _Lazy("replicas.elect_leaders_commands", "elect_leaders", "Let other replicas lead."),
+    "log": _Lazy("records.log_commands", "log", "Print the contents of log files."),
+    "reassign": _Lazy("replicas.reassign_commands", "reassign", "Move partitions to other brokers."),
+    "elect-leaders": _Lazy("replicas.elect_leaders_commands", "elect_leaders", "Elect partition leaders."),
     "rotate-secret": _Lazy(
-        "cluster.secret_commands", "rotate_secret", "Rotate the secret by which brokers know each other."
+        "cluster.secret_commands",
+        "rotate_secret",
+        "Rotate the secret that brokers authenticate each other with.",
     ),
     "metadata": _Lazy("cluster.metadata_commands", "metadata", "Read the cluster's metadata log."),
     "scenario": _Lazy(
-        "simulation.scenario_commands", "scenario", "Tell the stories of replication, step by step."
+        "simulation.scenario_commands", "scenario", "Play replication scenarios, step by step."
     ),
     "model-check": _Lazy(
-        "simulation.model_check_commands", "model_check", "Try every course of events of a small cluster."
+        "simulation.model_check_commands",
+        "model_check",
+        "Check the replication core in every order of events of a small cluster.",
     ),
     "simulate": _Lazy(
-        "simulation.simulate_commands", "simulate", "Run whole clusters through bad luck, by seed."
+        "simulation.simulate_commands", "simulate", "Simulate whole clusters under faults, by seed."
     ),
-    "audit": _Lazy("pipelines.audit_command", "audit", "Check every replica against itself and the others."),
+    "audit": _Lazy(
+        "pipelines.audit_command", "audit", "Check every replica's files, and compare the replicas."
+    ),
     "pipeline": _Lazy("pipelines.pipeline_commands", "pipeline", "Run the shipped Spark pipelines."),
-    "spark": _Lazy("pipelines.spark_commands", "spark", "Run Spark jobs of your own on topics."),
+    "spark": _Lazy("pipelines.spark_commands", "spark", "Run your own Spark jobs on topics."),
 }
 
 
 class OutputClosed(Exception):
-    """Whoever read our output has had enough: no failure of ours."""
+    """The reader of standard output has closed it. This is not an error."""
 
 
 class LazyGroup(click.Group):
@@ -120,7 +126,7 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command and say how it ended."""
+    """Run one command. Returns its exit code."""
     try:
         result = cli.main(args=arguments, prog_name="nilometer", standalone_mode=False)
         sys.stdout.flush()
@@ -146,14 +152,14 @@ def run(arguments: list[str]) -> int:
 
 
 def _write_to_nowhere() -> None:
-    """What is left in the buffers is written at exit: that must not fail again."""
+    """Python flushes the buffers at exit: that must not fail again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
 
 
 def _explain(error: Exception) -> str | None:
-    """What is worth saying of an error that the world is to blame for; None for mistakes of our own."""
+    """The message of an error that the environment caused; None for an error in this program."""
     from nilometer.runtime import LockHeld
     from nilometer.wire.errors import KafkaError
 

@@ -2,5 +2,5 @@
 
 Pure state machines, one :class:`~nilometer.groups.shard.GroupShard` per partition of ``__consumer_offsets``.
 Requests and the time go in, records to append and replies come out (``effects``). Hard state is the fold of
-the records; timers and waiting requests are soft and begin anew with each load.
+the records; timers and waiting requests are soft state: each load starts without them.
 """

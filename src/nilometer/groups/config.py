@@ -1,6 +1,6 @@
 """What a group coordinator may be told, in Kafka's terms and with Kafka's defaults.
 
-Times in milliseconds. Relations between settings are checked here, whoever made the value.
+Times in milliseconds. Relations between settings are checked here, for every value that is made.
 """
 
 from __future__ import annotations

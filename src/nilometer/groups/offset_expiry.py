@@ -79,7 +79,7 @@ class OffsetExpiry:
         return wall_ms - since_ms >= self._state.config.offsets_retention_ms
 
     def _remove(self, turn: Turn, group: Group) -> int:
-        """Unless somebody is on the way to join."""
+        """Unless a member is joining."""
         if isinstance(group, ClassicGroup) and group.pending_members:
             return 0
         self._classic.remove(turn, group)

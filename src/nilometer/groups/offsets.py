@@ -1,8 +1,8 @@
 """Commit, fetch and delete offsets: who may, and what is remembered.
 
 A commit is fenced by the group: by member and generation, or member epoch. Groups without members take
-commits from anybody who names no generation; under a name that is no group's yet, that founds a *simple*
-group. A topic that was deleted and created anew is another: what was committed with the earlier one's id is
+commits from clients that name no generation; under a name that is no group's yet, that founds a *simple*
+group. A topic that was deleted and created again is another: what was committed with the earlier one's id is
 not its.
 """
 
@@ -95,7 +95,7 @@ class Offsets:
     # -- fetch -----------------------------------------------------------------------------------------
 
     def fetch(self, turn: Turn, token: Token, request: OffsetFetch) -> None:
-        """Of a group that nobody knows, nothing is committed: that is no error."""
+        """An unknown group has no committed offsets: that is no error."""
         group = self._state.groups.get(request.group_id)
         verdict = ErrorCode.none if group is None else group.check_offset_fetch(request)
         if verdict is not ErrorCode.none:

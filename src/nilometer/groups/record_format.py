@@ -2,7 +2,7 @@
 
 A key begins with its type, a value with its version. Written are the versions that Kafka writes: offset
 commits in 4 (in 1 if they carry a time of their own), group metadata in 3, all else in 0. Keys of other types
-(share and streams groups, and what is yet to come) are read as None: they are nobody's state here.
+(share and streams groups, and what is yet to come) are read as None: they are no state of this shard.
 """
 
 from __future__ import annotations

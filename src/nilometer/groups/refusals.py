@@ -1,4 +1,4 @@
-"""The reply that tells a whole request the same error, wherever its API has a place for it."""
+"""The reply with one error for a whole request, in every place of its API for an error."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A shard is loaded (``replay`` for every record of the partition, then ``on_loaded``), asked, told of new
 images and of the time, and dropped when the broker no longer leads the partition. It is told nothing of
-appends: when one fails, the shell drops it and loads anew, since its state holds what never became durable.
+appends: when one fails, the shell drops it and loads again, since its state holds what never became durable.
 
 Invariants:
 - what it returns is in its state already (see ``effects``);
@@ -190,7 +190,7 @@ class GroupShard:
         return DeletedGroup(group_id, verdict)
 
     def forget(self, token: Token) -> None:
-        """The connection is gone: nobody is there to answer. The member may still come again."""
+        """The connection is gone: the reply has no receiver. The member may still come again."""
         self._waiting.discard(token)
 
     # -- the world ---------------------------------------------------------------------------------------

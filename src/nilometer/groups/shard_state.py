@@ -27,7 +27,7 @@ from nilometer.groups.turn import Turn
 class ShardState:
     config: GroupConfig
     new_member_id: Callable[[str], str]
-    """From a client id, or a group instance id: a member id that nobody else has."""
+    """From a client id, or a group instance id: a member id that no other member has."""
     image: ClusterImage
     groups: dict[str, Group] = field(default_factory=dict[str, Group])
     """Both types: a group id belongs to one of them at a time."""

@@ -12,11 +12,11 @@ class TimerKind(Enum):
     CLASSIC_HEARTBEAT = auto()
     """A member, or a pending one, has not been heard of for its session time-out."""
     CLASSIC_JOIN = auto()
-    """Whoever has not rejoined by now is out."""
+    """Members that have not rejoined by now are removed."""
     CLASSIC_INITIAL_JOIN = auto()
     """The initial rebalance delay is over, or is drawn out."""
     CLASSIC_SYNC = auto()
-    """Whoever has not asked for its assignment by now is out."""
+    """Members that have not asked for their assignment by now are removed."""
     CONSUMER_SESSION = auto()
     CONSUMER_REBALANCE = auto()
     """A member was told to revoke partitions and has not said that it did."""

@@ -4,7 +4,7 @@ Knows metadata, offsets by timestamp, and fetching a range of a partition with t
 while the last is decoded. Never decodes records and knows nothing of Spark.
 
 Invariants: a process has one client per set of settings, made when first used and kept, so that a micro-
-batch costs no new connections; a fetch carries the topic's id, so records of another life of the topic are
+batch costs no new connections; a fetch carries the topic's id, so records of another topic of the name are
 never taken for this one's; a range ends at its end or with an error that says why.
 """
 

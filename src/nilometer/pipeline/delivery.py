@@ -4,13 +4,13 @@ Knows how messages are sent, tried again and remembered. The messages are JSON o
 else they say is the webhook's.
 
 At least once: a message counts as delivered when the webhook has answered with 2xx; only then is its id
-noted, and only behind the ids the group's offsets are committed. Whoever dies in between sends a message
-again, with the same ``Idempotency-Key``, its id, by which the webhook can tell. Repeats in the topic are not
-sent: the notes are kept in a file that deliverers on one machine share.
+noted, and only behind the ids the group's offsets are committed. A deliverer that crashes in between sends a
+message again, with the same ``Idempotency-Key``, its id, by which the webhook can tell. Repeats in the topic
+are not sent: the notes are kept in a file that deliverers on one machine share.
 
 Invariants: messages of a partition are sent in their order, one at a time; partitions side by side. A message
-that the webhook refuses for good (4xx, but for 408, 425 and 429), or that has no id, is set aside in the same
-file with the reason, and those behind it go on. While the webhook is down nothing is skipped.
+that the webhook refuses for good (4xx, but for 408, 425 and 429), or that has no id, is recorded as refused
+in the same file with the reason, and those behind it go on. While the webhook is down nothing is skipped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ POLL_MS = 500
 POLL_RECORDS = 200
 TIMEOUT_S = 10.0
 PAUSE_S, PAUSE_MAX_S = 0.2, 15.0
-TRY_AGAIN = frozenset({408, 425, 429})
+RETRIABLE_STATUSES = frozenset({408, 425, 429})
 KEEP_DAYS = 30
 """How long an id is known: repeats come within minutes, so this is plenty."""
 
@@ -55,7 +55,7 @@ class Totals:
 
 
 class DeliveryNotes:
-    """Which ids were delivered, and which messages were set aside."""
+    """Which ids were delivered, and which messages were refused."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ class Deliverer:
             )
 
     async def deliver(self, records: Sequence[ConsumerRecord]) -> None:
-        """Return when each of ``records`` is delivered, known already, or set aside."""
+        """Return when each of ``records`` is delivered, known already, or refused."""
         by_partition: dict[tuple[str, int], list[ConsumerRecord]] = {}
         for record in records:
             by_partition.setdefault((record.topic, record.partition), []).append(record)
@@ -170,7 +170,7 @@ class Deliverer:
                     self._notes.note(message_id)
                     self.totals.delivered += 1
                     return
-                if 400 <= status < 500 and status not in TRY_AGAIN:
+                if 400 <= status < 500 and status not in RETRIABLE_STATUSES:
                     self._set_aside(record, f"the webhook has refused {message_id} with {status}")
                     return
                 self._on_error(f"the webhook answers {message_id} with {status}")
@@ -180,7 +180,7 @@ class Deliverer:
     def _set_aside(self, record: ConsumerRecord, reason: str) -> None:
         place = f"{record.topic}-{record.partition} at offset {record.offset}"
         self._notes.set_aside(record, f"{place}: {reason}")
-        self._on_error(f"set aside {place}: {reason}")
+        self._on_error(f"not delivered: {place}: {reason}")
         self.totals.refused += 1
 
 

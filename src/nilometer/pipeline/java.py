@@ -14,7 +14,7 @@ from collections.abc import Callable
 from nilometer.pipeline.errors import PipelineError
 
 JAVA_MIN = 17
-_HOW = (
+_HOW_TO_INSTALL = (
     f"Spark needs Java {JAVA_MIN} or newer. On Debian or Ubuntu: "
     f"apt-get install openjdk-{JAVA_MIN}-jre-headless; elsewhere install a JDK and set JAVA_HOME"
 )
@@ -29,12 +29,12 @@ def require_java() -> str:
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if java is None or not os.access(java, os.X_OK):
         where = f"JAVA_HOME is {home}, where there is no bin/java" if home else "No java was found"
-        raise PipelineError(f"{where}. {_HOW}")
+        raise PipelineError(f"{where}. {_HOW_TO_INSTALL}")
     said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     found = _VERSION.search(said)
     if found is None or int(found[1]) < JAVA_MIN:
         version = found[1] if found else said.strip() or "of unknown version"
-        raise PipelineError(f"{java} is Java {version}. {_HOW}")
+        raise PipelineError(f"{java} is Java {version}. {_HOW_TO_INSTALL}")
     return java
 
 
@@ -49,7 +49,7 @@ def ensure_java(say: Callable[[str], None]) -> str:
     _apt("update")
     known = [name for name in _PACKAGES if _is_known_to_apt(name)]
     if not known:
-        raise PipelineError(f"apt-get knows none of {', '.join(_PACKAGES)}. {_HOW}")
+        raise PipelineError(f"apt-get knows none of {', '.join(_PACKAGES)}. {_HOW_TO_INSTALL}")
     _apt("install", "-y", "--no-install-recommends", known[0])
     return require_java()
 
@@ -64,4 +64,6 @@ def _apt(*arguments: str) -> None:
         ["apt-get", *arguments], capture_output=True, text=True, check=False, env=environment
     )
     if done.returncode:
-        raise PipelineError(f"apt-get {' '.join(arguments)} failed: {done.stderr.strip()[-500:]}. {_HOW}")
+        raise PipelineError(
+            f"apt-get {' '.join(arguments)} failed: {done.stderr.strip()[-500:]}. {_HOW_TO_INSTALL}"
+        )

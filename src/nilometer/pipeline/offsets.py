@@ -89,12 +89,13 @@ class Position:
         return replace(self, start=begin.start if is_first else None)
 
     def is_same_topic(self, topic: str, other: Position) -> bool:
-        """Whether both mean the same life of the topic, as far as ids are known."""
+        """Whether both have the same topic id, as far as ids are known."""
         mine, theirs = self.topic_ids.get(topic), other.topic_ids.get(topic)
         return mine is None or theirs is None or mine == theirs
 
     def begin_of(self, part: TopicPartition, end: Position) -> int:
-        """Where to begin reading towards ``end``: new partitions, and new lives of topics, at their start."""
+        """Where to begin reading towards ``end``: new partitions, and topics created again, at their
+        start."""
         known = self.offsets.get(part)
         return known if known is not None and self.is_same_topic(part.topic, end) else 0
 

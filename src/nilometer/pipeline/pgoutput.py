@@ -128,7 +128,7 @@ class Decoder:
                 for _ in range(count):
                     yield self._change(TRUNCATED, self._relation(reader), None, None)
             case b"Y" | b"O" | b"M":
-                pass  # the name of a type, where a transaction came from, and what somebody else logged
+                pass  # names of types, origins of transactions, and messages of other programs
             case kind:
                 raise BadMessage(f"a message of kind {kind!r}")
 

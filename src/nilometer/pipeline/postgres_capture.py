@@ -9,7 +9,7 @@ decoded again, with the same ``lsn`` and ``seq``.
 
 Invariants: the rows that were there at first and the changes that follow meet without gap or overlap, since
 the rows are read in the snapshot that the slot's creation exports; events come by whole transactions. A slot
-whose first rows were not confirmed to the last is not gone on with: it is dropped and begun anew.
+whose first rows were not confirmed to the last is not continued: it is dropped and created again.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Capture:
         self._given_until: int | None = None
 
     def __enter__(self) -> Capture:
-        """Raises PipelineError, in words for whoever set the database up."""
+        """Raises PipelineError, with a message for the administrator of the database."""
         psycopg = _psycopg()
         try:
             self._connection = psycopg.connect(self._dsn, autocommit=True)

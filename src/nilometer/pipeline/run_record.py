@@ -116,9 +116,9 @@ class RunFolder:
         return self.read() or record
 
     def _write(self, record: RunRecord) -> None:
-        aside = self.path / "run.json.tmp"
-        aside.write_text(json.dumps(asdict(record)), encoding="utf-8")
-        aside.replace(self.path / "run.json")
+        temporary = self.path / "run.json.tmp"
+        temporary.write_text(json.dumps(asdict(record)), encoding="utf-8")
+        temporary.replace(self.path / "run.json")
 
 
 def runs(home: str | Path) -> Iterator[RunRecord]:
@@ -130,7 +130,8 @@ def runs(home: str | Path) -> Iterator[RunRecord]:
 
 
 def _process_started(pid: int) -> str | None:
-    """What tells this life of ``pid`` from another; None where no such process lives."""
+    """The start time, which distinguishes this process from another one with its ``pid``; None if it is
+    gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         return None if fields[0] == "Z" else fields[19]

@@ -120,15 +120,16 @@ def check_source(job: Job) -> dict[str, int]:
 
 
 def check_output(output: str) -> None:
-    """That tables and checkpoint belong together: without its checkpoint, batch ids would start anew."""
+    """That tables and checkpoint belong together: without its checkpoint, batch ids would start at 0
+    again."""
     folder = Path(output)
     if "://" in output or not folder.exists():
         return
     tables = sorted({path.parent.name for path in folder.glob("*/batch=*")})
     if tables and not (folder / "checkpoint").exists():
         raise PipelineError(
-            f"{output} has tables ({', '.join(tables)}) but no checkpoint: batches would be counted anew "
-            "beside the old ones. Name another --output, or remove the folder"
+            f"{output} has tables ({', '.join(tables)}) but no checkpoint: batches would be numbered from "
+            "0 again, next to the old ones. Name another --output, or remove the folder"
         )
 
 

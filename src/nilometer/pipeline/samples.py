@@ -1,6 +1,6 @@
 """Input for the shipped pipelines, made up: the same for the same seed. Pure.
 
-For whoever wants to see a pipeline work before having input for it, and for tests.
+For trying a pipeline before there is input for it, and for tests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SampleRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    usual_count: int
+    default_count: int
     make: Callable[[int, random.Random], Iterator[SampleRecord]]
     table: Callable[[], str] | None = None
     """The text of the CSV file that the pipeline joins with."""
@@ -178,7 +178,7 @@ SAMPLES = {
 
 def sample_records(name: str, count: int | None = None, seed: int = SEED) -> Iterator[SampleRecord]:
     sample = SAMPLES[name]
-    return sample.make(count or sample.usual_count, random.Random(seed))
+    return sample.make(count or sample.default_count, random.Random(seed))
 
 
 def _at(at: datetime) -> str:

@@ -25,12 +25,12 @@ def write_archive(folder: Path) -> Path:
     files = [*package.rglob("*.py"), *source.glob("pyspark_nilometer*.py")]
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / ARCHIVE_NAME
-    aside = folder / f"{ARCHIVE_NAME}.{os.getpid()}"  # a job that starts meanwhile finds a whole one
-    with zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED) as archive:
+    temporary = folder / f"{ARCHIVE_NAME}.{os.getpid()}"  # a job that starts now finds a complete archive
+    with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(files):
             name = str(file.relative_to(source))
             archive.writestr(zipfile.ZipInfo(name, _EARLIEST), file.read_bytes(), zipfile.ZIP_DEFLATED)
-    aside.replace(path)
+    temporary.replace(path)
     return path
 
 

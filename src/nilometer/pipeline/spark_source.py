@@ -5,7 +5,7 @@ Knows Spark's contract for Python data sources; asks ``cluster_reader`` for ever
 a connection is the process's own.
 
 Invariants, as Spark's Kafka source has them: a batch reads exactly what lies between its two positions; a
-position never comes back from a topic's second life as if it were the first; new partitions are read from
+position of a topic is never used for a later topic of its name; new partitions are read from
 their start; with Trigger.AvailableNow nothing is read that came after the start of the query.
 """
 

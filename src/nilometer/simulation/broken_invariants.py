@@ -1,6 +1,6 @@
 """Replicas that break an invariant at their next event, as a mistake in their code would, and their judge.
 
-Nobody can plan a mistake that was not made. So a role is told to find an invariant broken. What must happen
+A mistake that was not made cannot be planned. So a role is made to find an invariant broken. What must happen
 to its replica is the same as ever: the broker fences it at once, and goes on with the others.
 """
 

@@ -8,7 +8,7 @@ The brokers are the product's own, whole; nothing is replaced but the runtime. T
 
 In place of the folder an ensemble of ZooKeeper servers may be the store, on machines of its own.
 
-Each broker has a supervisor that starts it again when it ended unasked, as systemd would.
+Each broker has a supervisor that starts it again when it ended by itself, as systemd would.
 Members come (:meth:`Cluster.add`) and go for good (:meth:`Cluster.remove`).
 
 Invariants: a broker that was told to stay down (stopped, crashed, without power) is not started until it is
@@ -40,7 +40,7 @@ POLL_S = 0.25
 
 
 class BrokerNode:
-    """One broker of the cluster, over all its lives."""
+    """One broker of the cluster, over all its incarnations."""
 
     def __init__(self, cluster: Cluster, broker_id: int, host: Host, folder_count: int = 1) -> None:
         self.cluster = cluster
@@ -55,13 +55,13 @@ class BrokerNode:
         self.leaving = False
         """To be taken out: nothing is to be moved onto it."""
         self.retired = False
-        """Whatever happens, nobody starts it again."""
+        """Its supervisor does not start it again, whatever happens."""
         self.process: Process | None = None
         self.broker: Broker | None = None
         """The running broker object, once it serves: for those who look on."""
         self.incarnations = 0
         self.unexpected_exits: list[UnexpectedExit] = []
-        """Of its processes, when nobody had asked for it."""
+        """The ends of its processes that were not requested."""
         self._stop: asyncio.Event | None = None
 
     def places_of(self, partition: str) -> list[str]:
@@ -155,7 +155,7 @@ class BrokerNode:
             self._launch()
 
     def crash(self) -> None:
-        """As kill -9, and nobody starts it again before :meth:`start`."""
+        """As kill -9. Its supervisor does not start it again before :meth:`start`."""
         self.wanted = False
         if self.process is not None and self.process.alive:
             self.process.crash()
@@ -255,7 +255,7 @@ class Cluster:
 
     @property
     def newest_image(self) -> ClusterImage | None:
-        """The metadata as whoever has folded most of it knows it."""
+        """The image of the broker that has folded most entries."""
         images = [node.image for node in self.known.values()]
         return max((image for image in images if image is not None), key=lambda i: i.number, default=None)
 
@@ -318,7 +318,7 @@ class Cluster:
 
 
 async def _make_folders(runtime: Runtime, folders: Iterable[str]) -> None:
-    """Made and durable, as whoever installs a machine leaves it."""
+    """Created and synced, as the installation of a machine leaves it."""
     for folder in folders:
         runtime.disk.make_directories(folder)
     for path in (*folders, "/data", "/"):

@@ -148,19 +148,19 @@ class VirtualDisk:
 
     def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
         self._disk.temporary_names += 1
-        aside = f"{path}.{self._process.pid}-{self._disk.temporary_names}.tmp"
+        temporary = f"{path}.{self._process.pid}-{self._disk.temporary_names}.tmp"
         try:
-            file = self.open(aside, create=True)
+            file = self.open(temporary, create=True)
             try:
                 file.append([data])
                 if sync:
                     file.sync()
             finally:
                 file.close()
-            self.rename(aside, path)
+            self.rename(temporary, path)
         except OSError:
             with contextlib.suppress(OSError):  # the first error is the one to report
-                self.remove(aside)
+                self.remove(temporary)
             raise
         if sync:
             self.sync_directory(posixpath.dirname(path))

@@ -2,7 +2,7 @@
 
 Errors are asked for by the disk before and after every operation. A flipped bit lies in a batch that was
 synced, of a partition that two other replicas hold: it is the product's to find, on the next read, and to
-repair. What nobody has read by the end of a run is put right again: nobody promises to look.
+repair. What was not read by the end of a run is repaired: the product does not promise to scan for it.
 
 Invariant: at most one replica of the cluster is damaged at a time.
 """
@@ -72,7 +72,7 @@ class DiskFaults:
                 raise self._disk.failed(process, errno.EIO, "Input/output error", path)
 
     def _after(self, process: DiskUser, verb: str, path: str) -> None:
-        """It was done, and yet an error is told: whoever asked cannot know."""
+        """The operation was done, but its caller gets an error."""
         for fault, name in self.active.items():
             if fault.kind is not Kind.STORE_UNSURE or not path.startswith(COORDINATION):
                 continue
@@ -143,7 +143,7 @@ class Damage:
         return True
 
     def undo(self, unread_s: float = 0.0) -> None:
-        """Put right what nobody found for so long."""
+        """Repair damage that was not read for ``unread_s`` seconds."""
         flipped = self._flipped
         file = flipped.file() if flipped is not None else None
         if flipped is None or file is None or self._world.loop.time() < flipped.at_s + unread_s:

@@ -1,7 +1,7 @@
 """What can be wrong with a ZooKeeper ensemble: servers that die, stop, lag, and are cut off.
 
-Half of it befalls the leader. Invariant: whatever began is ended by :meth:`EnsembleFaults.end`, or by
-healing the ensemble and the network.
+Half of the faults hit the leader. Invariant: every fault that began is ended by :meth:`EnsembleFaults.end`,
+or by healing the ensemble and the network.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class EnsembleFaults:
         self._ensemble = store.ensemble
         self._network = network
         self._hit: dict[int, Server] = {}
-        """By the fault's number, the server that it befell."""
+        """By the fault's number, the server that it hit."""
 
     def begin(self, fault: Fault, kind: EnsembleKind, broker: Host) -> None:
         server = self._hit[fault.number] = self._chosen(fault)

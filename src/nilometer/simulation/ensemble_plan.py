@@ -1,4 +1,4 @@
-"""What a seed draws of a ZooKeeper ensemble: whether there is one, its settings, and what befalls it."""
+"""What a seed draws of a ZooKeeper ensemble: whether there is one, its settings, and its faults."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ def draw_store(chance: random.Random, store: str | None) -> EnsemblePlan | None:
 
 
 def kinds_for(chance: random.Random, kinds: tuple[Kind, ...]) -> tuple[Kind, ...]:
-    """``kinds`` as an ensemble has them: one to three of its own, and none that befall a folder."""
+    """``kinds`` as an ensemble has them: one to three of its own, and none that hit a folder."""
     own = chance.sample(sorted(ENSEMBLE_KINDS, key=lambda kind: kind.value), chance.choice((1, 2, 3)))
     return tuple(kind for kind in Kind if kind in own or (kind in kinds and kind not in FOLDER_KINDS))

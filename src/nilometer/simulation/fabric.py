@@ -1,8 +1,8 @@
-"""What lies between hosts: who is cut off from whom, how long a packet takes, which ports are open.
+"""What lies between hosts: which links are cut, how long a packet takes, which ports are open.
 
 TCP hides loss, repetition and reordering inside a connection; so does this. What the network does to packets
-shows as it does in life: as delay, as silence while a link is cut (what was sent waits, and arrives after it
-heals), as a reset, and as order between *different* connections that nobody can rely on.
+shows as on a real network: as delay, as silence while a link is cut (what was sent waits, and arrives after
+it heals), as a reset, and as order between *different* connections that is not guaranteed.
 """
 
 from __future__ import annotations

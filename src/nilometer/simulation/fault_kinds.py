@@ -52,19 +52,19 @@ EnsembleKind = Literal[
     Kind.ZOOKEEPER_LAG,
 ]
 ENSEMBLE_KINDS: frozenset[Kind] = frozenset(get_args(EnsembleKind))
-"""What befalls a ZooKeeper ensemble; where the store is a folder they mean nothing."""
+"""Faults of a ZooKeeper ensemble; without effect where the store is a folder."""
 FOLDER_KINDS = frozenset({Kind.STORE, Kind.STORE_STALL, Kind.SIGNAL, Kind.STORE_UNSURE})
-"""What befalls a store that is a folder."""
+"""Faults of a store that is a folder."""
 LOG_DIR_KINDS = frozenset({Kind.LOG_DIR_ERROR, Kind.LOG_DIR_FULL})
-"""What befalls one log directory of a broker, and so only some of its replicas."""
+"""Faults of one log directory of a broker, and so only of some of its replicas."""
 
 DERIVED_KINDS = frozenset({Kind.INDEX_DAMAGE, Kind.CHECKPOINT_DAMAGE})
-"""What befalls files that can be made again from others."""
+"""Faults of files that can be rebuilt from others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One misfortune. Who suffers it is a broker id, or 0 for the clients' machine."""
+    """One fault. ``target`` is the id of the broker that it hits, or 0 for the clients' machine."""
 
     number: int
     at_s: float

@@ -39,7 +39,7 @@ WORK_WAIT_S = 2.0
 LOSES = frozenset({Kind.POWER, Kind.DAMAGE})
 """What takes records away from replicas."""
 UNREAD_S = 20.0
-"""A bit that flipped makes place for the next one if nobody read it for so long."""
+"""After this time without a read, a flipped bit is repaired and another one may flip."""
 
 
 class Client(Protocol):
@@ -62,7 +62,7 @@ class FaultDriver:
         self._only = None if only is None else frozenset(only)
         self._tasks: list[asyncio.Task[None]] = []
         self._hit: dict[Fault, BrokerNode] = {}
-        """Whom the faults under way befell: who a number means may change meanwhile."""
+        """The broker that each current fault hit: the broker of a number may change during the fault."""
         self._paused: Counter[str] = Counter()
         self._disk_faults_by_disk: dict[HostDisk, DiskFaults] = {}
         self._damage = Damage(cluster, plan)
@@ -114,7 +114,7 @@ class FaultDriver:
 
     @property
     def failed_folders(self) -> list[str]:
-        """The log directories that fail at the moment, wherever their brokers stand."""
+        """The log directories that fail at the moment, of all brokers."""
         return [
             folder
             for disk_faults in self._disk_faults_by_disk.values()
@@ -133,7 +133,7 @@ class FaultDriver:
         await self._end_tasks()
 
     def repair_damage(self) -> None:
-        """Whatever lies damaged where nobody has read it."""
+        """Repair damage that was not read."""
         self._damage.undo()
 
     async def _end_tasks(self) -> None:
@@ -316,12 +316,12 @@ class FaultDriver:
     # ---- helpers
 
     def _node(self, fault: Fault) -> BrokerNode:
-        """Whom it befell, or is to befall now. Of a cut between clients and a broker, the broker."""
+        """The broker that it hit, or is to hit now. Of a cut between clients and a broker, the broker."""
         return self._hit.get(fault) or self._cluster.known[fault.target or fault.other]
 
     async def _wait_for_work(self, node: BrokerNode) -> None:
         if await wait_for_work(node.host.disk, node.name, self._world.chance, WORK_WAIT_S):
-            self._world.trace.note("faults", f"{node.name} is amid offloaded work")
+            self._world.trace.note("faults", f"{node.name} is in the middle of offloaded work")
 
     def _note(self, what: str | None) -> None:
         if what is not None:

@@ -81,7 +81,7 @@ class FileNode:
         return bytes(data[: self.durable_size])
 
     def flip_bit(self, position: int, bit: int = 0) -> None:
-        """Damage at rest: durable, and nobody is told."""
+        """Damage at rest: durable, and without any error."""
         self.data[position] ^= 1 << bit
 
     def after_power_loss(self, chance: random.Random) -> FileNode:

@@ -1,4 +1,4 @@
-"""A machine's disk: what it keeps whoever lives or dies on it, who watches it, and who holds its locks.
+"""A machine's disk: the files that outlive its processes, the watches on it, and the holders of its locks.
 
 Death of a process drops its locks and descriptors and nothing else. Power cuts go through :mod:`file_tree`.
 
@@ -50,7 +50,7 @@ class PlayedError(OSError):
 
 
 class HostDisk:
-    """What the machine keeps, whoever lives or dies on it."""
+    """The files of a machine, which outlive its processes."""
 
     def __init__(self, loop: VirtualLoop, chance: random.Random, note: Callable[[str, str], None]) -> None:
         self.loop = loop
@@ -126,7 +126,7 @@ class HostDisk:
     def step(self, process: DiskUser, verb: str, path: str) -> None:
         """Before a call of a process, whatever it is made of: an offloaded job may be left here for a while.
 
-        Nothing that was looked up before may be relied upon behind it.
+        What was looked up before is not valid after it.
         """
         if not process.alive:
             raise ProcessGone
@@ -154,7 +154,7 @@ class HostDisk:
     # ---- signals
 
     def signal(self, *paths: str) -> None:
-        """Names at these paths changed: whoever watches their folders is told, a little later."""
+        """Names at these paths changed: the watchers of their folders are notified, a little later."""
         touched = {posixpath.dirname(path) for path in paths} | set(paths)
         for watch in self.watches:
             if not touched.isdisjoint(watch.folders):

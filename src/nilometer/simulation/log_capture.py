@@ -1,7 +1,7 @@
 """What is told of a world afterwards: the last things that each process said in its log, and each fault.
 
 Collects the product's own log messages, with the simulated time and the process that said them, as long as
-it is entered. Bounded: the last lines of each teller are kept. Errors with a traceback are kept apart: a
+it is entered. Bounded: the last lines of each process are kept. Errors with a traceback are kept apart: a
 program that meets what it did not expect is a finding.
 """
 
@@ -26,7 +26,7 @@ class LogCapture(logging.Handler):
         self._lines: dict[str, deque[str]] = {}
         self.unexpected: list[str] = []
         self.excuse: Callable[[BaseException], bool] = lambda error: False
-        """Whether trouble in the world explains an error; by default nothing does."""
+        """Whether an injected fault explains an error; by default none does."""
         self._level = logging.NOTSET
         self._propagated = True
 
@@ -62,6 +62,6 @@ class LogCapture(logging.Handler):
             self.unexpected.append(f"{who}: {record.getMessage()}\n{lines}")
 
     def last(self, count: int = 12) -> dict[str, list[str]]:
-        """By teller, brokers first, the last things they said."""
+        """By process, brokers first, its last log lines."""
         order = sorted(self._lines, key=lambda who: (not who.startswith("broker"), who))
         return {who: list(self._lines[who])[-count:] for who in order}

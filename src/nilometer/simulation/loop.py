@@ -35,7 +35,7 @@ class Livelock(Exception):
 
 
 class Deadlock(Exception):
-    """Nothing is ready and no timer is set: whoever waits will wait for ever."""
+    """Nothing is ready and no timer is set: every wait would last for ever."""
 
 
 class ProcessGone(BaseException):
@@ -216,7 +216,7 @@ class VirtualLoop(base_events.BaseEventLoop):
     def in_process(
         self, delay: float, process: Owner | None, callback: Callable[..., object], *args: Any
     ) -> None:
-        """Call back after ``delay`` seconds as ``process``, whoever asks for it (None: as the world)."""
+        """Call back after ``delay`` seconds as ``process``, not as the caller (None: as the world)."""
         context = self._world if process is None else process.context
         if delay <= 0:
             self._ready.append(Callback(self, callback, args, context))
@@ -224,7 +224,8 @@ class VirtualLoop(base_events.BaseEventLoop):
             self._set(self._now + delay, callback, args, context)
 
     def create_future(self) -> asyncio.Future[Any]:
-        """As always, but it knows whose it is: what a dead process never looked at is nobody's concern."""
+        """As usual, but it knows its process: an exception that a crashed process never retrieved is not
+        reported."""
         future: asyncio.Future[Any] = asyncio.Future(loop=self)
         future.owner = CURRENT.get()  # type: ignore[attr-defined]
         return future

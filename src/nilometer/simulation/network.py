@@ -35,7 +35,7 @@ class VirtualListener:
         self.accepts = True
 
     def close(self) -> None:
-        """The port is free again, unless it went to somebody else already."""
+        """The port is free again, unless another process has it already."""
         if self._fabric.listeners.get((self.process.host.name, self._port)) is self:
             del self._fabric.listeners[self.process.host.name, self._port]
 

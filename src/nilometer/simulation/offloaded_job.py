@@ -111,7 +111,7 @@ class OffloadedJob:
             return
         except Exception as error:
             if not self._process.alive:
-                return  # on its way out, where nobody waits for it
+                return  # its process ends, and no task waits for it
             if not self._done.done():
                 self._done.set_exception(error)
         else:

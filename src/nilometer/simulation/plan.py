@@ -116,7 +116,7 @@ class Plan:
 
     @property
     def deletes(self) -> bool:
-        """Whether records are deleted, by retention or because somebody asks for it."""
+        """Whether records are deleted, by retention or because a client asks for it."""
         return any(topic.is_deleted for topic in self.topics)
 
     @property
@@ -335,7 +335,7 @@ def schedule(
     mean_gap_s: float | None = None,
     longest_s: float | None = None,
 ) -> tuple[Fault, ...]:
-    """Misfortunes of ``kinds`` up to ``until_s``, each upon one of ``machines``; other wishes are drawn."""
+    """Faults of ``kinds`` up to ``until_s``, each on one of ``machines``; what is not given is drawn."""
     if not kinds:
         return ()
     mean_gap_s = mean_gap_s or chance.choice((2.0, 5.0, 15.0))

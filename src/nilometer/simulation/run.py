@@ -1,6 +1,6 @@
 """One seed, played to its end and judged.
 
-Two phases: the plan's faults hurt the cluster while its clients work; then everything is healed, and the
+Two phases: the plan's faults are injected while the clients work; then all faults are ended, and the
 cluster is *required* to converge within a bound and to show every acknowledged record. A verdict's exit code
 says what kind of failure it was: a program crashed, no convergence, or something wrong was said.
 """

@@ -67,7 +67,7 @@ class FolderStore:
         self._disk = disk
 
     def start(self) -> None:
-        """It is made by whoever opens it first."""
+        """The process that opens it first creates it."""
 
     def heal(self) -> None:
         """Its disk is healed as all are."""
@@ -79,8 +79,8 @@ class FolderStore:
     def expire_session(self, broker_id: int) -> None:
         folder = self._disk.find(f"{COORDINATION}/sessions")
         assert isinstance(folder, FolderNode), "the store has sessions"
-        lives = [name.split(".") for name in folder.entries if name.endswith(".session")]
-        last = max((int(life) for broker, life, _ in lives if broker == str(broker_id)), default=None)
+        sessions = [name.split(".") for name in folder.entries if name.endswith(".session")]
+        last = max((int(number) for broker, number, _ in sessions if broker == str(broker_id)), default=None)
         marker = f"{broker_id}.{last}.expired"
         if last is not None and marker not in folder.entries:
             node = FileNode()

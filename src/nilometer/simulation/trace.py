@@ -35,5 +35,5 @@ class Trace:
         return self._hash.hexdigest()
 
     def of(self, who: str, limit: int = 50) -> list[str]:
-        """The last lines about one process or host: its story."""
+        """The last lines about one process or host."""
         return [line for line in self.lines if line.split(" ", 2)[1].startswith(who)][-limit:]

@@ -171,7 +171,7 @@ class VirtualTransport(asyncio.Transport):
         if sign == RST:
             self.on_lost(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
         elif self.closed:
-            if sign is None:  # nobody is here any more: the kernel says so
+            if sign is None:  # the process is gone: the kernel answers
                 self._outgoing.send(RST)
         elif sign == FIN:
             self._fin_received = True

@@ -1,7 +1,7 @@
-"""The end of a broker that nobody had asked to stop, and what excuses it.
+"""The end of a broker that was not asked to stop, and what excuses it.
 
-It is excused once every log directory of that broker has failed, or when its coordination store is in
-trouble: no other broker's disk and no single log directory is a reason.
+It is excused once every log directory of that broker has failed, or when its coordination store has a
+fault: no other broker's disk and no single log directory is a reason.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from nilometer.coordination import BrokerIdInUse
 from nilometer.simulation.fault_kinds import ENSEMBLE_KINDS, FOLDER_KINDS, Fault, Kind
 
 STORE_GRACE_S = 30.0
-"""How long after a trouble of the store a broker may end from it: longer than a start waits for the store."""
+"""How long after a fault of the store a broker may end because of it: longer than a start waits for it."""
 ENDS_BROKERS = FOLDER_KINDS - {Kind.SIGNAL} | ENSEMBLE_KINDS
 DATA = "/data"
 
@@ -37,7 +37,7 @@ class UnexpectedExit:
         affecting = frozenset(store_faults)
         cause = self.error.__cause__ if self.error is not None else None
         if isinstance(cause, BrokerIdInUse):
-            # No trouble of an ensemble makes a broker's own earlier session that of another broker: its
+            # No fault of an ensemble makes a broker's own earlier session that of another broker: its
             # start waits for that session's end. A folder that hangs may show a session of before.
             return not FOLDER_KINDS.isdisjoint(affecting)
         return not ENDS_BROKERS.isdisjoint(affecting)
@@ -47,7 +47,7 @@ class UnexpectedExit:
 
 
 class StoreFaults:
-    """When the coordination store was in trouble, of which kind."""
+    """When the coordination store had faults, and of which kinds."""
 
     def __init__(self) -> None:
         self._spans: dict[Fault, tuple[float, float]] = {}

@@ -1,6 +1,6 @@
 """An open file: one process's descriptor on a file of its machine's disk.
 
-Invariant: a write that fails may have arrived in part, as on a real disk; whoever wrote cannot know.
+Invariant: a write that fails may have arrived in part, as on a real disk; its writer cannot know.
 """
 
 from __future__ import annotations

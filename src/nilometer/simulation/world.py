@@ -36,7 +36,7 @@ TASKS_BEFORE_SWEEP = 16
 
 
 class Process:
-    """One life of a program on a host."""
+    """One process of a program on a host."""
 
     def __init__(self, world: World, host: Host, name: str, pid: int) -> None:
         self.world = world
@@ -199,7 +199,8 @@ class World:
         self.shared_disks: dict[str, HostDisk] = {}
         """Disks of no machine: what stands on them outlives every machine, as a store kept elsewhere does."""
         self.failures: list[BaseException] = []
-        """What went wrong in a callback or a task that nobody looked at: a finding, in a test."""
+        """What went wrong in a callback, or in a task whose result was not retrieved: a finding, in a
+        test."""
         self._pids = 1000
         self.loop.set_exception_handler(self._on_failure)
 
@@ -222,7 +223,7 @@ class World:
         return self._pids
 
     def run(self, main: Callable[[World], Awaitable[T]], limit_s: float = 86_400.0) -> T:
-        """Play ``story`` to its end, within ``limit_s`` seconds of the world's time; then end the world."""
+        """Run ``main`` to its end, within ``limit_s`` seconds of the world's time; then end the world."""
 
         async def bounded() -> T:
             async with asyncio.timeout(limit_s):

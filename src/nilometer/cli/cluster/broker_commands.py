@@ -31,7 +31,7 @@ _override = click.option(
     "overrides",
     multiple=True,
     metavar="KEY=VALUE",
-    help="A broker setting, in Kafka's keys; repeatable.",
+    help="A broker setting KEY=VALUE, with Kafka's key; repeatable.",
 )
 
 
@@ -56,7 +56,9 @@ def broker(config: Path | None, overrides: tuple[str, ...]) -> None:
 
 
 @click.command()
-@click.option("--brokers", type=click.IntRange(1, 64), default=1, show_default=True, help="How many brokers.")
+@click.option(
+    "--brokers", type=click.IntRange(1, 64), default=1, show_default=True, help="The number of brokers."
+)
 @_data_dir
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
@@ -67,9 +69,9 @@ def broker(config: Path | None, overrides: tuple[str, ...]) -> None:
     metavar="local|zookeeper://HOST:PORT,…",
     default="local",
     show_default=True,
-    help="Where the brokers agree: a folder beside their data, or ZooKeeper.",
+    help="The coordination store: a folder next to the brokers' data, or ZooKeeper.",
 )
-@click.option("--detach", is_flag=True, help="Return when ready and leave the brokers running.")
+@click.option("--detach", is_flag=True, help="Return when the cluster is ready. The brokers keep running.")
 @_override
 def up(
     brokers: int,
@@ -80,7 +82,7 @@ def up(
     detach: bool,
     overrides: tuple[str, ...],
 ) -> None:
-    """Start a cluster on this machine: those of its brokers that are down."""
+    """Start a cluster on this machine. Brokers that already run are left alone."""
     settings = _parse_overrides(overrides)
     _refuse_ids(settings)
     cluster = LocalCluster(data_dir)
@@ -103,14 +105,16 @@ def up(
 
 
 def _refuse_ids(settings: dict[str, str]) -> None:
-    """One id for several brokers, or one that the data folder does not know: nobody would find the broker."""
+    """Refuse one id for several brokers, and an id that has no folder: clients would not find the broker."""
     for key in ("node.id", "broker.id"):
         if key in settings:
-            raise click.UsageError(f"--override {key} cannot be given: each broker's folder has its id")
+            raise click.UsageError(
+                f"--override {key} cannot be given: the cluster assigns the ids of its brokers"
+            )
 
 
 def _is_given(parameter: str) -> bool:
-    """Whether the user said it: a folder in use keeps its ports unless told otherwise."""
+    """Whether the user gave the option: a folder in use keeps its ports by default."""
     return click.get_current_context().get_parameter_source(parameter) is ParameterSource.COMMANDLINE
 
 
@@ -143,7 +147,8 @@ def _stay(cluster: LocalCluster, started: list[BrokerProcess], ready: str) -> No
 def _stop(cluster: LocalCluster, brokers: list[BrokerProcess]) -> None:
     def report(one: BrokerProcess) -> None:
         click.echo(
-            f"Broker {one.id} (process {one.pid}) has not stopped; see {cluster.broker_dir(one.id)}", err=True
+            f"Broker {one.id} (process {one.pid}) has not stopped; see {cluster.broker_dir(one.id)}",
+            err=True,
         )
 
     if not cluster.stop(brokers, report):
@@ -162,10 +167,12 @@ def down(data_dir: Path) -> None:
 
 @click.command()
 @_data_dir
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def status(data_dir: Path, as_json: bool) -> None:
-    """Say which brokers of a data folder run, and why one does not serve. Exit code 1 when one is down or
-    fenced, or there are none."""
+    """Show the state of each broker of a data folder, and why a broker does not serve.
+
+    The exit code is 1 if a broker is down or fenced, or if the folder has no brokers.
+    """
     brokers = LocalCluster(data_dir).brokers()
     if as_json:
         listing = [

@@ -36,7 +36,8 @@ class _Record:
 
 
 def _process_started(pid: int) -> str | None:
-    """What tells this life of ``pid`` from another; None where no such process lives."""
+    """The start time, which distinguishes this process from another one with its ``pid``; None if it is
+    gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
             fields = stat.read().rpartition(")")[2].split()
@@ -52,7 +53,7 @@ def _process_started(pid: int) -> str | None:
 @contextlib.contextmanager
 def _signals_held() -> Iterator[None]:
     """Ctrl-C and SIGTERM wait until the block ends: between the birth of a process and the moment that its
-    object exists, an exception would leave nobody who could end it."""
+    object exists, an exception would leave it without an owner that could end it."""
     received: list[int] = []
     both = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, lambda got, _frame: received.append(got)) for number in both]
@@ -167,9 +168,9 @@ class LocalCluster:
         if started is None:
             return
         path = self.broker_dir(broker_id) / "process.json"
-        aside = path.with_suffix(".tmp")
-        aside.write_text(json.dumps(asdict(_Record(pid, started, host, port))), encoding="utf-8")
-        aside.replace(path)
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(asdict(_Record(pid, started, host, port))), encoding="utf-8")
+        temporary.replace(path)
 
     def _read_record(self, broker_id: int) -> _Record | None:
         try:
@@ -192,7 +193,7 @@ class LocalCluster:
 class _Launch:
     """One broker process on its way up. Its readiness comes through a pipe; its end, through the same.
 
-    A broker whose pipe is closed before it is ready stops: nobody has written down that it runs.
+    A broker whose pipe is closed before it is ready stops, because no record of it was written.
     """
 
     def __init__(self, cluster: LocalCluster, broker_id: int, overrides: dict[str, str]) -> None:

@@ -33,7 +33,7 @@ data_dir_option = click.option(
 coordination_option = click.option(
     "--coordination",
     metavar="STORE",
-    help="As the brokers' nilometer.coordination: local:/folder or zookeeper://host:port[,…][/chroot].",
+    help="The brokers' nilometer.coordination: local:/folder or zookeeper://host:port[,…][/chroot].",
 )
 
 
@@ -45,14 +45,16 @@ def metadata() -> None:
 @metadata.command()
 @data_dir_option
 @coordination_option
-@click.option("--from", "first", type=click.IntRange(0), default=0, help="Show entries from this number on.")
-@click.option("--follow", is_flag=True, help="Go on as entries are added, until Ctrl-C.")
+@click.option(
+    "--from", "first", type=click.IntRange(0), default=0, help="Start at the entry with this number."
+)
+@click.option("--follow", is_flag=True, help="Print new entries as they are appended, until Ctrl-C.")
 @json_option
 def dump(data_dir: Path | None, coordination: str | None, first: int, follow: bool, as_json: bool) -> None:
     """Print the metadata log, a line for each record; with --json, a document for each entry.
 
-    What a snapshot stands for comes as a line of its own. An entry marked "void" was written by a controller
-    that had been deposed, and changed nothing.
+    A snapshot is one line. An entry marked "void" was written by a controller that had been deposed, and
+    changed nothing.
     """
     setting = store_setting(data_dir, coordination)
 
@@ -73,9 +75,14 @@ def dump(data_dir: Path | None, coordination: str | None, first: int, follow: bo
 @metadata.command()
 @data_dir_option
 @coordination_option
-@click.option("--at", "number", type=click.IntRange(0), help="As of this entry; by default the newest.")
+@click.option(
+    "--at",
+    "number",
+    type=click.IntRange(0),
+    help="The metadata up to the entry with this number. [default: the newest]",
+)
 def image(data_dir: Path | None, coordination: str | None, number: int | None) -> None:
-    """Print what the metadata log amounts to, as JSON: brokers, topics, partitions, settings."""
+    """Print the metadata that the log results in, as JSON: brokers, topics, partitions, settings."""
     setting = store_setting(data_dir, coordination)
 
     async def work() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Whether the brokers of a data folder are a cluster: each is asked whom it knows of.
+"""Whether the brokers of a data folder are a cluster: each is asked which brokers it knows.
 
 A broker that serves clients has registered; that it still runs, and that the others have heard of it, is what
 a user means by ready. Brokers of other machines do not count.
@@ -36,11 +36,13 @@ def wait_all_registered(look: Callable[[], Sequence[BrokerProcess]]) -> None:
         for one in brokers:
             if one.state != "running":
                 raise LaunchFailed(_not_running(one))
-        doubt = next((doubt for one in brokers if (doubt := _why_not_ready(one, brokers)) is not None), None)
-        if doubt is None:
+        reason = next(
+            (reason for one in brokers if (reason := _why_not_ready(one, brokers)) is not None), None
+        )
+        if reason is None:
             return
         if time.monotonic() > deadline:
-            raise LaunchFailed(f"the cluster was not ready after {READY_TIMEOUT_S:.0f} s: {doubt}")
+            raise LaunchFailed(f"the cluster was not ready after {READY_TIMEOUT_S:.0f} s: {reason}")
         time.sleep(_POLL_S)
 
 

@@ -16,11 +16,11 @@ from nilometer.runtime import Runtime
 @data_dir_option
 @coordination_option
 def rotate_secret(data_dir: Path | None, coordination: str | None) -> None:
-    """Make another secret by which the brokers of a cluster know each other.
+    """Create a new secret that the brokers of a cluster authenticate each other with.
 
-    Brokers notice within seconds, and none restarts. The secret before stays accepted until the next
-    rotation: rotate twice, with half a minute in between, to shut out somebody who may have read it.
-    Connections that were made before stay open: restart the brokers one by one to end them.
+    Brokers read it within seconds, without a restart. The previous secret stays accepted until the next
+    rotation. To exclude a process that may have read it, rotate twice, with half a minute in between.
+    Connections that are open already stay open: restart the brokers one by one to close them.
     """
     setting = store_setting(data_dir, coordination)
     try:

@@ -20,7 +20,7 @@ import click
 from rich.console import Console
 
 from nilometer.cli.demo.check import compare, counting, numbers_of
-from nilometer.cli.demo.cluster import brokers, drop_old_topics, ingest_through_a_death
+from nilometer.cli.demo.cluster import brokers, drop_old_topics, ingest_while_leader_dies
 from nilometer.cli.demo.demo_run import DATA_DIR, Demo, DemoFailed
 from nilometer.cli.demo.input_files import log_files, stable
 from nilometer.cli.demo.spark_job import SparkStart, run_pipeline
@@ -58,7 +58,7 @@ def run(demo: Demo, source: Path | None) -> bool:
     try:
         with brokers(demo):
             with demo.step(f"Ingesting into topic {demo.topic} ..."):
-                lines = ingest_through_a_death(demo, files)
+                lines = ingest_while_leader_dies(demo, files)
                 demo.say(f"Ingested {lines:,} lines, each acknowledged by all in-sync replicas")
                 drop_old_topics(demo)
             with demo.step("Starting Spark ..."):

@@ -77,7 +77,7 @@ def _nilometer(*arguments: str) -> str:
     return done.stdout
 
 
-def ingest_through_a_death(demo: Demo, files: Sequence[Path]) -> int:
+def ingest_while_leader_dies(demo: Demo, files: Sequence[Path]) -> int:
     """Ingest; kill the leader of the topic's first partition on the way, and start it again.
 
     Returns how many lines the topic holds then.

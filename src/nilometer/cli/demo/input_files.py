@@ -23,7 +23,7 @@ USUAL_LOGS = (
     "/var/log/install.log",
 )
 USUAL_BYTES_MAX = 64 * 1024 * 1024
-"""Of the usual logs no more than this is taken: a demo that nobody gave an input should be short."""
+"""Of the usual logs no more than this is taken: a demo without an input of the user should be short."""
 STILL_WRITTEN_SECONDS = 3_600
 SNIFF_BYTES = 1_024
 

@@ -16,8 +16,10 @@ TIMEOUT_MS = 15_000
 T = TypeVar("T")
 
 names_argument = click.argument("names", nargs=-1, metavar="[GROUP]…")
-group_option = click.option("--group", "more", multiple=True, metavar="GROUP", help="The same; repeatable.")
-all_groups_option = click.option("--all-groups", is_flag=True, help="All there are.")
+group_option = click.option(
+    "--group", "more", multiple=True, metavar="GROUP", help="A group id, instead of an argument; repeatable."
+)
+all_groups_option = click.option("--all-groups", is_flag=True, help="All groups.")
 topics_metavar = "TOPIC[:P,…]"
 
 Work = Callable[[Admin, GroupAdmin], Awaitable[T]]

@@ -48,7 +48,12 @@ def _words(text: str | None) -> tuple[str, ...]:
     help="Only groups in these states (Empty, Stable, PreparingRebalance …).",
 )
 @click.option(
-    "--type", "types", is_flag=False, flag_value="", metavar="[TYPE,…]", help="Only classic or consumer ones."
+    "--type",
+    "types",
+    is_flag=False,
+    flag_value="",
+    metavar="[TYPE,…]",
+    help="Only groups of this type: classic or consumer.",
 )
 @json_option
 @bootstrap_option
@@ -78,9 +83,9 @@ def list_groups(states: str | None, types: str | None, as_json: bool, bootstrap:
 @names_argument
 @group_option
 @all_groups_option
-@click.option("--members", is_flag=True, help="The members and what each of them has.")
-@click.option("--offsets", is_flag=True, help="Offsets and lag by partition (this is the default).")
-@click.option("--state", "state", is_flag=True, help="State, assignor and coordinator alone.")
+@click.option("--members", is_flag=True, help="Show the members and the partitions assigned to each.")
+@click.option("--offsets", is_flag=True, help="Show offsets and lag by partition (default).")
+@click.option("--state", "state", is_flag=True, help="Show only state, assignor and coordinator.")
 @json_option
 @bootstrap_option
 def describe(
@@ -93,10 +98,10 @@ def describe(
     as_json: bool,
     bootstrap: str,
 ) -> None:
-    """Show offsets, lag and members of groups, and who keeps them from settling.
+    """Show offsets, lag and members of groups, and the member that causes repeated rebalances.
 
-    LAG is counted to the high watermark, STABLE LAG to the last stable offset: how far a reader of committed
-    transactions is behind.
+    LAG is the distance of the committed offset to the high watermark. STABLE LAG is the distance to the last
+    stable offset, which limits readers with isolation.level=read_committed.
     """
     offsets = offsets or not (members or state)
 

@@ -41,18 +41,25 @@ INACTIVE = (EMPTY, DEAD)
     "topics",
     multiple=True,
     metavar=topics_metavar,
-    help="Which topics, or partitions; repeatable.",
+    help="Only this topic, or these partitions of it; repeatable.",
 )
-@click.option("--all-topics", is_flag=True, help="All topics that the group has committed offsets of.")
-@click.option("--to-earliest", is_flag=True, help="To the first record that is there.")
-@click.option("--to-latest", is_flag=True, help="To the end.")
-@click.option("--to-current", is_flag=True, help="To what is committed now.")
+@click.option("--all-topics", is_flag=True, help="All topics for which the group has committed offsets.")
+@click.option("--to-earliest", is_flag=True, help="To the log start offset.")
+@click.option("--to-latest", is_flag=True, help="To the end offset.")
+@click.option("--to-current", is_flag=True, help="To the committed offset.")
 @click.option("--to-offset", type=click.IntRange(0), help="To this offset.")
-@click.option("--shift-by", type=int, help="By so many records, forwards or (-N) backwards.")
-@click.option("--to-datetime", help="To the first record of this time: milliseconds, or ISO (UTC).")
-@click.option("--by-duration", metavar="PnDTnHnMnS", help="To the first record of the last so long.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be set (this is the default).")
-@click.option("--execute", is_flag=True, help="Set it. The group must have no members.")
+@click.option("--shift-by", type=int, help="By N records forwards, or by -N backwards.")
+@click.option(
+    "--to-datetime",
+    help="To the first record with this timestamp or a later one: milliseconds, or an ISO time in UTC.",
+)
+@click.option(
+    "--by-duration",
+    metavar="PnDTnHnMnS",
+    help="To the first record of this last period, such as PT1H or P7D.",
+)
+@click.option("--dry-run", is_flag=True, help="Only print the new offsets (default).")
+@click.option("--execute", is_flag=True, help="Commit the new offsets. The group must have no members.")
 @json_option
 @bootstrap_option
 def reset_offsets(
@@ -73,7 +80,7 @@ def reset_offsets(
     as_json: bool,
     bootstrap: str,
 ) -> None:
-    """Set where a group goes on reading. Shows what it would do; --execute does it."""
+    """Set the committed offsets of groups. By default they are only printed; --execute commits them."""
     if dry_run and execute:
         raise click.UsageError("give one of --dry-run and --execute")
     if all_topics == bool(topics):
@@ -113,7 +120,7 @@ def reset_offsets(
         columns = ("group", "topic", "partition", "before", "after", "note")
         print_table(columns, reset_rows(plans))
         if not execute:
-            click.echo("Nothing was changed. --execute sets these offsets.")
+            click.echo("Nothing was changed. --execute commits these offsets.")
     finish(problems)
 
 
@@ -146,7 +153,7 @@ async def _reset(
         raise KafkaError(
             ErrorCode.non_empty_group,
             f"it is {described.state}, with {len(described.members)} members: offsets can be reset "
-            "only while nobody reads",
+            "only while the group has no members",
         )
     committed = await groups.committed(name)
     partitions: list[TopicPartition] = []
@@ -168,12 +175,12 @@ async def _reset(
     multiple=True,
     required=True,
     metavar=topics_metavar,
-    help="Which topics, or partitions; repeatable.",
+    help="Only this topic, or these partitions of it; repeatable.",
 )
 @json_option
 @bootstrap_option
 def delete_offsets(name: str, topics: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
-    """Forget what a group has committed of topics that it does not read now."""
+    """Delete the committed offsets of a group for topics that it does not read now."""
     wanted = [parse_topic(text) for text in topics]
 
     async def work(_: Admin, groups: GroupAdmin) -> dict[TopicPartition, KafkaError | None]:

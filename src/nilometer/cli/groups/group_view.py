@@ -15,8 +15,8 @@ from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.wire.describe_rebalances import RebalanceState
 
 NONE = "-"
-RESTLESS_STATES = ("PreparingRebalance", "CompletingRebalance")
-RESTLESS_AFTER = 3
+REBALANCING_STATES = ("PreparingRebalance", "CompletingRebalance")
+WARN_AFTER_REBALANCES = 3
 """So many rebalances in a row by one member are no coincidence."""
 
 OFFSET_COLUMNS = (
@@ -40,14 +40,14 @@ def describe_group(
     group: GroupDescription, lags: Sequence[PartitionLag], *, offsets: bool, members: bool
 ) -> None:
     click.echo(_headline(group))
-    if (trouble := trouble_of(group)) is not None:
-        click.secho(trouble, fg="yellow")
+    if (warning := rebalance_warning(group)) is not None:
+        click.secho(warning, fg="yellow")
     if offsets:
         if lags:
             print_table(OFFSET_COLUMNS, [_offset_row(group, one) for one in lags])
             click.echo(_total(lags))
         else:
-            click.echo("Nothing is committed, and nothing assigned.")
+            click.echo("No offset is committed, and no partition is assigned.")
     if members:
         print_table(MEMBER_COLUMNS, [_member_row(one) for one in group.members])
     click.echo()
@@ -63,15 +63,15 @@ def _headline(group: GroupDescription) -> str:
     )
 
 
-def trouble_of(group: GroupDescription) -> str | None:
-    """Who keeps the group from settling, if somebody does (EDGE 43)."""
+def rebalance_warning(group: GroupDescription) -> str | None:
+    """Which member causes repeated rebalances, if one does (EDGE 43)."""
     last = group.last_rebalance
     if last is None or last.reason is None:
         return None
-    if group.state not in RESTLESS_STATES and last.times_in_a_row < RESTLESS_AFTER:
+    if group.state not in REBALANCING_STATES and last.times_in_a_row < WARN_AFTER_REBALANCES:
         return None
     when = datetime.fromtimestamp(last.wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    if last.times_in_a_row < RESTLESS_AFTER:
+    if last.times_in_a_row < WARN_AFTER_REBALANCES:
         return f"Rebalancing since {when} UTC: {last.reason}{_by(last)}."
     return (
         f"Keeps rebalancing: {_culprit(last)} caused the last {last.times_in_a_row} rebalances, "
@@ -162,7 +162,7 @@ def group_document(group: GroupDescription, lags: Sequence[PartitionLag]) -> dic
         "coordinator": group.coordinator_id,
         "epoch": group.epoch,
         "assignment_epoch": group.assignment_epoch,
-        "trouble": trouble_of(group),
+        "trouble": rebalance_warning(group),
         "last_rebalance": _rebalance_document(group.last_rebalance),
         "members": [_member_document(one) for one in group.members],
         "offsets": [_offset_document(group, one) for one in lags],

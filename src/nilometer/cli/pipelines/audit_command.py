@@ -33,11 +33,13 @@ FINDINGS_SHOWN_MAX = 100
 @click.option(
     "--log-dirs",
     metavar="DIR[,…]",
-    help="Log directories of brokers, or copies of them, or partitions' folders.",
+    help="Log directories of brokers, copies of them, or folders of partitions.",
 )
 @click.option("--topic", help="Only this topic.")
 @click.option(
-    "--report", type=click.Path(dir_okay=False, path_type=Path), help="Write what was found: .html, or .json."
+    "--report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the findings to this .html or .json file.",
 )
 @click.option("--master", default="local[*]", show_default=True, help="The Spark master.")
 @click.option(
@@ -45,7 +47,7 @@ FINDINGS_SHOWN_MAX = 100
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path(".nilometer/audit/spark.log"),
     show_default=True,
-    help="Where Spark's messages go.",
+    help="The file that Spark's log goes to.",
 )
 @json_option
 def audit(
@@ -57,14 +59,14 @@ def audit(
     spark_log: Path,
     as_json: bool,
 ) -> None:
-    """Check every replica of every partition against itself and the others.
+    """Check the files of every replica of every partition, and compare the replicas.
 
-    Reads the folders of all brokers, running or not, and changes nothing: checksums, offsets, leader epochs,
-    indexes, equal batches of all replicas up to the lowest high watermark, committed offsets. Exit code 1 if
-    anything is wrong.
+    Reads the folders of all brokers, running or not, and changes nothing. Checked are checksums, offsets,
+    leader epochs, indexes and committed offsets, and that all replicas have equal batches up to the lowest
+    high watermark. The exit code is 1 if something is wrong.
     """
     if data_dir is not None and log_dirs is not None:
-        raise click.UsageError("--data-dir and --log-dirs exclude each other")
+        raise click.UsageError("give only one of --data-dir and --log-dirs")
     console = Console(stderr=True)
     try:
         places = _given(log_dirs) if log_dirs is not None else log_dirs_of(data_dir or Path(DEFAULT_DATA_DIR))

@@ -32,9 +32,9 @@ for command in (status, stop, report_command, sample, demo, capture, deliver, de
 
 
 @pipeline.command("list")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def list_pipelines(as_json: bool) -> None:
-    """The pipelines there are."""
+    """List the pipelines."""
     if as_json:
         listing = [
             {

@@ -21,23 +21,25 @@ from nilometer.pipeline.errors import PipelineError
     "topics",
     multiple=True,
     metavar="TOPIC|INPUT=TOPIC",
-    help="The topic to read, if it is not named as `pipeline list` says.",
+    help="The topic to read. [default: the name in `pipeline list`]",
 )
-@click.option("--to", "to_topic", metavar="TOPIC", help="The topic to write to, likewise.")
+@click.option(
+    "--to", "to_topic", metavar="TOPIC", help="The topic to write to. [default: the name in `pipeline list`]"
+)
 @bootstrap_option
 def declare(
     name: str, folder: Path | None, topics: tuple[str, ...], to_topic: str | None, bootstrap: str
 ) -> None:
     """Write a pipeline as a project of Spark Declarative Pipelines.
 
-    FOLDER is the pipeline's name if none is given. The project is yours: change what it declares.
+    FOLDER defaults to the pipeline's name. You may change the project.
     """
     shipped = SHIPPED[name]
     chosen = named_topics(shipped, topics)
     if shipped.writes is not None:
         chosen[shipped.writes] = to_topic or shipped.writes
     elif to_topic is not None:
-        raise click.UsageError(f"--to: {name} has no use for it")
+        raise click.UsageError(f"--to: {name} does not take it")
     try:
         spec = write_project(name, folder or Path(name), bootstrap, chosen)
     except PipelineError as error:

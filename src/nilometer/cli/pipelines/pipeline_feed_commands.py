@@ -37,13 +37,13 @@ PORTS = range(15_000, 32_000)
 
 @click.command()
 @click.argument("name", metavar="NAME", type=click.Choice(sorted(SAMPLES)))
-@click.option("--records", type=click.IntRange(1), help="How many.  [default: by pipeline]")
+@click.option("--records", type=click.IntRange(1), help="The number of records.  [default: by pipeline]")
 @click.option("--partitions", type=click.IntRange(1), default=3, show_default=True)
-@click.option("--seed", type=int, default=7, show_default=True, help="Another seed, another input.")
+@click.option("--seed", type=int, default=7, show_default=True, help="The seed of the generated input.")
 @home_option
 @bootstrap_option
 def sample(name: str, records: int | None, partitions: int, seed: int, home: str, bootstrap: str) -> None:
-    """Fill a pipeline's topics with made-up input, and say how to run it."""
+    """Write generated input to a pipeline's topics, and print how to run the pipeline."""
     count, table = fill(name, bootstrap, home, records, partitions, seed)
     more = f" --table {table}" if table is not None else ""
     click.echo(f"{count:,} records are in {', '.join(SHIPPED[name].inputs)}. Now run it:")
@@ -103,16 +103,20 @@ async def create_topics(bootstrap: str, topics: Iterable[str], partitions: int) 
 
 
 @click.command()
+@click.option("--dsn", required=True, help="The libpq connection string: postgresql://user@host/database.")
+@click.option("--table", required=True, metavar="SCHEMA.TABLE", help="The table. It must have a primary key.")
 @click.option(
-    "--dsn", required=True, help="The database, as libpq names it: postgresql://user@host/database."
+    "--topic", metavar="TOPIC", help="The topic that the changes are written to.  [default: changes]"
 )
-@click.option("--table", required=True, metavar="SCHEMA.TABLE", help="The table; it needs a primary key.")
-@click.option("--topic", metavar="TOPIC", help="Where its changes go.  [default: changes]")
 @click.option("--slot", help="The replication slot.  [default: nilometer_SCHEMA_TABLE]")
-@click.option("--every", "seconds", type=float, default=1.0, show_default=True, help="Seconds between looks.")
-@click.option("--available-now", is_flag=True, help="Capture what there is, then stop.")
 @click.option(
-    "--drop", is_flag=True, help="Remove slot and publication: a slot that nobody reads keeps the log."
+    "--every", "seconds", type=float, default=1.0, show_default=True, help="Seconds between two reads."
+)
+@click.option("--available-now", is_flag=True, help="Capture the changes that exist now, then stop.")
+@click.option(
+    "--drop",
+    is_flag=True,
+    help="Remove the slot and the publication. PostgreSQL keeps its log for a slot that has no reader.",
 )
 @bootstrap_option
 def capture(
@@ -125,10 +129,10 @@ def capture(
     drop: bool,
     bootstrap: str,
 ) -> None:
-    """Write the changes of a PostgreSQL table to a topic: first the rows it has, then what happens to them.
+    """Write the changes of a PostgreSQL table to a topic: first its rows, then every later change.
 
-    At least once: every change has the numbers lsn and seq, by which the changelog pipeline drops repeats.
-    Goes on where it ended. The database needs wal_level = logical.
+    Delivery is at least once. Every change has the numbers lsn and seq, by which the changelog pipeline drops
+    repeats. A later run continues where this one ended. The database needs wal_level = logical.
     """
     topic = topic or SHIPPED["changelog"].inputs[0]
     slot = slot or f"nilometer_{table.replace('.', '_')}".lower()
@@ -172,10 +176,16 @@ def _events(topic: str, events: Iterable[Event]) -> Iterator[Outgoing]:
 
 @click.command()
 @click.option("--topic", default="notifications", show_default=True, help="The topic of the messages.")
-@click.option("--webhook", "url", required=True, help="Where each message is posted to.")
+@click.option("--webhook", "url", required=True, help="The URL that each message is posted to.")
 @click.option("--group", default="nilometer-deliver", show_default=True, help="The consumer group.")
-@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header of each request.")
-@click.option("--until-idle", is_flag=True, help="Stop when all that is there has been delivered.")
+@click.option(
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An HTTP header of each request; repeatable.",
+)
+@click.option("--until-idle", is_flag=True, help="Stop when all messages have been delivered.")
 @home_option
 @bootstrap_option
 def deliver(
@@ -203,8 +213,7 @@ def deliver(
     finally:
         totals = deliverer.totals
         click.echo(
-            f"{totals.delivered:,} delivered, {totals.repeats:,} repeats dropped, "
-            f"{totals.refused:,} set aside"
+            f"{totals.delivered:,} delivered, {totals.repeats:,} repeats dropped, {totals.refused:,} refused"
         )
         notes.close()
 
@@ -229,24 +238,24 @@ async def _deliver(deliverer: Deliverer, topic: str, group: str, bootstrap: str,
 
 @click.command()
 @click.argument("name", metavar="NAME", type=click.Choice(sorted(SAMPLES)))
-@click.option("--records", type=click.IntRange(1), help="How many.  [default: by pipeline]")
+@click.option("--records", type=click.IntRange(1), help="The number of records.  [default: by pipeline]")
 @click.option(
     "--folder",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where the broker and the pipeline keep their data.  [default: .nilometer/pipeline-demo/NAME]",
+    help="The folder for the data of the broker and the pipeline.  [default: .nilometer/pipeline-demo/NAME]",
 )
 @click.option(
     "--report",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The page.  [default: FOLDER/report.html]",
+    help="The HTML page to write.  [default: FOLDER/report.html]",
 )
 @click.pass_context
 def demo(
     context: click.Context, name: str, records: int | None, folder: Path | None, report: Path | None
 ) -> None:
-    """Show a pipeline at work: a broker of its own, made-up input, results, and a report with plots.
+    """Run a pipeline on generated input, with its own broker, and write a report with plots.
 
-    Begins anew each time: what a demo before has left in the folder is removed.
+    The files of an earlier demo in the folder are removed first.
     """
     exit_on_sigterm()  # the broker is stopped however this ends
     folder = folder or Path(".nilometer", "pipeline-demo", name)

@@ -39,23 +39,30 @@ TOP_MAX = 1_000
     "topics",
     multiple=True,
     metavar="TOPIC|INPUT=TOPIC",
-    help="The topic to read, if it is not named as `pipeline list` says.",
+    help="The topic to read. [default: the name in `pipeline list`]",
 )
-@click.option("--to", "to_topic", metavar="TOPIC", help="The topic to write to, likewise.")
+@click.option(
+    "--to", "to_topic", metavar="TOPIC", help="The topic to write to. [default: the name in `pipeline list`]"
+)
 @click.option("--table", metavar="FILE", help="The CSV file that the pipeline joins with.")
 @home_option
-@click.option("--output", metavar="DIR", help="Where tables and checkpoint go.  [default: HOME/NAME]")
+@click.option("--output", metavar="DIR", help="The folder for tables and checkpoint.  [default: HOME/NAME]")
 @click.option(
     "--bootstrap-server",
     envvar="NILOMETER_BOOTSTRAP_SERVER",
     default="127.0.0.1:9092",
     show_default=True,
     metavar="HOST:PORT[,...]",
-    help="The brokers to ask first.",
+    help="Brokers to connect to first, as HOST:PORT[,...].",
 )
-@click.option("--available-now", is_flag=True, help="Read all there is, then stop.")
+@click.option("--available-now", is_flag=True, help="Read the records that exist now, then stop.")
 @click.option(
-    "--every", "seconds", type=click.IntRange(1), default=5, show_default=True, help="Seconds per batch."
+    "--every",
+    "seconds",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="Seconds between the starts of two micro-batches.",
 )
 @click.option(
     "--connector",
@@ -68,20 +75,35 @@ TOP_MAX = 1_000
     "--connector-jars",
     envvar="NILOMETER_CONNECTOR_JARS",
     type=click.Path(exists=True, file_okay=False),
-    help="A folder with the jars of Spark's connector; without it Spark fetches them through Maven.",
+    help="A folder with the jars of Spark's Kafka connector. Without it, Spark downloads them through Maven.",
 )
 @click.option("--master", default="local[*]", show_default=True, help="The Spark master.")
-@click.option("--timezone", default="UTC", show_default=True, help="Of times that state none.")
 @click.option(
-    "--option", "options", multiple=True, metavar="KEY=VALUE", help="A further option of the source."
+    "--timezone",
+    default="UTC",
+    show_default=True,
+    help="The time zone of timestamps in log lines that name no zone.",
 )
-@click.option("--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark.")
 @click.option(
-    "--spark-log", type=click.Path(dir_okay=False, path_type=Path), help="Where Spark's messages go."
+    "--option",
+    "options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="An option KEY=VALUE of the data source; repeatable.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The results, for programs.")
 @click.option(
-    "--top", type=click.IntRange(1, TOP_MAX), default=10, show_default=True, help="Rows of top lists."
+    "--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A Spark setting KEY=VALUE; repeatable."
+)
+@click.option(
+    "--spark-log", type=click.Path(dir_okay=False, path_type=Path), help="The file that Spark's log goes to."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
+@click.option(
+    "--top",
+    type=click.IntRange(1, TOP_MAX),
+    default=10,
+    show_default=True,
+    help="The number of rows in top lists.",
 )
 @click.option(
     "--report",
@@ -111,7 +133,7 @@ def run(
 ) -> None:
     """Run a pipeline, until Ctrl-C or `pipeline stop` or, with --available-now, until all is read.
 
-    It goes on where its last run ended: the checkpoint lies beside the tables.
+    It continues where its last run ended. The checkpoint is stored next to the tables.
     """
     from nilometer.pipeline import runner
     from nilometer.pipeline.java import require_java
@@ -163,7 +185,7 @@ def run(
             last = runner.run(spark, module, job, on_progress=on_progress, stopped=lambda: bool(wanted_stop))
         state = STOPPED if wanted_stop else FINISHED
         if last is None and not Path(output, "checkpoint", "commits", "0").exists():
-            _say_nothing_came(job.topic, as_json=as_json)
+            _print_no_records(job.topic, as_json=as_json)
         else:
             _show(module.results(spark, output, top), last, as_json=as_json)
             if report is not None:
@@ -191,17 +213,17 @@ def run(
 
 def _needed(pipeline_name: str, option: str, given: str | None, what: str | None) -> str | None:
     if given is not None and what is None:
-        raise click.UsageError(f"{option}: {pipeline_name} has no use for it")
+        raise click.UsageError(f"{option}: {pipeline_name} does not take it")
     if given is None and what is not None:
         raise click.UsageError(f"{option} is needed: {pipeline_name} takes a CSV file with columns {what}")
     return given
 
 
-def _say_nothing_came(topic: str, *, as_json: bool) -> None:
+def _print_no_records(topic: str, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"results": {}, "event_time_watermark": None, "offsets": {}}))
     else:
-        click.echo(f"Nothing has come in {topic} yet")
+        click.echo(f"Topic {topic} has no records yet")
 
 
 def _show(results: dict[str, DataFrame], last: Progress | None, *, as_json: bool) -> None:

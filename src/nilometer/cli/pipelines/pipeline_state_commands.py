@@ -28,7 +28,7 @@ home_option = click.option(
     default=HOME,
     show_default=True,
     metavar="DIR",
-    help="Where it is kept what runs, with tables and checkpoints.",
+    help="The folder that holds the state of pipeline runs, tables and checkpoints.",
 )
 
 
@@ -44,9 +44,9 @@ def table_console() -> Console:
 @click.command()
 @click.argument("name", required=False)
 @home_option
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def status(name: str | None, home: str, as_json: bool) -> None:
-    """How the pipelines are doing: the last batch of each, its rates and its lag."""
+    """Show the last batch of each pipeline, with its rates and its lag."""
     found = [record for record in runs(home) if name is None or record.name == name]
     if name is not None and not found:
         raise click.ClickException(f"{name} has never run in {home}")
@@ -54,7 +54,7 @@ def status(name: str | None, home: str, as_json: bool) -> None:
         click.echo(json.dumps({"runs": [asdict(record) for record in found]}))
         return
     if not found:
-        click.echo(f"No pipeline has run in {home} yet: nilometer pipeline list names those there are")
+        click.echo(f"No pipeline has run in {home} yet. `nilometer pipeline list` shows the pipelines.")
         return
     table = Table("pipeline", "state", "reads")
     for heading in ("batch", "records", "in/s", "processed/s", "lag"):
@@ -90,7 +90,7 @@ def _progress(progress: dict[str, Any]) -> list[str]:
 @click.argument("name")
 @home_option
 def stop(name: str, home: str) -> None:
-    """Stop a pipeline between two batches, and wait for it."""
+    """Stop a pipeline after its current batch, and wait for its end."""
     try:
         record = RunFolder(home, name).stop()
     except PipelineError as error:
@@ -102,7 +102,9 @@ def stop(name: str, home: str) -> None:
 @click.command("report")
 @click.argument("name", metavar="NAME", type=click.Choice(sorted(SHIPPED)))
 @home_option
-@click.option("--output", metavar="DIR", help="Where its tables are.  [default: as its last run said]")
+@click.option(
+    "--output", metavar="DIR", help="The folder with the pipeline's tables.  [default: as its last run said]"
+)
 @click.option(
     "--report",
     "path",
@@ -110,7 +112,7 @@ def stop(name: str, home: str) -> None:
     help="The HTML page to write.  [default: HOME/NAME/report.html]",
 )
 def report_command(name: str, home: str, output: str | None, path: Path | None) -> None:
-    """Write tables and plots of what a pipeline has put out to an HTML page."""
+    """Write tables and plots of the results of a pipeline to an HTML page."""
     from nilometer.pipeline.spark_session import build_session
 
     folder = RunFolder(home, name)

@@ -19,7 +19,7 @@ SHIPPED_FROM = Path(".nilometer/spark")
 
 @click.group()
 def spark() -> None:
-    """Run Spark jobs of your own on topics."""
+    """Run your own Spark jobs on topics."""
 
 
 @spark.command()
@@ -36,7 +36,7 @@ def packages() -> None:
 @spark.command()
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=".")
 def archive(folder: Path) -> None:
-    """Write this package as nilometer.zip, for executors where it is not installed."""
+    """Write this package to nilometer.zip, for executors where it is not installed."""
     click.echo(str(write_archive(folder)))
 
 
@@ -48,7 +48,7 @@ def archive(folder: Path) -> None:
 @click.option("--print", "only_print", is_flag=True, help="Print the command instead of running it.")
 @click.argument("arguments", nargs=-1, required=True, type=click.UNPROCESSED)
 def submit(master: str, kafka_connector: bool, only_print: bool, arguments: tuple[str, ...]) -> None:
-    """Run spark-submit with what reading and writing topics takes.
+    """Run spark-submit with the packages that reading and writing topics needs.
 
     ARGUMENTS are spark-submit's own options, the job's file, and the job's arguments.
     """
@@ -91,15 +91,17 @@ def submit_command(master: str, arguments: tuple[str, ...], *, kafka_connector: 
     default=SPEC_NAME,
     show_default=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The pipeline's specification.",
+    help="The specification file of the pipeline.",
 )
-@click.option("--full-refresh-all", is_flag=True, help="Begin anew: forget tables and checkpoints.")
+@click.option(
+    "--full-refresh-all", is_flag=True, help="Drop the tables and checkpoints, and read from the beginning."
+)
 @click.argument("command", type=click.Choice(["run", "dry-run"]))
 def pipelines(spec: Path, full_refresh_all: bool, command: str) -> None:
-    """Run a project of Spark Declarative Pipelines on this machine: up to the records that there are.
+    """Run a project of Spark Declarative Pipelines on this machine, up to the newest record.
 
-    Spark's settings are read from conf/spark-defaults.conf beside the specification; conf/log4j2.properties
-    says where its messages go. `dry-run` only checks what the project declares.
+    Spark's settings are read from conf/spark-defaults.conf next to the specification, its logging settings
+    from conf/log4j2.properties. `dry-run` only checks what the project declares.
     """
     from nilometer.pipeline.declared.running import run_project
 

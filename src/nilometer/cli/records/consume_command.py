@@ -38,7 +38,7 @@ def _parse_offset(
     try:
         return int(value)
     except ValueError:
-        raise click.BadParameter(f"{value!r} is neither a number nor earliest nor latest") from None
+        raise click.BadParameter(f"{value!r} is not a number, earliest or latest") from None
 
 
 def _parse_time(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
@@ -50,30 +50,45 @@ def _parse_time(_context: click.Context, _parameter: click.Parameter, value: str
 
 @click.command()
 @click.argument("topic")
-@click.option("--from-beginning", is_flag=True, help="Begin with the first record.")
+@click.option("--from-beginning", is_flag=True, help="Start at the first record.")
 @click.option(
     "--offset",
     callback=_parse_offset,
-    help="Begin here: a number, earliest, or latest; -N: N before the end.",
+    help="Start at this offset: a number, earliest, latest, or -N for N records before the end.",
 )
 @click.option(
-    "--from-timestamp", callback=_parse_time, help="Begin here: milliseconds, or an ISO time (UTC)."
+    "--from-timestamp",
+    callback=_parse_time,
+    help="Start at this timestamp: milliseconds, or an ISO time in UTC.",
 )
 @click.option(
-    "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only these; repeatable."
+    "--partition",
+    "partitions",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Only this partition; repeatable.",
 )
-@click.option("--group", metavar="GROUP", help="As a member of this group: go on where it has got to.")
-@click.option("--count", type=click.IntRange(0), help="Stop after so many records.")
 @click.option(
-    "--exit-at-end/--follow", default=None, help="Stop at what is the end now, or wait for more (default)."
+    "--group", metavar="GROUP", help="Join this consumer group and continue at its committed offsets."
+)
+@click.option("--count", type=click.IntRange(0), help="Stop after this many records.")
+@click.option(
+    "--exit-at-end/--follow",
+    default=None,
+    help="Stop at the end offsets found at the start, or wait for more records (default).",
 )
 @click.option("--format", "layout", metavar="TEXT", help="Such as '{partition}@{offset} {key}: {value}\\n'.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per record and line.")
 @click.option(
     "--isolation-level", type=click.Choice(["read_uncommitted", "read_committed"]), default="read_uncommitted"
 )
 @click.option(
-    "-X", "--property", "properties", multiple=True, metavar="KEY=VALUE", help="A consumer setting."
+    "-X",
+    "--property",
+    "properties",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A consumer setting; repeatable.",
 )
 @bootstrap_option
 def consume(
@@ -91,10 +106,10 @@ def consume(
     properties: tuple[str, ...],
     bootstrap: str,
 ) -> None:
-    """Print the records of TOPIC, from its end on unless told otherwise.
+    """Print the records of TOPIC. By default: those that are written from now on.
 
-    With --group the topic is shared with the other members of the group, and what was printed is committed;
-    --from-beginning then counts where the group has committed nothing yet.
+    With --group the members of the group share the partitions, and the offsets of printed records are
+    committed. --from-beginning then applies to partitions without a committed offset.
     """
     if sum((from_beginning, offset is not None, from_timestamp is not None)) > 1:
         raise click.UsageError("give one of --from-beginning, --offset and --from-timestamp")
@@ -113,8 +128,8 @@ def consume(
     if group is not None:
         if partitions or start not in (_Start(), _Start(beginning=True)):
             raise click.UsageError(
-                "--group begins where the group has got to: give neither --partition, --offset nor "
-                "--from-timestamp (`nilometer group reset-offsets` moves a group)"
+                "--group starts at the committed offsets: give neither --partition, --offset nor "
+                "--from-timestamp (`nilometer group reset-offsets` changes the committed offsets)"
             )
         config = {
             **config,

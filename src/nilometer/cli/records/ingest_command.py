@@ -43,14 +43,16 @@ OVERSIZED_DONE = {
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH…", type=click.Path())
-@click.option("--topic", required=True, help="Where the lines go; created if it is not there.")
-@click.option("--follow", is_flag=True, help="Go on as the files grow and rotate, until Ctrl-C.")
+@click.option("--topic", required=True, help="The topic to write to. It is created if it does not exist.")
+@click.option("--follow", is_flag=True, help="Keep reading as the files grow and rotate, until Ctrl-C.")
 @click.option(
     "--state",
     metavar="FILE",
     help=f"Where it is kept how far each file was read.  [default: {STATE_FOLDER}/TOPIC.json]",
 )
-@click.option("--partitions", type=click.IntRange(1), help="For a topic that is to be created.")
+@click.option(
+    "--partitions", type=click.IntRange(1), help="The number of partitions, if the topic is created."
+)
 @click.option("--key", type=click.Choice(["none", "path"]), default="none", show_default=True)
 @click.option("--compression", type=click.Choice(COMPRESSION_TYPES), default="none", show_default=True)
 @click.option(
@@ -58,10 +60,15 @@ OVERSIZED_DONE = {
     type=click.Choice([action.value for action in Oversized]),
     default=Oversized.FAIL.value,
     show_default=True,
-    help="What is done about a line that is too long for a record of the topic.",
+    help="What to do with a line that is too long for a record of the topic.",
 )
 @click.option(
-    "-X", "--property", "properties", multiple=True, metavar="KEY=VALUE", help="A producer setting."
+    "-X",
+    "--property",
+    "properties",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A producer setting; repeatable.",
 )
 @json_option
 @bootstrap_option
@@ -80,15 +87,16 @@ def ingest(
 ) -> None:
     """Write the lines of files, and of the files in folders, to a topic, each line once.
 
-    Plain and gzip files; in folders hidden files and those that are not text are passed over. What was
-    read is remembered, so that the next run goes on where this one ended, though files were rotated
-    meanwhile. Records carry the headers path, line and source. --key path keeps the lines of a file in
-    their order by giving them all to one partition.
+    Plain and gzip files are read. In folders, hidden files and files that are not text are ignored. The
+    position in each file is stored, so that the next run continues where this one ended, even if files were
+    rotated in between. Records carry the headers path, line and source. With --key path, all lines of a file
+    go to one partition, in order.
 
-    A line that is too long for a record (max.request.size, the topic's max.message.bytes) ends the reading
-    of its file, with an error, while the other files are read on. --oversized skip leaves such lines out,
-    truncate sends what fits of them (header truncated: the bytes the line had), split sends them in pieces
-    (header piece counts from 1; the last one has pieces: how many there are). Each is counted and reported.
+    A line that is too long for a record (max.request.size, the topic's max.message.bytes) ends the reading of
+    its file with an error; the other files are still read. --oversized skip leaves such lines out, truncate
+    sends the part that fits (header truncated: the bytes of the whole line), split sends the line in several
+    records (header piece counts from 1; the last one has the header pieces: their number). Each such line is
+    counted and reported.
     """
     config: dict[str, str | int] = {
         "bootstrap.servers": bootstrap,

@@ -17,19 +17,19 @@ _PATH = click.Path(exists=True)
 
 @click.group()
 def log() -> None:
-    """Look into segment files."""
+    """Print the contents of log files."""
 
 
 @log.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH…", type=_PATH)
-@click.option("--records", is_flag=True, help="The records of each batch too.")
+@click.option("--records", is_flag=True, help="Also print the records of each batch.")
 @json_option
 def dump(paths: tuple[str, ...], records: bool, as_json: bool) -> None:
-    """Print what files of a log hold: batches, index entries, epochs, producers.
+    """Print the contents of log files: batches, index entries, leader epochs, producers.
 
-    A folder stands for all such files in it and below. Every batch's checksum is verified, and every index
-    entry compared with its log. The exit code is 1 where something is damaged. With --json each line is
-    one object.
+    A folder stands for all such files in it and its subfolders. The checksum of every batch is verified, and
+    every index entry is compared with its log. The exit code is 1 if a file is damaged. With --json each line
+    is one object.
     """
     damaged = False
     for path in _files(paths):
@@ -46,7 +46,7 @@ def _files(paths: Iterable[str]) -> Iterator[str]:
     for path in paths:
         if not os.path.isdir(path):
             if not is_known(path):
-                raise click.UsageError(f"{path} is no file of a log that this command knows")
+                raise click.UsageError(f"{path} is not a log, index, checkpoint or snapshot file")
             yield path
             continue
         for parent, folders, names in os.walk(path):

@@ -35,14 +35,29 @@ class _Outcome:
 @click.command()
 @click.argument("topic")
 @click.option(
-    "--key-separator", metavar="TEXT", help="What comes before it in a line is the key (\\t is a tab)."
+    "--key-separator", metavar="TEXT", help="The text before TEXT in a line is the key (\\t is a tab)."
 )
-@click.option("--header", "headers", multiple=True, metavar="KEY=VALUE", help="For every record; repeatable.")
-@click.option("--partition", type=click.IntRange(0), help="Write to this one, whatever the keys.")
+@click.option(
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A header for every record; repeatable.",
+)
+@click.option(
+    "--partition",
+    type=click.IntRange(0),
+    help="Write every record to this partition. Keys do not choose the partition.",
+)
 @click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
 @click.option("--compression", type=click.Choice(COMPRESSION_TYPES), default="none", show_default=True)
 @click.option(
-    "-X", "--property", "properties", multiple=True, metavar="KEY=VALUE", help="A producer setting."
+    "-X",
+    "--property",
+    "properties",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A producer setting; repeatable.",
 )
 @json_option
 @bootstrap_option

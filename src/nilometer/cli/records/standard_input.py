@@ -40,4 +40,4 @@ async def _chunks(descriptor: int) -> AsyncIterator[bytes]:
             yield chunk
     finally:
         transport.close()
-        os.set_blocking(descriptor, True)  # shared with whoever started us
+        os.set_blocking(descriptor, True)  # shared with the parent process

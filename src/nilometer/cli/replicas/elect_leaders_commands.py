@@ -24,17 +24,25 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 
 @click.command("elect-leaders")
 @click.option(
-    "--preferred", "kind", flag_value="PREFERRED", default="PREFERRED", help="The first replica. Default."
+    "--preferred",
+    "kind",
+    flag_value="PREFERRED",
+    default="PREFERRED",
+    help="Elect the preferred replica, the first one of the assignment (default).",
 )
 @click.option(
     "--unclean",
     "kind",
     flag_value="UNCLEAN",
-    help="Any live replica where no safe one is left: loses records.",
+    help="Elect any live replica where no eligible one is left. Records can be lost.",
 )
-@click.option("--topic", "topics", multiple=True, help="The partitions of this topic; repeatable.")
+@click.option("--topic", "topics", multiple=True, help="All partitions of this topic; repeatable.")
 @click.option(
-    "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only these; with one --topic."
+    "--partition",
+    "partitions",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Only this partition of the one --topic; repeatable.",
 )
 @click.option("--all", "elect_all", is_flag=True, help="Every partition of the cluster.")
 @json_option
@@ -47,7 +55,7 @@ def elect_leaders(
     as_json: bool,
     bootstrap: str,
 ) -> None:
-    """Elect leaders anew."""
+    """Elect partition leaders."""
     if bool(topics) == elect_all:
         raise click.UsageError("give either --topic or --all")
     if partitions and len(topics) != 1:

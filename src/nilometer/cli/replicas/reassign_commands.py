@@ -43,15 +43,15 @@ POLL_S = 0.3
 
 _file = click.argument("file", type=click.File("rb"), metavar="FILE")
 _optional_file = click.argument("file", type=click.File("rb"), metavar="[FILE]", required=False)
-_preserve = click.option("--preserve-throttles", is_flag=True, help="Leave the throttle in force.")
+_preserve = click.option("--preserve-throttles", is_flag=True, help="Do not remove the throttle.")
 
 
 @click.group()
 def reassign() -> None:
-    """Move partitions onto other brokers, while they are in use.
+    """Move partitions to other brokers, while they are in use.
 
-    `plan` says what to move, `execute` begins it, `status` follows it, `cancel` calls it off. FILE is JSON as
-    kafka-reassign-partitions writes and reads it; - stands for standard input.
+    `plan` proposes an assignment, `execute` starts the moves, `status` shows their progress, `cancel` stops
+    them. FILE is JSON as kafka-reassign-partitions writes and reads it; - stands for standard input.
     """
 
 
@@ -68,19 +68,19 @@ reassign.add_command(plan)
     "bytes_per_second",
     type=click.IntRange(1),
     metavar="BYTES/S",
-    help="How much a broker may send, and receive, of what moves.",
+    help="Bytes per second that a broker may send, and receive, for moving replicas.",
 )
 @click.option(
     "--rollback",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Where the assignment as it is now goes; executing that leads back.",
+    help="Write the current assignment to this file. Executing that file undoes the moves.",
 )
 @json_option
 @bootstrap_option
 def execute(
     file: Any, bytes_per_second: int | None, rollback: Path | None, as_json: bool, bootstrap: str
 ) -> None:
-    """Begin the moves of FILE. They go on by themselves; `status FILE --wait` follows them."""
+    """Start the moves of FILE, and return. `status FILE --wait` waits for their end."""
     targets = read_targets(file)
 
     async def work() -> tuple[Targets, PartitionOutcomes]:
@@ -137,14 +137,14 @@ def _outcome(
 
 @reassign.command()
 @_optional_file
-@click.option("--wait", is_flag=True, help="Stay until no move is under way.")
+@click.option("--wait", is_flag=True, help="Wait until no move is in progress.")
 @_preserve
 @json_option
 @bootstrap_option
 def status(file: Any, wait: bool, preserve_throttles: bool, as_json: bool, bootstrap: str) -> None:
-    """Say how far the moves of FILE are, or all moves under way.
+    """Show the progress of the moves of FILE, or of all moves.
 
-    When all moves of FILE are over, the throttle of its topics and brokers is removed.
+    When all moves of FILE are complete, the throttle of its topics and brokers is removed.
     """
     targets = read_targets(file) if file is not None else None
 
@@ -189,11 +189,11 @@ async def _follow(
 
 @reassign.command()
 @_optional_file
-@click.option("--all", "cancel_all", is_flag=True, help="Every move under way.")
+@click.option("--all", "cancel_all", is_flag=True, help="Cancel every move in progress.")
 @_preserve
 @bootstrap_option
 def cancel(file: Any, cancel_all: bool, preserve_throttles: bool, bootstrap: str) -> None:
-    """Call off the moves of FILE, or all: partitions keep the replicas they had before."""
+    """Cancel the moves of FILE, or all moves. The partitions keep the replicas they had before."""
     if (file is None) != cancel_all:
         raise click.UsageError("give either FILE or --all")
     named = read_targets(file) if file is not None else None

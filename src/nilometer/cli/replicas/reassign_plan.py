@@ -23,15 +23,24 @@ from nilometer.cluster.reassignment_plan import PlannedMove, plan_reassignment
 @click.command()
 @click.option("--topic", "topics", multiple=True, required=True, help="A topic to place; repeatable.")
 @click.option(
-    "--brokers", "broker_list", metavar="ID[,…]", help="The brokers to use; by default all that live."
+    "--brokers",
+    "broker_list",
+    metavar="ID[,…]",
+    help="The ids of the brokers to use. [default: all live brokers]",
 )
-@click.option("--replication-factor", type=click.IntRange(1, 32767), help="Change it to this.")
+@click.option(
+    "--replication-factor", type=click.IntRange(1, 32767), help="Change the replication factor to this."
+)
 @click.option("--ignore-racks", is_flag=True, help="Do not spread replicas over racks.")
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Where the plan goes.")
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the plan to this file instead of standard output.",
+)
 @click.option(
     "--rollback",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Where the assignment as it is now goes, of what would change.",
+    help="Write the current assignment of the partitions that would move to this file.",
 )
 @bootstrap_option
 def plan(
@@ -45,7 +54,7 @@ def plan(
 ) -> None:
     """Spread topics evenly over brokers and racks, moving as little as possible.
 
-    The plan goes to standard output, what it amounts to, to standard error. Nothing is moved yet.
+    The plan goes to standard output, a summary to standard error. Nothing is moved yet.
     """
     broker_ids = _parse_brokers(broker_list)
 

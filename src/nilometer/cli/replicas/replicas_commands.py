@@ -33,25 +33,35 @@ PLAIN_WIDTH = 200
 @click.command()
 @click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable.")
 @click.option(
-    "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only this one; repeatable."
+    "--partition",
+    "partitions",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Only this partition; repeatable.",
 )
 @click.option(
-    "--broker", "broker_ids", type=click.IntRange(0), multiple=True, help="Only its replicas; repeatable."
+    "--broker",
+    "broker_ids",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Only replicas on this broker; repeatable.",
 )
 @json_option
+@click.option("--watch", is_flag=True, help="Refresh until Ctrl-C. With --json: one line per refresh.")
 @click.option(
-    "--watch", is_flag=True, help="Look again and again, until Ctrl-C. With --json: one line a look."
+    "--interval",
+    type=click.FloatRange(0.05),
+    default=1.0,
+    show_default=True,
+    help="Seconds between two reads.",
 )
-@click.option(
-    "--interval", type=click.FloatRange(0.05), default=1.0, show_default=True, help="Seconds between looks."
-)
-@click.option("--times", type=click.IntRange(1), help="With --watch: stop after this many looks.")
+@click.option("--times", type=click.IntRange(1), help="With --watch: stop after this many refreshes.")
 @click.option(
     "--timeout",
     type=click.FloatRange(0.05),
     default=2.0,
     show_default=True,
-    help="Seconds after which a broker counts as unreachable.",
+    help="Seconds after which a broker that does not answer is shown as unreachable.",
 )
 @bootstrap_option
 def replicas(
@@ -65,14 +75,14 @@ def replicas(
     timeout: float,
     bootstrap: str,
 ) -> None:
-    """Show every replica: where its log begins and ends, its high watermark, and what that waits for.
+    """Show every replica: log start and end offset, high watermark, what that waits for.
 
-    Each broker is asked for its own replicas, all at once but not at the very same moment. AGE says for how
-    long a follower has lacked something that the leader has; REMOTE LEO, where the leader takes its
-    followers' logs to end; EPOCHS lists leader epochs with their start offsets.
+    Each broker describes its own replicas; the answers are not of exactly the same moment. AGE is for how
+    long a follower has lacked records of the leader. REMOTE LEO is each follower's log end offset as the
+    leader knows it. EPOCHS lists the leader epochs with their start offsets.
     """
     survey = ReplicaSurvey(Runtime.system(), bootstrap.split(","), timeout_ms=round(timeout * 1000))
-    looks = _Looks(survey, topics or None, partitions or None, broker_ids, interval)
+    looks = _SurveyLoop(survey, topics or None, partitions or None, broker_ids, interval)
     if watch:
         run_async(_watch(looks, times, as_json))
         return
@@ -85,7 +95,7 @@ def replicas(
         raise click.exceptions.Exit(1)
 
 
-class _Looks:
+class _SurveyLoop:
     """What to look at, and how often."""
 
     def __init__(
@@ -132,7 +142,7 @@ class _Looks:
         return found.of_brokers(self._broker_ids) if self._broker_ids else found
 
 
-async def _watch(looks: _Looks, times: int | None, as_json: bool) -> None:
+async def _watch(looks: _SurveyLoop, times: int | None, as_json: bool) -> None:
     stop = asyncio.Event()
     stop_on_signals(stop.set)
     left = times

@@ -145,9 +145,9 @@ def _broker_line(broker: BrokerAnswer, controller_id: int) -> Text:
     if broker.answer is None:
         return Text(f"broker {broker.broker_id}{place}: unreachable, {broker.failure}", style="red")
     state = broker.answer.broker
-    office = ", controller" if state.broker_id == controller_id else ""
+    role = ", controller" if state.broker_id == controller_id else ""
     return Text(
-        f"broker {state.broker_id}{place}{office}: broker epoch {state.broker_epoch}, metadata entry "
+        f"broker {state.broker_id}{place}{role}: broker epoch {state.broker_epoch}, metadata entry "
         f"{state.metadata_number}, controller {state.controller_id} in epoch {state.controller_epoch}, "
         f"{state.unclean_elections} unclean election{'' if state.unclean_elections == 1 else 's'}",
         style="dim",

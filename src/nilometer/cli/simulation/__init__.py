@@ -1,1 +1,1 @@
-"""Whole clusters in a virtual world, the model check, and the stories of replication."""
+"""Simulated clusters, the model check, and the scenarios of replication."""

@@ -42,8 +42,10 @@ def model_check(
     only_loss: bool,
     states_max: int,
 ) -> None:
-    """Check the replication core in every order of events, within bounds. Exits with 1 if something is
-    wrong."""
+    """Check the replication core in every order of events, within bounds.
+
+    The exit code is 1 if an invariant is violated.
+    """
     bounds = Bounds(
         brokers=brokers,
         min_insync_replicas=min_insync_replicas,

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import connection
 from multiprocessing.context import SpawnContext, SpawnProcess
 
-from nilometer.cli.simulation.seed_report import SeedReport, SeedWishes, failed_report, play_seed
+from nilometer.cli.simulation.seed_report import SeedOptions, SeedReport, failed_report, play_seed
 
 SEEDS_OF_A_PROCESS = 25
 """A child is replaced after so many."""
@@ -29,23 +29,23 @@ GARBAGE_THRESHOLD = 20_000
 ENDING_S = 5.0
 """How long a child that was terminated may take."""
 
-Play = Callable[[int, SeedWishes], SeedReport]
+Play = Callable[[int, SeedOptions], SeedReport]
 Pipe = connection.Connection
 
 
 class _Child:
     """One process and the pipe to it."""
 
-    def __init__(self, context: SpawnContext, play: Play, wishes: SeedWishes) -> None:
+    def __init__(self, context: SpawnContext, play: Play, options: SeedOptions) -> None:
         self.pipe, theirs = context.Pipe()
-        self.process: SpawnProcess = context.Process(target=_serve, args=(theirs, play, wishes), daemon=True)
+        self.process: SpawnProcess = context.Process(target=_serve, args=(theirs, play, options), daemon=True)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self.process.start()  # inherits that: the parent alone answers to Ctrl-C
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
-        self._wishes = wishes
+        self._options = options
         self.seed: int | None = None
         self.played = 0
         self.broken = False
@@ -64,7 +64,7 @@ class _Child:
             self.process.join(ENDING_S)
             self.broken = True
             why = f"the process that played it ended with exit code {self.process.exitcode}"
-            return failed_report(self.seed, self._wishes, [why])
+            return failed_report(self.seed, self._options, [why])
         finally:
             self.seed = None
 
@@ -78,7 +78,7 @@ class _Child:
 
 
 def play_in_processes(
-    seeds: Sequence[int], jobs: int, wishes: SeedWishes, *, keep_going: bool, play: Play = play_seed
+    seeds: Sequence[int], jobs: int, options: SeedOptions, *, keep_going: bool, play: Play = play_seed
 ) -> Iterator[SeedReport]:
     """The reports of ``seeds`` in their order, as soon as there is one.
 
@@ -92,7 +92,7 @@ def play_in_processes(
     try:
         while due:
             while waiting and len(_busy(children)) < jobs:
-                _idle(children, context, play, wishes).begin(waiting.popleft())
+                _idle(children, context, play, options).begin(waiting.popleft())
             for child in _ready(children):
                 report = child.report()
                 done[report.seed] = report
@@ -115,11 +115,11 @@ def _busy(children: Sequence[_Child]) -> list[_Child]:
     return [child for child in children if child.seed is not None]
 
 
-def _idle(children: list[_Child], context: SpawnContext, play: Play, wishes: SeedWishes) -> _Child:
+def _idle(children: list[_Child], context: SpawnContext, play: Play, options: SeedOptions) -> _Child:
     for child in children:
         if child.seed is None:
             return child
-    children.append(_Child(context, play, wishes))
+    children.append(_Child(context, play, options))
     return children[-1]
 
 
@@ -129,17 +129,17 @@ def _ready(children: Sequence[_Child]) -> list[_Child]:
     return [by_pipe[pipe] for pipe in connection.wait(list(by_pipe)) if isinstance(pipe, Pipe)]
 
 
-def _serve(pipe: Pipe, play: Play, wishes: SeedWishes) -> None:
+def _serve(pipe: Pipe, play: Play, options: SeedOptions) -> None:
     """A child: plays what it is asked for until the pipe ends."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     gc.set_threshold(GARBAGE_THRESHOLD)
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
-            pipe.send(play(pipe.recv(), wishes))
+            pipe.send(play(pipe.recv(), options))
 
 
 def _end_with_parent() -> None:
-    """A parent that was killed takes its children along: they would play a seed for nobody."""
+    """The children end when the parent was killed: no process would read their results."""
     parent = multiprocessing.parent_process()
     assert parent is not None, "this is a child"
     parent.join()

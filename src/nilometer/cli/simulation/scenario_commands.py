@@ -1,4 +1,4 @@
-"""``nilometer scenario list | run NAME``: stories of replication, every value printed at every step.
+"""``nilometer scenario list | run NAME``: scenarios of replication, every value printed at every step.
 
 They are played on the code that serves, in memory and without a cluster; the same command always prints the
 same.
@@ -18,13 +18,13 @@ _RULES = [rule.value for rule in TruncationRule]
 
 @click.group()
 def scenario() -> None:
-    """Stories of replication: high watermark, leader epochs, recovery."""
+    """Play scenarios of replication: high watermark, leader epochs, recovery."""
 
 
 @scenario.command("list")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def list_scenarios(as_json: bool) -> None:
-    """The stories there are."""
+    """List the scenarios."""
     if as_json:
         listing = [{"name": it.name, "summary": it.summary} for it in SCENARIOS.values()]
         click.echo(json.dumps(listing, indent=2))
@@ -44,6 +44,6 @@ def list_scenarios(as_json: bool) -> None:
     help="How a replica truncates when it begins to follow; the other rule is Kafka's before 0.11.",
 )
 def run_scenario(name: str, rule: str) -> None:
-    """Play the story NAME."""
+    """Play the scenario NAME."""
     for line in SCENARIOS[name].play(TruncationRule(rule)).lines:
         click.echo(line)

@@ -15,7 +15,7 @@ from nilometer.simulation.plan import Kind, Plan, draw
 from nilometer.simulation.run import Exit, Verdict, run
 
 FINDINGS_SHOWN = 10
-WHAT = {
+OUTCOMES = {
     Exit.CRASH: "a program crashed",
     Exit.NO_CONVERGENCE: "the cluster did not become well again",
     Exit.WRONG_RESULT: "something wrong was said, or lost",
@@ -23,7 +23,7 @@ WHAT = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeedWishes:
+class SeedOptions:
     """How seeds are to be played, beyond their numbers."""
 
     minutes: float
@@ -51,20 +51,20 @@ class SeedReport:
     """Of a failure: all there is to tell."""
 
 
-def play_seed(seed: int, wishes: SeedWishes) -> SeedReport:
+def play_seed(seed: int, options: SeedOptions) -> SeedReport:
     """Play ``seed``; of a failure, look for the fewest faults that fail as well if that is wished for.
 
     What the simulation itself raises is a failure of this seed; the others are played all the same.
     """
     try:
-        return _report(_play(draw(seed, wishes.minutes, wishes.faults, wishes.store), wishes), wishes)
+        return _report(_play(draw(seed, options.minutes, options.faults, options.store), options), options)
     except Exception as error:
-        return failed_report(seed, wishes, [repr(error), *traceback.format_exc().splitlines()])
+        return failed_report(seed, options, [repr(error), *traceback.format_exc().splitlines()])
 
 
-def failed_report(seed: int, wishes: SeedWishes, reasons: Sequence[str]) -> SeedReport:
+def failed_report(seed: int, options: SeedOptions, reasons: Sequence[str]) -> SeedReport:
     """The report of a seed that came to no verdict."""
-    command = replay_command(seed, wishes)
+    command = replay_command(seed, options)
     return SeedReport(
         seed=seed,
         exit=int(Exit.CRASH),
@@ -76,7 +76,7 @@ def failed_report(seed: int, wishes: SeedWishes, reasons: Sequence[str]) -> Seed
     )
 
 
-def _report(verdict: Verdict, wishes: SeedWishes) -> SeedReport:
+def _report(verdict: Verdict, options: SeedOptions) -> SeedReport:
     failed = verdict.exit is not Exit.CLEAN
     return SeedReport(
         seed=verdict.plan.seed,
@@ -85,16 +85,16 @@ def _report(verdict: Verdict, wishes: SeedWishes) -> SeedReport:
         real_s=verdict.real_s,
         digest=verdict.digest,
         headline=_headline(verdict),
-        summary=_summary(verdict, wishes) if failed else "",
-        lines=tuple(_story(verdict, wishes)) if failed else (),
+        summary=_summary(verdict, options) if failed else "",
+        lines=tuple(_failure_lines(verdict, options)) if failed else (),
     )
 
 
-def _play(plan: Plan, wishes: SeedWishes) -> Verdict:
-    if wishes.trace is None:
-        return run(plan, only=wishes.only)
-    with wishes.trace.open("w", encoding="utf-8") as lines:
-        return run(plan, only=wishes.only, sink=lambda line: lines.write(line + "\n"))
+def _play(plan: Plan, options: SeedOptions) -> Verdict:
+    if options.trace is None:
+        return run(plan, only=options.only)
+    with options.trace.open("w", encoding="utf-8") as lines:
+        return run(plan, only=options.only, sink=lambda line: lines.write(line + "\n"))
 
 
 def _headline(verdict: Verdict) -> str:
@@ -110,31 +110,29 @@ def _headline(verdict: Verdict) -> str:
     )
 
 
-def _summary(verdict: Verdict, wishes: SeedWishes) -> str:
+def _summary(verdict: Verdict, options: SeedOptions) -> str:
     plan = verdict.plan
     first = (verdict.findings or ["nothing was noted"])[0].splitlines()[0]
-    command = replay_command(plan.seed, wishes)
-    return f"seed {plan.seed}: {WHAT[verdict.exit]}: {first}; replay: {command}"
+    command = replay_command(plan.seed, options)
+    return f"seed {plan.seed}: {OUTCOMES[verdict.exit]}: {first}; replay: {command}"
 
 
-def _story(verdict: Verdict, wishes: SeedWishes) -> list[str]:
+def _failure_lines(verdict: Verdict, options: SeedOptions) -> list[str]:
     """The finding, the replay command, the faults, and each broker's last log lines."""
     plan = verdict.plan
-    describe_step = [f"seed {plan.seed} failed: {WHAT[verdict.exit]} (exit code {int(verdict.exit)})"]
-    describe_step += [f"  {finding}" for finding in verdict.findings[:FINDINGS_SHOWN]]
+    output = [f"seed {plan.seed} failed: {OUTCOMES[verdict.exit]} (exit code {int(verdict.exit)})"]
+    output += [f"  {finding}" for finding in verdict.findings[:FINDINGS_SHOWN]]
     if len(verdict.findings) > FINDINGS_SHOWN:
-        describe_step.append(f"  … and {len(verdict.findings) - FINDINGS_SHOWN} more")
-    describe_step.append(f"replay: {replay_command(plan.seed, wishes)}")
-    if wishes.minimises and wishes.only is None and plan.faults:
+        output.append(f"  … and {len(verdict.findings) - FINDINGS_SHOWN} more")
+    output.append(f"replay: {replay_command(plan.seed, options)}")
+    if options.minimises and options.only is None and plan.faults:
         few = _fewest(verdict)
-        describe_step.append(
-            f"fewest faults found: {replay_command(plan.seed, replace(wishes, only=tuple(few)))}"
-        )
-        describe_step += [f"  {fault}" for fault in plan.faults if fault.number in few]
+        output.append(f"fewest faults found: {replay_command(plan.seed, replace(options, only=tuple(few)))}")
+        output += [f"  {fault}" for fault in plan.faults if fault.number in few]
     for who, lines in verdict.process_logs.items():
-        describe_step.append(f"the last of {who}:")
-        describe_step += [f"  {line}" for line in lines]
-    return describe_step
+        output.append(f"the last of {who}:")
+        output += [f"  {line}" for line in lines]
+    return output
 
 
 def _fewest(verdict: Verdict) -> list[int]:
@@ -145,12 +143,12 @@ def _fewest(verdict: Verdict) -> list[int]:
     return few
 
 
-def replay_command(seed: int, wishes: SeedWishes) -> str:
-    command = f"nilometer simulate --seed {seed} --minutes {wishes.minutes:g}"
-    if wishes.faults is not None:
-        command += f" --faults {','.join(kind.value for kind in wishes.faults)}"
-    if wishes.store is not None:
-        command += f" --store {wishes.store}"
-    if wishes.only is not None:
-        command += f" --only {','.join(map(str, wishes.only))}" if wishes.only else " --only ''"
+def replay_command(seed: int, options: SeedOptions) -> str:
+    command = f"nilometer simulate --seed {seed} --minutes {options.minutes:g}"
+    if options.faults is not None:
+        command += f" --faults {','.join(kind.value for kind in options.faults)}"
+    if options.store is not None:
+        command += f" --store {options.store}"
+    if options.only is not None:
+        command += f" --only {','.join(map(str, options.only))}" if options.only else " --only ''"
     return command

@@ -1,4 +1,5 @@
-"""``nilometer simulate``: whole clusters in a virtual world, hurt, healed, and judged; a failure is a number.
+"""``nilometer simulate``: simulated clusters: faults are injected, repaired, and the result is checked; a
+failure is a seed.
 
 Exit codes: 0 all seeds clean; of the first seed that failed: 10 a program crashed, 11 the cluster did not
 become well again, 12 something wrong was said or lost.
@@ -16,7 +17,7 @@ from pathlib import Path
 import click
 
 from nilometer.cli.simulation.parallel import play_in_processes
-from nilometer.cli.simulation.seed_report import SeedReport, SeedWishes, play_seed
+from nilometer.cli.simulation.seed_report import SeedOptions, SeedReport, play_seed
 from nilometer.simulation.ensemble_plan import STORES
 from nilometer.simulation.fault_kinds import Kind
 
@@ -43,23 +44,42 @@ def _numbers(context: click.Context, parameter: click.Parameter, text: str | Non
 
 @click.command("simulate")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
-@click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="How many seeds to play.")
 @click.option(
-    "--minutes", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Simulated minutes."
+    "--seeds", type=click.IntRange(1), default=1, show_default=True, help="The number of seeds to simulate."
+)
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0.1),
+    default=5.0,
+    show_default=True,
+    help="Simulated minutes per seed.",
 )
 @click.option(
     "--jobs",
     type=click.IntRange(1),
-    help="How many processes play seeds at once.  [default: as many as the machine has cores]",
+    help="The number of processes that simulate seeds at the same time.  [default: the number of cores]",
 )
 @click.option("--faults", callback=_kinds, help=f"Kinds of faults instead of a drawn mix: {KINDS}.")
-@click.option("--store", type=click.Choice(STORES), help="The coordination store instead of a drawn one.")
-@click.option("--only", callback=_numbers, help="Play these faults of the schedule alone, by their numbers.")
-@click.option("--trace", type=click.Path(dir_okay=False, path_type=Path), help="Write all that happens here.")
 @click.option(
-    "--minimise/--no-minimise", "minimises", default=True, help="Look for the fewest faults that fail."
+    "--store", type=click.Choice(STORES), help="The coordination store. [default: drawn from the seed]"
 )
-@click.option("--keep-going", is_flag=True, help="Play all seeds, whatever the first ones show.")
+@click.option(
+    "--only",
+    callback=_numbers,
+    help="Inject only these faults of the schedule, by number, separated by commas.",
+)
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write every event of the run to this file.",
+)
+@click.option(
+    "--minimise/--no-minimise",
+    "minimises",
+    default=True,
+    help="After a failure, look for the smallest set of faults that still fails.",
+)
+@click.option("--keep-going", is_flag=True, help="Simulate all seeds, even after one failed.")
 def simulate(
     seed: int,
     seeds: int,
@@ -72,41 +92,43 @@ def simulate(
     minimises: bool,
     keep_going: bool,
 ) -> None:
-    """Play whole clusters in a virtual world: crashes, power cuts, partitions, full disks, wrong clocks.
+    """Simulate whole clusters under faults: crashes, power cuts, cut links, full disks, wrong clocks.
 
-    Everything follows from the seed: the same seed takes the same course, on any machine.
+    The seed determines every event: the same seed takes the same course on any machine.
     """
     if trace is not None and seeds > 1:
         raise click.UsageError("--trace goes with one seed")
-    wishes = SeedWishes(
+    options = SeedOptions(
         minutes=minutes, faults=faults, store=store, only=only, trace=trace, minimises=minimises
     )
     numbers = range(seed, seed + seeds)
     jobs = min(seeds, jobs or len(os.sched_getaffinity(0)))
-    tally = _Tally(seeds)
-    with closing(_reports(numbers, jobs, wishes, keep_going)) as reports:
+    summary = _Summary(seeds)
+    with closing(_reports(numbers, jobs, options, keep_going)) as reports:
         try:
             for report in reports:
-                tally.add(report)
+                summary.add(report)
         except KeyboardInterrupt:
-            tally.replay()
+            summary.print_summary()
             raise
-    tally.replay()
-    sys.exit(tally.failed[0].exit if tally.failed else 0)
+    summary.print_summary()
+    sys.exit(summary.failed[0].exit if summary.failed else 0)
 
 
-def _reports(seeds: Sequence[int], jobs: int, wishes: SeedWishes, keep_going: bool) -> Generator[SeedReport]:
+def _reports(
+    seeds: Sequence[int], jobs: int, options: SeedOptions, keep_going: bool
+) -> Generator[SeedReport]:
     if jobs > 1:
-        yield from play_in_processes(seeds, jobs, wishes, keep_going=keep_going)
+        yield from play_in_processes(seeds, jobs, options, keep_going=keep_going)
         return
     for seed in seeds:
-        report = play_seed(seed, wishes)
+        report = play_seed(seed, options)
         yield report
         if report.exit and not keep_going:
             return
 
 
-class _Tally:
+class _Summary:
     """What has been played so far, and telling it."""
 
     def __init__(self, seeds: int) -> None:
@@ -134,7 +156,7 @@ class _Tally:
             progress = f"\r{self._done} of {self._seeds} seeds, {self._times_real:.0f} x real time "
             click.echo(progress, nl=False, err=True)
 
-    def replay(self) -> None:
+    def print_summary(self) -> None:
         """The whole, and one line for each seed that failed."""
         self._clear_progress()
         click.echo(

@@ -35,12 +35,12 @@ def topic() -> None:
 
 
 def _report(
-    outcomes: Mapping[str, KafkaError | None], done: str, as_json: bool, forgiven: ErrorCode | None
+    outcomes: Mapping[str, KafkaError | None], done: str, as_json: bool, ignored_error: ErrorCode | None
 ) -> None:
     """What became of each topic; exit code 1 if one failed with anything but ``forgiven``."""
     failed = False
     for name, error in outcomes.items():
-        if error is not None and error.code != forgiven:
+        if error is not None and error.code != ignored_error:
             failed = True
             click.echo(f"Error: topic {name}: {error}", err=True)
         elif not as_json:
@@ -53,14 +53,20 @@ def _report(
 
 @topic.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
-@click.option("--partitions", type=click.IntRange(1), help="How many; by default what the broker says.")
+@click.option(
+    "--partitions",
+    type=click.IntRange(1),
+    help="The number of partitions. [default: the broker's num.partitions]",
+)
 @click.option(
     "--replication-factor",
     type=click.IntRange(1, 32767),
-    help="Replicas of each; by default what the broker says.",
+    help="The number of replicas of each partition. [default: the broker's default.replication.factor]",
 )
-@click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="A topic setting; repeatable.")
-@click.option("--if-not-exists", is_flag=True, help="No error for a topic that is there.")
+@click.option(
+    "--config", "configs", multiple=True, metavar="KEY=VALUE", help="A topic setting KEY=VALUE; repeatable."
+)
+@click.option("--if-not-exists", is_flag=True, help="Do not fail for a topic that exists.")
 @json_option
 @bootstrap_option
 def create(
@@ -83,12 +89,12 @@ def create(
         async with admin_of(bootstrap) as admin:
             return await admin.create_topics(wanted)
 
-    forgiven = ErrorCode.topic_already_exists if if_not_exists else None
-    _report(run_async(work()), "Created", as_json, forgiven)
+    ignored_error = ErrorCode.topic_already_exists if if_not_exists else None
+    _report(run_async(work()), "Created", as_json, ignored_error)
 
 
 @topic.command("list")
-@click.option("--internal", is_flag=True, help="Internal topics too.")
+@click.option("--internal", is_flag=True, help="Include internal topics.")
 @json_option
 @bootstrap_option
 def list_topics(internal: bool, as_json: bool, bootstrap: str) -> None:
@@ -111,7 +117,7 @@ def list_topics(internal: bool, as_json: bool, bootstrap: str) -> None:
 @json_option
 @bootstrap_option
 def describe(names: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
-    """Show the partitions and settings of topics; of all of them where none is named."""
+    """Show the partitions and settings of topics. Without a name: of all topics."""
 
     async def work() -> list[tuple[str, TopicMetadata | KafkaError, dict[str, ConfigEntry]]]:
         async with admin_of(bootstrap) as admin:
@@ -145,10 +151,14 @@ def describe(names: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("--partitions", type=click.IntRange(1), help="Raise the number of partitions to this.")
-@click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="Set; repeatable.")
+@click.option("--partitions", type=click.IntRange(1), help="Increase the number of partitions to this.")
+@click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="Set KEY=VALUE; repeatable.")
 @click.option(
-    "--delete-config", "deleted", multiple=True, metavar="KEY", help="Back to the default; repeatable."
+    "--delete-config",
+    "deleted",
+    multiple=True,
+    metavar="KEY",
+    help="Reset this key to its default; repeatable.",
 )
 @bootstrap_option
 def alter(
@@ -175,7 +185,7 @@ def alter(
 
 @topic.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
-@click.option("--if-exists", is_flag=True, help="No error for a topic that is not there.")
+@click.option("--if-exists", is_flag=True, help="Do not fail for a topic that does not exist.")
 @json_option
 @bootstrap_option
 def delete(names: tuple[str, ...], if_exists: bool, as_json: bool, bootstrap: str) -> None:
@@ -185,8 +195,8 @@ def delete(names: tuple[str, ...], if_exists: bool, as_json: bool, bootstrap: st
         async with admin_of(bootstrap) as admin:
             return await admin.delete_topics(names)
 
-    forgiven = ErrorCode.unknown_topic_or_partition if if_exists else None
-    _report(run_async(work()), "Deleted", as_json, forgiven)
+    ignored_error = ErrorCode.unknown_topic_or_partition if if_exists else None
+    _report(run_async(work()), "Deleted", as_json, ignored_error)
 
 
 def _replication(one: TopicMetadata) -> int:

@@ -38,7 +38,7 @@ from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 FOREVER_MS = 3_600_000
-"""How long one wait for records is at most where no end was given; then it begins anew."""
+"""How long one wait for records is at most if the caller set no limit; then the wait starts again."""
 
 
 class Consumer:
@@ -121,11 +121,11 @@ class Consumer:
         return self._group.subscription if self._group is not None else Subscription()
 
     def group_identity(self) -> MemberIdentity:
-        """As whom this consumer commits now."""
+        """The identity that this consumer commits with now."""
         return self._member_of().identity
 
     def enforce_rebalance(self, reason: str = "the application asked for it") -> None:
-        """Have the group deal its partitions out anew, beginning with the next poll."""
+        """Make the group assign its partitions again, beginning with the next poll."""
         self._member_of().request_rejoin(reason)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:

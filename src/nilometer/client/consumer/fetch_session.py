@@ -63,7 +63,7 @@ class FetchSession:
         if any(
             part in remembered and remembered[part].topic_id != one.topic_id for part, one in wanted.items()
         ):
-            self.reset()  # a topic was created anew: names and ids are mixed up
+            self.reset()  # a topic was deleted and created again: names and ids are mixed up
         if self._epoch == FULL_FETCH_EPOCH:
             send, forget = dict(wanted), {}
         else:
@@ -82,10 +82,10 @@ class FetchSession:
             self._epoch = self._epoch % EPOCH_MAX + 1
 
     def reset(self) -> None:
-        """Begin anew with the next request, which also tells the broker to drop the old session."""
+        """Open a new session with the next request, which also makes the broker drop the old one."""
         self._epoch = FULL_FETCH_EPOCH
         self._remembered = {}
 
     def on_disconnected(self) -> None:
-        """The request may or may not have been taken: begin anew."""
+        """The broker may or may not have processed the request: open a new session."""
         self.reset()

@@ -149,7 +149,7 @@ class Fetcher:
                 raise error
 
     def interrupt(self) -> None:
-        """Let whoever waits look at what else there is to do."""
+        """Wake the waiting poll, which checks what else there is to do."""
         self._notify()
 
     def _notify(self) -> None:

@@ -1,4 +1,4 @@
-"""Being a member of a consumer group: who assigns what to whom, liveness, rebalances, committed offsets.
+"""Being a member of a consumer group: assignment, liveness, rebalances, committed offsets.
 
 ``assignors`` are pure, and so are ``liveness``, ``subscription`` and ``group_exchange``. ``coordinator``
 finds and asks the broker that keeps the group. ``classic_member`` (with ``classic_requests``) and

@@ -32,8 +32,8 @@ from nilometer.client.group.group_exchange import (
     MemberIdentity,
     read_joined,
 )
-from nilometer.client.group.heartbeats import LATENESS, Heartbeats
-from nilometer.client.group.leading import Deal, deal_out
+from nilometer.client.group.heartbeats import POLL_TIMEOUT_REASON, Heartbeats
+from nilometer.client.group.leading import GroupAssignment, assign_partitions
 from nilometer.client.group.member import CommitOwned
 from nilometer.client.group.ownership import Ownership
 from nilometer.client.network.backoff import Backoff
@@ -44,14 +44,14 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
-JOIN_AGAIN = frozenset(
+RETRIABLE_JOIN_ERRORS = frozenset(
     {ErrorCode.unknown_member_id, ErrorCode.illegal_generation, ErrorCode.rebalance_in_progress}
 )
 """Errors of a round after which the next one may well succeed."""
 
 
 class MemberState(enum.Enum):
-    UNJOINED = "unjoined"
+    NOT_JOINED = "unjoined"
     JOINING = "joining"
     SYNCING = "syncing"
     STABLE = "stable"
@@ -77,7 +77,7 @@ class ClassicMember:
         attention: Callable[[], None],
     ) -> None:
         """``topics``: what is subscribed to now; ``attention`` is called when a poll has something to do."""
-        self.state = MemberState.UNJOINED
+        self.state = MemberState.NOT_JOINED
         self._client = client
         self._config = config
         self._coordinator = coordinator
@@ -96,7 +96,7 @@ class ClassicMember:
         self._rejoin_reason: str | None = "a new member"
         self._round: asyncio.Task[Outcome] | None = None
         self._joined_topics: tuple[str, ...] = ()
-        self._deal: Deal | None = None
+        self._group_assignment: GroupAssignment | None = None
         """What this member dealt out last, while it leads."""
         self._had: tuple[int, tuple[TopicPartition, ...]] = (NO_GENERATION, ())
         """The last assignment and its generation, for assignors that remember."""
@@ -156,7 +156,8 @@ class ClassicMember:
         self._attention()
 
     def on_error(self, code: ErrorCode, identity: MemberIdentity) -> None:
-        """What an error says of the member itself, said to whoever it was then."""
+        """Handle an error about the member itself, answered to ``identity``, which it may have changed
+        since."""
         if identity != self._identity:
             return
         match code:
@@ -176,7 +177,7 @@ class ClassicMember:
 
     async def leave(self, reason: str) -> None:
         """Be a member no more, and tell the coordinator so unless the place is to be kept (static members).
-        The partitions are to be given up by whoever calls this."""
+        The caller gives the partitions up."""
         self._end_round()
         identity = self._identity
         self._rejoin_reason = "a new member"
@@ -193,7 +194,7 @@ class ClassicMember:
             return
         if self._topics() != self._joined_topics:
             self.request_rejoin("the topics subscribed to are others")
-        elif self._deal is not None and self._deal.is_outdated(self._client.metadata):
+        elif self._group_assignment is not None and self._group_assignment.is_outdated(self._client.metadata):
             self.request_rejoin("the topics of the group have other partitions")
 
     async def _prepare(self) -> None:
@@ -251,11 +252,11 @@ class ClassicMember:
         return outcome
 
     def _on_round_failed(self, error: KafkaError) -> None:
-        at_once = error.code in JOIN_AGAIN
+        at_once = error.code in RETRIABLE_JOIN_ERRORS
         delay_ms = self._backoff.delay_ms(self._failures + (not at_once), self._client.runtime.entropy)
         self._failures += 1
         self._retry_at_ms = self._clock.monotonic_ms() + delay_ms
-        self.state = MemberState.UNJOINED
+        self.state = MemberState.NOT_JOINED
         self._rejoin_reason = self._rejoin_reason or f"joining failed: {error.code.name}"
         if self._fatal is not None:
             raise self._fatal
@@ -281,12 +282,12 @@ class ClassicMember:
         self.state = MemberState.SYNCING
         self._heartbeats.begin()
         shares: Sequence[tuple[str, bytes]] = ()
-        self._deal = None
+        self._group_assignment = None
         if joined.leads:
-            deal = await deal_out(self._client, self._config.assignors, joined)
-            self._deal = deal
+            group_assignment = await assign_partitions(self._client, self._config.assignors, joined)
+            self._group_assignment = group_assignment
             if not joined.skip_assignment:
-                shares = deal.shares
+                shares = group_assignment.shares
         data = await self._sync(joined, shares)
         self.state = MemberState.STABLE
         found = tuple(TopicPartition(topic, number) for topic, number in decode_assignment(data).partitions)
@@ -340,7 +341,7 @@ class ClassicMember:
     def wants_heartbeats(self) -> bool:
         return self.state in (MemberState.SYNCING, MemberState.STABLE)
 
-    def has_update(self) -> bool:
+    def has_changes_to_report(self) -> bool:
         return False
 
     def on_session_over(self, now_ms: int) -> bool:
@@ -364,12 +365,12 @@ class ClassicMember:
                 self._coordinator.lose(code.name)
         self.on_error(code, identity)
 
-    async def leave_for_lateness(self) -> None:
-        await self.leave(LATENESS)
+    async def leave_on_poll_timeout(self) -> None:
+        await self.leave(POLL_TIMEOUT_REASON)
 
     def _reset(self, member_id: str, reason: str) -> None:
         """Be no member any more; ``member_id`` is what to join with again."""
         self._identity = replace(self._identity, member_id=member_id, generation=NO_GENERATION)
-        self.state = MemberState.UNJOINED
-        self._deal = None
+        self.state = MemberState.NOT_JOINED
+        self._group_assignment = None
         self.request_rejoin(reason)

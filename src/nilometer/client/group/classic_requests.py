@@ -64,7 +64,7 @@ class ClassicRequests:
     async def sync(
         self, identity: MemberIdentity, protocol_name: str, shares: Sequence[tuple[str, bytes]]
     ) -> Message:
-        """``shares``: what everybody is dealt, from the leader. Raises KafkaError."""
+        """``shares``: the assignments of all members, from the leader. Raises KafkaError."""
         return await self._coordinator.ask(
             ApiKey.SYNC_GROUP,
             lambda api: sync_request(api, self._config.group_id, identity, protocol_name, shares),
@@ -88,7 +88,7 @@ class ClassicRequests:
 
     async def leave(self, identity: MemberIdentity, reason: str) -> None:
         """Raises nothing."""
-        await self._coordinator.tell_leaving(
+        await self._coordinator.send_leave(
             ApiKey.LEAVE_GROUP, lambda api: leave_request(api, self._config.group_id, identity, reason)
         )
 

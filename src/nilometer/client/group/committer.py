@@ -1,4 +1,4 @@
-"""Committed offsets of one group: written for a member or for nobody in particular, and read.
+"""Committed offsets of one group: written for a member or without one, and read.
 
 Knows what a commit's answer means; who speaks, and what becomes of a member that is told it is none any
 more, is the membership's.
@@ -56,20 +56,20 @@ class StaleEpoch(KafkaError):
 
 
 @dataclass(frozen=True, slots=True)
-class Author:
-    """As whom a commit is made."""
+class CommitIdentity:
+    """The identity that a commit is made with."""
 
     identity: MemberIdentity
-    handovers: int
+    revocations: int
     """How often partitions had been given up before."""
 
 
 @dataclass(slots=True)
 class _Attempt:
     left: dict[TopicPartition, OffsetAndMetadata]
-    author: Author
+    commit_identity: CommitIdentity
     is_epoch_over: bool = False
-    """Whether the coordinator said so of the author's epoch."""
+    """Whether the coordinator answered that the epoch of this identity is over."""
 
 
 class Committer:
@@ -79,30 +79,38 @@ class Committer:
         coordinator: Coordinator,
         identity: Callable[[], MemberIdentity],
         on_refused: Callable[[ErrorCode, MemberIdentity], None],
-        handovers: Callable[[], int] = lambda: 0,
+        revocations: Callable[[], int] = lambda: 0,
     ) -> None:
         """``identity`` raises KafkaError while there is none to commit as; ``on_refused`` is given every
-        error that a commit met, and as whom it was made; ``handovers`` counts how often partitions were given
+        error that a commit met, with its identity; ``revocations`` counts how often partitions were given
         up."""
         self._client = client
         self._coordinator = coordinator
         self._identity = identity
         self._on_refused = on_refused
-        self._handovers = handovers
+        self._revocations = revocations
         self._turn = asyncio.Lock()
 
-    def author(self) -> Author:
-        """Who commits now. Raises KafkaError while nobody can."""
-        return Author(self._identity(), self._handovers())
+    def commit_identity(self) -> CommitIdentity:
+        """The identity to commit with now. Raises KafkaError while there is none."""
+        return CommitIdentity(self._identity(), self._revocations())
 
     async def commit(
-        self, offsets: Offsets, timeout_ms: int, author: Author | None = None, *, retries: bool = True
+        self,
+        offsets: Offsets,
+        timeout_ms: int,
+        commit_identity: CommitIdentity | None = None,
+        *,
+        retries: bool = True,
     ) -> None:
-        """Commit as ``author``, by default as who commits now, within ``timeout_ms``, the wait for earlier
-        commits included. Without ``retries`` it is tried once. Raises CommitFailed, or another KafkaError."""
+        """Commit as ``commit_identity``, by default as the member's identity now.
+
+        ``timeout_ms`` includes the wait for earlier commits. Without ``retries`` there is one attempt. Raises
+        CommitFailed, or another KafkaError.
+        """
         if not offsets:
             return
-        attempt = _Attempt(dict(offsets), author or self.author())
+        attempt = _Attempt(dict(offsets), commit_identity or self.commit_identity())
         self._client.watch_topics(sorted({partition.topic for partition in offsets}))
         try:
             async with asyncio.timeout(timeout_ms / 1000), self._turn:
@@ -136,9 +144,9 @@ class Committer:
     async def _commit_once(self, attempt: _Attempt) -> None:
         """Takes out of ``attempt.left`` what is committed."""
         if attempt.is_epoch_over:
-            attempt.author = self._author_in_new_epoch(attempt.author)
+            attempt.commit_identity = self._commit_identity_in_new_epoch(attempt.commit_identity)
             attempt.is_epoch_over = False
-        left, identity = attempt.left, attempt.author.identity
+        left, identity = attempt.left, attempt.commit_identity.identity
         ids, at_most = self._topic_ids(left)
         response = await self._coordinator.ask(
             ApiKey.OFFSET_COMMIT,
@@ -161,10 +169,10 @@ class Committer:
                 raise CommitFailed(error.code, error.message)
             raise error
 
-    def _author_in_new_epoch(self, before: Author) -> Author:
+    def _commit_identity_in_new_epoch(self, before: CommitIdentity) -> CommitIdentity:
         """Raises CommitFailed where the partitions may have been another member's since."""
-        now = self.author()
-        if now.handovers != before.handovers or now.identity.member_id != before.identity.member_id:
+        now = self.commit_identity()
+        if now.revocations != before.revocations or now.identity.member_id != before.identity.member_id:
             raise CommitFailed(
                 ErrorCode.stale_member_epoch, "partitions were given up after this commit was asked for"
             )

@@ -8,7 +8,7 @@ Invariants:
 
 - Heartbeats say what is owned now; a partition is given up, and its user told, before that is said.
 - A target is taken up in :meth:`ConsumerMember.poll` alone, as callbacks belong into the user's calls.
-- Who is fenced, or stopped polling, has lost its partitions: its next poll says so before it joins anew.
+- Who is fenced, or stopped polling, has lost its partitions: its next poll says so before it joins again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nilometer.client.group.committer import CommitFailed
 from nilometer.client.group.coordinator import GROUP_CHANNEL, LOST, Coordinator
 from nilometer.client.group.group_config import GroupConfig
 from nilometer.client.group.group_exchange import MemberIdentity
-from nilometer.client.group.heartbeats import LATENESS, Heartbeats
+from nilometer.client.group.heartbeats import POLL_TIMEOUT_REASON, Heartbeats
 from nilometer.client.group.member import CommitOwned
 from nilometer.client.group.ownership import Ownership
 from nilometer.client.network.backoff import Backoff
@@ -40,7 +40,7 @@ STATIC_LEAVE_EPOCH = -2
 OWN_MEMBER_ID_SINCE = 1
 UNCHANGED_MS = -1
 
-JOIN_ANEW = frozenset({ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch})
+REJOIN_ERRORS = frozenset({ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch})
 
 Target = Mapping[UUID, tuple[int, ...]]
 """Topic ids and partitions."""
@@ -81,8 +81,8 @@ class ConsumerMember:
         self._told = False
         """Whether the user was told of an assignment, be it empty, since this member joined."""
         self._topic_ids: dict[str, UUID] = {}
-        self._said_topics: tuple[str, ...] | None = None
-        self._said_owned: list[TopicPartition] | None = None
+        self._reported_topics: tuple[str, ...] | None = None
+        self._reported_owned: list[TopicPartition] | None = None
         """What the coordinator knows; None: it is to be told everything."""
         self._failures = 0
         self._fatal: KafkaError | None = None
@@ -122,7 +122,7 @@ class ConsumerMember:
             await self._ownership.give_up(self._ownership.owned(), lost=True)
         if not self._active:
             self._join()
-        if self._topics() != self._said_topics:
+        if self._topics() != self._reported_topics:
             self._heartbeats.wake()
         if self._target is not None:
             await self._reconcile(self._target)
@@ -133,18 +133,18 @@ class ConsumerMember:
 
     def on_error(self, code: ErrorCode, identity: MemberIdentity) -> None:
         """A commit was refused: the next heartbeat tells what became of this member."""
-        if code in JOIN_ANEW and identity == self.identity:
-            self._said_topics = None
+        if code in REJOIN_ERRORS and identity == self.identity:
+            self._reported_topics = None
             self._heartbeats.wake()
 
     async def leave(self, reason: str) -> None:
         identity = self.identity
         self._end(lost=self._lost)
-        self._member_id = str(self._client.runtime.entropy.uuid())  # whoever comes back is somebody else
+        self._member_id = str(self._client.runtime.entropy.uuid())  # a member that comes back is a new member
         await self._heartbeats.end()
         if identity.is_member:
             logger.info("Group %s: leaving: %s", self._config.group_id, reason)
-            await self._tell_leaving(identity.member_id)
+            await self._send_leave(identity.member_id)
 
     # --- taking up a target
 
@@ -185,7 +185,7 @@ class ConsumerMember:
         self._epoch = JOIN_EPOCH
         self._active = True
         self._told = False
-        self._said_topics = self._said_owned = None
+        self._reported_topics = self._reported_owned = None
         self._heartbeats.begin()
 
     def wants_heartbeats(self) -> bool:
@@ -194,15 +194,15 @@ class ConsumerMember:
     def on_session_over(self, now_ms: int) -> bool:
         return False
 
-    def has_update(self) -> bool:
+    def has_changes_to_report(self) -> bool:
         if self._failures:
             return False  # what failed is said again when the pause is over
-        return self._said_topics != self._topics() or self._said_owned != self._ownership.owned()
+        return self._reported_topics != self._topics() or self._reported_owned != self._ownership.owned()
 
     async def beat(self, now_ms: int) -> None:
         epoch, member_id = self._epoch, self._member_id
         topics, owned = self._topics(), self._ownership.owned()
-        everything = epoch == JOIN_EPOCH or self._said_owned is None
+        everything = epoch == JOIN_EPOCH or self._reported_owned is None
         self._heartbeats.liveness.on_heartbeat_sent(now_ms)
         try:
             response = await self._coordinator.ask(
@@ -211,8 +211,8 @@ class ConsumerMember:
                     api,
                     epoch,
                     member_id,
-                    topics=topics if everything or topics != self._said_topics else None,
-                    owned=owned if everything or owned != self._said_owned else None,
+                    topics=topics if everything or topics != self._reported_topics else None,
+                    owned=owned if everything or owned != self._reported_owned else None,
                     everything=everything,
                 ),
                 channel=GROUP_CHANNEL,
@@ -223,7 +223,7 @@ class ConsumerMember:
         if not self._active or (epoch, member_id) != (self._epoch, self._member_id):
             return
         if response is not None and code == ErrorCode.none:
-            self._said_topics, self._said_owned = topics, owned
+            self._reported_topics, self._reported_owned = topics, owned
             self._on_answer(response)
         else:
             self._on_refused(code, message)
@@ -253,9 +253,9 @@ class ConsumerMember:
     def _on_refused(self, code: ErrorCode, message: str) -> None:
         now_ms = self._clock.monotonic_ms()
         self._failures += 1
-        self._said_topics = self._said_owned = None
-        if code in JOIN_ANEW:
-            logger.info("Group %s: fenced (%s); joining anew", self._config.group_id, code.name)
+        self._reported_topics = self._reported_owned = None
+        if code in REJOIN_ERRORS:
+            logger.info("Group %s: fenced (%s); joining again", self._config.group_id, code.name)
             self._end(lost=True)
             self._failures = 0
         elif code in LOST or KafkaError(code).retriable:
@@ -313,12 +313,12 @@ class ConsumerMember:
 
     # --- leaving
 
-    async def leave_for_lateness(self) -> None:
+    async def leave_on_poll_timeout(self) -> None:
         self._lost = True
-        await self.leave(LATENESS)
+        await self.leave(POLL_TIMEOUT_REASON)
 
-    async def _tell_leaving(self, member_id: str) -> None:
+    async def _send_leave(self, member_id: str) -> None:
         epoch = LEAVE_EPOCH if self._config.instance_id is None else STATIC_LEAVE_EPOCH
-        await self._coordinator.tell_leaving(
+        await self._coordinator.send_leave(
             ApiKey.CONSUMER_GROUP_HEARTBEAT, lambda api: self._request(api, epoch, member_id)
         )

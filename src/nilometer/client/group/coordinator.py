@@ -34,7 +34,7 @@ LOST = frozenset(
         ErrorCode.request_timed_out,
     }
 )
-"""After these it is looked for anew."""
+"""After these errors the coordinator is looked up again."""
 
 
 class Coordinator:
@@ -87,12 +87,12 @@ class Coordinator:
             self.lose(code.name)
 
     def lose(self, reason: str) -> None:
-        """Look for it anew before the next request."""
+        """Look the coordinator up again before the next request."""
         if self.node_id is not None:
             logger.info("Group %s: broker %d no longer coordinates (%s)", self.group_id, self.node_id, reason)
             self.node_id = None
 
-    async def tell_leaving(self, api_key: int, make: MakeRequest) -> None:
+    async def send_leave(self, api_key: int, make: MakeRequest) -> None:
         """Say in good time that a member goes. Raises nothing: else the session's end will tell."""
 
         async def tell() -> None:

@@ -45,7 +45,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         "A member that is not heard of for so long is taken for dead by the coordinator.",
         1,
     ),
-    int_key("heartbeat.interval.ms", 3_000, "How often a member gives a sign of life.", 1),
+    int_key("heartbeat.interval.ms", 3_000, "The time between two heartbeats of a member.", 1),
     int_key(
         "max.poll.interval.ms",
         300_000,

@@ -1,4 +1,4 @@
-"""Signs of life of a group's member, given in the background while it is one, whatever protocol it speaks.
+"""Heartbeats of a group member, sent in the background with either group protocol.
 
 A shell around :class:`~nilometer.client.group.liveness.Liveness`, which says what is due. What a heartbeat
 says and what its answer means is the member's.
@@ -20,18 +20,18 @@ from nilometer.runtime import Clock
 
 logger = logging.getLogger(__name__)
 
-LATENESS = "the time between polls was longer than max.poll.interval.ms"
-"""Why a member leaves that still shows signs of life."""
+POLL_TIMEOUT_REASON = "the time between polls was longer than max.poll.interval.ms"
+"""Why a member leaves although it still sends heartbeats."""
 
 
-class Beating(Protocol):
+class HeartbeatSource(Protocol):
     """What a member says to its heartbeats."""
 
     def wants_heartbeats(self) -> bool:
         """Whether it is in its group now."""
         ...
 
-    def has_update(self) -> bool:
+    def has_changes_to_report(self) -> bool:
         """Whether there is something to say before a heartbeat is due."""
         ...
 
@@ -41,13 +41,13 @@ class Beating(Protocol):
         """No heartbeat was answered for a whole session; whether that is done with."""
         ...
 
-    def leave_for_lateness(self) -> Awaitable[None]:
-        """Its user has not polled for too long: see :data:`LATENESS`."""
+    def leave_on_poll_timeout(self) -> Awaitable[None]:
+        """Its user has not polled for too long: see :data:`POLL_TIMEOUT_REASON`."""
         ...
 
 
 class Heartbeats:
-    def __init__(self, clock: Clock, config: GroupConfig, member: Beating) -> None:
+    def __init__(self, clock: Clock, config: GroupConfig, member: HeartbeatSource) -> None:
         self.liveness = Liveness(
             session_timeout_ms=config.session_timeout_ms,
             heartbeat_interval_ms=config.heartbeat_interval_ms,
@@ -94,9 +94,9 @@ class Heartbeats:
             if not member.wants_heartbeats():
                 await self._changed.wait()
             elif liveness.poll_is_late(now_ms):
-                self._warn_of_lateness()
-                await member.leave_for_lateness()
-            elif member.has_update() or liveness.heartbeat_is_due(now_ms):
+                self._warn_of_poll_timeout()
+                await member.leave_on_poll_timeout()
+            elif member.has_changes_to_report() or liveness.heartbeat_is_due(now_ms):
                 await member.beat(now_ms)
             elif not (liveness.session_is_over(now_ms) and member.on_session_over(now_ms)):
                 self._sleeps_until_ms = liveness.next_deadline_ms()
@@ -104,7 +104,7 @@ class Heartbeats:
                     async with asyncio.timeout(max(self._sleeps_until_ms - now_ms, 1) / 1000):
                         await self._changed.wait()
 
-    def _warn_of_lateness(self) -> None:
+    def _warn_of_poll_timeout(self) -> None:
         logger.warning(
             "Group %s: no poll for max.poll.interval.ms (%d): leaving, so that others get the partitions. "
             "Poll more often, or take fewer records at a time (max.poll.records).",

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Deal:
+class GroupAssignment:
     shares: tuple[tuple[str, bytes], ...]
     """Member ids and their assignments."""
     partition_counts: Mapping[str, int]
@@ -27,7 +27,7 @@ class Deal:
         return any(metadata.partition_count(topic) != count for topic, count in self.partition_counts.items())
 
 
-async def deal_out(client: Client, assignors: Sequence[Assignor], joined: Joined) -> Deal:
+async def assign_partitions(client: Client, assignors: Sequence[Assignor], joined: Joined) -> GroupAssignment:
     """By the assignor that the coordinator chose, knowing all topics asked for. Raises KafkaError."""
     assignor = next((one for one in assignors if one.name == joined.protocol_name), None)
     if assignor is None:
@@ -51,11 +51,12 @@ async def deal_out(client: Client, assignors: Sequence[Assignor], joined: Joined
         (member_id, encode_assignment(Assignment(tuple(partitions))))
         for member_id, partitions in found.items()
     )
-    return Deal(shares, counts)
+    return GroupAssignment(shares, counts)
 
 
 def read_member(member_id: str, instance_id: str | None, data: bytes) -> MemberSubscription:
-    """A member whose subscription cannot be read gets nothing, and stops nobody else."""
+    """A member whose subscription cannot be read gets no partitions; the other members are assigned as
+    usual."""
     try:
         said = decode_subscription(data)
     except MalformedMessage as error:

@@ -1,7 +1,7 @@
 """Whether a member is alive, as its coordinator and as it itself see it (SPEC C-5). Pure.
 
-Two clocks run. The *session*: a sign of life every ``heartbeat.interval.ms``, and a coordinator that answers
-none of them for ``session.timeout.ms`` is looked for elsewhere. The *poll*: whoever does not ask for records
+Two clocks run. The *session*: a heartbeat every ``heartbeat.interval.ms``; a coordinator that answers none of
+them for ``session.timeout.ms`` is looked up again. The *poll*: a consumer that does not ask for records
 for ``max.poll.interval.ms`` has stopped working though its heart beats, and leaves for others to take over.
 
 Invariant: a consumer that is inside a poll is polling, however long that takes.

@@ -2,7 +2,7 @@
 
 Ties together who wants what (``subscription``), who is who (``classic_member`` or ``consumer_member``), which
 partitions that brings (``ownership``) and how far they are read (``committer``). A consumer with a
-``group.id`` whose partitions the user assigns has one too: it commits as nobody in particular.
+``group.id`` whose partitions the user assigns has one too: it commits without being a member.
 
 Invariant: what is committed automatically was returned by an earlier poll than the one that commits it.
 """
@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from nilometer.client.group.classic_member import ClassicMember
-from nilometer.client.group.committer import Author, Committer
+from nilometer.client.group.committer import CommitIdentity, Committer
 from nilometer.client.group.consumer_member import ConsumerMember
 from nilometer.client.group.coordinator import Coordinator
 from nilometer.client.group.group_config import GroupConfig
@@ -30,7 +30,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
-PARTING_TIMEOUT_MS = 5_000
+CLOSE_TIMEOUT_MS = 5_000
 """How long the commits of one who leaves may take."""
 
 OnCommit = Callable[[Mapping[TopicPartition, OffsetAndMetadata], KafkaError | None], None]
@@ -56,7 +56,7 @@ class Membership:
             self._coordinator,
             self._commit_identity,
             self._on_refused,
-            lambda: self._ownership.handovers,
+            lambda: self._ownership.revocations,
         )
         self._backoff = Backoff(
             client.settings.integer("retry.backoff.ms"), client.settings.integer("retry.backoff.max.ms")
@@ -149,13 +149,13 @@ class Membership:
         """In the background, in the order of the calls, as who this consumer is now. Tried once: repeated
         later it might undo a newer commit."""
         chosen = self.positions() if offsets is None else dict(offsets)
-        author = self._author_or_error()
+        commit_identity = self._commit_identity_or_error()
         self._commits += 1
 
         async def work() -> None:
             error: KafkaError | None = None
             try:
-                await self._commit_as(author, chosen)
+                await self._commit_as(commit_identity, chosen)
             except KafkaError as failure:
                 error = failure
                 logger.warning("Group %s: an asynchronous commit failed: %s", self.config.group_id, failure)
@@ -188,7 +188,7 @@ class Membership:
             if member is not None:
                 await self._ownership.give_up(self._ownership.owned(), lost=lost)
         finally:
-            await self._committer.wait_idle(PARTING_TIMEOUT_MS)  # who has left cannot commit
+            await self._committer.wait_idle(CLOSE_TIMEOUT_MS)  # who has left cannot commit
             self._member = None
             if member is not None:
                 await member.leave(reason)
@@ -224,19 +224,21 @@ class Membership:
         if self._member is not None:
             self._member.on_error(code, identity)
 
-    def _author_or_error(self) -> Author | KafkaError:
+    def _commit_identity_or_error(self) -> CommitIdentity | KafkaError:
         try:
-            return self._committer.author()
+            return self._committer.commit_identity()
         except KafkaError as error:
             return error
 
     async def _commit_as(
-        self, author: Author | KafkaError, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+        self,
+        commit_identity: CommitIdentity | KafkaError,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
     ) -> None:
-        """Once, for a commit that was asked for by ``author``."""
-        if isinstance(author, KafkaError):
-            raise author
-        await self._committer.commit(offsets, self.config.request_timeout_ms, author, retries=False)
+        """Once, for a commit that was asked for by ``commit_identity``."""
+        if isinstance(commit_identity, KafkaError):
+            raise commit_identity
+        await self._committer.commit(offsets, self.config.request_timeout_ms, commit_identity, retries=False)
         self._note_committed(offsets)
 
     async def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_ms: int) -> None:
@@ -254,11 +256,11 @@ class Membership:
         offsets = self.positions(changed=True)
         if not offsets:
             return
-        author = self._author_or_error()
+        commit_identity = self._commit_identity_or_error()
 
         async def work() -> None:
             try:
-                await self._commit_as(author, offsets)
+                await self._commit_as(commit_identity, offsets)
                 self._auto_commit_failures = 0
             except KafkaError as error:
                 logger.warning("Group %s: an automatic commit failed: %s", self.config.group_id, error)
@@ -277,7 +279,7 @@ class Membership:
     async def _commit_quietly(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """The last commit for partitions that go: what cannot be committed will be read again by others."""
         try:
-            await self._commit(offsets, PARTING_TIMEOUT_MS)
+            await self._commit(offsets, CLOSE_TIMEOUT_MS)
         except KafkaError as error:
             logger.warning(
                 "Group %s: committing before partitions go failed: %s", self.config.group_id, error

@@ -38,7 +38,7 @@ class Ownership:
         """``on_changed`` is called with the topics that are assigned now."""
         self.listener: RebalanceListener | None = None
         self.in_callback = False
-        self.handovers = 0
+        self.revocations = 0
         """How often partitions were given up."""
         self._positions = positions
         self._on_changed = on_changed
@@ -57,7 +57,7 @@ class Ownership:
                 tell = listener.on_partitions_lost if lost else listener.on_partitions_revoked
                 await self._call(tell, going)
         finally:
-            self.handovers += 1
+            self.revocations += 1
             self._assign([one for one in self.owned() if one not in partitions])
 
     async def take(self, partitions: Collection[TopicPartition]) -> None:

@@ -1,6 +1,6 @@
 """Files in, records out: reads lines, sends them, and keeps account so that none is lost or repeated.
 
-Each record carries the headers ``path``, ``line`` (counted from 1) and ``source`` (which life of which
+Each record carries the headers ``path``, ``line`` (counted from 1) and ``source`` (which incarnation of which
 file). At a *checkpoint* everything sent is acknowledged, and only then does the state say so. After a
 crash the lines behind the last checkpoint are read again, and those that the topic has already (it is
 asked) are passed over.
@@ -215,7 +215,7 @@ class Ingest:
             await asyncio.gather(looking, return_exceptions=True)
         for run in list(self._tracker.runs.values()):
             if run.deleted:
-                await self._finish_last_line(run)  # nobody will find it again
+                await self._finish_last_line(run)  # no later look finds it
         await self._checkpoint()
 
     async def _keep_looking(self) -> None:

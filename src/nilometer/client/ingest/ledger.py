@@ -53,7 +53,7 @@ class Ledger:
                 f"give another file with --state for topic {options.topic}"
             )
         if state is None or (state.cluster_id, state.topic_id) != (cluster_id, topic_id):
-            # Another cluster, or a topic created anew: it has none of the lines.
+            # Another cluster, or a topic that was created again: it has none of the lines.
             name = runtime.entropy.uuid().hex[:8]
             state = IngestState(name, cluster_id, options.topic, topic_id)
         ledger = cls(runtime, options, producer, state)

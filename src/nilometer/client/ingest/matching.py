@@ -4,8 +4,8 @@ The cases, in the order they are tried:
 
 1. Same device and inode, and what was read of it is still there: the same file, under whatever name. After
    a folder was mounted again its device may be another one: then name and inode tell.
-2. A source whose file is gone or not the same any more is looked for among the files that nobody claimed and
-   whose name rotation may have given: a copy or a compressed copy of it. What was not yet read is there.
+2. A source whose file is gone or not the same any more is looked for among the files that no source claimed
+   and whose name rotation may have given: a copy or a compressed copy of it. What was not yet read is there.
 3. A file that holds what another one begins with is a copy of that: its lines are the other's. (It becomes
    case 2 when the original is truncated or removed.)
 4. A file beside those asked for is new if rotation can have made it since the last look, and is skipped if
@@ -300,7 +300,7 @@ class _Matching:
     def _original_of(self, file: FoundFile, head: bytes) -> tuple[FoundFile | None, bool | None]:
         """The file that ``file`` is a copy of, if it is one; None where that cannot be told yet."""
         if file.is_gone and self._circumstances.is_left_behind(file):
-            return file, True  # its lines are those of the original, wherever that is
+            return file, True  # its lines are those of the original, which may be anywhere
         is_settled = not self._is_being_compressed(file) and self._circumstances.is_settled(file)
         is_other = bool(head) and len(head) < TELLING_BYTES and is_settled
         for source, original in self._originals.related_to(file.path):

@@ -38,7 +38,7 @@ class SourceRun:
         self.lines = source.lines
         self.headers = [(PATH_HEADER, source.path.encode("utf-8", "surrogateescape")), (SOURCE_HEADER, tag)]
         self.displaced = file.is_gone or file.path != source.path
-        """The name that the source was found under is another file's by now, or nobody's."""
+        """The name that the source was found under is another file's by now, or no file's."""
         self.deleted = file.is_gone
         """It has no name in the folders that are looked at."""
         self.finished = False

@@ -287,7 +287,7 @@ class Tracker:
         """The open files that were read to their end and have not grown for so long."""
         found = [run for run in self.runs.values() if run.at_end and now_ms - run.grew_ms >= idle_ms]
         for run in found:
-            if run.displaced:  # it may be closed, and then nobody looks at it any more
+            if run.displaced:  # it may be closed, and then it is not looked at any more
                 self._check_growth(run, now_ms)
         return [run for run in found if run.at_end and run.source.number in self.runs]
 

@@ -2,14 +2,15 @@
 
 The shell around :class:`~nilometer.client.network.cluster_metadata.ClusterMetadata` and
 :class:`~nilometer.client.network.connection_pool.ConnectionPool` that producer, consumer and admin share.
-Knows whom to ask and when to ask anew; what is asked is theirs.
+Knows which broker to ask and when to ask again; the callers know what to ask.
 
 Invariants:
 
-- A refresh of the metadata that was asked for begins after the asking: what it brings is news.
+- A refresh of the metadata that was asked for begins after it was asked for: its result is newer than the
+  request.
 - Metadata is refreshed at most once per ``retry.backoff.ms``, however often it is asked for.
 - Who leads and who coordinates is asked of another broker each time: a broker that is cut off from the others
-  answers with what it knew before, and is the least busy of all because nobody is served there.
+  answers with what it knew before, and is the least busy of all because it serves no clients.
 - Pauses between attempts follow ``retry.backoff.ms``; no attempt goes on past its deadline.
 """
 
@@ -59,7 +60,7 @@ STALE_METADATA = frozenset(
 )
 """Errors after which fresh metadata may name another broker to ask."""
 
-ASKED_IN_TURN = frozenset({ApiKey.METADATA, ApiKey.FIND_COORDINATOR})
+ROUND_ROBIN_APIS = frozenset({ApiKey.METADATA, ApiKey.FIND_COORDINATOR})
 """What a broker may answer from an old picture of the cluster: the next broker is asked the next time."""
 
 
@@ -89,7 +90,7 @@ class Client:
         self._stale = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._answered_last: dict[int, int] = {}
-        """The broker that answered last, by API key, of the APIs in ``ASKED_IN_TURN``."""
+        """The broker that answered last, by API key, of the APIs in ``ROUND_ROBIN_APIS``."""
 
     async def __aenter__(self) -> Client:
         await self.start()
@@ -158,7 +159,8 @@ class Client:
     def learn_leader(
         self, partition: TopicPartition, leader_id: int, leader_epoch: int, nodes: Iterable[BrokerNode] = ()
     ) -> bool:
-        """Take over a leader that a broker named in passing (KIP-951); whether it was news."""
+        """Take over a leader that a produce or fetch response named (KIP-951). Returns whether it was
+        unknown."""
         changed = self.metadata.with_leader(partition, leader_id, leader_epoch, nodes)
         if changed is self.metadata:
             return False
@@ -195,7 +197,7 @@ class Client:
                 await self.refresh()
                 failures = 0
             except KafkaError:
-                self._stale.set()  # nobody answered; whoever waits for the metadata hears why
+                self._stale.set()  # no broker answered; the waiters for metadata get the error
                 failures += 1
             # At least one pause between refreshes, however often they are asked for.
             await self.pause(max(failures, 1))
@@ -225,7 +227,7 @@ class Client:
     async def send_to_any(self, api_key: int, make: MakeRequest) -> Message:
         """Ask any broker: a connected one, else any known one, else a bootstrap server.
 
-        For the APIs in ``ASKED_IN_TURN`` the broker that answered last comes after the other known ones.
+        For the APIs in ``ROUND_ROBIN_APIS`` the broker that answered last comes after the other known ones.
         Raises the KafkaError of the last broker asked.
         """
         error: KafkaError = ConnectionLost("no broker is known")
@@ -237,7 +239,7 @@ class Client:
                     raise
                 error = failure
             else:
-                if api_key in ASKED_IN_TURN:
+                if api_key in ROUND_ROBIN_APIS:
                     self._answered_last[api_key] = node_id
                 return response
         for host, port in self._bootstrap:

@@ -1,6 +1,6 @@
 """Connections to the brokers of one cluster, made when first needed and again when lost.
 
-Knows addresses (asked for anew each time, since brokers move) and the pauses between attempts. Which
+Knows addresses (looked up for each attempt, since brokers move) and the pauses between attempts. Which
 broker to talk to is the caller's choice.
 
 Invariants:
@@ -140,7 +140,7 @@ class ConnectionPool:
     def _on_attempt_ended(self, key: _Key, task: asyncio.Task[Connection]) -> None:
         del self._connecting[key]
         if not task.cancelled():
-            task.exception()  # every waiter was told; with none left there is nobody to tell
+            task.exception()  # every waiter got the error; without waiters it is dropped
 
     def _on_lost(self, key: _Key, lost: Connection) -> None:
         if self._open.get(key) is lost:

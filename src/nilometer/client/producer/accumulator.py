@@ -1,4 +1,4 @@
-"""Records gathered into batches by partition, until somebody takes the batches away (SPEC P-1). Pure.
+"""Records gathered into batches by partition, until the sender takes the batches (SPEC P-1). Pure.
 
 Knows batches, the order they are in, when one is due, and how many bytes are held. Never sends, waits or
 reads a clock.
@@ -94,9 +94,9 @@ class RecordAccumulator:
         queue.append(batch)
         return batch
 
-    def ready(self, now_ms: int, memory_is_short: bool = False) -> tuple[list[TopicPartition], int | None]:
+    def ready(self, now_ms: int, buffer_is_full: bool = False) -> tuple[list[TopicPartition], int | None]:
         """Partitions whose first batch may go now, and when the next of the others may (None: no other)."""
-        at_once = self.flushing or memory_is_short
+        at_once = self.flushing or buffer_is_full
         due: list[TopicPartition] = []
         next_ms: int | None = None
         for partition, queue in self._queues.items():
@@ -110,11 +110,11 @@ class RecordAccumulator:
         return due, next_ms
 
     def ready_batch(
-        self, partition: TopicPartition, now_ms: int, memory_is_short: bool = False
+        self, partition: TopicPartition, now_ms: int, buffer_is_full: bool = False
     ) -> ProducerBatch | None:
         """The first batch of a partition if it may go now."""
         queue = self._queues.get(partition)
-        if queue and self._due_ms(queue, self.flushing or memory_is_short) <= now_ms:
+        if queue and self._due_ms(queue, self.flushing or buffer_is_full) <= now_ms:
             return queue[0]
         return None
 

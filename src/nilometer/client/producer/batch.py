@@ -131,7 +131,7 @@ class ProducerBatch:
             self._builder = None
 
     def set_sequence(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        """Number it, or number it anew."""
+        """Set its sequence number, or replace it."""
         self.resequenced = self.attempts > 0
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch

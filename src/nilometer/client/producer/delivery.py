@@ -1,6 +1,6 @@
 """What `send` hands back: the fate of one record, to be awaited, asked or ignored.
 
-A delivery costs one small object; the asyncio future behind it is made only when somebody waits.
+A delivery costs one small object; the asyncio future behind it is made only when a caller waits.
 """
 
 from __future__ import annotations

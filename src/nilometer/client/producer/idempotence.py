@@ -5,8 +5,8 @@ its first record; the broker takes a batch only if its sequence follows the last
 repetition with the first acknowledgement. So batches may be in flight together, and one that comes back
 is sent again before any later one.
 
-When sequences cannot be trusted any more (the broker lost them, or a batch was given up of which nobody
-knows whether it was written) the epoch is raised and the partition starts over at 0: the broker takes
+When sequences cannot be trusted any more (the broker lost them, or a batch was given up and it is unknown
+whether it was written) the epoch is raised and the partition starts over at 0: the broker takes
 sequence 0 under a new epoch, whatever it knew.
 
 Invariants, by partition:
@@ -62,7 +62,7 @@ class PartitionSequences:
     """How many batches were acknowledged before one that was sent earlier, since nothing was in flight: the
     earlier one still waits for the old leader, when the new one has answered already."""
     unresolved: bool = False
-    """A batch was given up of which nobody knows whether it was written: nothing new until that is known."""
+    """A batch was given up that may have been written: no new batch until that is known."""
 
     def resolve(self, batch: ProducerBatch) -> None:
         """``batch`` is in flight no more."""

@@ -149,7 +149,8 @@ class StickyPartitioner:
         if current is None or current.partition != partition:
             return
         current.produced += size
-        # Leave where a batch ends, lest the next one begins with a single record and waits for more.
+        # Switch where a batch ends. Otherwise the next batch would begin with a single record and wait for
+        # more.
         at_boundary = room < size and current.produced + size > self._batch_size
         if at_boundary or current.produced >= 2 * self._batch_size:
             self._current[topic] = _Sticky(self._draw(topic, cluster), cluster)

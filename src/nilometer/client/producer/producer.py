@@ -65,7 +65,7 @@ class Producer:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # After an error there may be nobody who wants to wait for what is not yet acknowledged.
+        # After an error no caller may want to wait for what is not yet acknowledged.
         await self.close(timeout_ms=None if kind is None else 0)
 
     async def start(self) -> None:

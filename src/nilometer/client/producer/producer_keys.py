@@ -17,7 +17,7 @@ PRODUCER_KEYS: tuple[ConfigKey, ...] = (
         "acks",
         "all",
         ("all", "-1", "0", "1"),
-        "Who must have a record before it counts as written: all in-sync replicas, 1: the leader, 0: nobody.",
+        "Which replicas acknowledge a record. all: the in-sync ones, 1: the leader, 0: none.",
     ),
     int_key(
         "batch.size", 16_384, "A batch of one partition is sent at this size, in bytes before compression."

@@ -9,7 +9,7 @@ Invariants:
 - At most ``max.in.flight.requests.per.connection`` requests to one broker at a time, and at most one batch
   of a partition in a request; with a limit of 1 a partition has at most one batch under way altogether.
 - Every batch taken from the accumulator is resolved, or put back into it.
-- A batch whose delivery time is over fails, wherever it is. If it was ever sent, it may have been written.
+- A batch whose delivery time is over fails, sent or not. If it was ever sent, it may have been written.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ class Sender:
         config: ProducerConfig,
         accumulator: RecordAccumulator,
         on_room: Callable[[], None],
-        memory_is_short: Callable[[], bool],
+        buffer_is_full: Callable[[], bool],
     ) -> None:
         self.idempotence = IdempotenceState() if config.idempotent else None
         self._client = client
         self._config = config
         self._accumulator = accumulator
         self._on_room = on_room
-        self._memory_is_short = memory_is_short
+        self._buffer_is_full = buffer_is_full
         settings = client.settings
         self._backoff = Backoff(
             settings.integer("retry.backoff.ms"), settings.integer("retry.backoff.max.ms")
@@ -116,7 +116,7 @@ class Sender:
                 self._jobs.start("identity", self._obtain_identity)
                 self._set_timer(now_ms, None)
                 return
-        due, next_ms = self._accumulator.ready(now_ms, self._memory_is_short())
+        due, next_ms = self._accumulator.ready(now_ms, self._buffer_is_full())
         by_leader, leaderless = self._by_leader(due)
         if leaderless:
             self._client.request_refresh()
@@ -155,7 +155,7 @@ class Sender:
         self._turn += 1
         begin = self._turn % len(partitions)
         for partition in partitions[begin:] + partitions[:begin]:
-            batch = self._accumulator.ready_batch(partition, now_ms, self._memory_is_short())
+            batch = self._accumulator.ready_batch(partition, now_ms, self._buffer_is_full())
             if batch is None or partition in self._muted:
                 continue
             if self.idempotence is not None and not self.idempotence.may_send(batch):
@@ -257,7 +257,7 @@ class Sender:
         if verdict is Verdict.ALREADY_WRITTEN:
             self._acknowledge(batch, Acknowledged(answer.base_offset if answer is not None else -1))
         elif verdict is Verdict.RETRY:
-            self._client.request_refresh()  # whoever answered may have been deposed
+            self._client.request_refresh()  # the broker that answered may not lead any more
             self._accumulator.put_back(batch, now_ms + self._delay_ms(1))
         elif verdict is Verdict.FAILED:
             self._give_up(batch, KafkaError(code, message), maybe_written=True)

@@ -59,9 +59,7 @@ COMMON_KEYS: tuple[ConfigKey, ...] = (
     long_key(
         "socket.connection.setup.timeout.ms", 10_000, "How long to wait for a connection to be set up.", 1
     ),
-    long_key(
-        "metadata.max.age.ms", 300_000, "After how long metadata is fetched anew though nothing changed."
-    ),
+    long_key("metadata.max.age.ms", 300_000, "The age after which metadata is fetched again."),
 )
 
 API_TIMEOUT: ConfigKey = int_key(

@@ -1,7 +1,7 @@
 """A group of the classic protocol: its members, its generation, its state.
 
 Changed by the phases of a rebalance and by the requests of members (``join``, ``rebalance``,
-``groups``); sets no timers, writes no records, answers nobody.
+``groups``); sets no timers, writes no records, sends no replies.
 
 Invariants:
 - ``static_members`` maps exactly the instance ids of members to their member ids;
@@ -54,7 +54,7 @@ class ClassicGroup:
         """When the state was entered."""
         self.generation = 0
         self.protocol_type: str | None = None
-        """None: nobody has joined yet; offsets are committed from outside (a *simple* group)."""
+        """None: no member has joined yet; offsets are committed from outside (a *simple* group)."""
         self.protocol_name: str | None = None
         self.leader: str | None = None
         self.members: dict[str, ClassicMember] = {}
@@ -125,7 +125,7 @@ class ClassicGroup:
         self.state_wall_ms = wall_ms
 
     def become_next_generation(self, wall_ms: int) -> None:
-        """The join phase is over: whoever is a member now is one of this generation."""
+        """The join phase is over: the members of now are those of this generation."""
         self.generation += 1
         self.pending_sync.clear()
         self.protocol_name = self.choose_protocol() if self.members else None
@@ -164,7 +164,7 @@ class ClassicGroup:
         self._protocol_counts.update(member.protocol_names)
 
     def remove(self, member_id: str) -> ClassicMember | None:
-        """Also one that is pending. Whoever it left waiting must have been answered."""
+        """Also a pending member. Its waiting requests must have been answered before."""
         self.pending_members.discard(member_id)
         self.pending_sync.discard(member_id)
         member = self.members.pop(member_id, None)
@@ -193,7 +193,7 @@ class ClassicGroup:
         return member
 
     def elect_joined_leader(self) -> bool:
-        """The leader must be one that has joined. False if nobody has."""
+        """The leader must be one that has joined. False if none has."""
         if self.leader is None:
             return False
         if self.members[self.leader].awaiting_join is None:
@@ -229,7 +229,8 @@ class ClassicGroup:
         return any(protocol.name in common for protocol in request.protocols)
 
     def choose_protocol(self) -> str:
-        """The one that most members prefer, of those that all speak; a tie goes to whoever joined first."""
+        """The one that most members prefer, of those that all speak; a tie goes to the choice of the member
+        that joined first."""
         candidates = self.common_protocols()
         votes: Counter[str] = Counter()
         for member in self.members.values():

@@ -1,6 +1,6 @@
 """The classic groups of a shard: what members ask of them, what records and timers do to them.
 
-A group begins with the JoinGroup of a member without an id, or with the first offset that somebody commits
+A group begins with the JoinGroup of a member without an id, or with the first offset that a client commits
 under its name from outside. Its record is written when it begins, when its generation is stable, when a
 static member changes its id, and when it is empty again; everything between is soft: a coordinator that loads
 the group finds its last stable generation, and members that were about to join must do it again.
@@ -144,7 +144,7 @@ class ClassicGroups:
         self._leave.leave(turn, token, group, request)
 
     def on_offsets_committed(self, turn: Turn, group: ClassicGroup, request: OffsetCommit) -> None:
-        """Committing is a sign of life."""
+        """A commit counts as a heartbeat."""
         member = group.members.get(request.member_id)
         if member is not None and group.state in _KEPT_ALIVE_BY_COMMITS:
             self._rebalance.expect_heartbeat(turn, group, member)

@@ -39,7 +39,7 @@ class ClassicJoin:
     def join(self, turn: Turn, token: Token, group: ClassicGroup, request: JoinGroup) -> None:
         """Answers at once, or makes the member wait."""
         if not self._has_room_for(group, request.member_id):
-            self._turn_away(turn, token, group, request)
+            self._reject(turn, token, group, request)
         elif not group.supports_protocols_of(request):
             self._refuse(turn, token, request.member_id, ErrorCode.inconsistent_group_protocol)
         elif request.member_id == NO_MEMBER_ID:
@@ -63,7 +63,7 @@ class ClassicJoin:
             ) or group.awaiting_join_count < size_max
         return member is not None
 
-    def _turn_away(self, turn: Turn, token: Token, group: ClassicGroup, request: JoinGroup) -> None:
+    def _reject(self, turn: Turn, token: Token, group: ClassicGroup, request: JoinGroup) -> None:
         self._refuse(turn, token, NO_MEMBER_ID, ErrorCode.group_max_size_reached)
         member = group.members.get(request.member_id)
         if member is not None:
@@ -131,8 +131,8 @@ class ClassicJoin:
     def _kept(
         self, group: ClassicGroup, request: JoinGroup, member_id: str, former_leader: str
     ) -> JoinGroupReply:
-        """Nothing changes for the others. The leader must not assign anew: older versions are kept from it by
-        the name of a leader that they are not."""
+        """Nothing changes for the others. The leader must not assign again: older versions are kept from it
+        by the name of a leader that they are not."""
         reply = self._rebalance.joined(group, member_id)
         if request.supports_skipping_assignment:
             return replace(reply, skip_assignment=group.is_leader(member_id))

@@ -8,8 +8,8 @@
 Invariants:
 - a group that is preparing has a join timer; one that waits for syncs has a sync timer: no phase lasts longer
   than the longest rebalance time-out of its members (or the initial delay, drawn out up to that);
-- whatever takes a member away, or one that was pending, looks again whether all have joined: nobody waits for
-  those who left;
+- whatever takes a member away, or one that was pending, checks again whether all have joined: no member waits
+  for those who left;
 - who is taken out while it waits is answered first.
 """
 
@@ -161,15 +161,15 @@ class ClassicRebalance:
         return SyncGroupReply(ErrorCode.none, group.protocol_type, group.protocol_name, member.assignment)
 
     def on_sync_timeout(self, turn: Turn, group: ClassicGroup) -> None:
-        """Whoever has not asked for its assignment may be hanging, and would keep its partitions idle."""
+        """A member that has not asked for its assignment may hang, and would keep its partitions idle."""
         if group.state not in _STABLE_OR_COMPLETING or not group.pending_sync:
             return
         silent = [member_id for member_id in group.members if member_id in group.pending_sync]
-        culprit = group.members[silent[0]]
+        member_at_fault = group.members[silent[0]]
         for member_id in silent:
             self._forget_member(group, member_id)
         reason = f"removing {', '.join(silent)}: no SyncGroup within the rebalance time-out"
-        self.prepare(turn, group, RebalanceCause.by(culprit, reason))
+        self.prepare(turn, group, RebalanceCause.by(member_at_fault, reason))
 
     def _end_sync_phase(self, group: ClassicGroup) -> None:
         group.pending_sync.clear()
@@ -206,12 +206,12 @@ class ClassicRebalance:
             self._complete_unless_initial(turn, group)
 
     def _complete_unless_initial(self, turn: Turn, group: ClassicGroup) -> None:
-        """During the initial delay others may be on their way, unless there is nobody left at all."""
+        """During the initial delay others may be on their way, unless no member is left."""
         if group.previous_state is not ClassicGroupState.EMPTY or not group.members:
             self.complete_join(turn, group)
 
     def take_out(self, turn: Turn, group: ClassicGroup, member: ClassicMember) -> None:
-        """Whoever still waits under its name may come again, as somebody new."""
+        """A client that still waits with this member id may join again, as a new member."""
         self.answer_join(turn, member, JoinGroupReply(ErrorCode.unknown_member_id))
         self.answer_sync(turn, member, SyncGroupReply(ErrorCode.unknown_member_id))
         self._forget_member(group, member.member_id)

@@ -1,7 +1,7 @@
 """Why a group rebalanced last, and who made it do so.
 
 A group that keeps rebalancing has a cause that repeats: a member that joins again and again with other
-metadata, that misses its heartbeats, that never asks for its assignment. Whoever describes the group is told
+metadata, that misses its heartbeats, that never asks for its assignment. A description of the group says
 which.
 """
 
@@ -27,9 +27,9 @@ class RebalanceCause:
     def by(cls, member: ClassicMember, reason: str) -> RebalanceCause:
         return cls(reason, member.member_id, member.group_instance_id, member.client_id, member.client_host)
 
-    def is_same_culprit(self, last: LastRebalance) -> bool:
-        """A static member is the same under all its ids. A dynamic one that comes anew each time is known by
-        its client; several clients of one name on one host count as one."""
+    def is_same_member(self, last: LastRebalance) -> bool:
+        """A static member is the same under all its ids. A dynamic one that joins as a new member each time
+        is known by its client; several clients of one name on one host count as one."""
         if self.group_instance_id is not None or last.group_instance_id is not None:
             return self.group_instance_id == last.group_instance_id
         if self.member_id == last.member_id:
@@ -43,7 +43,7 @@ class RebalanceCause:
 def last_rebalance(
     cause: RebalanceCause, previous: LastRebalance | None, wall_ms: int, generation: int
 ) -> LastRebalance:
-    repeats = previous is not None and cause.is_same_culprit(previous)
+    repeats = previous is not None and cause.is_same_member(previous)
     return LastRebalance(
         cause.reason,
         cause.member_id,

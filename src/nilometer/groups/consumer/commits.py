@@ -1,8 +1,8 @@
 """Who may commit and fetch offsets: a member, in its epoch.
 
 A commit that was sent just before its sender heard of a new epoch is not a zombie's. It is taken if every
-partition in it has been the sender's since that epoch or longer (KIP-1251): then nobody else can have read on
-from there meanwhile.
+partition in it has been the sender's since that epoch or longer (KIP-1251): then no other member can have
+read on from there meanwhile.
 """
 
 from __future__ import annotations

@@ -91,7 +91,8 @@ class ConsumerGroups:
             del self._state.groups[key.group_id]
 
     def on_loaded(self, turn: Turn) -> None:
-        """Everybody has a whole session from now on; whoever is to revoke, its whole rebalance time-out."""
+        """Every member has a whole session from now on, and one that must revoke its whole rebalance
+        timeout."""
         for group in self._state.groups.values():
             if isinstance(group, ConsumerGroup):
                 for member in group.members.values():

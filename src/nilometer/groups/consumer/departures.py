@@ -44,13 +44,13 @@ def leave(
     """Raises KafkaError before anything is written."""
     member = leaver_of(group, request)
     if request.instance_id is not None and request.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
-        go_away(context, turn, group, member)
+        leave_group(context, turn, group, member)
     else:
         remove(context, classic_groups, turn, group, [member], f"member {member.member_id} left")
     return ConsumerGroupHeartbeatReply(member_id=member.member_id, member_epoch=request.member_epoch)
 
 
-def go_away(context: Context, turn: Turn, group: ConsumerGroup, member: Member) -> None:
+def leave_group(context: Context, turn: Turn, group: ConsumerGroup, member: Member) -> None:
     """A static member keeps its place and its partitions until its session ends; what it was to revoke it has
     let go of. Its session is not drawn out."""
     away = replace(member, member_epoch=LEAVE_GROUP_STATIC_MEMBER_EPOCH, pending_revocation=NOTHING_OWNED)

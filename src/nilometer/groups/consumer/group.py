@@ -50,7 +50,8 @@ from nilometer.wire.errors import ErrorCode
 
 DELETED_EPOCH = -1
 FIRST_EPOCH = 1
-"""Of a group before its first member, and of its target assignment: whoever joins gets an epoch above 0."""
+"""Of a group before its first member, and of its target assignment: a member that joins gets an epoch above
+0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,8 @@ class ConsumerGroup:
         return ListedGroup(self.group_id, PROTOCOL_TYPE, self.state, self.type.value)
 
     def tombstones(self) -> list[CoordinatorRecord]:
-        """Assignments before members before the group: whoever folds a part of them sees no loose end."""
+        """Assignments before members before the group: a reader that folds a part of them sees a consistent
+        group."""
         return [CoordinatorRecord(key, None) for key in self._keys()]
 
     def _keys(

@@ -135,7 +135,8 @@ def check_instance(holder: Member, member_id: str, instance_id: str) -> None:
 
 
 def check_epoch(member: Member, request: ConsumerGroupHeartbeat) -> None:
-    """A member that begins anew may; one that is an epoch behind may, if it claims only what it was given."""
+    """A member that starts again may; one that is an epoch behind may, if it claims only what it was
+    given."""
     epoch = request.member_epoch
     if epoch in (0, member.member_epoch):
         return

@@ -40,7 +40,7 @@ class MemberState(IntEnum):
     UNRELEASED_PARTITIONS = 2
     """It is in the newest epoch, but another member has not yet let go of something it is to have."""
     UNKNOWN = 127
-    """From a record of a later version: the member has to begin anew."""
+    """From a record of a later version: the member has to start again."""
 
 
 _STATES = {state.value: state for state in MemberState}

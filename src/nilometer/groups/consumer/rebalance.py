@@ -66,7 +66,7 @@ def assignment_delay_ms(group: ConsumerGroup, config: GroupConfig, wall_ms: int)
         return None
     since = wall_ms - group.assignment_timestamp
     if since < 0 or not any(group.target.values()):
-        return 0  # nobody has anything yet, or the clock was set back
+        return 0  # no member has an assignment yet, or the clock was set back
     return max(0, config.group_consumer_assignment_interval_ms - since)
 
 

@@ -1,8 +1,8 @@
 """How one member gets from what it owns to what it should own: first out, then in.
 
 A member revokes whatever is not in its target and says so by no longer claiming it. Only then does it enter
-the target's epoch, and is given what nobody else owns any more. So no partition ever has two owners, although
-members hear of a new target one by one, each at its own heartbeat.
+the target's epoch, and is given what no other member owns any more. So no partition ever has two owners,
+although members hear of a new target one by one, each at its own heartbeat.
 
     STABLE ──────── has to revoke something ───────▶ UNREVOKED_PARTITIONS
        ▲ ▲                                              │ no longer claims it
@@ -73,14 +73,14 @@ def _towards(
     member: Member, target: Target, is_owned: Callable[[UUID, int], bool], claimed: Assignment | None
 ) -> Member:
     kept: dict[UUID, dict[int, int]] = {}
-    surplus: dict[UUID, dict[int, int]] = {}
+    excess: dict[UUID, dict[int, int]] = {}
     for topic_id, partitions in member.assigned.items():
         wanted = target.wants(topic_id)
         for partition, epoch in partitions.items():
-            place = kept if partition in wanted else surplus
+            place = kept if partition in wanted else excess
             place.setdefault(topic_id, {})[partition] = epoch
-    if surplus and _still_claims(claimed, surplus):
-        return _stepped(member, MemberState.UNREVOKED_PARTITIONS, member.member_epoch, kept, surplus)
+    if excess and _still_claims(claimed, excess):
+        return _stepped(member, MemberState.UNREVOKED_PARTITIONS, member.member_epoch, kept, excess)
 
     waits = False
     for topic_id in sorted(target.assignment):

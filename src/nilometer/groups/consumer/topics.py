@@ -50,7 +50,7 @@ class Topics:
         return {topic.uuid: len(topic.partitions) for topic in found if topic is not None}
 
     def hash_of(self, names: Iterable[str]) -> int:
-        """Changes when one of the topics is created, deleted, created anew or given more partitions; 0 if
+        """Changes when one of the topics is created, deleted, created again or given more partitions; 0 if
         none of them exists. Fits in a signed 64-bit field."""
         digest = hashlib.blake2b(digest_size=8)
         empty = True

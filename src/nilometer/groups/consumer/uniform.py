@@ -37,19 +37,19 @@ def _assign_alike(members: Mapping[str, MemberSpec], topics: Mapping[UUID, int])
     owned = {member_id: _still_owned(members[member_id], unassigned) for member_id in member_ids}
     counts = {member_id: sum(map(len, owned[member_id].values())) for member_id in member_ids}
 
-    # Whoever has more than the share may keep one more than it, as long as there are larger shares left.
+    # A member with more than the share may keep one more than it, as long as there are larger shares left.
     # Those who have that many already come first, so that none of them gives one up to another.
     for member_id in sorted(member_ids, key=lambda member_id: -counts[member_id]):
-        surplus = counts[member_id] - share
-        if surplus > 0 and larger_shares:
+        excess = counts[member_id] - share
+        if excess > 0 and larger_shares:
             larger_shares -= 1
-            surplus -= 1
-        for topic_id, partition in _to_give_up(owned[member_id], surplus):
+            excess -= 1
+        for topic_id, partition in _to_give_up(owned[member_id], excess):
             owned[member_id][topic_id].remove(partition)
             unassigned[topic_id].add(partition)
             counts[member_id] -= 1
 
-    # Everybody up to the share first, then one more for as many as there are larger shares.
+    # Every member up to the share first, then one more for as many as there are larger shares.
     takers = deque(
         (member_id, share - counts[member_id]) for member_id in member_ids if counts[member_id] < share
     )
@@ -72,7 +72,7 @@ def _assign_alike(members: Mapping[str, MemberSpec], topics: Mapping[UUID, int])
 
 
 def _still_owned(spec: MemberSpec, unassigned: _Owned) -> _Owned:
-    """What of the member's is there and nobody else's, taken out of ``unassigned``."""
+    """The partitions that exist and only this member owns, taken out of ``unassigned``."""
     kept: _Owned = {}
     for topic_id, partitions in spec.previous.items():
         free = unassigned.get(topic_id)

@@ -6,7 +6,7 @@ another, each handing one partition to the next, would lead from a member to one
 That is what is looked for until there is none:
 
 1. keep what is still allowed; if all is assigned and no such chain exists, that is the result;
-2. whoever has more than an equal share gives up what others could take;
+2. a member with more than an equal share gives up what others could take;
 3. what has no owner goes to the subscriber with the least, its previous owner if that is among them;
 4. hand over along chains, many in one pass.
 
@@ -44,7 +44,7 @@ class _MixedAssignment:
     def result(self) -> dict[str, Assignment]:
         self._keep_what_is_allowed()
         if any(self._unassigned.values()) or self._chains():
-            self._give_up_surpluses()
+            self._release_excess()
             self._assign_the_rest()
             while chains := self._chains():
                 self._announce_shutdown(chains)
@@ -64,13 +64,13 @@ class _MixedAssignment:
                         self._previous[topic_id, partition] = member_id
                         self._give(member_id, topic_id, partition)
 
-    def _give_up_surpluses(self) -> None:
+    def _release_excess(self) -> None:
         share = -(-self._partitions_count // len(self._owned))
         for member_id, owned in self._owned.items():
             for topic_id in sorted(owned):
-                surplus = self._counts[member_id] - share
-                if surplus > 0 and len(self._subscribers[topic_id]) > 1:
-                    for partition in sorted(owned[topic_id])[-surplus:]:
+                excess = self._counts[member_id] - share
+                if excess > 0 and len(self._subscribers[topic_id]) > 1:
+                    for partition in sorted(owned[topic_id])[-excess:]:
                         self._take(member_id, topic_id, partition)
 
     def _assign_the_rest(self) -> None:
@@ -138,13 +138,14 @@ class _MixedAssignment:
                 self._give(receiver, topic_id, partition)
 
     def _choice(self, giver: str, topic_id: UUID, receiver: str) -> int:
-        """Back to whom it was first, else what the giver did not have before either."""
+        """Prefer a partition that goes back to its earlier owner, then one that the giver did not own before
+        either."""
 
-        def reluctance(partition: int) -> tuple[int, int]:
+        def preference(partition: int) -> tuple[int, int]:
             previous = self._previous.get((topic_id, partition))
             return (0 if previous == receiver else 2 if previous == giver else 1), -partition
 
-        return min(self._owned[giver][topic_id], key=reluctance)
+        return min(self._owned[giver][topic_id], key=preference)
 
     def _give(self, member_id: str, topic_id: UUID, partition: int) -> None:
         self._unassigned[topic_id].discard(partition)

@@ -292,14 +292,15 @@ def _log_starts(judged: Sequence[ReplicaResult]) -> dict[str, int]:
 
 
 def _directory_findings(replicas: Sequence[ReplicaFolder]) -> list[Finding]:
-    """Checkpoint files that cannot be read, told of the directory's first replica; lives of topics mixed."""
+    """Checkpoint files that cannot be read, reported for the directory's first replica; replicas of different
+    topic ids under one name."""
     found: list[Finding] = []
     told: set[str] = set()
-    lives: dict[TopicPartition, dict[str, str]] = defaultdict(dict)
+    topic_ids: dict[TopicPartition, dict[str, str]] = defaultdict(dict)
     for one in replicas:
         directory, part = one.directory, one.part
         if one.topic_id is not None:
-            lives[part].setdefault(one.topic_id, one.place)
+            topic_ids[part].setdefault(one.topic_id, one.place)
         if directory.place not in told:
             told.add(directory.place)
             found += [
@@ -315,7 +316,7 @@ def _directory_findings(replicas: Sequence[ReplicaFolder]) -> list[Finding]:
                 )
                 for what in directory.problems
             ]
-    for part, ids in sorted(lives.items()):
+    for part, ids in sorted(topic_ids.items()):
         if len(ids) > 1:
             place = sorted(ids.values())[-1]
             what = f"its folders are of {len(ids)} topics of that name: {', '.join(sorted(ids))}"

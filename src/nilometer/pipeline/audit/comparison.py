@@ -1,4 +1,4 @@
-"""The replicas of a partition beside each other: equal batches wherever more than one must have them.
+"""The replicas of a partition compared: equal batches at every offset that more than one must have.
 
 A batch's outline is all that lies outside its checksum (offset, size, leader epoch) and the checksum itself,
 which each replica's bytes have been held against. Two batches of one outline are equal. Compared is, batch by
@@ -30,7 +30,7 @@ class Bounds:
 
     place: str
     group: str
-    """Replicas of one group are compared: those of a partition in one life of its topic."""
+    """Replicas of one group are compared: those of a partition with one topic id."""
     start: int
     end: int
 
@@ -111,16 +111,16 @@ def _told(
     for place, outline in sorted(copies.items()):
         versions[outline].append(place)
     common = max(versions, key=lambda one: len(versions[one]))
-    fellows = ", ".join(by_place[place].replica.directory.name for place in versions[common])
-    others = f"{fellows}: {_words(base_offset, common)}"
+    agreeing = ", ".join(by_place[place].replica.directory.name for place in versions[common])
+    others = f"{agreeing}: {_words(base_offset, common)}"
     found: list[Finding] = []
     for outline, places in versions.items():
         for place in places if outline != common else []:
             what = f"has {_words(base_offset, outline)}; {others}"
             found.append(_finding(by_place[place], base_offset, what))
-    lacking = f"has no batch that begins there; {others}"
+    missing = f"has no batch that begins there; {others}"
     found += [
-        _finding(by_place[one.place], base_offset, lacking)
+        _finding(by_place[one.place], base_offset, missing)
         for one in members
         if one.place not in copies and one.start <= base_offset and common[0] <= one.end
     ]

@@ -68,7 +68,7 @@ class SegmentResult:
     """It was deleted before it could be read."""
     is_empty: bool = True
     epochs: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    """(epoch, first offset) wherever the epoch changes."""
+    """(epoch, first offset) of every change of the epoch."""
     gaps: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
     """(from offset, to offset, byte position) that no batch has."""
     findings: list[Finding] = field(default_factory=list[Finding])
@@ -86,7 +86,7 @@ class SegmentCheck:
         self._check_snapshot()
 
     def run(self) -> Iterator[BatchTable]:
-        """Check the segment; its tables come by for whoever wants the outlines of good batches."""
+        """Check the segment; its tables are yielded for callers that need the outlines of good batches."""
         try:
             file = self._disk.open(self._on_disk(names.LOG_SUFFIX), writable=False)
         except FileNotFoundError:

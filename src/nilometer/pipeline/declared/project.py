@@ -20,7 +20,7 @@ _SPEC = """# Run it here with one of:
 #   nilometer spark pipelines run
 #   SPARK_CONF_DIR=conf spark-pipelines run
 # Beside this file go tables (spark-warehouse), their catalog (metastore_db) and checkpoints (storage).
-# Removing the three begins anew.
+# Removing the three makes the next run read from the beginning.
 name: {name}
 storage: {storage}
 libraries:

@@ -76,20 +76,20 @@ def readable_logs(options: LogOptions) -> dict[TopicPartition, ReadableLog]:
     logs: dict[TopicPartition, ReadableLog] = {}
     for part, group in groupby(replicas, key=lambda one: one.part):
         candidates = list(group)
-        _require_one_life(part, candidates)
+        _require_one_topic_id(part, candidates)
         readable = [log for one in candidates if (log := _readable(options, one)) is not None]
         if readable:
             logs[part] = max(readable, key=lambda log: (log.end, -log.start))
     return logs
 
 
-def _require_one_life(part: TopicPartition, replicas: Sequence[ReplicaFolder]) -> None:
+def _require_one_topic_id(part: TopicPartition, replicas: Sequence[ReplicaFolder]) -> None:
     """A replica may be left over from a topic of the same name that was deleted since."""
     first = replicas[0]
     for other in replicas[1:]:
         if first.topic_id and other.topic_id and first.topic_id != other.topic_id:
             raise SourceError(
-                f"{first.place} and {other.place} belong to two lives of topic {part.topic} "
+                f"{first.place} and {other.place} belong to two topics named {part.topic} "
                 f"({first.topic_id}, {other.topic_id}): name the one to read"
             )
 

@@ -41,7 +41,7 @@ class LogSlice:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
+class _SegmentRange:
     """The part of one segment that is read."""
 
     base_offset: int
@@ -61,10 +61,10 @@ def plan_slices(
 ) -> list[LogSlice]:
     """Slices of [start, end). ``since_ms`` leaves out segments whose records are all older."""
     disk, folder = open_place(replica.place)
-    stretches = _stretches(disk, folder, replica.segments(), start, end, since_ms)
+    segment_ranges = _segment_ranges(disk, folder, replica.segments(), start, end, since_ms)
     part = replica.part
     slices: list[LogSlice] = []
-    for run in _runs(stretches, bytes_per_slice):
+    for run in _runs(segment_ranges, bytes_per_slice):
         bounds = [run[0].start, *_cuts(disk, folder, run, bytes_per_slice), run[-1].end]
         share = sum(one.bytes for one in run) // (len(bounds) - 1)
         slices += [
@@ -77,13 +77,13 @@ def plan_slices(
 def total_bytes(replica: ReplicaFolder, start: int, end: int) -> int:
     """About how much lies in [start, end)."""
     disk, folder = open_place(replica.place)
-    return sum(one.bytes for one in _stretches(disk, folder, replica.segments(), start, end, None))
+    return sum(one.bytes for one in _segment_ranges(disk, folder, replica.segments(), start, end, None))
 
 
-def _stretches(
+def _segment_ranges(
     disk: Disk, folder: str, bases: Sequence[int], start: int, end: int, since_ms: int | None
-) -> list[_Stretch]:
-    found: list[_Stretch] = []
+) -> list[_SegmentRange]:
+    found: list[_SegmentRange] = []
     for slot, base in enumerate(bases):
         following = bases[slot + 1] if slot + 1 < len(bases) else None
         low = max(base if slot else start, start)
@@ -93,14 +93,14 @@ def _stretches(
         try:
             size = disk.file_size(posixpath.join(folder, names.offset_name(base, names.LOG_SUFFIX)))
         except FileNotFoundError:
-            size = 0  # removed meanwhile: whoever reads it will say so
+            size = 0  # removed since the listing: the read reports it
         if since_ms is not None:
             times = _time_index(disk, folder, base)
             if following is not None and len(times) and times.last_entry[0] < since_ms:
                 continue
             low = _first_since(times, since_ms, low)
         if low < high:
-            found.append(_Stretch(base, low, high, size))
+            found.append(_SegmentRange(base, low, high, size))
     return found
 
 
@@ -120,10 +120,10 @@ def _time_index(disk: Disk, folder: str, base_offset: int) -> TimeIndex:
         return TimeIndex(base_offset)
 
 
-def _runs(stretches: Sequence[_Stretch], bytes_per_slice: int) -> Iterator[list[_Stretch]]:
+def _runs(segment_ranges: Sequence[_SegmentRange], bytes_per_slice: int) -> Iterator[list[_SegmentRange]]:
     """Neighbours that are small are read by one task; a large segment is a run of its own."""
-    run: list[_Stretch] = []
-    for one in stretches:
+    run: list[_SegmentRange] = []
+    for one in segment_ranges:
         follows = bool(run) and run[-1].end == one.start
         if run and (not follows or sum(each.bytes for each in run) + one.bytes > bytes_per_slice):
             yield run
@@ -133,26 +133,26 @@ def _runs(stretches: Sequence[_Stretch], bytes_per_slice: int) -> Iterator[list[
         yield run
 
 
-def _cuts(disk: Disk, folder: str, run: Sequence[_Stretch], bytes_per_slice: int) -> list[int]:
+def _cuts(disk: Disk, folder: str, run: Sequence[_SegmentRange], bytes_per_slice: int) -> list[int]:
     """Offsets of batches at which a single large segment is divided."""
-    stretch = run[0]
-    if len(run) > 1 or stretch.bytes <= bytes_per_slice:
+    segment_range = run[0]
+    if len(run) > 1 or segment_range.bytes <= bytes_per_slice:
         return []
     try:
-        path = posixpath.join(folder, names.offset_name(stretch.base_offset, names.LOG_SUFFIX))
+        path = posixpath.join(folder, names.offset_name(segment_range.base_offset, names.LOG_SUFFIX))
         file = disk.open(path, writable=False)
     except FileNotFoundError:
         return []
     cuts: list[int] = []
     wanted = bytes_per_slice
     try:
-        for last_offset, position in index_of(disk, folder, stretch.base_offset).entries():
+        for last_offset, position in index_of(disk, folder, segment_range.base_offset).entries():
             if position < wanted:
                 continue
             offset = base_offset_at(file, position)
-            if offset is None or not stretch.base_offset <= offset <= last_offset:
+            if offset is None or not segment_range.base_offset <= offset <= last_offset:
                 continue  # an entry that is wrong divides nothing
-            if (cuts[-1] if cuts else stretch.start) < offset < stretch.end:
+            if (cuts[-1] if cuts else segment_range.start) < offset < segment_range.end:
                 cuts.append(offset)
             wanted = position + bytes_per_slice
     finally:

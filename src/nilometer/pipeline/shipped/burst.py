@@ -1,4 +1,4 @@
-"""burst: more records at once than whoever works on them can take -> worked on at a set rate, none lost.
+"""burst: more records at once than their consumer can process -> processed at a set rate, none lost.
 
     nilometer pipeline run burst --topic burst --available-now --report burst.html
 

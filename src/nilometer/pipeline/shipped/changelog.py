@@ -83,7 +83,7 @@ def next_versions(known: DataFrame, changes: DataFrame) -> DataFrame:
         )
     )
     newest = known.select("key", F.struct("lsn", "seq").alias("newest"))
-    news = (
+    incoming = (
         rows.unionByName(emptied)
         .dropDuplicates(["key", "lsn", "seq"])
         .join(newest, "key", "left_outer")
@@ -91,7 +91,7 @@ def next_versions(known: DataFrame, changes: DataFrame) -> DataFrame:
         .drop("newest")
     )
     by_key = Window.partitionBy("key").orderBy("lsn", "seq")
-    return known.unionByName(news).withColumn("valid_until", F.lead("valid_from").over(by_key))
+    return known.unionByName(incoming).withColumn("valid_until", F.lead("valid_from").over(by_key))
 
 
 def start(
@@ -176,14 +176,14 @@ def _hadoop(spark: SparkSession, where: str) -> tuple[Any, Any]:
 
 def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFrame]:
     """Tables to look at, by title."""
-    life = timeline(spark, output)
+    versions = timeline(spark, output)
     return {
         "Rows": versions(spark, output).agg(
             F.count_if(~F.col("deleted")).alias("current"),
             F.count_if("deleted").alias("deleted"),
             F.max("valid_from").alias("newest_change"),
         ),
-        f"Most changed {top} rows": life.groupBy("key")
+        f"Most changed {top} rows": versions.groupBy("key")
         .agg(F.count("*").alias("versions"), F.max_by("row", "valid_from").alias("newest"))
         .orderBy(F.col("versions").desc(), "key")
         .limit(top),
@@ -192,11 +192,11 @@ def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFr
 
 def charts(spark: SparkSession, output: str) -> dict[str, DataFrame]:
     """Frames to plot, by title: the first column across, the others up."""
-    life = timeline(spark, output)
-    counted = life.groupBy("key").agg(F.count("*").alias("versions"))
+    versions = timeline(spark, output)
+    counted = versions.groupBy("key").agg(F.count("*").alias("versions"))
     minute = F.date_trunc("minute", "valid_from").alias("minute")
     return {
-        "Versions that began, per minute": life.groupBy(minute)
+        "Versions that began, per minute": versions.groupBy(minute)
         .agg(F.count("*").alias("versions"))
         .orderBy("minute"),
         "Rows by how many versions they had": counted.groupBy("versions")

@@ -7,8 +7,8 @@ Reads ``orders``, ``{"order": "o1", "customer": "c7", "amount": 12.5, "at": "202
 
 - stream with stream: an order and a payment meet if the payment comes within an hour after the order. Both
   streams are kept in the query's state only as long as a partner can still come, which event-time watermarks
-  (ten minutes behind the newest time of each stream; the slower one counts) decide. An order that nobody
-  paid is put out, as unpaid, when its partner can come no more;
+  (ten minutes behind the newest time of each stream; the slower one counts) decide. An order without
+  a payment is written as unpaid when its payment cannot come any more;
 - stream with table: the customer's name and country, from a CSV file with columns customer, name, country.
 
 The table ``settled``, in Parquet, has one row per order and payment, or per unpaid order. Exactly once: a
@@ -74,7 +74,7 @@ def start(
     available_now: bool = False,
     seconds: int = 5,
 ) -> StreamingQuery:
-    """Start the job. ``table``: the CSV file of customers, read anew when the job starts."""
+    """Start the job. ``table``: the CSV file of customers, read again at each start of the job."""
     spark = orders.sparkSession
     customers = spark.read.schema(CUSTOMER).option("header", "true").csv(table)
 

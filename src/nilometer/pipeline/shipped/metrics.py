@@ -11,7 +11,7 @@ Reads measurements as JSON: ``{"at": "2024-05-01T10:00:03Z", "service": "web", "
 - the topic of alerts: one record per minute, service and rule that was broken, keyed by service.
 
 The table is exactly once: a batch that is run again replaces its folder. Alerts are at least once: each has
-an ``id`` that says minute, service and rule, so that whoever acts on alerts can act once.
+an ``id`` that says minute, service and rule, so that the receiver of alerts can act once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What must stay small, or come back to nothing: every broker's queues, sessions, tasks, descriptors, caches.
 
-Looked at again and again, and with stricter bounds once the cluster is at rest: nobody sends any more, and
+Looked at again and again, and with stricter bounds once the cluster is at rest: no client sends any more, and
 all is replicated. A leak breaks one of them sooner or later:
 
 | always | at rest |
@@ -10,7 +10,7 @@ all is replicated. A leak breaks one of them sooner or later:
 | connections that a broker holds: those that the network has open to it | |
 | unfinished tasks: a few for the broker, each connection, each partition, one for each file to be removed | |
 | produce requests that wait: not more than their connections may have under way | none, nor tickets |
-| readers that a partition tells of news: one each of the sessions and waiting fetches | |
+| listeners of a partition for changes: one each of the sessions and waiting fetches | |
 | open files: those that there are | |
 | producers that a log remembers: those that ever wrote | |
 | entries of the metadata log: about one snapshot's worth | |

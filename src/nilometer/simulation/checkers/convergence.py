@@ -13,8 +13,8 @@ from nilometer.simulation.workload.members import GroupMember
 
 
 def not_converged(cluster: Cluster) -> list[str]:
-    """All members serve, nobody else is registered, they know the same metadata, and every partition is led,
-    in sync, and the same everywhere."""
+    """All members serve, no other broker is registered, they know the same metadata, and every partition is
+    led, in sync, and the same everywhere."""
     nodes = list(cluster.nodes.values())
     down = [f"not converged: {node.name} does not serve" for node in nodes if not node.is_serving]
     if down:

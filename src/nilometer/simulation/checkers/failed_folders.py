@@ -1,7 +1,7 @@
 """What must happen to replicas whose log directory failed, while their broker goes on with its other ones.
 
 Looked at while nothing but log directories is broken: each such replica must have lost the leadership and its
-place in the ISR, unless nobody else is in it. Where replicas lie is read off the virtual disks.
+place in the ISR, unless it is the only member. Where replicas lie is read off the virtual disks.
 """
 
 from __future__ import annotations

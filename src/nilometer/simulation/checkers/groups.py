@@ -1,9 +1,9 @@
 """What the members of one group were given and did, and the judge of it. Pure.
 
 Four promises: a partition belongs to at most one member of a generation; every acknowledged record is
-processed at least once, by whichever member; whoever gets a partition begins at or behind what was committed
+processed at least once, by any member; a member that gets a partition begins at or behind what was committed
 of it before, and acknowledged; and commits that a member makes in the background are acknowledged in order.
-A fifth, that the group settles once nothing is broken any more, is for whoever looks at the members.
+A fifth, that the group settles once nothing is broken any more, is checked by :mod:`convergence`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class GroupLedger:
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
         self.generations = 0
-        """How many generations somebody got an assignment in."""
+        """The number of generations in which a member got an assignment."""
         self.processed: dict[Partition, set[str]] = {}
         self.repeated = 0
         self._owners: dict[int, dict[Partition, str]] = {}

@@ -110,7 +110,7 @@ class History:
 
     operations: list[Operation] = field(default_factory=list)
     log_starts: dict[Partition, int] = field(default_factory=dict[Partition, int])
-    """Where records were deleted as they may be: below these offsets nobody needs to find anything."""
+    """Where records were deleted as they may be: below these offsets no record has to be found."""
     _lock: Lock = field(default_factory=Lock)
 
     def _record(self, make: Callable[[int], T]) -> T:
@@ -142,7 +142,7 @@ class History:
         )
 
     def may_be_gone(self, send: Send) -> bool:
-        """Whether nobody needs to find it any more: its place, if known, lies below the log's start."""
+        """Whether it may be gone: its place, if known, lies below the log's start."""
         start = self.log_starts.get(send.partition, 0)
         return start > 0 and (send.offset is None or send.offset < start)
 
@@ -169,7 +169,7 @@ class History:
         return [each for each in self.operations if isinstance(each, Poll)]
 
     def lines(self) -> Iterator[str]:
-        """One operation a line, as JSON, for whoever reads a failure."""
+        """One operation a line, as JSON, for the analysis of a failure."""
         for each in self.operations:
             fields = {"is": type(each).__name__, **asdict(each)}
             yield json.dumps(fields, default=lambda value: value.value) + "\n"

@@ -176,7 +176,8 @@ def _misread_order(history: History, known: _Knowledge) -> Iterator[Anomaly]:
 
 def _was_out_of_range(rises: list[LogStart], poll: Poll, position: int) -> bool:
     """Whether the records at the consumer's position had been deleted, as was seen by then or a moment later.
-    Then it begins anew where its next leader's log does: further back, if that one has yet to delete them."""
+    Then it starts again where its next leader's log does: further back, if that one has yet to delete
+    them."""
     following = bisect_right(rises, poll.number, key=lambda rise: rise.number)
     return any(rise.offset > position for rise in rises[max(following - 1, 0) : following + 1])
 

@@ -1,10 +1,10 @@
 """What brokers believe while they run, held against each other. Looks only; judges by its own rules.
 
-- *one leader per epoch*: nobody else ever leads a partition in an epoch that somebody led it in;
-- *watermark order*: log start <= high watermark <= log end, for everybody;
-- *StrongIsr, by length*: whoever believes it leads has a high watermark that every running member of the
+- *one leader per epoch*: no two brokers ever lead a partition in the same epoch;
+- *watermark order*: log start <= high watermark <= log end, on every replica;
+- *StrongIsr, by length*: a broker with the leader role has a high watermark that every running member of the
   committed ISR has reached (that the records are the same is for the disks to show);
-- *leader completeness*: whoever leads in a later epoch has, from its first moment on, all that any earlier
+- *leader completeness*: a leader of a later epoch has, from its first moment on, all that any earlier
   leader called committed;
 - *sessions*: who is sure of its session, and so leads and serves, has one (where a store ends it by itself);
 - *LeaderInIsr*: a committed leader is in the committed ISR;

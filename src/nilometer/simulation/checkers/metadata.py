@@ -1,6 +1,6 @@
-"""The metadata log as it stands in the store, folded by a few lines of its own, against what the
-brokers hold: leaders, ISRs, epochs, replicas, and which topics there are. Nobody enters a leader's ISR who is
-not registered, is fenced, or is on its way out (KIP-841); without a leader it is who may come to lead."""
+"""The metadata log as it stands in the store, folded by a few lines of its own, against what the brokers
+hold: leaders, ISRs, epochs, replicas, and which topics there are. No broker enters a leader's ISR that is not
+registered, is fenced, or is on its way out (KIP-841); without a leader it is who may come to lead."""
 
 from __future__ import annotations
 

@@ -1,15 +1,16 @@
 """What retention took, held against what it may take; and at rest, against what it must have taken.
 
-Looks again and again at where each replica's log starts. A start that nobody had before must be explained:
+Looks again and again at where each replica's log starts. A start that no replica had before must be
+explained:
 
-- somebody asked for it: DeleteRecords up to there, or further;
+- a client asked for it: DeleteRecords up to there, or further;
 - *by time*: every acknowledged record below it is older than ``retention.ms`` by the fastest clock there was
   since every broker was looked at (one that starts deletes before it can be);
 - *by size*: what lies above it, on the disk that has most of it, is at least ``retention.bytes``;
 - *by both* in one round: by size as far as the segments of the look before allow, by time from there on.
 
-It must also lie at or below what was committed; that is :mod:`beliefs`' to see. Explained, it becomes the
-*floor* of its partition: below the floor nobody needs to find anything any more.
+It must also lie at or below what was committed; that is checked by :mod:`leader_invariants`. Explained, it
+becomes the *floor* of its partition: below the floor no record has to be found any more.
 
 Pure of the product's code: sizes and ages are read from the histories and off the disks.
 """
@@ -132,7 +133,7 @@ class Retention:
         if start > known.asked and not is_due:
             self.violations.append(
                 f"retention: {name} begins at {start} on {node.name}: its records from {known.floor} on were "
-                f"neither deleted by anybody nor due ({known.policy})"
+                f"neither deleted by a request nor due ({known.policy})"
             )
         self.taken += 1
         known.floor = start

@@ -2,9 +2,9 @@
 
 :class:`World` (:mod:`world`) holds two or three processes with the real
 :class:`~nilometer.replication.Replica`, a log of (epoch, value), a controller and a network that delays,
-loses and repeats. :func:`explore` (:mod:`explorer`) walks through every reachable state, shortest stories
-first, and :mod:`properties` says what must hold in each. :class:`SettingsWorld` (:mod:`settings_world`) is a
-small world of its own, of the settings of topics and brokers.
+loses and repeats. :func:`explore` (:mod:`explorer`) walks through every reachable state, shortest
+counterexamples first, and :mod:`properties` says what must hold in each. :class:`SettingsWorld`
+(:mod:`settings_world`) is a small world of its own, of the settings of topics and brokers.
 """
 
 from nilometer.simulation.model_check.cluster_controller import ClusterController

@@ -1,9 +1,9 @@
 """The product's own controller in the model check's world, deciding for one partition.
 
 An image is the partition's state and the registered brokers. To decide, a cluster image is made from them;
-the records of the decision are then folded into the two, by the same functions that fold them into a
-cluster image. The numbers of metadata entries are not modelled: a broker epoch is the number of the life,
-as the world has it.
+the records of the decision are then folded into the two, by the same functions that fold them into a cluster
+image. The numbers of metadata entries are not modelled: a broker epoch is the number of the incarnation, as
+the world has it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ClusterView(NamedTuple):
 class ClusterController:
     """A :class:`~nilometer.simulation.model_check.controller.Controller` that decides as the product does.
 
-    It knows one election that nobody died for, the preferred one.
+    The only election without a failed leader is the preferred one.
     """
 
     def __init__(self, brokers: int, min_insync_replicas: int) -> None:
@@ -74,8 +74,8 @@ class ClusterController:
 
     def first_image(self) -> ClusterView:
         state = PartitionState(self._brokers, self._brokers, self._brokers[0])
-        lives = tuple(Broker(broker, _life(broker, 0), BrokerEpoch(0), ()) for broker in self._brokers)
-        return ClusterView(state, lives)
+        brokers = tuple(Broker(broker, _life(broker, 0), BrokerEpoch(0), ()) for broker in self._brokers)
+        return ClusterView(state, brokers)
 
     def registration(self, image: ClusterView) -> Registration:
         state = image.state
@@ -166,7 +166,7 @@ def _folded(image: ClusterView, decision: Decision[object], number: EntryNumber 
             case BrokerRegistered() | BrokerFenced() | BrokerInControlledShutdown() | BrokerUnregistered():
                 at = record.broker_id
                 after = broker_after(brokers[at], record, EntryNumber(0) if number is None else number)
-                assert after is not None, "nobody is unregistered here"
+                assert after is not None, "no broker is unregistered here"
                 brokers = (*brokers[:at], after, *brokers[at + 1 :])
             case _:
                 raise AssertionError(f"{record} is not about brokers or partitions")

@@ -30,7 +30,7 @@ class Controller(Protocol[Image]):
     """Pure: each method gives the image after an event. An image is hashable."""
 
     def first_image(self) -> Image:
-        """All brokers in their first life (broker epoch 0), all replicas in sync, broker 0 leading."""
+        """All brokers in their first incarnation (broker epoch 0), all replicas in sync, broker 0 leading."""
         ...
 
     def registration(self, image: Image) -> Registration: ...
@@ -48,11 +48,11 @@ class Controller(Protocol[Image]):
         ...
 
     def on_broker_registered(self, image: Image, broker: int, broker_epoch: int, lost_nothing: bool) -> Image:
-        """A new life of a broker begins, whether or not the end of the last one was noticed."""
+        """A new incarnation of a broker begins, whether or not the end of the last one was noticed."""
         ...
 
     def on_leader_wanted(self, image: Image, broker: int) -> Image:
-        """``broker`` is to lead, though nobody died. Unchanged if it may not."""
+        """``broker`` is to lead, though no leader failed. Unchanged if it may not."""
         ...
 
     def on_stale_append(self, image: Image, decided: Image) -> Image:
@@ -71,7 +71,7 @@ class SmallImage:
     leader_epoch: int
     partition_epoch: int
     broker_epochs: tuple[int, ...]
-    """Of the latest life of each broker."""
+    """Of the latest incarnation of each broker."""
     live_brokers: tuple[bool, ...]
 
 
@@ -155,7 +155,7 @@ class SmallController:
         return ErrorCode.none
 
     def _settle(self, image: SmallImage, *, gone: int, forfeits: bool) -> SmallImage:
-        """A life of ``gone`` has ended, and maybe a new one begun: who is in sync, and who leads?"""
+        """An incarnation of ``gone`` has ended, and maybe a new one begun: who is in sync, and who leads?"""
         keeps_place = image.live_brokers[gone] and not forfeits
         isr = tuple(member for member in image.isr if member != gone or keeps_place)
         elr = tuple(member for member in self._elr(image, isr) if not (member == gone and forfeits))
@@ -171,10 +171,10 @@ class SmallController:
     def _elect(
         self, image: SmallImage, isr: tuple[int, ...], elr: tuple[int, ...]
     ) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-        """In AR order: a living member of the ISR; else of the ELR; else, nobody being left, the last leader.
+        """In AR order: a live member of the ISR; else of the ELR; else, if none is left, the last leader.
 
         A replica that forfeited its place is in neither, and must not come back by way of an ISR that is
-        never empty: as long as anybody safe is known, dead or alive, it waits for them.
+        never empty: as long as a replica is known that misses nothing, live or not, it waits for that one.
         """
         safe = (*isr, *elr)
         for group in (isr, elr):

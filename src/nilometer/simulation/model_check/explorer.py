@@ -1,6 +1,6 @@
-"""Breadth first through every state of a world, so that the first violation has the shortest story.
+"""Breadth first through every state of a world, so that the first violation has the shortest path.
 
-Only the number of a state, of the state it was reached from and of the step are kept; a story is told by
+Only the number of a state, of the state it was reached from and of the step are kept; a path is found by
 going through its steps again.
 """
 

@@ -1,7 +1,7 @@
 """A replica's log as the theory has it: a list of (leader epoch, value), and the epoch chain.
 
 The dumb counterpart of the storage engine's log, for the model check, the scenarios and tests. An offset is
-an index; nothing is ever deleted at the front unless a log is started anew.
+an index; nothing is ever deleted at the front unless a log is started again.
 """
 
 from __future__ import annotations

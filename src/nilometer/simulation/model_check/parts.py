@@ -21,7 +21,7 @@ class Bounds:
     values: int = 2
     leader_epochs: int = 3
     crashes: int = 1
-    """Ends of a broker's life: of its process, or of its session while the process lives on."""
+    """Ends of a broker's incarnation: of its process, or of its session while the process runs on."""
     lag_expiries: int = 1
     message_faults: int = 1
     """Messages repeated, or delayed beyond a newer one."""

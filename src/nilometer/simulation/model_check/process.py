@@ -84,7 +84,7 @@ class Process:
         self.outbox: list[Output] = []
         self.start(broker_epoch=0, checkpointed_high_watermark=0)
 
-    # ── life and death ──────────────────────────────────────────────────────────────────────────
+    # ── crash and restart ────────────────────────────────────────────────────────────────────────
     def start(self, broker_epoch: int, checkpointed_high_watermark: int) -> None:
         self.is_up = True
         self.broker_epoch = broker_epoch
@@ -108,7 +108,7 @@ class Process:
 
     # ── events ──────────────────────────────────────────────────────────────────────────────────
     def learn(self, registration: Registration, eligible: dict[int, int]) -> None:
-        """The next entry of the metadata log. One that ends this very life ends the role at once."""
+        """The next entry of the metadata log. One that ends this incarnation ends the role at once."""
         if eligible.get(self.broker) != self.broker_epoch:
             self._carry_out(self.replica.resign())
         else:

@@ -41,7 +41,7 @@ def violation(world: World, state: State) -> Violation | None:
 
 
 def loss(world: World, state: State) -> Violation | None:
-    """NEVER_LOST alone: for stories in which less would be found sooner."""
+    """NEVER_LOST alone: where other violations would be found sooner."""
     return _of_the_acknowledged(world, state, world.views_of(state))
 
 
@@ -115,6 +115,6 @@ def _of_the_acknowledged(world: World, state: State, views: list[View]) -> Viola
 
 
 def _leaders_of_newest_epoch(world: World, state: State, views: list[View]) -> list[View]:
-    """Whoever leads in the newest epoch: its log is the truth."""
+    """The leaders of the newest epoch: their log decides what is committed."""
     leader_epoch = world.registration_of(state).leader_epoch
     return [view for view in views if view.is_leader and view.leader_epoch == leader_epoch]

@@ -1,4 +1,4 @@
-"""A finding of the model check as a story for people: what happened, step by step, and what each replica
+"""A finding of the model check as readable text: what happened, step by step, and what each replica
 then had."""
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _STEP_TEXTS = {
     "ask-again": "broker {0} gives up waiting and fetches again",
     "lag": "broker {0} finds that {1} has lagged for too long",
     "crash": "broker {0} dies",
-    "expire": "the session of broker {0} expires while it lives",
+    "expire": "the session of broker {0} expires while it runs",
     "notice": "the session of broker {0} expires",
     "restart": "broker {0} is back with {1} records",
     "restart-forgetful": "broker {0} is back with {1} records and no high watermark",
     "restart-unproven": "broker {0} is back with {1} records and cannot prove that these are all",
-    "rejoin": "broker {0} finds itself fenced and registers anew",
+    "rejoin": "broker {0} finds itself fenced and registers again",
     "elect": "broker {0} is elected",
     "depose": "the controller is deposed and does not know it",
     "stale-append": "the deposed controller writes what it decided on its old image",
@@ -30,7 +30,7 @@ _STEP_TEXTS = {
 
 
 def report(world: World, seen: Exploration) -> list[str]:
-    """What was seen, and the story of the violation if there is one."""
+    """What was seen, and the steps to the violation if there is one."""
     how_far = "every reachable state" if seen.is_complete else f"as far as {seen.depth} steps"
     lines = [f"{world.bounds}", f"{seen.states:,} states, {seen.transitions:,} steps: {how_far}"]
     if seen.violation is None:

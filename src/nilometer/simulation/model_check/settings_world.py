@@ -3,7 +3,7 @@
 The decisions, the fold, snapshots and the definitions of settings are those of the product. An administrator
 of topics and one of brokers ask in every order (:mod:`settings_requests`); each record that may stand alone
 is an entry of its own, so that a controller may be deposed between any two; brokers fold at any later time
-and start again from a snapshot; an entry that nobody can fold may come at any time.
+and start again from a snapshot; an entry that no broker can fold may come at any time.
 
 :func:`settings_violation` says what must hold in each state; what must hold of a step is checked in the step,
 which raises InvariantBroken. Not modelled: settings in brokers' own files that differ from broker to broker.
@@ -42,7 +42,7 @@ class SettingsBounds:
     controller_changes: int = 1
     restarts: int = 1
     foreign_entries: int = 1
-    """Entries that nobody can fold; nothing comes after one."""
+    """Entries that no broker can fold; nothing comes after one."""
     followers: tuple[int, ...] = (1, 2)
     """The brokers that fold, of 1 and 2. They do not influence each other: two worlds of one broker each
     have the violations of one world of two, and far fewer states."""
@@ -247,6 +247,6 @@ def _with_broker(state: SettingsState, index: int, broker: FoldingBroker) -> Set
 
 
 def _tidied(state: SettingsState) -> SettingsState:
-    """Without the entries that nobody will read again: states that differ in them are one."""
+    """Without the entries that no broker will read again: states that differ in them are one."""
     needed = max(state.since_snapshot, *(broker.behind for broker in state.brokers))
     return state._replace(tail=state.tail[len(state.tail) - needed :])

@@ -1,7 +1,7 @@
 """Copies and fingerprints of the roles, made without knowing their fields.
 
 The model check must branch from one state into many and must know when it has been somewhere before. Both
-walk the whole object: a field added to a role is copied and counted without anybody having to remember it.
+walk the whole object: a field added to a role is copied and counted automatically.
 
 Frozen dataclasses, numbers, strings and enum members are values and are shared. Everything else is made of
 slots, lists and dicts.

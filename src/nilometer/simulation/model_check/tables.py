@@ -46,7 +46,7 @@ class _Reaction(NamedTuple):
 
     process: int
     sent: tuple[tuple[int, int, int], ...]
-    """(whose mail, kind, message)"""
+    """(broker whose messages these are, kind, message)"""
     acknowledged: tuple[int, ...]
 
 
@@ -220,7 +220,7 @@ class Tables:
 
     @remembered
     def delayed_beside(self, old: int, new: int) -> int:
-        """The mail ``new``, with the fetches and replies of ``old`` on their way still, but late."""
+        """The messages ``new``, with the fetches and replies of ``old`` still in flight, as delayed ones."""
         before, after = self.in_flight.values[old], self.in_flight.values[new]
         fetches = tuple(self._delayed(number) for number in before.fetches)
         replies = tuple(self._delayed(number) for number in before.replies)
@@ -274,7 +274,7 @@ class Tables:
         after = before._replace(message_faults=before.message_faults + 1)
         return self.budgets_used.number_of(after, after)
 
-    # ── late mail ───────────────────────────────────────────────────────────────────────────────
+    # ── late messages ──────────────────────────────────────────────────────────────────────────
     def without_late_messages(self, parts: list[int]) -> State:
         """The state; without the messages that are too late, if this world drops them."""
         if not self._bounds.keeps_delayed_messages:

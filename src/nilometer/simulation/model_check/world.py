@@ -83,7 +83,7 @@ class World:
 
     # ── walking ─────────────────────────────────────────────────────────────────────────────────
     def first_state(self) -> State:
-        """Everybody is up, in sync and empty, and has learned who leads."""
+        """Every broker is up, in sync and empty, and has learned which one leads."""
         metadata = Metadata(
             (self._tables.image(self.controller.first_image()),), tuple(0 for _ in self._brokers)
         )
@@ -276,7 +276,7 @@ class World:
     def _rejoins(
         self, state: State, step: Step, metadata: Metadata, used: FaultBudgetUsed
     ) -> Iterator[tuple[Step, State]]:
-        """A new life begins: registered, and having learned all up to its registration."""
+        """A new incarnation begins: registered, and having learned all up to its registration."""
         name, broker, kept = step
         view = self.views[state[broker]]
         lost = kept < view.log_end_offset

@@ -1,4 +1,4 @@
-"""Stories of replication, played on the real core and printed value by value."""
+"""Scenarios of replication, played on the real core and printed value by value."""
 
 from nilometer.simulation.scenarios.catalogue import SCENARIOS, Scenario
 from nilometer.simulation.scenarios.stage import Stage

@@ -1,4 +1,4 @@
-"""The stories: what the seed documents tell of replication, and one that shows why epochs are stepped
+"""The scenarios: what the requirements say of replication, and one that shows why epochs are stepped
 through.
 
 Each is a function that plays on a :class:`Stage`. :data:`SCENARIOS` lists them by name; they are printed by
@@ -104,7 +104,7 @@ def leader_recovery(rule: TruncationRule) -> Stage:
     stage.produce("A", 2)
     for name in "BCBC":
         stage.fetch(name, max_records=2)
-    stage.say("A appends m3 and dies before anybody fetched it. m3 was never acknowledged.")
+    stage.say("A appends m3 and crashes before any replica fetched it. m3 was never acknowledged.")
     stage.produce("A")
     stage.crash("A")
     stage.say("B, the first live member of the ISR in the order of the assignment, leads from offset 2 on.")
@@ -133,7 +133,7 @@ def fenced_leader(rule: TruncationRule) -> Stage:
     stage.lag("A", "B")
     stage.say("B leads in epoch 1 and commits alone.")
     stage.produce("B")
-    stage.say("At last A reads the metadata log. It has been fenced; it stops leading and registers anew.")
+    stage.say("At last A reads the metadata log. It has been fenced; it stops leading and registers again.")
     stage.learns("A")
     stage.restart("A")
     stage.fetch("A")
@@ -154,7 +154,9 @@ def fast_leader_changes(rule: TruncationRule) -> Stage:
     )
     stage.crash("A")
     stage.produce("B", 5, acks_all=False)
-    stage.say("B dies before anybody fetched them. A returns: it has all that was committed, so it may lead.")
+    stage.say(
+        "B crashes before any replica fetched them. A returns: it has all that was committed, so it may lead."
+    )
     stage.crash("B")
     stage.restart("A")
     stage.produce("A", acks_all=False)

@@ -1,7 +1,7 @@
-"""A stage on which stories of replication are played, step by step, with every value in sight.
+"""A stage on which scenarios of replication are played, step by step, with every value printed.
 
 The actors are the processes of the model check, hence the real replication core; the controller is the
-small one. What is said to whom arrives when the story says so. Each step tells in a line what came of it,
+small one. A message arrives when the scenario says so. Each step prints its result in a line,
 and then draws each replica:
 
     A  leader e0      [m1][m2] m3   LEO 3  HW 2  ISR A B  (B has 2)
@@ -30,7 +30,8 @@ WIDEST_LOG_DRAWN = 8
 
 
 class Stage:
-    """Invariant: whoever is up and not ``not_reading_metadata`` has learned the controller's newest image."""
+    """Invariant: a broker that is up and not in ``_not_reading_metadata`` has learned the controller's newest
+    image."""
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class Stage:
         epoch = f", last epoch {request.last_fetched_epoch}" if request.last_fetched_epoch >= 0 else ""
         text = f"{name} fetches from {self._name(leader)} at {request.fetch_offset}{epoch}"
         if not leader.is_up:
-            self._record(f"{text}: nobody answers.")
+            self._record(f"{text}: no answer.")
         else:
             refusal = leader.serve(request, max_records=max_records, may_wait=may_wait)
             self._record(f"{text}: {self._answer(leader, follower, refusal, answer_is_lost)}")
@@ -102,7 +103,7 @@ class Stage:
         if role.outstanding is None:
             follower.ask()
             follower.outbox.clear()
-        assert role.outstanding is not None, f"{self._name(follower)} has nobody to ask"
+        assert role.outstanding is not None, f"{self._name(follower)} has no leader to ask"
         return role.outstanding
 
     def _answer(self, leader: Process, follower: Process, refusal: ErrorCode, is_lost: bool) -> str:
@@ -151,7 +152,7 @@ class Stage:
         self._record(f"{name} reads the metadata log.{self._outputs_of(process)}")
         self.show()
 
-    # ── life and death ──────────────────────────────────────────────────────────────────────────
+    # ── crash and restart ────────────────────────────────────────────────────────────────────────
     def crash(self, name: str, *, notice: bool = True) -> None:
         process = self._named(name)
         process.crash()
@@ -159,11 +160,11 @@ class Stage:
             self._record(f"{name} dies.")
             self.expire(name)
         else:
-            self._record(f"{name} dies, and nobody notices yet.")
+            self._record(f"{name} dies, and its session has not expired yet.")
             self.show()
 
     def restart(self, name: str) -> None:
-        """A new life of the broker begins; its log is as it was."""
+        """A new incarnation of the broker begins; its log is as it was."""
         process = self._named(name)
         before = process.log.log_end_offset
         process.restart(process.broker_epoch + 1, before, forgets_high_watermark=False)
@@ -177,7 +178,7 @@ class Stage:
         self._record(f"{name} is back, its log as it was.{done}{self._leadership()}")
         self.show()
 
-    # ── for the moral of a story ────────────────────────────────────────────────────────────────
+    # ── for checks of a scenario ───────────────────────────────────────────────────────────────
     def log_of(self, name: str) -> ModelLog:
         return self._named(name).log
 
@@ -209,7 +210,7 @@ class Stage:
 
     def _leadership(self) -> str:
         image = self._image
-        leader = self.names[image.leader] if image.leader >= 0 else "nobody"
+        leader = self.names[image.leader] if image.leader >= 0 else "none"
         elr = f", eligible besides: {self._names_of(image.elr)}" if image.elr else ""
         return f" Leader: {leader} in epoch {image.leader_epoch}; ISR {self._names_of(image.isr)}{elr}."
 

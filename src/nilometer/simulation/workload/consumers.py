@@ -1,7 +1,7 @@
-"""Programs that read: one that follows the end, one that starts anew at random, one that reads it all.
+"""Programs that read: one that follows the end, one that starts again at random times, one that reads it all.
 
-A position that is not in the log, or a log that was cut behind a reader, is never right as long as nothing
-is deleted and no unclean leader is elected: it is noted as trouble, not read over. Where records are deleted,
+A position that is not in the log, or a log that was cut behind a reader, is never right as long as nothing is
+deleted and no unclean leader is elected: it is noted as a violation, not ignored. Where records are deleted,
 a reader goes on at the log's start; whether that may lie where it does is for the judges.
 """
 
@@ -38,7 +38,7 @@ TRANSIENT = frozenset(
         ErrorCode.replica_not_available,
     }
 )
-"""Problems that a reader may meet while the cluster is in trouble."""
+"""Errors that a reader may get while faults are injected."""
 
 
 class Reader:
@@ -55,7 +55,7 @@ class Reader:
         polls_per_incarnation: int | None = None,
         deleted: bool = False,
     ) -> None:
-        """``polls_per_incarnation``: start anew from the beginning after about so many polls; None: never.
+        """``polls_per_incarnation``: start again from the beginning after about so many polls; None: never.
         ``deleted``: records are deleted."""
         self.name = name
         self.violations: list[str] = []
@@ -133,7 +133,7 @@ class Reader:
             consumer.seek(partition, offset)
 
     async def _poll_until_stopped(self, runtime: Runtime, consumer: Consumer) -> bool:
-        """Poll; returns whether to begin anew from the start."""
+        """Poll; returns whether to start again from the beginning."""
         polls = 0
         limit = None
         if self._polls_per_incarnation is not None:

@@ -5,7 +5,7 @@ What a person at the machines does (starting a broker, stopping it, looking whet
 the world; what is asked of the cluster is asked through a client, as a program of its own each time.
 
 Invariant: a broker is taken out for good only after the metadata has it fenced and without any replica, in
-this order of the log: from then on nobody places anything on it.
+this order of the log: from then on no replica is placed on it.
 """
 
 from __future__ import annotations

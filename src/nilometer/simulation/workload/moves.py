@@ -1,4 +1,4 @@
-"""A program that moves partitions: it has their replicas reassigned to brokers drawn anew, now and then."""
+"""A program that moves partitions: it has their replicas reassigned to newly drawn brokers, now and then."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A program that writes numbered values to the partitions of a topic, and notes what became of each.
 
-Values are unique; a producer's values of one partition rise. A send whose end nobody knows (time-outs, lost
+Values are unique; a producer's values of one partition rise. A send of unknown outcome (timeouts, lost
 connections, any error once a batch was on its way) stays unknown; one refused before it was in a batch has
 failed for certain.
 """

@@ -1,7 +1,7 @@
 """A program that uses one topic name again and again: create, write, purge, delete, within seconds.
 
-What a topic leaves behind under its name (checkpoint lines, folders, caches) would befall its successor. So
-each topic is judged as itself, by its id: every acknowledged record is there at its offset unless somebody
+What a topic leaves behind under its name (checkpoint lines, folders, caches) could affect its successor. So
+each topic is judged as itself, by its id: every acknowledged record is there at its offset unless a client
 asked for its deletion, and no record of an earlier topic is.
 
 Deletions go by topic id, so that one that arrives late harms no successor; a creation that arrives late makes
@@ -37,7 +37,7 @@ REPLICAS = 3
 RECORDS_MAX = 25
 POLL_MS = 500
 LOOKS_MAX = 60
-"""A second apart, before a topic that nobody knows is taken for lost."""
+"""A second apart, before a topic that no broker knows is considered lost."""
 VIOLATIONS_MAX = 10
 
 
@@ -108,7 +108,7 @@ class NameReuser(AdminProgram):
                         return
                 looks += 1  # a broker that has just started may not know it yet
                 if looks == LOOKS_MAX:
-                    self._add_violation(f"{self._label(topic)} is gone, and nobody deleted it")
+                    self._add_violation(f"{self._label(topic)} is gone, and was not deleted")
                     return
             except KafkaError as error:
                 self.error_counts[error.code.name] += 1
@@ -146,7 +146,7 @@ class NameReuser(AdminProgram):
         return self._topic
 
     async def _find(self, admin: Admin) -> TopicMetadata | None:
-        """The topic of the name that there is, as a broker knows. Raises KafkaError when nobody knows."""
+        """The topic of the name that there is, as a broker knows. Raises KafkaError when no broker knows."""
         found = (await admin.describe_topics([NAME]))[NAME]
         if not isinstance(found, KafkaError):
             return found

@@ -32,7 +32,7 @@ FAR_OFFSET = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class ClaimedIdentity:
-    """Whom the rogue claims to be, whom it asks, and of which partition it speaks."""
+    """Which broker the rogue client claims to be, which one it asks, and for which partition."""
 
     image: ClusterImage
     claimed: int
@@ -234,7 +234,7 @@ class RogueClient:
         return answer.topics[0].partitions[0].error_code
 
     async def _forward(self, connection: Connection, identity: ClaimedIdentity, runtime: Runtime) -> int:
-        """Delete the topic, in the name of somebody who may."""
+        """Delete the topic, in the name of an authorised user."""
         found = identity.image.topic_by_id(identity.key.topic_id)
         codec = api(ApiKey.DELETE_TOPICS, 5)
         names = () if found is None else (found.name,)

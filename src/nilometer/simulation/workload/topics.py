@@ -1,9 +1,9 @@
 """A program that creates topics, changes their settings and deletes them, and remembers what it was told.
 
-At the end (:meth:`TopicChurn.judge`) each topic whose creation was acknowledged, and whose deletion was
-never asked for, must be there; one whose deletion was acknowledged must not; and a setting is the last
-acknowledged value, or one of those asked for since whose outcome nobody knows. A creation that took long may
-have been asked for twice, and the first request may arrive behind the deletion: then nobody knows either.
+At the end (:meth:`TopicChurn.judge`) each topic whose creation was acknowledged, and whose deletion was never
+asked for, must be there; one whose deletion was acknowledged must not; and a setting is the last acknowledged
+value, or one of those asked for since with an unknown outcome. A creation that took long may have been asked
+for twice, and the first request may arrive behind the deletion: then the outcome is unknown too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SLOW_S = 1.0
 class Existence(enum.Enum):
     EXISTS = "it was created"
     DELETED = "it was deleted"
-    UNKNOWN = "nobody knows"
+    UNKNOWN = "unknown"
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """A program that deletes records: it moves the start of a partition's log up to an offset that it drew.
 
-Now and then it asks for more than was ever written, which nobody may agree to.
+Now and then it asks for more than was ever written, which must be refused.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ class VirtualBridge:
         try:
             await self._call(CreateNode(full, b""))
         except NodeExists:
-            pass  # somebody else was faster
+            pass  # another client was faster
 
     def _full(self, path: str) -> str:
         return (self._chroot + path).rstrip("/") or "/"
@@ -159,7 +159,7 @@ class VirtualBridge:
 
         def on_done(outcome: Any, error: Exception | None) -> None:
             if future.done():
-                return  # nobody waits any more
+                return  # no task waits any more
             if error is not None:
                 future.set_exception(_translated(error))
             else:

@@ -40,7 +40,7 @@ THREADS_S = 0.002
 
 
 class ConnectionLoss(Exception):
-    """Whether it happened nobody knows."""
+    """Whether it happened is unknown."""
 
 
 class SessionExpired(Exception):
@@ -66,7 +66,7 @@ class Request:
     watch: Callable[[], None] | None = None
 
 
-class Lane:
+class OrderedCallbacks:
     """One of kazoo's threads: what it passes on arrives in order, each a little late."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, chance: random.Random) -> None:
@@ -96,9 +96,9 @@ class Client:
         self._hosts = list(hosts)
         self._asked_ms = timeout_ms
         self._chance = chance
-        self._states = Lane(fabric.loop, chance)
-        self._answers = Lane(fabric.loop, chance)
-        self._events = Lane(fabric.loop, chance)
+        self._states = OrderedCallbacks(fabric.loop, chance)
+        self._answers = OrderedCallbacks(fabric.loop, chance)
+        self._events = OrderedCallbacks(fabric.loop, chance)
         self._on_connected, self._on_lost = on_connected, on_lost
         self._phase = Phase.CLOSED
         self._stopped = False
@@ -242,7 +242,7 @@ class Client:
         if self._lost is not None and not self._lost.done():
             self._lost.set_result(in_order)
 
-    # ---- signs of life
+    # ---- pings
 
     def _arm(self) -> None:
         """kazoo's: a ping when nothing was sent for a third of the timeout; another silence is the end."""

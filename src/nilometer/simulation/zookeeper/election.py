@@ -11,7 +11,7 @@ from nilometer.simulation.zookeeper.server import Peer
 FINALIZE_S = 0.2
 """So long a better vote may still come."""
 REPEAT_S = (0.2, 5.0)
-"""Between repetitions of the own vote while nobody answers: the first, and the longest."""
+"""Between repetitions of the own vote while no server answers: the first, and the longest."""
 
 
 class Looking:

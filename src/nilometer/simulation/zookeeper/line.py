@@ -105,7 +105,7 @@ class Line:
         self.finish()
 
     def finish(self) -> None:
-        """Nobody holds it any more: the fabric may forget it."""
+        """No process holds it any more: the fabric may forget it."""
         if not self._finished and not (self.ends[0].open or self.ends[1].open):
             self._finished = True
             self._fabric.connections.remove(self)
@@ -142,7 +142,7 @@ class Line:
             self._fabric.loop.in_process(0.0, end.process, end.deliver, FIN)
 
 
-class Door:
+class ListeningPort:
     """A port at which a process accepts lines. ``accept`` gets its own end of each."""
 
     def __init__(
@@ -161,20 +161,21 @@ class Door:
 
 
 async def dial(fabric: Fabric, process: NetworkUser, host: str, port: int, timeout_s: float) -> End:
-    """The own end of a new line to whoever accepts there. Raises OSError (TimeoutError among them)."""
+    """The own end of a new line to the process that accepts there. Raises OSError (TimeoutError among
+    them)."""
     async with asyncio.timeout(timeout_s):
-        door = await Attempt(fabric, process, host, port).answer()
-    assert isinstance(door, Door), f"who listens at {host}:{port} speaks another language"
-    if not door.process.alive:
+        listening_port = await Attempt(fabric, process, host, port).answer()
+    assert isinstance(listening_port, ListeningPort), f"who listens at {host}:{port} speaks another language"
+    if not listening_port.process.alive:
         raise ConnectionResetError(errno.ECONNRESET, f"Connection to {host}:{port} reset")
-    line = Line(fabric, process, door.process)
-    fabric.loop.in_process(0.0, door.process, door.accept, line.ends[1])
+    line = Line(fabric, process, listening_port.process)
+    fabric.loop.in_process(0.0, listening_port.process, listening_port.accept, line.ends[1])
     return line.ends[0]
 
 
 def _ignore(message: Any) -> None:
-    """Nobody listens yet."""
+    """No listener yet."""
 
 
 def _nothing() -> None:
-    """Nobody minds yet."""
+    """No listener yet."""

@@ -15,7 +15,7 @@ from typing import Protocol
 from nilometer.runtime import Runtime
 from nilometer.simulation.world import Host, Process, World
 from nilometer.simulation.zookeeper.database import Database
-from nilometer.simulation.zookeeper.line import Door, End
+from nilometer.simulation.zookeeper.line import End, ListeningPort
 from nilometer.simulation.zookeeper.messages import Notification, State, Vote
 from nilometer.simulation.zookeeper.tree import Transaction
 
@@ -140,7 +140,7 @@ class Peer:
         self.journal = Journal(self)
         self.round = 0
         self.role: Role | None = None
-        Door(self.fabric, process, CLIENT_PORT, self._on_client)
+        ListeningPort(self.fabric, process, CLIENT_PORT, self._on_client)
 
     def note(self, what: str) -> None:
         self.server.world.trace.note(self.server.name, what)
@@ -191,13 +191,13 @@ class Peer:
             self.role.on_notification(notification)
 
     def answer_looking(self, notification: Notification, vote: Vote, state: State) -> None:
-        """Somebody looks for a leader, and there is one."""
+        """A server looks for a leader, and there is one."""
         if notification.state is State.LOOKING:
             self.notify(notification.sender, Notification(self.number, self.round, vote, state))
 
-    def open_to_learners(self) -> Door:
+    def open_to_learners(self) -> ListeningPort:
         """Only a leader listens for others: who comes too early is refused, and tries again."""
-        return Door(self.fabric, self.process, QUORUM_PORT, self._on_learner)
+        return ListeningPort(self.fabric, self.process, QUORUM_PORT, self._on_learner)
 
     def _on_client(self, end: End) -> None:
         assert self.role is not None
@@ -241,7 +241,7 @@ class Journal:
             self._sync()
 
     def flush(self) -> None:
-        """What was written is synced now; nobody waits for it any more."""
+        """What was written is synced now; no request waits for it any more."""
         self._waiting.clear()
         self._busy = False
         self._flushes += 1

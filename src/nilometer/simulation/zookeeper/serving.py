@@ -38,7 +38,7 @@ from nilometer.simulation.zookeeper.tree import (
 )
 
 REQUEST_SIZE_MAX = 1_048_575
-"""``jute.maxbuffer``: whoever sends more loses the connection, and hears no more of it."""
+"""``jute.maxbuffer``: a client that sends more loses the connection, without an answer."""
 SILENT_FACTOR = 2.0
 """A connection on which nothing came for so many session timeouts is let go."""
 Outcome = NodeState | list[str] | Refusal | None

@@ -47,7 +47,7 @@ class SessionTracker:
         self._tracked.pop(session, None)
 
     def touch(self, session: int) -> bool:
-        """Whether there is such a session, which somebody heard of now."""
+        """Whether there is such a session, which a server heard of now."""
         tracked = self._tracked.get(session)
         if tracked is None or tracked.closing:
             return False
@@ -90,7 +90,7 @@ class SessionTracker:
         return (math.floor((self._peer.loop.time() + timeout_s) / tick_s) + 1) * tick_s
 
     def _arm(self) -> None:
-        """One timer, for the session that ends first if nobody hears of it."""
+        """One timer, for the session that ends first without a ping."""
         ends = [tracked.ends_at_s for tracked in self._tracked.values() if not tracked.closing]
         self._armed = bool(ends)
         if ends:

@@ -6,7 +6,7 @@ group must know the one that is used, so the built-in ones (:mod:`.builtin_assig
 
 Invariants of every assignor:
 
-- each partition of a topic that somebody subscribes to goes to exactly one member that subscribes to it
+- each partition of a topic with subscribers goes to exactly one member that subscribes to it
   (with the cooperative protocol to none, for one round, while it changes hands);
 - the result depends on the arguments alone, not on the order in which the members are given.
 """
@@ -59,7 +59,7 @@ class AssignmentTask:
         return sorted(wanted, key=self._rank)
 
     def topics(self) -> list[str]:
-        """Existing topics that somebody subscribes to, by name."""
+        """Existing topics that at least one member subscribes to, by name."""
         asked = {topic for member in self.members.values() for topic in member.topics}
         return sorted(topic for topic in asked if self.partition_counts.get(topic, 0) > 0)
 

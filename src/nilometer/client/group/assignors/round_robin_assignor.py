@@ -1,7 +1,7 @@
 """``roundrobin``: all partitions of all topics, dealt to the members in turn. Pure.
 
-A member that does not subscribe to a topic is passed over for its partitions; the turn goes on from whoever
-got the last one. With equal subscriptions no two members differ by more than one partition.
+A member that does not subscribe to a topic is passed over for its partitions; the turn goes on from the
+member that got the last one. With equal subscriptions no two members differ by more than one partition.
 """
 
 from __future__ import annotations

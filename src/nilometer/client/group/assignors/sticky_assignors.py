@@ -27,7 +27,7 @@ _GENERATION = struct.Struct(">i")
 _VERSION_BYTES = 2
 _EMPTY_USER_DATA_BYTES = 4
 
-Claim = tuple[int, Sequence[TopicPartition]]
+OwnedClaim = tuple[int, Sequence[TopicPartition]]
 """A generation, and what a member had in it."""
 
 
@@ -71,7 +71,7 @@ def _generation(said: MemberSubscription) -> int:
     return said.generation
 
 
-def settle_claims(claims: Mapping[MemberId, Claim]) -> dict[MemberId, list[TopicPartition]]:
+def settle_claims(claims: Mapping[MemberId, OwnedClaim]) -> dict[MemberId, list[TopicPartition]]:
     """Who is taken to have what: of several who claim a partition the one of the newest generation, and of
     several of the same generation none."""
     newest: dict[TopicPartition, tuple[int, MemberId | None]] = {}
@@ -90,14 +90,14 @@ def settle_claims(claims: Mapping[MemberId, Claim]) -> dict[MemberId, list[Topic
     return owned
 
 
-def write_claim(claim: Claim) -> bytes:
+def write_claim(claim: OwnedClaim) -> bytes:
     """As the eager sticky assignor's user data has it: partitions by topic, then the generation."""
     generation, partitions = claim
     encoded = encode_assignment(WireAssignment(tuple(partitions)))
     return encoded[_VERSION_BYTES:-_EMPTY_USER_DATA_BYTES] + _GENERATION.pack(generation)
 
 
-def read_claim(user_data: bytes | None) -> Claim:
+def read_claim(user_data: bytes | None) -> OwnedClaim:
     """What cannot be read claims nothing: a member must not be able to stop its group."""
     if not user_data:
         return NO_GENERATION, ()

@@ -1,7 +1,8 @@
 """Dealing partitions out evenly while moving as few as possible. Pure.
 
-Three steps: everybody keeps what is theirs; what nobody has goes to whoever has least; then partitions move,
-one at a time, from whoever has most to whoever may take one and has at least two fewer.
+Three steps: every member keeps what it owns; partitions without an owner go to the member with the fewest;
+then partitions move, one at a time, from the member with the most to one that may take it and has at least
+two fewer.
 
 Invariants of the outcome:
 
@@ -22,21 +23,21 @@ from nilometer.client.network.cluster_metadata import TopicPartition
 
 def balanced(task: AssignmentTask, owned: Mapping[MemberId, Sequence[TopicPartition]]) -> Assignments:
     """``owned`` names each partition at most once; what does not exist or is not subscribed to is let go."""
-    deal = _Deal(task)
+    balance = _Balance(task)
     for member, partitions in owned.items():
-        deal.keep(member, partitions)
-    deal.give_out()
-    deal.level()
-    return {member: sorted(partitions) for member, partitions in deal.shares.items()}
+        balance.keep(member, partitions)
+    balance.assign_unowned()
+    balance.level()
+    return {member: sorted(partitions) for member, partitions in balance.shares.items()}
 
 
-class _Deal:
+class _Balance:
     def __init__(self, task: AssignmentTask) -> None:
         self._task = task
         members = task.ordered_members()
         self._rank = {member: rank for rank, member in enumerate(members)}
         self.shares: Assignments = {member: [] for member in members}
-        self._takers = {topic: task.ordered_members(topic) for topic in task.topics()}
+        self._eligible_members = {topic: task.ordered_members(topic) for topic in task.topics()}
         self._kept: set[TopicPartition] = set()
 
     def keep(self, member: MemberId, partitions: Sequence[TopicPartition]) -> None:
@@ -47,11 +48,13 @@ class _Deal:
                 self.shares[member].append(partition)
                 self._kept.add(partition)
 
-    def give_out(self) -> None:
+    def assign_unowned(self) -> None:
         """Partitions that few may have come first: the others can make up for them."""
         left = [partition for partition in self._task.partitions() if partition not in self._kept]
-        left.sort(key=lambda partition: (len(self._takers[partition.topic]), partition))
-        heaps = {topic: sorted(map(self._load, takers)) for topic, takers in self._takers.items()}
+        left.sort(key=lambda partition: (len(self._eligible_members[partition.topic]), partition))
+        heaps = {
+            topic: sorted(map(self._load, eligible)) for topic, eligible in self._eligible_members.items()
+        }
         for partition in left:
             heap = heaps[partition.topic]
             # Shares only grow meanwhile: an entry that is out of date is too small, and goes back in.
@@ -66,13 +69,15 @@ class _Deal:
             pass
 
     def _move_one(self) -> bool:
-        """Take from whoever has most and can give; whether there was anything to move."""
+        """Move one partition away from the member with the most that can give; False if none can move."""
         for giver in sorted(self.shares, key=lambda member: (-len(self.shares[member]), self._rank[member])):
             topics = {partition.topic for partition in self.shares[giver]}
-            takers = [(min(map(self._load, self._takers[topic])), topic) for topic in sorted(topics)]
-            if not takers:
-                return False  # nobody behind this one has anything either
-            (load, _, taker), topic = min(takers)
+            eligible = [
+                (min(map(self._load, self._eligible_members[topic])), topic) for topic in sorted(topics)
+            ]
+            if not eligible:
+                return False  # the members behind this one have none either
+            (load, _, taker), topic = min(eligible)
             if load + 1 < len(self.shares[giver]):
                 self._move(giver, taker, topic)
                 return True
