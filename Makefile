@@ -27,9 +27,14 @@ demo: setup  ## the main job on real log lines, with its numbers checked; INPUT=
 java:  ## Apache Kafka, its clients and tools, Spark's Kafka connector, for tests and benchmarks
 	@KAFKA_VERSION=$(KAFKA_VERSION) tests/java/build.sh
 
-lint: setup  ## style, import layers, types
+# Where docs/vocabulary.txt is enforced. The other folders follow as their words are replaced.
+VOCABULARY := README.md CHANGELOG.md Makefile docs bench \
+  $(addprefix src/nilometer/,cli client groups pipeline simulation)
+
+lint: setup  ## style, words, import layers, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell $(VOCABULARY)
 	$(BIN)/lint-imports
 	$(BIN)/pyright
 

@@ -153,7 +153,7 @@ def _until_created(cluster: Cluster, since: float) -> float:
         try:
             admin.create_topics([topic], request_timeout=2, operation_timeout=2)[topic.topic].result(5)
         except KafkaException:
-            continue  # nobody to decide it yet: asked again
+            continue  # no controller to decide it yet: asked again
         return time.monotonic() - since
     raise RuntimeError("no topic could be created")
 

@@ -223,4 +223,4 @@ def leader_of(system: Cluster, topic: str, partition: int = 0, timeout_s: float 
         if partition in known and known[partition].leader >= 0:
             return known[partition].leader
         time.sleep(0.02)
-    raise RuntimeError(f"{system.name}: nobody leads {topic}")
+    raise RuntimeError(f"{system.name}: no leader for {topic}")

@@ -126,7 +126,7 @@ class Member:
         self._round = 0
 
     async def rejoin(self) -> int:
-        """Until this member is part of a generation; whoever leads deals out an empty assignment.
+        """Until this member is part of a generation; the leader assigns nothing.
 
         Its subscription is another each time: a member of a stable group that says nothing new is only told
         the generation that is.
@@ -187,18 +187,20 @@ class Member:
 
 async def rebalance(bootstrap: str, members: int, rounds: int) -> dict[str, float]:
     group_id = f"bench-{members}-{time.time_ns()}"
-    everybody = [Member(await connect_to_coordinator(bootstrap, group_id), group_id) for _ in range(members)]
-    await _together(member.rejoin() for member in everybody)
-    while not all(await _together(member.is_stable() for member in everybody)):
-        await _together(member.rejoin() for member in everybody)
+    all_members = [
+        Member(await connect_to_coordinator(bootstrap, group_id), group_id) for _ in range(members)
+    ]
+    await _together(member.rejoin() for member in all_members)
+    while not all(await _together(member.is_stable() for member in all_members)):
+        await _together(member.rejoin() for member in all_members)
     times: list[float] = []
     for _ in range(rounds):
         began = time.monotonic()
-        generations = await _together(member.rejoin() for member in everybody)
+        generations = await _together(member.rejoin() for member in all_members)
         times.append(time.monotonic() - began)
         if len(set(generations)) != 1:
             raise SystemExit("members ended in several generations")
-    for member in everybody:
+    for member in all_members:
         member.close()
     return {"seconds": sorted(times)[len(times) // 2]}
 
@@ -254,11 +256,11 @@ async def _coordinator_address(asked: Connection, group_id: str) -> tuple[str, i
 async def crowd(bootstrap: str, topic: str, connections: int, seconds: int) -> dict[str, float]:
     """Connections spread over the leaders of all partitions; each produces, acks=all, every five seconds."""
     leaders = await _leaders_of(bootstrap, topic)
-    everybody: list[Connection] = []
+    opened: list[Connection] = []
     began = time.monotonic()
-    while len(everybody) < connections:
-        wave = range(len(everybody), min(len(everybody) + 100, connections))
-        everybody += await _together(connect(*leaders[number % len(leaders)]) for number in wave)
+    while len(opened) < connections:
+        wave = range(len(opened), min(len(opened) + 100, connections))
+        opened += await _together(connect(*leaders[number % len(leaders)]) for number in wave)
     opened_s = time.monotonic() - began
     builder = BatchBuilder()
     builder.append(time.time_ns() // 1_000_000, None, bytes(CROWD_RECORD_BYTES))
@@ -273,7 +275,7 @@ async def crowd(bootstrap: str, topic: str, connections: int, seconds: int) -> d
 
     async def ask(number: int, _round: int) -> None:
         partition = number % len(leaders)
-        response = await everybody[number].request(
+        response = await opened[number].request(
             ApiKey.PRODUCE, lambda api: produce(api, partition), at_most=9
         )
         error = response.responses[0].partition_responses[0].error_code
@@ -281,7 +283,7 @@ async def crowd(bootstrap: str, topic: str, connections: int, seconds: int) -> d
             raise SystemExit(f"Produce: {error.name}")
 
     found = await _paced(ask, connections, CROWD_PERIOD_S, seconds)
-    for connection in everybody:
+    for connection in opened:
         connection.close()
     return {**found, "opened_s": opened_s}
 

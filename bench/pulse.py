@@ -92,7 +92,7 @@ class Pulse:
 
 
 def acknowledged_at(bootstrap: str, topic: str, other_than: int) -> float:
-    """When one record was acknowledged by whoever leads partition 0, once that is another broker."""
+    """When one record was acknowledged by the leader of partition 0, once that is another broker."""
     builder = BatchBuilder()
     builder.append(time.time_ns() // 1_000_000, None, b"x" * 100, ())
     batch = builder.build()
@@ -106,7 +106,7 @@ def acknowledged_at(bootstrap: str, topic: str, other_than: int) -> float:
             except (OSError, ConnectionEnded):
                 pass  # it is the one that died, or about to learn of that
         time.sleep(EVERY_S)
-    raise RuntimeError("nobody took a record")
+    raise RuntimeError("no broker acknowledged a record")
 
 
 def _leader(address: str, topic: str, other_than: int) -> str | None:

@@ -56,7 +56,7 @@ def test_edge_22_a_shrink_below_min_insync_replicas_remembers_who_was_safe(world
     assert (world.state().isr, world.state().elr) == ((1, 3), ())
 
 
-def test_edge_13_requests_of_a_brokers_earlier_life_are_refused(world: ClusterWorld) -> None:
+def test_edge_13_requests_of_a_brokers_earlier_incarnation_are_refused(world: ClusterWorld) -> None:
     world.topic([1, 2, 3])
     asked = request(world, [1])
     old = world.epoch(1)

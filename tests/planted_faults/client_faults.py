@@ -21,7 +21,7 @@ IN_BACKGROUND = replace(THREE, commits_in_background=True)
 COMING_AND_GOING = (Kind.CRASH, Kind.CLIENT_CRASH)
 
 
-def number_retries_anew(patch: Patch) -> None:
+def renumber_retries(patch: Patch) -> None:
     begin = IdempotenceState.begin
 
     def anew(self: IdempotenceState, batch: Any) -> None:
@@ -79,9 +79,9 @@ def give_partitions_twice(patch: Patch) -> None:
 
 FAULTS = (
     PlantedFault(
-        name="number-retries-anew",
+        name="renumber-retries",
         what="a batch that is sent again gets new sequence numbers",
-        plant=number_retries_anew,
+        plant=renumber_retries,
         kinds=(Kind.RESET, Kind.CUT),
         seeds=10,
     ),

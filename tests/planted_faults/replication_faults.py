@@ -47,7 +47,7 @@ def shrink_without_waiting(patch: Patch) -> None:
     patch.setattr(IsrNegotiation, "propose_shrink", at_once)
 
 
-def let_anybody_join(patch: Patch) -> None:
+def let_any_replica_join(patch: Patch) -> None:
     def may_join(self: LeaderRole, remote: Any) -> bool:
         eligible = self._followers.is_eligible(remote) and remote.broker_epoch != remote.refused_broker_epoch
         known = remote.assigned and not remote.is_silent
@@ -111,9 +111,9 @@ FAULTS = (
         seeds=20,
     ),
     PlantedFault(
-        name="let-anybody-join",
-        what="followers join the ISR wherever their logs end (KAFKA-7128)",
-        plant=let_anybody_join,
+        name="let-any-replica-join",
+        what="followers join the ISR at any log end offset (KAFKA-7128)",
+        plant=let_any_replica_join,
         kinds=LATE_AND_DEAD,
         seeds=10,
     ),

@@ -20,7 +20,7 @@ QUICK = (
     "epochs-begin-late",
     "forget-commits",
     "keep-deleted-topics",
-    "number-retries-anew",
+    "renumber-retries",
 )
 """Found by almost every seed, in a second or two."""
 

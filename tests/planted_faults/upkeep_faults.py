@@ -36,7 +36,7 @@ def complete_at_once(patch: Patch) -> None:
     patch.setattr(partition_change, "_completed", completed)
 
 
-def unregister_nobody(patch: Patch) -> None:
+def unregister_no_broker(patch: Patch) -> None:
     patch.setattr(unregister_broker, "decide_unregister_broker", lambda image, broker_id: Decision((), OK))
 
 
@@ -120,9 +120,9 @@ FAULTS = (
         membership=ONE_COMES,
     ),
     PlantedFault(
-        name="unregister-nobody",
+        name="unregister-no-broker",
         what="a broker that is taken out stays registered",
-        plant=unregister_nobody,
+        plant=unregister_no_broker,
         kinds=(Kind.RESET,),
         seeds=5,
         membership=ONE_COMES_ONE_GOES,

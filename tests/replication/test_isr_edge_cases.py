@@ -65,7 +65,7 @@ def test_kip_207_kafka_2334_latest_is_not_available_before_the_epoch_start_is_co
     assert leader.role.is_latest_offset_available
 
 
-def test_kip_380_kafka_7235_a_fetch_of_a_former_life_is_stale_and_kafka_9839_one_of_a_newer_is_not() -> None:
+def test_kip_380_kafka_7235_a_fetch_of_an_earlier_incarnation_is_stale_kafka_9839_of_a_newer_is_not() -> None:
     leader = Leading(log_of(0), registered(1, 2))
     assert refused(leader.fetch(2, 1, broker_epoch=19)[0]) is ErrorCode.stale_broker_epoch
     verdict, _ = leader.fetch(2, 1, broker_epoch=25)
@@ -173,7 +173,7 @@ def test_kafka_12686_a_leader_that_is_behind_waits_for_the_metadata_log(error: E
     assert leader.role.isr_state == CommittedIsr.of((1, 2), 3)
 
 
-def test_kafka_7128_nobody_joins_below_the_start_of_the_leaders_epoch() -> None:
+def test_kafka_7128_no_replica_joins_below_the_start_of_the_leaders_epoch() -> None:
     """The new leader's own high watermark is behind: a follower that has reached that may lack older
     records."""
     leader = Leading(log_of(0, 0, 0), registered(1, 2, leader_epoch=5), high_watermark=1)
@@ -242,7 +242,7 @@ def test_who_leaves_for_lagging_comes_back_only_after_another_fetch() -> None:
     assert members(asked(leader.fetch(2, 0, now_ms=20_002)[1])) == (1, 2)
 
 
-def test_kip_903_the_life_that_fetched_is_the_one_that_is_asked_for() -> None:
+def test_kip_903_the_incarnation_that_fetched_is_the_one_that_is_asked_for() -> None:
     """The metadata log knows a newer life of broker 3, which has not fetched: its former LEO counts for
     nothing."""
     leader = Leading(log_of(), registered(1, 2), eligible={1: 10, 2: 20})

@@ -65,7 +65,8 @@ class DeliveryNotes:
             "CREATE TABLE IF NOT EXISTS delivered (id TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID"
         )
         self._database.execute(
-            "CREATE TABLE IF NOT EXISTS set_aside (at REAL NOT NULL, topic TEXT NOT NULL, "
+            "CREATE TABLE IF NOT EXISTS set_aside "  # codespell:ignore
+            "(at REAL NOT NULL, topic TEXT NOT NULL, "
             "partition INTEGER NOT NULL, offset INTEGER NOT NULL, value BLOB, reason TEXT NOT NULL)"
         )
         self._database.execute("DELETE FROM delivered WHERE at < ?", (time.time() - KEEP_DAYS * 86_400,))
@@ -77,14 +78,16 @@ class DeliveryNotes:
     def note(self, message_id: str) -> None:
         self._database.execute("INSERT OR IGNORE INTO delivered VALUES (?, ?)", (message_id, time.time()))
 
-    def set_aside(self, record: ConsumerRecord, reason: str) -> None:
+    def record_refusal(self, record: ConsumerRecord, reason: str) -> None:
         place = (record.topic, record.partition, record.offset)
         self._database.execute(
-            "INSERT INTO set_aside VALUES (?, ?, ?, ?, ?, ?)", (time.time(), *place, record.value, reason)
+            "INSERT INTO set_aside VALUES (?, ?, ?, ?, ?, ?)",  # codespell:ignore
+            (time.time(), *place, record.value, reason),
         )
 
     def reasons(self) -> list[str]:
-        return [reason for (reason,) in self._database.execute("SELECT reason FROM set_aside ORDER BY at")]
+        rows = self._database.execute("SELECT reason FROM set_aside ORDER BY at")  # codespell:ignore
+        return [reason for (reason,) in rows]
 
     def close(self) -> None:
         self._database.close()
@@ -152,7 +155,7 @@ class Deliverer:
         for record in records:
             message_id = _id_of(record.value)
             if message_id is None:
-                self._set_aside(record, "it is no JSON object with an id")
+                self._refuse(record, "it is not a JSON object with an id")
             elif self._notes.has(message_id):
                 self.totals.repeats += 1
             else:
@@ -171,15 +174,15 @@ class Deliverer:
                     self.totals.delivered += 1
                     return
                 if 400 <= status < 500 and status not in RETRIABLE_STATUSES:
-                    self._set_aside(record, f"the webhook has refused {message_id} with {status}")
+                    self._refuse(record, f"the webhook has refused {message_id} with {status}")
                     return
                 self._on_error(f"the webhook answers {message_id} with {status}")
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, PAUSE_MAX_S)
 
-    def _set_aside(self, record: ConsumerRecord, reason: str) -> None:
+    def _refuse(self, record: ConsumerRecord, reason: str) -> None:
         place = f"{record.topic}-{record.partition} at offset {record.offset}"
-        self._notes.set_aside(record, f"{place}: {reason}")
+        self._notes.record_refusal(record, f"{place}: {reason}")
         self._on_error(f"not delivered: {place}: {reason}")
         self.totals.refused += 1
 

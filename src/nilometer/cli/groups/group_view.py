@@ -162,7 +162,7 @@ def group_document(group: GroupDescription, lags: Sequence[PartitionLag]) -> dic
         "coordinator": group.coordinator_id,
         "epoch": group.epoch,
         "assignment_epoch": group.assignment_epoch,
-        "trouble": rebalance_warning(group),
+        "trouble": rebalance_warning(group),  # codespell:ignore
         "last_rebalance": _rebalance_document(group.last_rebalance),
         "members": [_member_document(one) for one in group.members],
         "offsets": [_offset_document(group, one) for one in lags],

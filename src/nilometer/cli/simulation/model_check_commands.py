@@ -20,7 +20,7 @@ from nilometer.simulation.model_check.report import report
 @click.option("--crashes", type=click.IntRange(0, 5), default=1, show_default=True)
 @click.option("--lag-expiries", type=click.IntRange(0, 5), default=0, show_default=True)
 @click.option(
-    "--mishaps",
+    "--mishaps",  # codespell:ignore
     "message_faults",
     type=click.IntRange(0, 5),
     default=0,

@@ -86,9 +86,9 @@ class Fetcher:
     # --- the user's side
 
     def take(self, count: int) -> list[ConsumerRecord]:
-        """Up to ``count`` records that are here. Raises KafkaError where there is none but a problem."""
+        """Up to ``count`` records that are here. Raises KafkaError where there are none but an error is."""
         taken: list[ConsumerRecord] = []
-        set_aside: list[FetchedRecords] = []
+        returned: list[FetchedRecords] = []
         try:
             while self._fetched and len(taken) < count:
                 fetched = self._fetched.popleft()
@@ -96,18 +96,18 @@ class Fetcher:
                 if position is None or position.generation != fetched.generation:
                     continue  # of a position that was given up
                 if position.paused:
-                    set_aside.append(fetched)
+                    returned.append(fetched)
                     continue
                 try:
                     taken += fetched.take(count - len(taken))
                 except KafkaError:
-                    set_aside.append(fetched)
+                    returned.append(fetched)
                     if not taken:
                         raise
                     break
                 self._move_on(position, fetched)
         finally:
-            self._fetched.extendleft(reversed(set_aside))
+            self._fetched.extendleft(reversed(returned))
         if not taken:
             self.raise_error()
         return taken

@@ -74,7 +74,9 @@ class ClusterController:
 
     def first_image(self) -> ClusterView:
         state = PartitionState(self._brokers, self._brokers, self._brokers[0])
-        brokers = tuple(Broker(broker, _life(broker, 0), BrokerEpoch(0), ()) for broker in self._brokers)
+        brokers = tuple(
+            Broker(broker, _incarnation(broker, 0), BrokerEpoch(0), ()) for broker in self._brokers
+        )
         return ClusterView(state, brokers)
 
     def registration(self, image: ClusterView) -> Registration:
@@ -122,7 +124,7 @@ class ClusterController:
         gone = self.on_broker_gone(image, broker)
         registration = BrokerRegistration(
             broker_id=BrokerId(broker),
-            incarnation=_life(broker, broker_epoch),
+            incarnation=_incarnation(broker, broker_epoch),
             endpoints=(),
             previous_broker_epoch=gone.brokers[broker].epoch if lost_nothing else NO_BROKER_EPOCH,
         )
@@ -173,5 +175,5 @@ def _folded(image: ClusterView, decision: Decision[object], number: EntryNumber 
     return ClusterView(state, brokers)
 
 
-def _life(broker: int, number: int) -> Incarnation:
+def _incarnation(broker: int, number: int) -> Incarnation:
     return Incarnation(f"{broker}.{number}")

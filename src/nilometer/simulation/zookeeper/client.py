@@ -134,7 +134,7 @@ class Client:
         if self._task is None or self._stopped:
             return
         self._stopped = True
-        self._call(Request(CloseSession(), 0, _nobody_waits))
+        self._call(Request(CloseSession(), 0, _ignore_reply))
         await asyncio.wait([self._task], timeout=max(STOP_PATIENCE_S, self._asked_ms / 1000))
         self._task.cancel()
 
@@ -340,5 +340,5 @@ class Client:
             self._events.run(watch)
 
 
-def _nobody_waits(outcome: Any, error: Exception | None) -> None:
+def _ignore_reply(outcome: Any, error: Exception | None) -> None:
     """The last request of a client that stops."""
