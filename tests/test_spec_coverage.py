@@ -1,4 +1,4 @@
-"""docs/spec-coverage.md names tests; a name that no test has would be a promise nobody keeps."""
+"""docs/spec-coverage.md names tests; a name that no test has would be a broken promise."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
         yield side
         side.hang_up()
     finally:
-        apache.kill()  # nobody looks at its data: stopping in order takes seconds
+        apache.kill()  # its data is not used any more: stopping in order takes seconds
 
 
 @pytest.fixture(scope="session")

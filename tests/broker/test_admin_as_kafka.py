@@ -208,7 +208,7 @@ BAD_TOPICS: dict[str, dict[str, object]] = {
     "assignment with a gap": {"partitions": -1, "replicas": -1, "assignments": {0: [1], 2: [1]}},
     "assignment from 1": {"partitions": -1, "replicas": -1, "assignments": {1: [1]}},
     "assignment to unknown": {"partitions": -1, "replicas": -1, "assignments": {0: [7]}},
-    "assignment to nobody": {"partitions": -1, "replicas": -1, "assignments": {0: []}},
+    "assignment to no broker": {"partitions": -1, "replicas": -1, "assignments": {0: []}},
     "assignment twice to one": {"partitions": -1, "replicas": -1, "assignments": {0: [1, 1]}},
     "assignment to nonsense": {"partitions": -1, "replicas": -1, "assignments": {0: [-1]}},
 }
@@ -264,7 +264,7 @@ def test_delete_topics(sides: tuple[Side, Side], version: int) -> None:
         eventually(lambda: side.leaders(names[0]) == [], "it is gone")
         told["gone"] = delete(side, version, names[0])
         side.create(names[0], 2)
-        told["made anew"] = metadata(side, 12, by_name(12, names[0]))
+        told["created again"] = metadata(side, 12, by_name(12, names[0]))
         return told
 
     same(sides, scenario, version)
@@ -320,7 +320,7 @@ def test_create_partitions(sides: tuple[Side, Side], version: int) -> None:
             "assigned too many": ask(more(version, name, 5, [[1], [1]])),
             "assigned to unknown": ask(more(version, name, 5, [[9]])),
             "assigned two": ask(more(version, name, 5, [[1, 1]])),
-            "assigned nobody": ask(more(version, name, 5, [[]])),
+            "assigned no broker": ask(more(version, name, 5, [[]])),
             "twice": ask(more(version, name, 8), more(version, name, 9)),
             "none": ask(),
         }
@@ -694,7 +694,7 @@ def test_reassignments(sides: tuple[Side, Side], version: int) -> None:
         return {
             "to where it is": ask(name, (0, (1,))),
             "to nowhere": ask(name, (0, (7,))),
-            "to nobody": ask(name, (0, ())),
+            "to no broker": ask(name, (0, ())),
             "twice to one": ask(name, (0, (1, 1))),
             "to nonsense": ask(name, (0, (-1,))),
             "called off": ask(name, (0, None)),

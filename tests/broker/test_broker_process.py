@@ -179,7 +179,7 @@ def test_stopping_in_order(tmp_path: Path, how: signal.Signals) -> None:
     side.hang_up()
     waiting.hang_up()
     with broker:
-        assert not (broker.data_dir / MARKER).exists(), "files are only to be trusted while nobody writes"
+        assert not (broker.data_dir / MARKER).exists(), "files are only to be trusted while no broker writes"
         again = side_of(broker)
         assert values(again, "kept") == [b"a", b"b"]
         again.hang_up()
@@ -260,7 +260,7 @@ def test_a_deleted_topic_is_renamed_and_then_removed(tmp_path: Path) -> None:
         delete(side, "slow")
         assert all(name.endswith("-delete") for name in folders(broker, "slow"))
         assert len(folders(broker, "slow")) == 2
-        assert produce(side, "slow", b"nobody") == ErrorCode.unknown_topic_or_partition
+        assert produce(side, "slow", b"none") == ErrorCode.unknown_topic_or_partition
         eventually(lambda: not folders(broker, "quick"), "its folders are removed")
         side.create("slow")
         assert values(side, "slow") == []

@@ -93,7 +93,7 @@ def test_the_life_of_one_member(sides: tuple[Side, Side]) -> None:
         told["described"] = group.describe()
         told["has revoked"] = group.beat("m", 2, owned={"other-848": [0, 1]})
         told["nothing new"] = group.beat("m", 3, topics=("other-848",))
-        told["begins anew"] = group.enter("m", "other-848")
+        told["starts again"] = group.enter("m", "other-848")
         told["leaves"] = group.beat("m", -1)
         told["is gone"] = group.beat("m", 3)
         told["empty"] = group.describe()
@@ -154,7 +154,7 @@ def test_offsets_in_member_epochs(sides: tuple[Side, Side]) -> None:
         told = {
             "commits in its epoch": group.commit("a", 1, 0, 3),
             "b commits": group.commit("b", 2, 3),
-            "nobody commits": group.commit("", -1, 0),
+            "commit without a member": group.commit("", -1, 0),
             "a stranger commits": group.commit("x", 2, 0),
             "from the future": group.commit("a", 2, 0),
         }
@@ -164,7 +164,7 @@ def test_offsets_in_member_epochs(sides: tuple[Side, Side]) -> None:
         told["fetches"] = group.fetch("a", 2)
         told["fetches in another epoch"] = group.fetch("a", 1)
         told["a stranger fetches"] = group.fetch("x", 1)
-        told["anybody fetches"] = group.fetch(None, -1)
+        told["fetch without a member"] = group.fetch(None, -1)
         return told
 
     same(sides, scenario)

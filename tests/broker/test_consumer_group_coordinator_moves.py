@@ -68,7 +68,7 @@ def commit(group: ConsumerGroup, member_id: str, epoch: int, partition: int) -> 
 
 
 def test_consumer_group_empty(groups_cluster: NilometerCluster) -> None:
-    """Its epoch is not begun anew: a member that comes back is given a later one."""
+    """Its epoch does not start again: a member that comes back is given a later one."""
     group = first(groups_cluster, "empty")
     before = enter(group, "a")["member_epoch"]
     assert commit(group, "a", before, 0) == "none"
@@ -135,7 +135,7 @@ def test_consumer_group_reconciling_while_one_revokes(groups_cluster: NilometerC
 
 
 def test_consumer_group_reconciling_while_one_waits_for_the_other(groups_cluster: NilometerCluster) -> None:
-    """``b`` is in the newest epoch; what ``a`` has let go of is still free, whoever it told."""
+    """``b`` is in the newest epoch; what ``a`` has let go of is still free, whichever coordinator it told."""
     group = two_members(groups_cluster, "waits")
     before = epoch_of(group, "a")
     assert given(group.beat("a", before)) == [0]
@@ -148,7 +148,7 @@ def test_consumer_group_reconciling_while_one_waits_for_the_other(groups_cluster
 
 
 def test_consumer_group_stable(groups_cluster: NilometerCluster) -> None:
-    """Nobody has to begin anew, and nobody from before is let in."""
+    """No member has to start again, and no former member is let in."""
     group = two_members(groups_cluster, "stable")
     former = epoch_of(group, "a")
     settle(group)

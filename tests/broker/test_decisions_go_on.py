@@ -26,7 +26,7 @@ BLOCK = 1000
 
 
 class RemoteStore:
-    """As ZooKeeper: what was sent is applied later, whether or not somebody still waits for the answer."""
+    """As ZooKeeper: what was sent is applied later, whether or not a client still waits for the answer."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []

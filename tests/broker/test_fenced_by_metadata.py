@@ -63,7 +63,7 @@ def newer(image: ClusterImage) -> bytes:
 
 
 def unknown_record(image: ClusterImage) -> bytes:
-    return signed()(image).replace(b'"records":[]', b'"records":[{"type":"nobody knows"}]')
+    return signed()(image).replace(b'"records":[]', b'"records":[{"type":"unknown"}]')
 
 
 CANNOT_FOLD = {
@@ -85,7 +85,7 @@ def test_a_running_broker_is_fenced_by_an_entry_that_it_cannot_fold(shell: Shell
     for one in shell.brokers():
         assert re.search("entry \\d+ of the metadata log .*format version 99.*restart", one["reason"])
     assert shell.pids() == pids, "their processes stay: nothing is gained by starting the same version again"
-    eventually(lambda: all(is_free(port + number) for number in range(3)), "nobody is served")
+    eventually(lambda: all(is_free(port + number) for number in range(3)), "no client is served")
     assert shell.run("status").returncode == 1
     again = shell.run("up", "--detach")
     assert again.returncode == 1

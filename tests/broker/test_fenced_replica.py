@@ -1,4 +1,5 @@
-"""A broken invariant fences its replica, wherever it is found; another broker leads, and the rest goes on."""
+"""A broken invariant fences its replica, in every place that finds it; another broker leads, and the rest
+goes on."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def _aimed_at_log(seed: int, index: int, chance: random.Random) -> MutatedFrame:
 
 
 def _aimed_at_fetch(seed: int, index: int, chance: random.Random) -> MutatedFrame:
-    """A fetch request that is whole, of a topic that is there, with numbers that nobody means."""
+    """A fetch request that is whole, of a topic that is there, with numbers that no client means."""
     version = chance.randint(4, 12)
     partitions = tuple(
         make(
@@ -201,7 +201,9 @@ class _Produced:
                 if not name.startswith(GROUP_METADATA_TOPIC):  # which the broker alone may write to
                     # Behind the CRC, all is as its producer sent it.
                     body = stored[position + HEADER_BYTES - 40 : position + header.size]
-                    assert body in self._bytes, f"{name} holds a batch at {header.base_offset} nobody sent"
+                    assert body in self._bytes, (
+                        f"{name} holds a batch at {header.base_offset} that was not sent"
+                    )
                 end = position + header.size
                 found[name] += 1
             assert end == len(stored), f"{path} ends in {len(stored) - end} bytes that are no batch"

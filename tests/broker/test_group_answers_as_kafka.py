@@ -122,7 +122,7 @@ def test_refused_joins(sides: tuple[Side, Side], version: int) -> None:
             "no group": ask(""),
             "short session": ask(session_timeout_ms=99),
             "long session": ask(session_timeout_ms=1_800_001),
-            "unknown member": ask(member_id="nobody"),
+            "unknown member": ask(member_id="none-such"),
             "no protocols": ask(protocols=()),
             "no protocol type": ask(protocol_type=""),
         }
@@ -165,7 +165,7 @@ def test_sync(sides: tuple[Side, Side], version: int) -> None:
             return {
                 "no group": ask(group=""),
                 "unknown group": ask(group="never seen"),
-                "unknown member": ask(member_id="nobody"),
+                "unknown member": ask(member_id="none-such"),
                 "old generation": ask(generation=one.generation - 1),
                 "next generation": ask(generation=one.generation + 1),
                 "other protocol": ask(protocol_name="sticky"),
@@ -202,7 +202,7 @@ def test_heartbeat(sides: tuple[Side, Side], version: int) -> None:
             one.sync({one.id: b"mine"})
             told["right"] = ask()
             told["no group"] = ask(group_id="")
-            told["unknown member"] = ask(member_id="nobody")
+            told["unknown member"] = ask(member_id="none-such")
             told["no member"] = ask(member_id="")
             told["old generation"] = ask(generation_id=one.generation - 1)
             told["next generation"] = ask(generation_id=one.generation + 1)
@@ -222,7 +222,7 @@ def test_leave(sides: tuple[Side, Side], version: int) -> None:
             one.leave()
             two.join()
             two.sync({two.id: b"mine"})
-            one.id = "nobody"
+            one.id = "none-such"
             told["unknown member"] = one.leave(version)
             one.group = ""
             told["no group"] = one.leave(version)
@@ -237,10 +237,10 @@ def test_leave(sides: tuple[Side, Side], version: int) -> None:
                     )
                     return side.ask(ApiKey.LEAVE_GROUP, version, group_id=two.group, members=identified)
 
-                told["nobody"] = leave()
-                told["another's instance"] = leave(("nobody", "instance"))
+                told["no members"] = leave()
+                told["another's instance"] = leave(("none-such", "instance"))
                 told["no such instance"] = leave(("", "other"))
-                told["by instance"] = leave(("", "instance"), ("nobody", None))
+                told["by instance"] = leave(("", "instance"), ("none-such", None))
             else:
                 told["right"] = two.leave(version)
             return told
@@ -380,7 +380,7 @@ def test_two_members_with_one_instance_id(sides: tuple[Side, Side]) -> None:
                     "static",
                     side.create("static-topic"),
                     {0: 1},
-                    member_id="nobody",
+                    member_id="none-such",
                     generation=one.generation,
                     instance_id="instance",
                 ),
@@ -416,7 +416,7 @@ def test_commit(sides: tuple[Side, Side], version: int) -> None:
 
         with members(side, group, "one") as (one,):
             told = {
-                "of nobody": ask({0: 10}),
+                "without a member": ask({0: 10}),
                 "two partitions": ask({0: 11, 1: 12}),
                 "unknown partition": ask({0: 13, 7: 1}),
                 "unknown partitions only": ask({7: 1}),
@@ -427,15 +427,15 @@ def test_commit(sides: tuple[Side, Side], version: int) -> None:
                 "as much as may be": ask({1: 15}, metadata="m" * 4096),
                 "negative": ask({0: -1}),
                 "a generation of nothing": ask({0: 1}, generation=3),
-                "a member of nothing": ask({0: 1}, generation=3, member_id="nobody"),
-                "unknown group": ask({0: 1}, group="unseen", generation=3, member_id="nobody"),
+                "a member of nothing": ask({0: 1}, generation=3, member_id="none-such"),
+                "unknown group": ask({0: 1}, group="unseen", generation=3, member_id="none-such"),
                 "no group": ask({0: 3}, group=""),
             }
             one.join()
             told["before the sync"] = ask({0: 20}, generation=one.generation, member_id=one.id)
             one.sync({one.id: b"all"})
             told["of a member"] = ask({0: 21}, generation=one.generation, member_id=one.id)
-            told["unknown member"] = ask({0: 22}, generation=one.generation, member_id="nobody")
+            told["unknown member"] = ask({0: 22}, generation=one.generation, member_id="none-such")
             told["old generation"] = ask({0: 23}, generation=one.generation - 1, member_id=one.id)
             told["not of a member"] = ask({0: 24})
             told["fetched"] = fetch(side, 7, group, None)

@@ -54,7 +54,7 @@ def test_stable(cluster: NilometerCluster) -> None:
 
 
 def test_preparing_rebalance(cluster: NilometerCluster) -> None:
-    """Whoever waited joins again; the present member is told of it as before."""
+    """A member that waited joins again; the present member is notified as before."""
     _, side = coordinator(cluster, "preparing")
     one, other = Member(side, "preparing", "one"), Member(side, "preparing", "other")
     one.join()

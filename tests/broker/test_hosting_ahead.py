@@ -213,7 +213,7 @@ def test_whoever_goes_on_after_a_cancelled_request_finds_everything_in_order(tur
 def test_a_crash_in_between_leaves_nothing_that_the_next_life_would_mistake(
     what_dies: str, operations: int
 ) -> None:
-    """Some folders are made, one by halves, and nobody has been told of the topic."""
+    """Some folders are made, one partly, and no broker knows the topic yet."""
 
     async def scenario() -> None:
         entries = one_big_topic()

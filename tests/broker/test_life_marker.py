@@ -1,4 +1,4 @@
-"""KIP-966: what a broker may say about the end of its last life."""
+"""KIP-966: what a broker may say about the end of its last incarnation."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The APIs between brokers, fed with what is nearly their requests, by strangers and by a proved broker.
 
-The broker answers or ends the connection; it goes on, says nothing of a failure, and believes nobody.
+The broker answers or ends the connection; it goes on, says nothing of a failure, and trusts no sender.
 """
 
 from __future__ import annotations

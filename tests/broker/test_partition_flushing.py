@@ -1,5 +1,5 @@
 """A partition whose records count only once they are flushed: what lies there unflushed comes to count
-without another record behind it, and what was cut and written anew counts as unflushed."""
+without another record behind it, and what was cut and written again counts as unflushed."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ class Host:
         partition.log.truncate_to(offset, wall_ms=1)
 
     def truncate_fully_and_start_at(self, partition: Partition, offset: int) -> None:
-        raise AssertionError("not in this story")
+        raise AssertionError("not in this scenario")
 
     def log_failed(self, partition: Partition, reason: LogFenced) -> None:
         self.failed.append((partition, reason))
 
     def read_failed(self, partition: Partition, error: OSError) -> None:
-        raise AssertionError("not in this story") from error
+        raise AssertionError("not in this scenario") from error
 
     def invariant_broken(self, partition: Partition, broken: AssertionError) -> None:
         raise broken
@@ -198,7 +198,7 @@ def _ran(log: Log) -> FlushPlan:
 
 
 def test_an_effect_that_the_disk_refuses_is_the_hosts_to_hear_of() -> None:
-    """And nobody else's: the fetcher that brought the answer goes on with the other partitions."""
+    """And no other partition: the fetcher that brought the answer goes on with the other partitions."""
     disk, host = MemoryDisk(), Host()
     log = open_log(disk)
     _append(log, 5)

@@ -94,7 +94,7 @@ def test_a_signal_while_it_starts_leaves_nothing_behind(
 
 
 def test_a_broker_whose_start_command_has_gone_stops_by_itself(tmp_path: Path) -> None:
-    """Nobody has written down that it runs, so nobody could stop it."""
+    """No record says that it runs, so no command could stop it."""
     (port,) = free_ports(1)
     read_end, write_end = os.pipe()
     settings = {

@@ -39,7 +39,7 @@ def answer(nilometer: Side, request: bytes) -> bytes:
         assert told[:4] == struct.pack(">i", CORRELATION_ID)
         question = frame(ApiKey.API_VERSIONS, 0, b"")
         peer.tell_bytes(question)
-        assert peer.receive()[4:6] == b"\0\0", "the connection lives on"
+        assert peer.receive()[4:6] == b"\0\0", "the connection stays open"
     return told[4:]
 
 

@@ -14,7 +14,7 @@ SEED = seed_from_environment(13)
 
 
 def _read_all(run: ChaosRun, name: str) -> None:
-    """From the beginning, so that whoever serves finds what is damaged."""
+    """From the beginning, so that every reader meets the damage."""
     load = run.load
     assert load is not None
     reader = Reader(name, run.cluster.bootstrap, TOPIC, run.partitions, load.history)
@@ -36,7 +36,7 @@ def _is_whole(run: ChaosRun, broker_id: int) -> bool:
 
 
 def test_damaged_leader(tmp_path: Path) -> None:
-    """It resigns first; nobody misses a record or sees a wrong one."""
+    """It resigns first; no reader misses a record or gets a wrong one."""
     with ChaosRun("damaged_leader", tmp_path, SEED) as run:
         leader = run.leader(0)
         _damage(run, leader)

@@ -32,7 +32,8 @@ def test_tail_lost_in_a_machine_crash(tmp_path: Path) -> None:
 
 
 def test_tail_lost_while_all_are_killed(tmp_path: Path) -> None:
-    """One machine crashes, the other brokers are only killed: they know better, whoever returns first."""
+    """One machine crashes, the other brokers are only killed: they have all records, whichever broker returns
+    first."""
     with ChaosRun("tail_lost_while_all_are_killed", tmp_path, SEED) as run:
         run.wait_in_sync()
         victim = run.leader(0)
@@ -53,7 +54,7 @@ def test_empty_disk(tmp_path: Path) -> None:
         run.start_down()
         run.wait_load()
         run.wait_in_sync()
-        run.record("again, with everybody down")
+        run.record("again, with all brokers down")
         victim = run.controller()
         run.kill(*run.cluster.brokers)
         lose_everything(run.cluster.brokers[victim].data_dir)

@@ -1,7 +1,7 @@
 """The network fails under load: brokers cut from each other and from their store, both ways or one way only.
 
-With a shared folder as the store, a cut leaves every session alive: nobody new is elected. A leader without
-its followers commits nothing, and a follower cut off leaves the ISR as long as its leader reaches the
+With a shared folder as the store, a cut leaves every session alive: no new controller is elected. A leader
+without its followers commits nothing, and a follower cut off leaves the ISR as long as its leader reaches the
 controller. With ZooKeeper, who is cut off from it loses its session, and has to stop before others lead.
 
 Every broker, the store and the clients have a network namespace each; needs root.
@@ -99,7 +99,7 @@ def test_leader_cut_from_zookeeper(network: ChaosNetwork, zookeeper: ZooKeeperSe
         run.wait_load()
         run.heal()
         leader = run.controller()
-        run.record(f"cuts controller {leader} off from everybody but the clients")
+        run.record(f"cuts controller {leader} off from all but the clients")
         network.isolate(node(leader), STORE, *(node(broker) for broker in BROKERS if broker != leader))
         run.wait_replaced(leader)
         run.wait_load()

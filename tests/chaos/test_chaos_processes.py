@@ -1,6 +1,6 @@
 """Brokers are killed, stopped and started under load; what they acknowledged stays, once and in order.
 
-Each story is told by a seed: `NILOMETER_CHAOS_SEED=17 pytest tests/chaos -k NAME`.
+Each run follows from a seed: `NILOMETER_CHAOS_SEED=17 pytest tests/chaos -k NAME`.
 """
 
 from __future__ import annotations

@@ -56,7 +56,8 @@ class _Asker:
 
 
 def test_spark_41375_a_topic_that_exists_has_all_its_partitions(tmp_path: Path) -> None:
-    """From the first answer of a broker that starts to the last of one that stops, whoever else is down."""
+    """From the first answer of a broker that starts to the last of one that stops, whichever others are
+    down."""
     with NilometerCluster(tmp_path, 2) as cluster:
         cluster.create_topic(TOPIC, PARTITIONS)
         askers = {one: _Asker(broker.bootstrap) for one, broker in cluster.brokers.items()}

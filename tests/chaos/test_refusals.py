@@ -108,7 +108,7 @@ def test_a_broker_id_in_use(cluster: NilometerCluster, tmp_path: Path) -> None:
     assert f"broker id 2 is in use by process {cluster.brokers[2].pid}" in said
     assert "give this broker another node.id" in said
     marker = json.loads((tmp_path / "data" / ".kafka_cleanshutdown").read_text())
-    assert marker["brokerEpoch"] == -1  # it says nothing about the life of the one that bears its id
+    assert marker["brokerEpoch"] == -1  # it says nothing about the process that has its id
     cluster.wait_full_isr(TOPIC)
 
 
@@ -213,7 +213,7 @@ def test_a_store_that_vanishes_and_one_made_anew(tmp_path: Path) -> None:
 
 
 def test_a_metadata_entry_of_a_newer_version(tmp_path: Path) -> None:
-    """A broker that cannot read what was decided serves nobody, and does not start; its records stay."""
+    """A broker that cannot read what was decided serves no client, and does not start; its records stay."""
     newer = b'{"version":99,"whatever":"comes"}'
 
     async def append(store: LocalStore, image: ClusterImage) -> bool:
@@ -226,7 +226,7 @@ def test_a_metadata_entry_of_a_newer_version(tmp_path: Path) -> None:
             pass  # the controller was faster
         broker = cluster.brokers[1]
         told = "format version 99, but this broker reads versions up to 1: upgrade this broker"
-        eventually(lambda: told in broker.output and is_free(broker.port), "broker 1 serves nobody")
+        eventually(lambda: told in broker.output and is_free(broker.port), "broker 1 serves no client")
         assert broker.alive(), "it waits to be restarted with another version"
         assert broker.stop() == 1
         before = kept_files(broker)

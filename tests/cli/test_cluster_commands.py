@@ -68,30 +68,30 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def test_life_of_a_topic(shell: Shell) -> None:
-    shell.run("topic", "create", "life", "--partitions", "2", "--config", "retention.ms=77777")
-    assert b"TOPIC_ALREADY_EXISTS" in shell.run("topic", "create", "life", code=1)
-    assert b"Nothing to do" in shell.run("topic", "create", "life", "--if-not-exists")
-    (listed,) = [one for one in shell.json("topic", "list")["topics"] if one["name"] == "life"]
+    shell.run("topic", "create", "cycle", "--partitions", "2", "--config", "retention.ms=77777")
+    assert b"TOPIC_ALREADY_EXISTS" in shell.run("topic", "create", "cycle", code=1)
+    assert b"Nothing to do" in shell.run("topic", "create", "cycle", "--if-not-exists")
+    (listed,) = [one for one in shell.json("topic", "list")["topics"] if one["name"] == "cycle"]
     assert (listed["partitions"], listed["replication_factor"], listed["internal"]) == (2, 1, False)
-    (described,) = shell.json("topic", "describe", "life")["topics"]
+    (described,) = shell.json("topic", "describe", "cycle")["topics"]
     assert described["topic_id"] == listed["topic_id"]
     assert [part["isr"] for part in described["partitions"]] == [[1], [1]]
     assert described["configs"]["retention.ms"]["value"] == "77777"
     shell.run(
-        *("topic", "alter", "life", "--partitions", "3"),
+        *("topic", "alter", "cycle", "--partitions", "3"),
         *("--config", "max.message.bytes=5000", "--delete-config", "retention.ms"),
     )
-    (described,) = shell.json("topic", "describe", "life")["topics"]
+    (described,) = shell.json("topic", "describe", "cycle")["topics"]
     assert len(described["partitions"]) == 3
     assert described["configs"]["max.message.bytes"]["value"] == "5000"
     assert described["configs"]["retention.ms"]["source"] == "DEFAULT_CONFIG"
-    assert b"INVALID_PARTITIONS" in shell.run("topic", "alter", "life", "--partitions", "1", code=1)
-    assert b"no.such" in shell.run("topic", "alter", "life", "--config", "no.such=1", code=1)
-    assert "life" in shell.run("topic", "list").decode()
-    shell.run("topic", "delete", "life")
-    assert b"UNKNOWN_TOPIC_OR_PARTITION" in shell.run("topic", "delete", "life", code=1)
-    shell.run("topic", "delete", "life", "--if-exists")
-    assert b"UNKNOWN_TOPIC_OR_PARTITION" in shell.run("topic", "describe", "life", code=1)
+    assert b"INVALID_PARTITIONS" in shell.run("topic", "alter", "cycle", "--partitions", "1", code=1)
+    assert b"no.such" in shell.run("topic", "alter", "cycle", "--config", "no.such=1", code=1)
+    assert "cycle" in shell.run("topic", "list").decode()
+    shell.run("topic", "delete", "cycle")
+    assert b"UNKNOWN_TOPIC_OR_PARTITION" in shell.run("topic", "delete", "cycle", code=1)
+    shell.run("topic", "delete", "cycle", "--if-exists")
+    assert b"UNKNOWN_TOPIC_OR_PARTITION" in shell.run("topic", "describe", "cycle", code=1)
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])

@@ -1,5 +1,5 @@
 """The client on a virtual event loop, network and disk: nothing of it reaches past the runtime, and one seed
-plays the same story under every hash seed."""
+plays the same scenario under every hash seed."""
 
 from __future__ import annotations
 

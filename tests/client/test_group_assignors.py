@@ -90,7 +90,7 @@ def test_each_wanted_partition_goes_to_one_who_wants_it(name: str, task: Assignm
 
 
 def is_fair(task: AssignmentTask, found: Assignments) -> bool:
-    """Nobody could take a partition from somebody who has at least two more."""
+    """No member could take a partition from one that has at least two more."""
     return not any(
         len(found[taker]) + 1 < len(found[giver]) and partition.topic in task.members[taker].topics
         for giver, partitions in found.items()

@@ -282,7 +282,7 @@ def test_the_next_member_goes_on_where_the_last_one_committed() -> None:
 
 
 def test_edge_11_a_committed_position_is_validated_against_the_log() -> None:
-    """The log was cut below the committed offset while nobody read: what was written instead is read."""
+    """The log was cut below the committed offset while no member read: what was written instead is read."""
 
     async def scenario(stage: Stage) -> None:
         stage.fill("t", 0, 5)
@@ -517,7 +517,7 @@ def test_subscribing_to_other_topics_and_to_none() -> None:
             assert stage.group.left == [("member-1", "the consumer unsubscribed")]
             assert consumer.assignment() == []
             consumer.assign([ALL[0]])
-            await consumer.commit({ALL[0]: 3})  # as nobody in particular: the group is empty
+            await consumer.commit({ALL[0]: 3})  # without being a member: the group is empty
             assert stage.group.offsets["t", 0] == (3, -1)
             with pytest.raises(KafkaError, match="unsubscribe first"):
                 await consumer.subscribe(["t"])

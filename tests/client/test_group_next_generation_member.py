@@ -151,7 +151,7 @@ def test_a_static_member_goes_away_and_finds_its_partitions_as_they_were() -> No
                 await again.subscribe(["t"])
                 await poll_until(lambda: shares(again, other) == [2, 2], again, other)
                 assert sorted(again.assignment()) == mine
-                assert group.epoch == epoch, "nobody else noticed"
+                assert group.epoch == epoch, "no other member noticed"
                 async with member(stage, "x", group_instance_id="i") as intruder:
                     await intruder.subscribe(["t"])
                     with pytest.raises(KafkaError, match="UNRELEASED_INSTANCE_ID"):

@@ -1,4 +1,4 @@
-"""Random stories of files, process and broker: each line written is in the topic once."""
+"""Random scenarios of files, process and broker: each line written is in the topic once."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ def check(steps: list[Step], named: bool, banner: bool) -> None:
     replay = json.dumps([named, banner, ingest_scenario.LINE_BYTES, steps], separators=(",", ":"))
     assert (lost, repeated) == ([], []), (
         f"lost {lost[:5]}, repeated {repeated[:5]}; replay: "
-        f"INGEST_STORY='{replay}' pytest tests/client/test_ingest_model.py -k replay"
+        f"INGEST_SCENARIO='{replay}' pytest tests/client/test_ingest_model.py -k replay"
     )
 
 
 @given(steps, st.booleans(), st.booleans())
 @settings(max_examples=SCENARIOS, derandomize=True, deadline=None, suppress_health_check=QUIET)
-def test_each_line_once_in_every_story(steps: list[Step], named: bool, banner: bool) -> None:
+def test_each_line_once_in_every_scenario(steps: list[Step], named: bool, banner: bool) -> None:
     check(steps, named, banner)
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS // 4))
-def test_each_line_once_in_long_stories(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_line_once_in_long_scenarios(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Longer ones than Hypothesis likes to make, of files of which each line tells whose it is."""
     monkeypatch.setattr(ingest_scenario, "LINE_BYTES", TELLING_BYTES)
     for seed in range(first, first + SEEDS // 4):
@@ -58,15 +58,15 @@ def test_each_line_once_in_long_stories(first: int, monkeypatch: pytest.MonkeyPa
     st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 60)), min_size=10, max_size=80), st.booleans()
 )
 @settings(max_examples=SCENARIOS * 100, deadline=None, suppress_health_check=QUIET)
-def test_each_line_once_in_very_many_stories(steps: list[Step], named: bool) -> None:
+def test_each_line_once_in_very_many_scenarios(steps: list[Step], named: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ingest_scenario, "LINE_BYTES", TELLING_BYTES)
         check(steps, named, banner=False)
 
 
 def test_replay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The story that the environment names, as a failure prints it."""
-    steps = os.environ.get("INGEST_STORY")
+    """The scenario that the environment names, as a failure prints it."""
+    steps = os.environ.get("INGEST_SCENARIO")
     if steps is not None:
         named, banner, line_bytes, steps = json.loads(steps)
         monkeypatch.setattr(ingest_scenario, "LINE_BYTES", line_bytes)

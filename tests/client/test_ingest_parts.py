@@ -294,7 +294,7 @@ def test_two_truncations_of_a_file_that_was_empty_at_the_last_look() -> None:
 def test_file_beside_one_that_was_not_rotated_is_skipped() -> None:
     folder = Folder()
     folder.write("/l/a.log", 5, LOG)
-    folder.write("/l/a-2.log", 6, b"somebody else's\n")
+    folder.write("/l/a-2.log", 6, b"another file  \n")
     folder.write("/l/a.log.errors", 7, b"no rotation gives such a name\n")
     matches = folder.match_beside("/l/a.log", source_of("/l/a.log", 5, LOG))
     assert [file.path for file in matches.skipped] == ["/l/a-2.log"]

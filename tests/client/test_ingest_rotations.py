@@ -61,7 +61,7 @@ def gzip_file(path: Path) -> None:
 
 async def wait_until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - files tell nobody
+        while not condition():  # noqa: ASYNC110 - files send no events
             await asyncio.sleep(0.005)
 
 

@@ -1,6 +1,6 @@
 """Ingest is killed while what it sent stands above the high watermark: each line is in the topic once.
 
-The same on Apache Kafka's brokers, of whom the end of a log is asked in the same way.
+The same on Apache Kafka's brokers, which are asked for the end of a log in the same way.
 """
 
 from __future__ import annotations

@@ -30,24 +30,24 @@ def config(broker: Serving) -> dict[str, str]:
 
 
 def test_java_topic_life(java: JavaDriver, config: dict[str, str], broker: Serving) -> None:
-    topic = {"name": "java-life", "partitions": 3, "configs": {"retention.ms": "1234567"}}
+    topic = {"name": "java-topic", "partitions": 3, "configs": {"retention.ms": "1234567"}}
     ids = java.run("create_topics", config=config, topics=[topic])
     with pytest.raises(JavaError) as exists:
         java.run("create_topics", config=config, topics=[topic])
     assert exists.value.code == "TOPIC_ALREADY_EXISTS"
-    described = java.run("describe_topics", config=config, topics=["java-life"])["java-life"]
-    assert described["id"] == ids["java-life"]
+    described = java.run("describe_topics", config=config, topics=["java-topic"])["java-topic"]
+    assert described["id"] == ids["java-topic"]
     assert [each["partition"] for each in described["partitions"]] == [0, 1, 2]
     for partition in described["partitions"]:
         assert partition["replicas"] == partition["isr"] == [partition["leader"]]
-    assert "java-life" in java.run("list_topics", config=config)
-    java.run("create_partitions", config=config, topic="java-life", count=5)
-    described = java.run("describe_topics", config=config, topics=["java-life"])["java-life"]
+    assert "java-topic" in java.run("list_topics", config=config)
+    java.run("create_partitions", config=config, topic="java-topic", count=5)
+    described = java.run("describe_topics", config=config, topics=["java-topic"])["java-topic"]
     assert len(described["partitions"]) == 5
-    java.run("delete_topics", config=config, topics=["java-life"])
-    eventually(lambda: "java-life" not in java.run("list_topics", config=config), "the topic is gone")
+    java.run("delete_topics", config=config, topics=["java-topic"])
+    eventually(lambda: "java-topic" not in java.run("list_topics", config=config), "the topic is gone")
     with pytest.raises(JavaError) as gone:
-        java.run("describe_topics", config=config, topics=["java-life"])
+        java.run("describe_topics", config=config, topics=["java-topic"])
     assert gone.value.code == "UNKNOWN_TOPIC_OR_PARTITION"
 
 
@@ -106,23 +106,23 @@ def test_java_cluster_and_log_folders(
 
 def test_confluent_topic_life(broker: Serving) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic("confluent-life", 2, 1, config={"cleanup.policy": "compact"})])[
-        "confluent-life"
+    admin.create_topics([NewTopic("confluent-topic", 2, 1, config={"cleanup.policy": "compact"})])[
+        "confluent-topic"
     ].result(10)
-    assert sorted(admin.list_topics("confluent-life", 10).topics["confluent-life"].partitions) == [0, 1]
-    admin.create_partitions([NewPartitions("confluent-life", 4)])["confluent-life"].result(10)
-    assert len(admin.list_topics("confluent-life", 10).topics["confluent-life"].partitions) == 4
-    resource = ConfigResource(ResourceType.TOPIC, "confluent-life")
+    assert sorted(admin.list_topics("confluent-topic", 10).topics["confluent-topic"].partitions) == [0, 1]
+    admin.create_partitions([NewPartitions("confluent-topic", 4)])["confluent-topic"].result(10)
+    assert len(admin.list_topics("confluent-topic", 10).topics["confluent-topic"].partitions) == 4
+    resource = ConfigResource(ResourceType.TOPIC, "confluent-topic")
     settings = admin.describe_configs([resource])[resource].result(10)
     assert settings["cleanup.policy"].value == "compact"
     change = ConfigEntry("max.message.bytes", "4096", incremental_operation=AlterConfigOpType.SET)
-    changed = ConfigResource(ResourceType.TOPIC, "confluent-life", incremental_configs=[change])
+    changed = ConfigResource(ResourceType.TOPIC, "confluent-topic", incremental_configs=[change])
     admin.incremental_alter_configs([changed])[changed].result(10)
     assert admin.describe_configs([resource])[resource].result(10)["max.message.bytes"].value == "4096"
-    admin.delete_topics(["confluent-life"])["confluent-life"].result(10)
-    eventually(lambda: "confluent-life" not in admin.list_topics(timeout=10).topics, "the topic is gone")
+    admin.delete_topics(["confluent-topic"])["confluent-topic"].result(10)
+    eventually(lambda: "confluent-topic" not in admin.list_topics(timeout=10).topics, "the topic is gone")
     with pytest.raises(confluent_kafka.KafkaException) as gone:
-        admin.delete_topics(["confluent-life"])["confluent-life"].result(10)
+        admin.delete_topics(["confluent-topic"])["confluent-topic"].result(10)
     assert gone.value.args[0].code() == confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
@@ -134,25 +134,25 @@ def python_admin(broker: Serving) -> Iterator[kafka.admin.KafkaAdminClient]:
 
 
 def test_kafka_python_topic_life(python_admin: kafka.admin.KafkaAdminClient, broker: Serving) -> None:
-    python_admin.create_topics([kafka.admin.NewTopic("python-life", 2, 1)])
-    assert "python-life" in python_admin.list_topics()
-    [described] = python_admin.describe_topics(["python-life"])
+    python_admin.create_topics([kafka.admin.NewTopic("python-topic", 2, 1)])
+    assert "python-topic" in python_admin.list_topics()
+    [described] = python_admin.describe_topics(["python-topic"])
     assert len(described["partitions"]) == 2
     assert python_admin.describe_cluster()["cluster_id"]
-    python_admin.delete_topics(["python-life"])
-    eventually(lambda: "python-life" not in python_admin.list_topics(), "the topic is gone")
+    python_admin.delete_topics(["python-topic"])
+    eventually(lambda: "python-topic" not in python_admin.list_topics(), "the topic is gone")
 
 
 def test_aiokafka_topic_life(broker: Serving) -> None:
-    async def life() -> None:
+    async def create_and_delete() -> None:
         admin = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
         await admin.start()
         try:
-            await admin.create_topics([aiokafka.admin.NewTopic("aio-life", 2, 1)])
-            assert "aio-life" in await admin.list_topics()
-            [described] = await admin.describe_topics(["aio-life"])
+            await admin.create_topics([aiokafka.admin.NewTopic("aio-topic", 2, 1)])
+            assert "aio-topic" in await admin.list_topics()
+            [described] = await admin.describe_topics(["aio-topic"])
             assert len(described["partitions"]) == 2
-            await admin.delete_topics(["aio-life"])
+            await admin.delete_topics(["aio-topic"])
         finally:
             await admin.close()
 
@@ -166,8 +166,8 @@ def test_aiokafka_topic_life(broker: Serving) -> None:
 
     client = AiokafkaClient(broker.bootstrap)
     try:
-        client.run(life())
-        eventually(lambda: "aio-life" not in client.run(names()), "the topic is gone")
+        client.run(create_and_delete())
+        eventually(lambda: "aio-topic" not in client.run(names()), "the topic is gone")
     finally:
         client.close()
 

@@ -100,7 +100,7 @@ def test_acks(client: KafkaClient, acks: str, new_topic: Callable[..., str]) -> 
     topic = new_topic()
     client.write(topic, _keyed(20), Options(acks=acks))
     client.write(topic, [Written(b"last", b"last")], Options(acks="all"))
-    # With acks=0 nobody knows when the records are in.
+    # With acks=0 it is unknown when the records are in.
     eventually(lambda: len(client.read(topic, 1)) >= 21, "all 21 records can be read")
     read = client.read(topic, 1)
     assert sorted(each.value or b"" for each in read) == sorted(

@@ -7,7 +7,7 @@ ISRs; controllers fall in the middle of a decision, and come back too late. At e
 
 - structure: leader active and in the ISR, ISR within the assignment and never empty, eligible replicas
   apart from it; epochs only rise, one leader per epoch;
-- *no acknowledged record is lost*: whoever leads has them all, as long as no more than
+- *no acknowledged record is lost*: every leader has them all, as long as no more than
   min.insync.replicas - 1 machines lost their tails at once;
 - entries of a deposed controller change nothing; snapshot + tail = the fold of everything.
 
@@ -84,7 +84,7 @@ class ClusterModel:
         self.world = WatchedWorld()
         self.sessions: dict[int, BrokerRegistration | None] = dict.fromkeys(BROKERS)
         self.intact: dict[int, bool] = dict.fromkeys(BROKERS, True)
-        """What the broker will say of its last life."""
+        """What the broker will say of its last incarnation."""
         self.records = 0
         self.logs: dict[str, dict[int, list[int]]] = {t: {b: [] for b in BROKERS} for t in MIN_ISR}
         self.acknowledged: dict[str, list[int]] = {t: [] for t in MIN_ISR}
@@ -106,7 +106,7 @@ class ClusterModel:
         self.intact[broker] = False
 
     def lives(self, broker: int) -> bool:
-        """Alive, and in the life that the cluster knows."""
+        """Alive, and in the incarnation that the cluster knows."""
         session = self.sessions[broker]
         known = self.world.image.broker(BrokerId(broker))
         return (
@@ -154,7 +154,8 @@ class ClusterModel:
     def kill(self, broker: int) -> None:
         session = self.sessions[broker]
         if session is not None:
-            # A life that was never registered proves nothing; what the one before it proved still holds.
+            # An incarnation that was never registered proves nothing; what the one before it proved still
+            # holds.
             proven = session.previous_broker_epoch != -1
             self.intact[broker] = self.proves_kills and (proven or self.lives(broker))
             self.sessions[broker] = None
@@ -321,7 +322,7 @@ class ClusterModel:
         self.all_come_back()
 
     def all_come_back(self) -> None:
-        """Once every broker is there again, every partition has a leader without anybody's help."""
+        """Once every broker is there again, every partition has a leader without help."""
         for broker in BROKERS:
             if self.sessions[broker] is None:
                 self.start(broker)

@@ -124,7 +124,7 @@ def test_kip_966_lowering_min_insync_replicas_forgets_who_was_safe_only_because_
     request = AlterResource(TOPIC, [ConfigAlteration("min.insync.replicas", SET, "1")])
     decision = decide_alter_configs(world.image, [request], definitions=DEFINITIONS)
     records = list(decision.records)
-    # Interrupted between the two, nobody may believe broker 2 while the leader commits without it.
+    # Interrupted between the two, no broker may trust broker 2 while the leader commits without it.
     assert [type(record) for record in records] == [PartitionChanged, ConfigChanged]
     world.enact(decision)
     assert (world.state().isr, world.state().elr) == ((3,), ())

@@ -135,7 +135,7 @@ def test_edge_22_kill_of_all_at_once_comes_back_by_itself(
     world.down(1, 2, 3)
     for broker in order:
         world.up(broker)
-    assert world.state().leader == 1  # the leader when all died: nobody can have acknowledged more
+    assert world.state().leader == 1  # the leader when all died: no leader can have acknowledged more
     assert world.state().isr == (1,)
     assert world.state().elr == ()
     assert world.state().recovery_state is RecoveryState.RECOVERING
@@ -172,7 +172,7 @@ def test_edge_22_the_clean_shutdown_must_be_that_of_the_last_life(world: Cluster
     assert world.state().elr == (1,)
     world.down(1)
     world.last_epoch[1] = before
-    world.up(1, clean=True)  # a marker left over from the life before last
+    world.up(1, clean=True)  # a marker left over from the incarnation before last
     assert world.state().elr == ()
 
 
@@ -185,7 +185,7 @@ def test_edge_22_a_broker_whose_disk_is_gone_is_not_even_the_last_known_leader(w
     assert world.state().last_known_leader == -1
     world.up(2)
     assert world.state().leader == -1
-    # Only somebody who accepts the loss can say which copy is to be the truth.
+    # Only an operator who accepts the loss can say which copy is to be the truth.
     decision = decide_elect_leaders(world.image, 1, [("t", 0)])
     world.enact(decision)
     assert decision.reply[0].outcome.ok

@@ -1,4 +1,4 @@
-"""Random lives of a small cluster (:mod:`cluster_model`), by hypothesis and by long seeded walks."""
+"""Random runs of a small cluster (:mod:`cluster_model`), by hypothesis and by long seeded walks."""
 
 from __future__ import annotations
 

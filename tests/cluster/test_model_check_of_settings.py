@@ -18,7 +18,7 @@ EXHAUSTIVE = {
     "requests of both and a controller change, on a broker with settings of its own": SettingsBounds(
         restarts=0, foreign_entries=0, followers=(2,)
     ),
-    "a broker without settings of its own restarts, and an entry comes that nobody can fold": SettingsBounds(
+    "a broker without own settings restarts, and an entry comes that no broker can fold": SettingsBounds(
         controller_changes=0, followers=(1,)
     ),
 }

@@ -113,7 +113,9 @@ def test_a_snapshot_writer_killed_at_any_step_leaves_one_sequence(local: Cluster
                 await victim.gone
             else:
                 await victim.kill()
-            assert await survivor.call("read", number + 1, 1) == []  # whoever meets a seal completes its work
+            assert (
+                await survivor.call("read", number + 1, 1) == []
+            )  # a client that meets a seal completes its work
             base = (await survivor.call("snapshot") or [0])[0]
             sealed += base == number
             expected = [[n, str(n)] for n in range(base, number + 1)]

@@ -1,4 +1,5 @@
-"""The cluster's secret in the folder store: whom its files let in, what is left of one that was replaced."""
+"""The cluster's secret in the folder store: who may read its files, and what is left of one that was
+replaced."""
 
 from __future__ import annotations
 

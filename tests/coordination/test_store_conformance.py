@@ -182,7 +182,7 @@ async def test_dies_with_owner__closed(cluster: Cluster) -> None:
 
 @scenario
 async def test_dies_with_owner__hung_then_back(cluster: Cluster) -> None:
-    """LOSS_IS_LEARNT too: it comes back, is told, is refused, and begins a new life."""
+    """LOSS_IS_LEARNT too: it comes back, is notified, is refused, and starts a new incarnation."""
     a, b = await cluster.start(1), await cluster.start(2)
     assert await a.call("claim") is True
     before = (await a.call("sessions"))[0][1]
@@ -200,12 +200,13 @@ async def test_dies_with_owner__hung_then_back(cluster: Cluster) -> None:
     assert await a.call("register", 1, "again") != before
     assert [s[0] for s in await b.until("sessions", lambda live: len(live) == 2)] == [1, 2]
     assert await a.call("claim") is False
-    assert await a.call("append", 1, "of the new life") is True
+    assert await a.call("append", 1, "of the new incarnation") is True
 
 
 @scenario
 async def test_fresh_incarnation__expiry_racing_a_new_life(cluster: Cluster) -> None:
-    """All watchers end the old life while the new one begins: the new one must not be ended with it."""
+    """All watchers end the old incarnation while the new one begins: the new one must not be ended with
+    it."""
     watchers = [await cluster.start(id) for id in (2, 3)]
     incarnations: list[int] = []
     for _ in range(3):

@@ -59,7 +59,7 @@ def test_an_ensemble_that_loses_its_leader_loses_nothing(zygote: Zygote) -> None
 
 
 def test_a_server_that_hangs_puts_the_owner_in_doubt_before_its_session_ends(zygote: Zygote) -> None:
-    """No event tells it: the connection stands, and nobody answers. The lease runs out."""
+    """No event shows it: the connection stands, and no server answers. The lease runs out."""
 
     async def scenario(cluster: Cluster) -> None:
         member = await cluster.start(1)

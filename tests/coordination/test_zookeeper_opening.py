@@ -70,7 +70,7 @@ def test_a_foreign_tree_is_refused_by_name_and_left_as_it_is(
 
 
 def test_a_store_beside_those_of_others() -> None:
-    """The top of an ensemble belongs to nobody while it is empty, but for ZooKeeper's own node."""
+    """The top of an ensemble belongs to no cluster while it is empty, but for ZooKeeper's own node."""
     with running_ensemble(1) as ensemble:
         inner = opened(f"zookeeper://{ensemble.hosts}/one")
         with pytest.raises(StoreRefused, match="it holds one, and no coordination store"):

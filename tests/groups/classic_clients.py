@@ -2,7 +2,7 @@
 
 What they were told is kept in a :class:`History`, which checks it as it grows:
 
-- all members of a generation hear of one protocol; the leader, and nobody else, hears of the members;
+- all members of a generation hear of one protocol; only the leader learns the members;
 - generations only rise;
 - in a generation each partition belongs to one member (a static member is one under all its ids);
 - an assignment, once told, is told again unchanged.
@@ -50,7 +50,7 @@ class History:
 
 @dataclass
 class Client:
-    """``name`` stands for whatever makes it one and the same: its instance id, or one life of it."""
+    """``name`` stands for whatever makes it one and the same: its instance id, or one incarnation of it."""
 
     world: GroupWorld
     history: History
@@ -63,7 +63,7 @@ class Client:
     joining: Token | None = None
     syncing: Token | None = None
     given: dict[str, bytes] = field(default_factory=dict[str, bytes])
-    """By the leader to everybody, itself included."""
+    """By the leader to all members, itself included."""
     owned: bytes | None = None
     """None: not a member of a generation in which it knows its part."""
     fenced: bool = False

@@ -206,7 +206,7 @@ class ConsumerWorld(GroupWorld):
         return consumer
 
     def settle_all(self, *members: Consumer | ClassicConsumer) -> None:
-        """Everybody beats until nothing changes any more."""
+        """All members send heartbeats until nothing changes any more."""
         for _ in range(4 * len(members) + 8):
             before = [(member.epoch, sorted(member.owned)) for member in members]
             self.pass_time(self.config.group_consumer_assignment_interval_ms)

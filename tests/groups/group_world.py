@@ -95,7 +95,8 @@ class GroupWorld:
     # -- the shard ---------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """A coordinator that knows nothing but the log. Whoever waited for the former one waits no more."""
+        """A coordinator that knows nothing but the log. A request that waited for the former one waits no
+        more."""
         self._forgotten.update(self.unanswered())
         self.shard = GroupShard(self.config, self._new_member_id, self.image)
         for key, value in self.log:
@@ -269,7 +270,7 @@ class GroupWorld:
     # -- short ways into a state ---------------------------------------------------------------------------
 
     def member(self, client: str = "a", **also: object) -> str:
-        """The id of a member that has joined a group with nobody in it, at the end of its initial delay."""
+        """The id of a member that has joined a group without members, at the end of its initial delay."""
         token = self.join(client=client, **also)  # type: ignore[arg-type]
         self.pass_time(DELAY_MS)
         return self.joined(token).member_id

@@ -237,7 +237,7 @@ def test_a_members_assignment_is_what_its_leader_says_and_nothing_if_it_says_not
     world.join(client="b")
     world.pass_time(2 * DELAY_MS)
     follower = world.sync("b-2", 1)
-    leader = world.sync("a-1", 1, {"a-1": b"both", "nobody-9": b"lost"})
+    leader = world.sync("a-1", 1, {"a-1": b"both", "none-9": b"lost"})
     assert world.synced(leader) == SyncGroupReply(ErrorCode.none, "consumer", "range", b"both")
     assert world.synced(follower) == SyncGroupReply(ErrorCode.none, "consumer", "range", b"")
     record = group_record(world)

@@ -1,6 +1,6 @@
 """Any sequence of joins, crashes, hang-ups, commits, pauses and failovers, against naive clients and offsets.
 
-While it goes on the :class:`History` is checked; at the end everybody behaves, and the group must converge:
+While it goes on the :class:`History` is checked; at the end all clients behave, and the group must converge:
 one stable generation with exactly those who are there, all partitions dealt out to them (EDGE 42, EDGE 43).
 """
 
@@ -41,7 +41,7 @@ class Scenario:
             self.clients[number].step()
 
     def live(self, seconds: int) -> None:
-        """Everybody does the next thing each second."""
+        """Every client takes its next step each second."""
         for _ in range(seconds):
             for number in sorted(self.present):
                 self.clients[number].step()
@@ -72,7 +72,7 @@ class Scenario:
         self.world.pass_time(ms)
 
     def fail_over(self) -> None:
-        """Nobody hears what it waited for; generations and offsets go on."""
+        """No client gets its answer; generations and offsets go on."""
         for client in self.clients:
             client.hang_up()
         self.world.fail_over()
@@ -168,7 +168,7 @@ STEPS = st.one_of(
     max_examples=90,
     deadline=None,
     print_blob=True,
-    phases=(Phase.explicit, Phase.generate),  # shrinking such a story takes minutes
+    phases=(Phase.explicit, Phase.generate),  # shrinking such a run takes minutes
 )
 @given(st.sampled_from((0, 3_000)), st.sampled_from((3, 100)), st.lists(STEPS, min_size=20, max_size=40))
 def test_edge_43_a_group_converges_whatever_happened(

@@ -23,7 +23,7 @@ Script = Callable[[GroupWorld], object]
 
 
 # ── ways into a state: members a-1 (the leader) and b-2, but for `empty` ────────────────────────────
-def nobody(world: GroupWorld) -> None:
+def no_group(world: GroupWorld) -> None:
     pass
 
 
@@ -57,7 +57,7 @@ def leader_syncs(world: GroupWorld) -> object:
 
 
 def heartbeats_until(ms: int) -> Script:
-    """a-1 lives on, b-2 does not."""
+    """a-1 keeps running, b-2 does not."""
 
     def script(world: GroupWorld) -> None:
         for _ in range(ms // 1000):
@@ -69,10 +69,10 @@ def heartbeats_until(ms: int) -> Script:
 
 TABLE: list[tuple[Script, str, Script, str, str]] = [
     # from                what happens                                              to
-    (nobody, DEAD, lambda w: w.join(), PREPARING, "the first member comes"),
-    (nobody, DEAD, lambda w: w.join(version=4), EMPTY, "an id is given out, and nobody has joined"),
-    (nobody, DEAD, lambda w: w.join("who-7"), DEAD, "a member of a group that is not"),
-    (nobody, DEAD, lambda w: w.commit(5), EMPTY, "offsets from outside"),
+    (no_group, DEAD, lambda w: w.join(), PREPARING, "the first member comes"),
+    (no_group, DEAD, lambda w: w.join(version=4), EMPTY, "an id is given out, and no member has joined"),
+    (no_group, DEAD, lambda w: w.join("who-7"), DEAD, "a member of a group that is not"),
+    (no_group, DEAD, lambda w: w.commit(5), EMPTY, "offsets from outside"),
     (empty, EMPTY, lambda w: w.join(), PREPARING, "a member comes back"),
     (empty, EMPTY, lambda w: w.join("a-1"), EMPTY, "a member that is none any more"),
     (empty, EMPTY, lambda w: w.commit(5), EMPTY, "offsets from outside"),
@@ -199,7 +199,7 @@ def test_a_deleted_group_is_dead_to_whoever_asks() -> None:
 
 
 def test_a_rebalance_ends_without_those_who_do_not_join() -> None:
-    """b lives and sends heartbeats, but will not join: the rebalance time-out ends the wait."""
+    """b runs and sends heartbeats, but will not join: the rebalance time-out ends the wait."""
     world = GroupWorld()
     stable(world)
     again = world.join("a-1")

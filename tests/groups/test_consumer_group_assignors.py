@@ -1,4 +1,4 @@
-"""Properties of the server-side assignors: valid, even, sticky, the same for everybody."""
+"""Properties of the server-side assignors: valid, even, sticky, the same for every order of members."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_a_member_commits_and_fetches_in_its_epoch(world: ConsumerWorld) -> None
     assert commit(world, "A", 3, 0) is ErrorCode.stale_member_epoch
     assert commit(world, "B", 2, 0) is ErrorCode.unknown_member_id
     assert fetch(world, "B", 2) is ErrorCode.unknown_member_id
-    assert commit(world, "", -1, 0) is ErrorCode.unknown_member_id, "somebody else owns it"
+    assert commit(world, "", -1, 0) is ErrorCode.unknown_member_id, "another member owns it"
 
 
 def test_whoever_is_not_a_member_may_commit_to_an_empty_group(world: ConsumerWorld) -> None:

@@ -175,7 +175,7 @@ def test_a_member_that_does_not_revoke_is_removed_after_its_rebalance_timeout(wo
     world.beat("A", 2)
     for _ in range(3):
         world.pass_time(5_000)
-        assert world.beat("A", 2).error_code is ErrorCode.none, "it lives, but it does not revoke"
+        assert world.beat("A", 2).error_code is ErrorCode.none, "it runs, but it does not revoke"
         world.beat("B", world.of("B").member_epoch)
     world.pass_time(4_999)
     assert "A" in world.consumer_group().members
@@ -271,7 +271,7 @@ def test_a_static_member_that_goes_away_keeps_its_place_and_its_partitions(world
 
     back = Consumer(world, "A2", instance="one")
     back.enter()
-    assert (back.epoch, back.owned) == (3, mine), "at once, and nobody else noticed"
+    assert (back.epoch, back.owned) == (3, mine), "at once, and no other member noticed"
     assert set(world.consumer_group().members) == {"A2", "B"}
     assert world.beat("A", 3, instance="one").error_code is ErrorCode.fenced_instance_id
     assert world.beat("A", -1, instance="one").error_code is ErrorCode.fenced_instance_id

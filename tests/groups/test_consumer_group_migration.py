@@ -120,7 +120,7 @@ def test_what_a_classic_member_cannot_do_in_a_consumer_group(world: ConsumerWorl
     assert world.synced(world.sync(k.member_id, 9)).error_code is ErrorCode.illegal_generation
     token = world.sync(k.member_id, k.epoch, protocol_name="range")
     assert world.synced(token).error_code is ErrorCode.inconsistent_group_protocol
-    assert world.leave("A", "nobody") == [ErrorCode.unknown_member_id] * 2
+    assert world.leave("A", "none") == [ErrorCode.unknown_member_id] * 2
 
 
 def test_a_disabled_migration_keeps_classic_members_out() -> None:
@@ -229,7 +229,7 @@ def test_members_that_wait_in_a_classic_rebalance_are_sent_into_the_new_one(worl
     assert not world.is_answered(rejoining)
     world.enter("A", "t")
     reply = world.answer(rejoining, JoinGroupReply)
-    assert reply.error_code is ErrorCode.coordinator_load_in_progress, "every client joins again upon that"
+    assert reply.error_code is ErrorCode.coordinator_load_in_progress, "every client joins again after that"
     assert set(world.consumer_group().members) == {"A", *ids}
 
     other = ConsumerWorld()
@@ -368,7 +368,7 @@ def test_a_static_member_goes_down_by_coming_back_with_the_classic_protocol(worl
     reply = world.joined(token)
     assert (reply.error_code, reply.generation_id) == (ErrorCode.none, epoch)
     (group,) = world.shard.groups()
-    assert isinstance(group, ClassicGroup) and group.state.value == "Stable", "nobody has to rebalance"
+    assert isinstance(group, ClassicGroup) and group.state.value == "Stable", "no member has to rebalance"
     synced = world.synced(world.sync(reply.member_id, epoch, instance="one"))
     assert set(decode_assignment(synced.assignment).partitions) == a.owned
     assert world.heartbeat(k.member_id, epoch) is ErrorCode.none

@@ -34,7 +34,7 @@ TOPICS = ("ta", "tb", "u")
 REGEXES = ("", "t.*", "u|ta")
 FENCED = (ErrorCode.fenced_member_epoch, ErrorCode.unknown_member_id, ErrorCode.group_id_not_found)
 QUIET_MS = 60_000
-"""Longer than any session: whoever crashed is gone by then."""
+"""Longer than any session: a crashed member is gone by then."""
 Held = set[tuple[str, int]]
 """Names with the incarnation of the topic, and partitions."""
 
@@ -99,7 +99,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         return data.draw(st.sampled_from(clients), label="client")
 
     def marked(self, name: str, partition: int) -> tuple[str, int]:
-        """A topic that is created anew is another."""
+        """A topic that is created again is another."""
         topic = self.world.image.topic(name)
         return (f"{name}:{0 if topic is None else topic.uuid.int}", partition)
 
@@ -138,7 +138,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         )
     )
     def bustle(self, acts: list[tuple[int, str]]) -> None:
-        """The usual traffic, of which most of a group's life consists."""
+        """The usual traffic, that a group mostly has."""
         for place, act in acts:
             able = self.able()
             if not able:
@@ -333,7 +333,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.clients and self.world.image.topics())
     @rule(data=st.data(), partition=st.integers(0, 3), stale=st.integers(0, 2))
     def commit(self, data: st.DataObject, partition: int, stale: int) -> None:
-        """In an epoch that is over, accepted from nobody but the partition's owner."""
+        """In an epoch that is over, accepted only from the partition's owner."""
         client = self.pick(data, self.clients)
         topic = data.draw(st.sampled_from(self.world.image.topics()), label="topic")
         asked = OffsetCommitTopic(topic.name, (OffsetCommitPartition(partition, 1),), topic.uuid)
@@ -386,7 +386,8 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     # ── and how it ends ───────────────────────────────────────────────────────────────────────────────
     def teardown(self) -> None:
-        """Who lives goes on living, and the group comes to rest: all is owned, evenly, by subscribers."""
+        """The running members keep running, and the group comes to rest: all is owned, evenly, by
+        subscribers."""
         if not hasattr(self, "world"):
             return
         self.heal()

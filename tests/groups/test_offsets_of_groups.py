@@ -67,13 +67,13 @@ def test_what_was_never_committed_is_minus_one_and_no_error() -> None:
     world = GroupWorld()
     world.commit(5)
     wanted = (OffsetFetchTopic("t", (0, 1)), OffsetFetchTopic("u", (0,)))
-    for group, first in (("g", 5), ("nobody", -1)):
+    for group, first in (("g", 5), ("none", -1)):
         reply = world.ask(OffsetFetch(group, wanted), OffsetFetchReply)
         assert reply.error_code is ErrorCode.none
         offsets = [[partition.committed_offset for partition in topic.partitions] for topic in reply.topics]
         assert offsets == [[first, -1], [-1]]
         assert reply.topics[1].partitions[0].metadata == ""
-    assert world.ask(OffsetFetch("nobody"), OffsetFetchReply).topics == ()
+    assert world.ask(OffsetFetch("none"), OffsetFetchReply).topics == ()
 
 
 def test_offsets_of_an_earlier_topic_of_the_name_are_not_those_of_this_one() -> None:
@@ -164,7 +164,7 @@ def test_offsets_are_deleted_unless_the_topic_is_being_read() -> None:
     assert deleted(world, "t", 0) == [ErrorCode.none]
     world.fail_over()
     assert world.committed() == {}
-    assert deleted(world, "t", 0, group="nobody") is ErrorCode.group_id_not_found
+    assert deleted(world, "t", 0, group="none") is ErrorCode.group_id_not_found
 
 
 def test_offsets_of_a_living_group_of_unknown_kind_are_not_deleted() -> None:
@@ -179,7 +179,7 @@ def test_a_group_is_deleted_with_its_offsets_once_it_is_empty() -> None:
     world.commit(1, member_id="a-1", generation=1)
 
     def delete() -> list[ErrorCode]:
-        reply = world.ask(DeleteGroups(("g", "nobody")), DeleteGroupsReply)
+        reply = world.ask(DeleteGroups(("g", "none")), DeleteGroupsReply)
         return [result.error_code for result in reply.results]
 
     assert delete() == [ErrorCode.non_empty_group, ErrorCode.group_id_not_found]

@@ -194,7 +194,7 @@ def test_each_planted_damage_is_found_in_its_place(spark, copies):
 
 
 def rewrite_second_batch(path):
-    """Change a record and sign the batch anew: the replica is sound in itself; the batch's offset."""
+    """Change a record and compute the checksum again: the replica is sound in itself; the batch's offset."""
     content = path.read_bytes()
     at = read_header(content).size
     header = read_header(content, at)

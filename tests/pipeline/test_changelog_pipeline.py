@@ -57,10 +57,10 @@ def found(spark, output):
     now = {
         row.id: row.balance for row in changelog.columns(changelog.current(spark, output), COLUMNS).collect()
     }
-    life = changelog.columns(changelog.timeline(spark, output), COLUMNS).collect()
+    versions = changelog.columns(changelog.timeline(spark, output), COLUMNS).collect()
     versions = Counter(
         (row.id, row.balance, row.valid_from.astimezone(), row.valid_until and row.valid_until.astimezone())
-        for row in life
+        for row in versions
     )
     return now, versions
 

@@ -81,7 +81,7 @@ class Round:
         return log.readable(committed)
 
     def _part(self, committed):
-        """Between two offsets of each topic, wherever these lie: in a gap, in a batch, behind it."""
+        """Between two offsets of each topic, at any place: in a gap, in a batch, behind it."""
         bounds = {}
         for name, log in self._logs.items():
             end = log.readable_end(committed)

@@ -149,7 +149,7 @@ def test_replicas_of_two_lives_of_a_topic_are_not_mixed(log, tmp_path):
     shutil.copytree(log.log_dir, tmp_path / "old" / "logs")
     for place, topic_id in ((log.folder, "a" * 21 + "A"), (tmp_path / "old/logs/events-0", "b" * 21 + "A")):
         (place / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}\n")
-    with pytest.raises(SourceError, match="two lives of topic events"):
+    with pytest.raises(SourceError, match="two topics named events"):
         offsets_of(tmp_path)
 
 

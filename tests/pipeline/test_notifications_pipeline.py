@@ -15,7 +15,7 @@ pytestmark = pytest.mark.spark
 
 
 def expected(values):
-    """The ids of the messages, and whom they go to."""
+    """The ids of the messages, and their receivers."""
     known = {line.split(",")[0]: line.split(",") for line in users().splitlines()[1:]}
     tallies = defaultdict(lambda: [0, 0.0])
     for value in values:

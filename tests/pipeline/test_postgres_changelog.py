@@ -98,7 +98,7 @@ def test_the_changelog_is_the_databases_table_and_every_version_it_had(
     assert {one[0]: one[4] for one in current(spark, output)}[1] == large
     assert replaced(spark, output) == Counter(database.execute("SELECT * FROM versions").fetchall())
 
-    # Whoever captures dies behind sending and before confirming: the same changes come again.
+    # The capture dies after sending and before confirming: the same changes come again.
     database.execute("UPDATE accounts SET owner = 'again', balance = balance * 2")
     before = len(read_values(spark, topics, topic))
     with Capture(server.dsn, "public.accounts", "nilometer_public_accounts") as dying:
@@ -152,6 +152,6 @@ def test_a_table_that_cannot_be_captured_is_named(server, database, table, says)
 
 
 def test_a_database_that_does_not_answer_is_named():
-    nobody = "postgresql://nobody@127.0.0.1:1/none"
-    with pytest.raises(PipelineError, match="does not answer"), Capture(nobody, "t", "slot"):
+    unreachable = "postgresql://none@127.0.0.1:1/none"
+    with pytest.raises(PipelineError, match="does not answer"), Capture(unreachable, "t", "slot"):
         pass

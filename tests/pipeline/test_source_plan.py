@@ -11,7 +11,7 @@ from support.filled_topics import Sent
 
 def test_a_topic_created_again_between_two_questions_is_asked_about_anew(topics, monkeypatch):
     topic = topics.create(1)
-    topics.send(topic, [Sent(0, None, b"first life")] * 5)
+    topics.send(topic, [Sent(0, None, b"first topic")] * 5)
     options = parse_options({"kafka.bootstrap.servers": topics.bootstrap, "subscribe": topic}, streaming=True)
     before = find_latest(options)
     asked = []
@@ -21,7 +21,7 @@ def test_a_topic_created_again_between_two_questions_is_asked_about_anew(topics,
         if not asked:
             topics.delete(topic)
             topics.create(1, name=topic)
-            topics.send(topic, [Sent(0, None, b"second life")] * 8)
+            topics.send(topic, [Sent(0, None, b"second topic")] * 8)
             # As after an answer that the topic is not known, which has the client look again.
             self._run(self._topics(options.selection), "metadata")
         asked.append(wanted)

@@ -33,7 +33,7 @@ def forget_the_direction(patch: Patch) -> None:
 FAULTS = (
     PlantedFault(
         name="believe-clients",
-        what="what only brokers ask is served to everybody",
+        what="what only brokers ask is served to every client",
         plant=believe_clients,
         kinds=(Kind.RESET,),
         seeds=5,

@@ -1,4 +1,4 @@
-"""All faults that are planted. Each is small, and has been made by somebody, somewhere."""
+"""All faults that are planted. Each is small, and of a kind that has been made in practice."""
 
 from __future__ import annotations
 

@@ -24,14 +24,14 @@ COMING_AND_GOING = (Kind.CRASH, Kind.CLIENT_CRASH)
 def renumber_retries(patch: Patch) -> None:
     begin = IdempotenceState.begin
 
-    def anew(self: IdempotenceState, batch: Any) -> None:
+    def renumber(self: IdempotenceState, batch: Any) -> None:
         state = self._state_of(batch)
         if batch.has_sequence and state is not None:
             batch.set_sequence(state.producer_id, state.producer_epoch, state.next_sequence)
             state.next_sequence = next_sequence(state.next_sequence, batch.records_count)
         begin(self, batch)
 
-    patch.setattr(IdempotenceState, "begin", anew)
+    patch.setattr(IdempotenceState, "begin", renumber)
 
 
 def begin_behind_the_commit(patch: Patch) -> None:

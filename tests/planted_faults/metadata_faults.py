@@ -106,7 +106,7 @@ FAULTS = (
     ),
     PlantedFault(
         name="keep-the-fenced-in-sync",
-        what="the controller lets fenced brokers and past lives into the ISR (KIP-841, KIP-903)",
+        what="the controller lets fenced brokers and past incarnations into the ISR (KIP-841, KIP-903)",
         plant=keep_the_fenced_in_sync,
         kinds=(Kind.PAUSE, Kind.SESSION),
         seeds=20,

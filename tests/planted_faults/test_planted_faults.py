@@ -1,7 +1,7 @@
 """The simulation finds what is planted in the product: a few each time, all of them in the long campaign.
 
 The table in docs/simulation.md names for each fault the seed that found it:
-``PYTHONPATH=tests python -m planted_faults.table`` makes it anew.
+``PYTHONPATH=tests python -m planted_faults.table`` writes it again.
 """
 
 from __future__ import annotations

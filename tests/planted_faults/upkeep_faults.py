@@ -1,5 +1,5 @@
 """Faults of what a cluster is kept in order with: moving replicas, taking brokers out, deleting what is old,
-and letting go of what nobody waits for any more."""
+and dropping what no request waits for any more."""
 
 from __future__ import annotations
 

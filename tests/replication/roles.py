@@ -16,7 +16,7 @@ from nilometer.replication import (
 )
 from nilometer.simulation.model_check import ModelLog
 
-EVERYBODY = {1: 10, 2: 20, 3: 30}
+ALL_REPLICAS = {1: 10, 2: 20, 3: 30}
 
 
 def registered(
@@ -60,7 +60,7 @@ class Leading:
             broker_id=1,
             broker_epoch=10,
             high_watermark=high_watermark,
-            eligible=EVERYBODY if eligible is None else eligible,
+            eligible=ALL_REPLICAS if eligible is None else eligible,
             now_ms=now_ms,
             min_insync_replicas=min_insync_replicas,
         )
@@ -84,7 +84,7 @@ class Leading:
     ) -> tuple[FetchVerdict, Effects]:
         return self.role.on_follower_fetch(
             replica,
-            EVERYBODY[replica] if broker_epoch is None else broker_epoch,
+            ALL_REPLICAS[replica] if broker_epoch is None else broker_epoch,
             self.role.leader_epoch if leader_epoch is None else leader_epoch,
             offset,
             (self.log.records[offset - 1][0] if offset else -1) if last_epoch is None else last_epoch,

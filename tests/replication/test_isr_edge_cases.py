@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from roles import EVERYBODY, Leading, asked, log_of, members, registered
+from roles import ALL_REPLICAS, Leading, asked, log_of, members, registered
 
 from nilometer.replication import (
     AlterPartitionAnswer,
@@ -143,7 +143,7 @@ def test_kafka_14144_a_request_of_unknown_outcome_stays_pending_and_is_sent_agai
 def test_kafka_12686_an_answer_to_an_overtaken_request_changes_nothing() -> None:
     leader = Leading(log_of(), registered(1, 2))
     request = asked(leader.fetch(3, 0)[1])
-    leader.role.on_metadata(registered(1, partition_epoch=5), EVERYBODY, 0)
+    leader.role.on_metadata(registered(1, partition_epoch=5), ALL_REPLICAS, 0)
     before = leader.role.isr_state
     late = granted(leader, request, 1, 2, 3, partition_epoch=4)
     assert leader.role.on_alter_partition_answer(request, late, 0) == ()
@@ -157,7 +157,7 @@ def test_kafka_12751_a_state_that_is_known_already_is_success() -> None:
     request = asked(leader.fetch(3, 0)[1])
     leader.role.on_alter_partition_answer(request, granted(leader, request, 1, 2, 3), 0)
     assert leader.role.isr_state == CommittedIsr.of((1, 2, 3), 1)
-    assert leader.role.on_metadata(registered(1, 2, 3, partition_epoch=1), EVERYBODY, 0) == ()
+    assert leader.role.on_metadata(registered(1, 2, 3, partition_epoch=1), ALL_REPLICAS, 0) == ()
     assert leader.role.on_alter_partition_answer(request, granted(leader, request, 1, 2, 3), 0) == ()
     assert leader.role.partition_epoch == 1
 
@@ -189,7 +189,7 @@ def test_kip_841_kafka_13916_an_ineligible_replica_is_given_up_and_not_asked_for
     leader.role.on_alter_partition_answer(request, refusal, 0)
     assert leader.role.isr_state == CommittedIsr.of((1, 2), 0)
     assert leader.fetch(3, 0)[1] == ()
-    assert members(asked(leader.role.on_metadata(registered(1, 2), EVERYBODY, 0))) == (1, 2, 3)
+    assert members(asked(leader.role.on_metadata(registered(1, 2), ALL_REPLICAS, 0))) == (1, 2, 3)
 
 
 def test_kip_841_a_replica_that_drops_out_while_it_is_being_added_is_no_longer_waited_for() -> None:
@@ -243,8 +243,8 @@ def test_who_leaves_for_lagging_comes_back_only_after_another_fetch() -> None:
 
 
 def test_kip_903_the_incarnation_that_fetched_is_the_one_that_is_asked_for() -> None:
-    """The metadata log knows a newer life of broker 3, which has not fetched: its former LEO counts for
-    nothing."""
+    """The metadata log knows a newer incarnation of broker 3, which has not fetched: its former LEO counts
+    for nothing."""
     leader = Leading(log_of(), registered(1, 2), eligible={1: 10, 2: 20})
     leader.fetch(3, 0)
     assert leader.role.on_metadata(registered(1, 2), {1: 10, 2: 20, 3: 31}, 0) == ()

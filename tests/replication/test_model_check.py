@@ -13,7 +13,7 @@ from support.model_check_tally import explore
 
 EXHAUSTIVE = {
     "leaders change, followers lag": Bounds(crashes=0, keeps_delayed_messages=False),
-    "late mail may do harm": Bounds(values=1, crashes=0, message_faults=1),
+    "late messages may do harm": Bounds(values=1, crashes=0, message_faults=1),
     "processes bounce": Bounds(lag_expiries=0, message_faults=0, keeps_delayed_messages=False),
     "processes bounce, followers lag": Bounds(
         leader_epochs=2, message_faults=0, keeps_delayed_messages=False
@@ -103,7 +103,7 @@ def test_larger_worlds_as_far_as_time_allows(bounds: Bounds) -> None:
 
 
 def test_r_12_truncation_to_the_high_watermark_loses_a_record() -> None:
-    """Left to itself, the model check finds the story of the seed document, and no shorter one exists."""
+    """Left to itself, the model check finds the data loss of R-12, and no shorter path exists."""
     bounds = Bounds(values=1, leader_epochs=2, crashes=2, lag_expiries=0, message_faults=0)
     by_epoch = explore(World(bounds), judge=loss)
     assert by_epoch.violation is None

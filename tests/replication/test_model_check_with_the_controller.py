@@ -72,7 +72,7 @@ def test_three_replicas_under_the_controller_as_far_as_time_allows() -> None:
 
 
 def test_without_proof_of_a_whole_log_the_controller_cannot_save_a_record() -> None:
-    """Not a fault of the controller: it is why brokers keep a marker of the life that ended."""
+    """Not a fault of the controller: it is why brokers keep a marker of the incarnation that ended."""
     bounds = Bounds(
         min_insync_replicas=2,
         values=1,

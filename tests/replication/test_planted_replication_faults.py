@@ -1,4 +1,4 @@
-"""The model check finds what it must: each fault is planted in the real code, and has its story.
+"""The model check finds what it must: each fault is planted in the real code, and has its shortest path.
 
 A fault that no property noticed would mean that the model check proves less than it says.
 """
@@ -75,7 +75,7 @@ def test_expansion_below_the_epoch_start(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_truncation_before_the_role_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    """KAFKA-13207: a diverging epoch that arrives late truncates whoever it finds."""
+    """KAFKA-13207: a diverging epoch that arrives late truncates any replica."""
     original = Replica.on_fetch_answer
 
     def truncates_first(replica: Replica, fetch: FollowerFetch, answer: FetchAnswer) -> Any:
@@ -103,15 +103,16 @@ def test_high_watermark_moves_under_min_isr(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class ForgetsLives(SmallController):
-    """Takes an AlterPartition for whichever life of a broker."""
+    """Accepts an AlterPartition for any incarnation of a broker."""
 
     def on_alter_partition(self, image: SmallImage, request: Any) -> Any:
-        lives = tuple((broker, image.broker_epochs[broker]) for broker, _ in request.new_isr)
-        return super().on_alter_partition(image, replace(request, new_isr=lives))
+        replicas = tuple((broker, image.broker_epochs[broker]) for broker, _ in request.new_isr)
+        return super().on_alter_partition(image, replace(request, new_isr=replicas))
 
 
 def test_stale_broker_epoch_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """KIP-903: a replica returns without its tail, and is put into the ISR for what its former life had."""
+    """KIP-903: a replica returns without its tail, and is put into the ISR for what its former incarnation
+    had."""
     bounds = Bounds(
         min_insync_replicas=2, values=1, leader_epochs=3, crashes=2, lag_expiries=1, message_faults=0
     )

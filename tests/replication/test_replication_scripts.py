@@ -1,7 +1,7 @@
-"""SPEC's replication rows as stories: scripts that read as comments, commands and what comes of them.
+"""SPEC's replication rows as scripts that read as comments, commands and what comes of them.
 
-A story in ``scripts/`` consists of remarks (``#``), commands (``>``) and, below each command, what the stage
-shows. After a change that is meant, write the outcomes anew with ``NILOMETER_REGENERATE=1`` and read the
+A script in ``scripts/`` consists of remarks (``#``), commands (``>``) and, below each command, what the stage
+shows. After an intended change, write the outcomes again with ``NILOMETER_REGENERATE=1`` and read the
 difference.
 
     > replicas ABC min-isr=2      the first one leads

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hypothesis import settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from roles import EVERYBODY, Leading, members, registered
+from roles import ALL_REPLICAS, Leading, members, registered
 
 from nilometer.replication import (
     AlterPartition,
@@ -34,7 +34,7 @@ class LeaderMachine(RuleBasedStateMachine):
         self.now_ms = 0
         self.partition_epoch = 0
         self.isr: tuple[int, ...] = (1, 2, 3)
-        self.eligible = dict(EVERYBODY)
+        self.eligible = dict(ALL_REPLICAS)
         self.request: AlterPartition | None = None
         self.written = dict.fromkeys(FOLLOWERS, 0)
         self.told = dict.fromkeys(FOLLOWERS, -1)
@@ -108,7 +108,7 @@ class LeaderMachine(RuleBasedStateMachine):
     @rule(follower=strategies.sampled_from(FOLLOWERS))
     def broker_is_fenced_or_back(self, follower: int) -> None:
         if self.eligible.pop(follower, None) is None:
-            self.eligible[follower] = EVERYBODY[follower]
+            self.eligible[follower] = ALL_REPLICAS[follower]
         elif follower in self.isr:
             self.partition_epoch += 1
             self.isr = tuple(member for member in self.isr if member != follower)

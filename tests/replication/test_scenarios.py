@@ -1,6 +1,6 @@
-"""Every story prints what it is known to print.
+"""Every scenario prints what it is known to print.
 
-The expected texts lie in ``scenarios/``. After a change that is meant, write them anew with
+The expected texts lie in ``scenarios/``. After an intended change, write them again with
 ``NILOMETER_REGENERATE=1 pytest tests/replication`` and read the difference.
 """
 

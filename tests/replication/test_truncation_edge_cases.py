@@ -4,7 +4,7 @@ its tag."""
 from __future__ import annotations
 
 import pytest
-from roles import EVERYBODY, Leading, following, log_of, registered
+from roles import ALL_REPLICAS, Leading, following, log_of, registered
 
 from nilometer.replication import (
     AdvanceHighWatermark,
@@ -132,11 +132,11 @@ def test_kafka_10432_epoch_0_is_an_epoch() -> None:
 def test_kafka_7164_every_epoch_change_is_reconciled_even_with_the_same_leader() -> None:
     log = log_of(0, 0)
     replica = Replica(log, broker_id=2, broker_epoch=20, checkpointed_high_watermark=1)
-    replica.on_metadata(registered(leader=1, leader_epoch=0), EVERYBODY, 0)
+    replica.on_metadata(registered(leader=1, leader_epoch=0), ALL_REPLICAS, 0)
     before = replica.role
     assert isinstance(before, FollowerRole)
     old_fetch = fetch_of(before)
-    replica.on_metadata(registered(leader=1, leader_epoch=4, partition_epoch=4), EVERYBODY, 0)
+    replica.on_metadata(registered(leader=1, leader_epoch=4, partition_epoch=4), ALL_REPLICAS, 0)
     after = replica.role
     assert isinstance(after, FollowerRole)
     assert after is not before
@@ -157,10 +157,10 @@ def test_kafka_14704_divergence_comes_first_and_alone() -> None:
 def test_kafka_13207_an_answer_that_finds_a_leader_truncates_nothing() -> None:
     log = log_of(0, 0)
     replica = Replica(log, broker_id=2, broker_epoch=20)
-    replica.on_metadata(registered(leader=1), EVERYBODY, 0)
+    replica.on_metadata(registered(leader=1), ALL_REPLICAS, 0)
     assert isinstance(replica.role, FollowerRole)
     fetch = fetch_of(replica.role)
-    replica.on_metadata(registered(2, leader=2, leader_epoch=1, partition_epoch=1), EVERYBODY, 0)
+    replica.on_metadata(registered(2, leader=2, leader_epoch=1, partition_epoch=1), ALL_REPLICAS, 0)
     assert isinstance(replica.role, LeaderRole)
     assert replica.on_fetch_answer(fetch, FetchAnswer(diverging=EpochEnd(0, 0))) == ()
     replica.resign()

@@ -54,10 +54,10 @@ class OneBroker:
 
         assert await self.clients.start("admin", create).exited is None
 
-    def writers(self, life: str) -> list[Writer]:
+    def writers(self, incarnation: str) -> list[Writer]:
         return [
             Writer(
-                f"{name}{life}",
+                f"{name}{incarnation}",
                 self.clients,
                 self.cluster.bootstrap_servers,
                 WriterPlan(topic="t", partitions=PARTITIONS, per_second=10.0, **choice),  # type: ignore[arg-type]

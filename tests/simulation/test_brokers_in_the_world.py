@@ -68,7 +68,7 @@ class Cluster:
         return found[0]
 
 
-async def lives(world: World) -> None:
+async def main(world: World) -> None:
     cluster = Cluster(world)
     await cluster.set_up()
     await asyncio.sleep(10)
@@ -93,7 +93,7 @@ def test_three_brokers_agree_and_replace_a_dead_controller(seed: int) -> None:
     digests: list[str] = []
     for _ in range(2):
         world = World(seed)
-        world.run(lives, limit_s=1_000)
+        world.run(main, limit_s=1_000)
         assert world.failures == []
         digests.append(world.trace.digest)
     assert digests[0] == digests[1], "the same seed took another course"

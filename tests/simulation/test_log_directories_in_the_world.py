@@ -107,7 +107,8 @@ Strike = Callable[[DiskUser, str, str], None]
 
 
 def strike_marker(*verbs: str, also: str = "") -> Strike:
-    """One operation on the marker of the last life fails; ``also``: a directory that fails for good."""
+    """One operation on the marker of the last incarnation fails; ``also``: a directory that fails for
+    good."""
     left = [1]
 
     def strike(process: DiskUser, verb: str, path: str) -> None:
@@ -132,7 +133,7 @@ def strike_marker(*verbs: str, also: str = "") -> Strike:
 def test_a_directory_whose_marker_of_the_last_life_cannot_be_used_is_out_of_use(
     strike: Strike, failed: list[str]
 ) -> None:
-    """It would say later on that this life lost nothing, though that was in doubt."""
+    """It would say later on that this incarnation lost nothing, though that was in doubt."""
 
     async def scenario(world: World) -> list[str]:
         cluster = Cluster(world, brokers=1, folders=(3,))

@@ -101,7 +101,7 @@ def test_leaders_of_old_do_not_take_office_again_while_the_log_is_read() -> None
 
 
 def test_a_disk_that_fills_up_while_a_broker_takes_up_its_partitions_costs_nothing() -> None:
-    """Wherever in that the room ends: what could not be taken up is neither given up nor removed."""
+    """At whatever step the disk is full: what could not be taken up is neither given up nor removed."""
 
     async def scenario(world: World) -> None:
         cluster, clients = Cluster(world, brokers=1, one_machine=True), world.host("clients")

@@ -1,4 +1,4 @@
-"""The seam's contract, kept alike by the system and the virtual world: the same stories, played on both."""
+"""The seam's contract, kept alike by the system and the virtual world: the same scenarios, played on both."""
 
 from __future__ import annotations
 

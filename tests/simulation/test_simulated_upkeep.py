@@ -1,4 +1,4 @@
-"""Clusters that are looked after while they are hurt: brokers come and go for good, records are deleted.
+"""Clusters that are administered under faults: brokers come and go for good, records are deleted.
 
 That their judges can say no, the planted faults show.
 """

@@ -149,7 +149,7 @@ def test_whoever_enters_an_isr_serves() -> None:
 
 
 def test_topics_and_settings_that_were_acknowledged_must_be_there() -> None:
-    churn = TopicChurn(World(1).host("clients"), "nobody:1")
+    churn = TopicChurn(World(1).host("clients"), "none:1")
     churn.topics = {
         "kept": KnownTopic(Existence.EXISTS, {"7", "8"}),
         "gone": KnownTopic(Existence.DELETED),

@@ -38,15 +38,15 @@ class History:
         self.seen: dict[int, bytes] = {}
         self.tokens = 0
         self.cluster_ids: set[str] = set()
-        self.lives: set[SessionName] = set()
+        self.sessions_seen: set[SessionName] = set()
 
     def on_open(self, cluster_id: str) -> None:
         self.cluster_ids.add(cluster_id)
         assert len(self.cluster_ids) == 1, "the cluster changed its id"
 
     def on_registered(self, name: SessionName) -> None:
-        assert name not in self.lives, f"{name} lived before"
-        self.lives.add(name)
+        assert name not in self.sessions_seen, f"{name} lived before"
+        self.sessions_seen.add(name)
 
     def token(self) -> bytes:
         self.tokens += 1
@@ -58,7 +58,7 @@ class History:
         self.on_seen(number, data)
 
     def on_seen(self, number: int, data: bytes) -> None:
-        """Once anybody was shown an entry, nobody is ever shown another of its number."""
+        """Once a reader was shown an entry, no reader is ever shown another of its number."""
         assert self.seen.setdefault(number, data) == data, f"number {number} changed"
         assert data not in self.refused, f"{data!r} was refused, and yet it is number {number}"
 
@@ -158,7 +158,7 @@ async def read_all(store: LocalStore, history: History) -> dict[int, bytes]:
 
 
 async def judge(world: World, history: History) -> None:
-    """A fresh process finds all that anybody was shown or promised."""
+    """A fresh process finds all that any process was shown or promised."""
     verdict: list[dict[int, bytes]] = []
 
     async def main(runtime: Runtime) -> None:
@@ -213,7 +213,7 @@ def live_and_die(seed: int) -> None:
             process.resume()
         won_in_trouble = len(history.won)
         await asyncio.sleep(HEALED_S)
-        assert len(history.won) > won_in_trouble, "once all is well, somebody wins"
+        assert len(history.won) > won_in_trouble, "once all faults are over, a process wins"
         for process in list(machine.processes):
             process.crash()
         await judge(world, history)
@@ -378,7 +378,7 @@ def test_a_dead_broker_is_seen_by_signal_not_by_polling() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_an_entry_visible_before_it_is_durable_is_never_acted_upon(seed: int) -> None:
-    """Its author dies between link and sync. Whoever reads it then must sync it before it is shown."""
+    """Its writer dies between link and sync. A reader then must sync it before it is shown."""
     shown: list[list[bytes]] = []
 
     async def scenario(world: World) -> None:

@@ -147,7 +147,7 @@ def test_chance_is_a_function_of_seed_and_life() -> None:
 
     assert draws(1) == draws(1)
     assert draws(1) != draws(2)
-    assert len(set(draws(1))) == 2, "each life draws its own"
+    assert len(set(draws(1))) == 2, "each incarnation draws its own"
 
 
 def test_main_that_fails_ends_its_process_with_the_error() -> None:

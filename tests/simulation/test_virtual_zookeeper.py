@@ -31,7 +31,7 @@ SETTINGS = Settings(tick_ms=500, sync_limit=4)
 
 
 def _nothing() -> None:
-    """A callback that nobody minds."""
+    """A callback without effect."""
 
 
 class Stage:
@@ -277,7 +277,7 @@ def test_a_session_outlives_its_server_and_the_leader() -> None:
 
 
 def test_a_leader_that_thaws_ends_sessions_that_go_on_elsewhere() -> None:
-    """Its clock ran on while it stood still: whoever comes to it first is told a falsehood."""
+    """Its clock ran on while it stood still: the first client gets a false answer."""
 
     def told(seed: int) -> bool:
         standing: list[bool] = []

@@ -1,5 +1,5 @@
-"""Whole clusters, hurt and healed, by seed; and that a seed says everything. That the judges can say no, the
-planted faults show.
+"""Whole clusters under faults, by seed; and that a seed determines everything. That the judges can say no,
+the planted faults show.
 
 ``nilometer simulate --seed N --minutes M`` plays one of these again.
 """

@@ -64,7 +64,7 @@ def test_a_second_cut_at_any_step_leaves_no_half_chain(seed: int) -> None:
 
 def test_a_chain_cut_further_than_the_log_start_that_came_back_is_filled_in() -> None:
     """The chain is cut when the log start moves; the log start is written down later, and may be an older one
-    after a power cut. (`nilometer simulate --seed 4270 --minutes 5` came upon it.)"""
+    after a power cut. (`nilometer simulate --seed 4270 --minutes 5` found it.)"""
     disk, entries = _flushed_log(1)
     disk.crash_machine()
     log = _open(disk).logs[KEY]

@@ -219,6 +219,6 @@ TestLogAgainstModel.settings = settings(
     deadline=None,
     derandomize=True,
     print_blob=True,
-    phases=(Phase.explicit, Phase.generate),  # shrinking a story of forty steps takes minutes
+    phases=(Phase.explicit, Phase.generate),  # shrinking a run of forty steps takes minutes
     report_multiple_bugs=False,
 )

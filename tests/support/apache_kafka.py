@@ -1,7 +1,7 @@
 """Apache Kafka itself, started for a comparison: one node, or several, on free loopback ports.
 
 `tests/java/build.sh` fetches it (once). The node's whole configuration is the `.properties` file in its
-folder, its output the `.out` file beside it; both stay for whoever asks why it would not start.
+folder, its output the `.out` file beside it; both stay, to show why it did not start.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from nilometer.simulation.world import World
 
 
 async def chatter(runtime: Runtime) -> None:
-    """Echoes to whoever connects, and connects to the others at random."""
+    """Echoes to every client that connects, and connects to the others at random."""
 
     class Echo(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -170,7 +170,7 @@ class TopicReuse(_Program):
             what = f"of {expected[max(expected)][:24]!r}: cannot read {missing}, other records at {wrong}"
             self.findings.append(f"{topic}, {what}")
         if strangers := [value for at, value in found.items() if at not in expected]:
-            self.findings.append(f"{topic}: records nobody wrote there: {strangers[:3]}")
+            self.findings.append(f"{topic}: records that were not written there: {strangers[:3]}")
 
     async def _delete(self, admin: Admin, topic_id: UUID) -> None:
         """By id, which cannot hit a later topic; until it is certain."""

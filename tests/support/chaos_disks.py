@@ -107,7 +107,7 @@ class SmallDisk:
         return self.folder / "filler"
 
     def fill(self, leave_bytes: int) -> None:
-        """Somebody else's file takes all but the given room, or all, where a broker is quicker to write."""
+        """Another file takes all but the given room, or all, where a broker is quicker to write."""
         room = shutil.disk_usage(self.folder).free - leave_bytes
         try:
             with self._filler.open("wb") as file:

@@ -31,7 +31,7 @@ FOUND_MAX = 20
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The newest epoch in which a write was accepted, by whom, and when that was known first."""
+    """The newest epoch in which a write was accepted, by which broker, and when that was known first."""
 
     epoch: int
     broker: str
@@ -39,7 +39,7 @@ class Newest:
 
 
 class LeadersWatcher:
-    """Needs a topic of its own: what it writes is judged by nobody else."""
+    """Needs a topic of its own: what it writes is not judged by other checks."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, allowed_s: float) -> None:
         self.findings: list[str] = []

@@ -1,4 +1,4 @@
-"""Load on a cluster that is being hurt: producers and readers of two kinds that never rest, and who watches
+"""Load on a cluster under faults: producers and readers of two kinds that never rest, and a watcher of
 "latest".
 
 librdkafka's are threads of their own; our own clients share one event loop on a thread. All outlive whatever
@@ -113,9 +113,10 @@ class TailReader:
 class LatestWatcher:
     """Asks for "latest" again and again: what one leader said, neither it nor a later one may take back.
 
-    Every broker is asked on a thread of its own, with no client's cache or retries in between; whoever leads
-    answers. An answer counts against those that had come before it was asked for. A leader that does not yet
-    know that it was deposed may say an older offset, as in Apache Kafka: only the newest epoch is held to it.
+    Every broker is asked on a thread of its own, with no client's cache or retries in between; the broker
+    that leads answers. An answer counts against those that had come before it was asked for. A leader that
+    does not yet know that it was deposed may say an older offset, as in Apache Kafka: only the newest epoch
+    is held to it.
     """
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
@@ -145,7 +146,7 @@ class LatestWatcher:
             silent_s = time.monotonic() - answered_at
             if silent_s > LATEST_SILENT_S_MAX:
                 self.findings.append(
-                    f"nobody has told latest of {self._topic}-{partition} for {silent_s:.0f} s"
+                    f"no broker answered the latest offset of {self._topic}-{partition} for {silent_s:.0f} s"
                 )
 
     def _run(self, broker: str) -> None:
@@ -279,7 +280,7 @@ class OwnClients:
 
 
 class _KeptLines(logging.Handler):
-    """The newest lines that were logged, for whoever reads a failure."""
+    """The newest lines that were logged, for the analysis of a failure."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -291,7 +292,7 @@ class _KeptLines(logging.Handler):
 
 
 class ChaosLoad:
-    """Everybody together: what is asked of all of them, and what they found."""
+    """All clients: what is asked of all of them, and what they found."""
 
     def __init__(
         self,

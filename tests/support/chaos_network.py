@@ -102,7 +102,7 @@ class ChaosNetwork:
         self.cut(other, one)
 
     def isolate(self, node: str, *others: str) -> None:
-        """Cut ``node`` off from ``others``, both ways (from everybody, if none is named)."""
+        """Cut ``node`` off from ``others``, both ways (from all, if none is named)."""
         for other in others or [one for one in self._numbers if one != node]:
             self.cut_both(node, other)
 

@@ -1,4 +1,5 @@
-"""One chaos run: a cluster under load, hurt and healed, and at the end the verdict on all that was seen.
+"""One chaos run: a cluster under load, faults injected and ended, and at the end the verdict on all that was
+seen.
 
     with ChaosRun("kill-leaders", folder, seed=7) as run:
         run.wait_load()
@@ -129,7 +130,7 @@ class ChaosRun:
             self.cluster.close()
 
     def record(self, what: str) -> None:
-        """Note what is being done, for whoever reads a failure."""
+        """Note what is being done, for the analysis of a failure."""
         self.timeline.append(f"{time.monotonic() - self._began:7.2f} s  {what}")
 
     def wait_load(self, records: int = 5, timeout_s: float = 40.0) -> None:
@@ -298,7 +299,7 @@ class ChaosRun:
         unsettled = [str(send) for send in sends if send.outcome is not Outcome.OK]
         wrong += [f"neither acknowledged nor refused: {timeline}" for timeline in unsettled]
         if not load.latest.answers:
-            wrong.append("nobody could ask for latest offsets")
+            wrong.append("no client could ask for latest offsets")
         counts = f"{len(sends)} records, {len(load.history.polls)} polls, {load.latest.answers} times latest"
         self.record(counts)
         print(f"chaos {self.name}: {counts}, {time.monotonic() - self._began:.1f} s, seed {self.seed}")
@@ -366,7 +367,7 @@ class ChaosRun:
             shutil.copytree(self.folder, target, ignore_dangling_symlinks=True, dirs_exist_ok=True)
         except shutil.Error as error:
             print(f"not everything could be kept, brokers are still running: {error}")
-        (target / "story.txt").write_text("\n".join(self.timeline) + "\n")
+        (target / "timeline.txt").write_text("\n".join(self.timeline) + "\n")
         if self.load is not None:
             self.load.history.save(target / "history.jsonl")
             (target / "producers.log").write_text("\n".join(self.load.log.lines) + "\n")

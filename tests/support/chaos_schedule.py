@@ -1,4 +1,5 @@
-"""A schedule of faults from one seed: what hurts, whom, for how long, and whether the next waits for healing.
+"""A schedule of faults from one seed: which fault, where, for how long, and whether the next waits for its
+end.
 
 What is promised bounds it (acks=all, three replicas, min.insync.replicas 2): processes die, pause and are cut
 off as they like; but only one *machine* at a time loses what was not synced, or its whole disk, and the next
@@ -228,7 +229,7 @@ class Schedule:
             self.run.pass_time(self.run.chance.uniform(0.3, 3.0))
 
     def _isolate(self) -> None:
-        """From all brokers, or from clients too, or from everybody."""
+        """From all brokers, or from clients too, or from all."""
         assert self.network is not None
         victim = self.run.chance.choice(BROKERS)
         others = [node(one) for one in BROKERS if one != victim]

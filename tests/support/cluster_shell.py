@@ -46,7 +46,7 @@ class Shell:
         return [broker["pid"] for broker in self.brokers()]
 
     def processes(self) -> list[int]:
-        """Of all processes of this machine, the brokers on this folder, whoever knows of them."""
+        """Of all processes of this machine, the brokers on this folder, recorded or not."""
         folder = os.fsencode(self.data_dir)
         found: list[int] = []
         for entry in Path("/proc").glob("[0-9]*"):

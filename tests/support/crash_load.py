@@ -119,7 +119,7 @@ class Writer:
 
 
 class Reader:
-    """Reads on from where it was, across the broker's lives."""
+    """Reads on from where it was, across the broker's restarts."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Topics with known records in them, made and filled through a client that nobody here wrote."""
+"""Topics with known records in them, made and filled through a client of another project."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Kind(enum.Enum):
     DOUBLED = "a field doubled"
     SPLICED = "the rest of another request"
     OTHER_VERSION = "the body of another version"
-    UNKNOWN_API = "an API or version nobody has"
+    UNKNOWN_API = "an API or version that does not exist"
     RECORDS = "record batches with damage under a right CRC"
     NOISE = "noise"
 

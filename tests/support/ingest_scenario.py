@@ -1,4 +1,4 @@
-"""A story of ingest: what happens to files, broker and process, step by step, and what must come out.
+"""A scenario of ingest: what happens to files, broker and process, step by step, and what must come out.
 
 The file system and the topic are models, in memory; what looks at the files, tells them apart, reads them and
 keeps the state is ingest's own. Each line written has to be in the topic once at the end. Excused are only
@@ -199,7 +199,7 @@ class IngestScenario:
         copied = self._copying[1] if self._copying else None
         if self.disk.mounted and plain and plain[0] not in (copied, self._packing):
             inode = self.disk.names[plain[0]]
-            if inode not in self._copied:  # nobody writes to a copy
+            if inode not in self._copied:  # no program writes to a copy
                 self._write(inode, 1 + argument % 2)
 
     def _write(self, inode: Inode, count: int) -> None:
@@ -313,7 +313,7 @@ class IngestScenario:
         self._complete(inode)
         content = bytes(inode.content)
         lines = Counter((gzip.decompress(content) if path.endswith(".gz") else content).splitlines())
-        # Of the line that many files have, nobody knows whose is in the topic.
+        # Of a line that many files have, it is unknown from which file it is in the topic.
         lines -= Counter({line: 1 for line in self._in_topic() if line != self._banner[:-1]})
         if self.process is not None and inode.opened and inode.modified_ns <= self.process.looked_ns:
             self._at_risk += lines

@@ -3,7 +3,7 @@
     with IngestSoak(folder, seed=17) as soak:
         soak.play(minutes=3)
 
-What goes wrong is kept in ``story``. Ingest may end by itself where its brokers are away; it is started
+What goes wrong is kept in ``timeline``. Ingest may end by itself where its brokers are away; it is started
 again, as a service manager does, and ``exits`` counts how often. It must not end in a traceback.
 """
 

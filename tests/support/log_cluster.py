@@ -282,7 +282,7 @@ class _LogBroker(ScriptedBroker):
             )
         if struck is LOSE_ANSWER:
             return HANG_UP
-        # With acks=all nobody is answered before the records are committed.
+        # With acks=all no producer is answered before the records are committed.
         return SILENCE if is_held else codec.response(responses=tuple(topics))
 
     def _append(self, log: PartitionLog, records: bytes) -> tuple[ErrorCode, int]:

@@ -30,7 +30,7 @@ class MemoryFile:
         self._path = path
         self._node: FileNode | None = node
         self._writable = writable
-        self._life = disk.life
+        self._crashes_seen = disk.crashes
 
     @property
     def path(self) -> str:
@@ -71,7 +71,7 @@ class MemoryFile:
             self._node = None
 
     def _open(self) -> FileNode:
-        assert self._life == self._disk.life, f"{self._path} was opened before the crash"
+        assert self._crashes_seen == self._disk.crashes, f"{self._path} was opened before the crash"
         assert self._node is not None, f"{self._path} is closed"
         return self._node
 
@@ -113,7 +113,7 @@ class MemoryDisk:
         self.now_ms = 0
         self.is_cold = False
         """Whether ``read_at_if_cached`` has nothing."""
-        self.life = 0
+        self.crashes = 0
         self.boots = 1
         self.locks: set[str] = set()
         self.reads = 0
@@ -141,7 +141,7 @@ class MemoryDisk:
 
     def crash_process(self) -> None:
         """Descriptors and locks are gone; all bytes and names stay."""
-        self.life += 1
+        self.crashes += 1
         self.open_files = 0
         self.locks.clear()
 
@@ -298,7 +298,7 @@ class MemoryDisk:
     # -- helpers
 
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
-        """Damage at rest: one bit of a file changes, durably, and nobody is told."""
+        """Damage at rest: one bit of a file changes, durably, without an error."""
         self._file(path).flip_bit(position, bit)
 
     def _find(self, path: str) -> FileNode | FolderNode | None:

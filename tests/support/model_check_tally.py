@@ -27,5 +27,5 @@ def summary() -> str | None:
     found = sum(seen.violation is not None for seen in _explored)
     return (
         f"model check: {states:,} states and {steps:,} steps in {len(_explored)} worlds; "
-        f"{found} planted or historic faults found, each with its shortest story"
+        f"{found} planted or historic faults found, each with its shortest path"
     )

@@ -80,7 +80,7 @@ class NilometerBroker:
 
     @property
     def output(self) -> str:
-        """What all its lives printed so far."""
+        """The output of all its processes so far."""
         return self._output_path.read_text() if self._output_path.exists() else ""
 
     def outages(self, folder: Path) -> int:

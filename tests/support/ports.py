@@ -18,7 +18,7 @@ _next = itertools.count(os.getpid() * 101)
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct ports that nobody uses, none of them given out before by this process."""
+    """Distinct ports that are not in use, none of them given out before by this process."""
     found: list[int] = []
     for _ in range(COUNT):
         if len(found) == count:

@@ -28,7 +28,7 @@ _LETTERS = "abcxyz019._-äß水𝄞"
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Values that mean something to whoever reads the message, used for half of the fields of their kind.
+    """Values that mean something to the reader of the message, used for half of the fields of their kind.
 
     The empty one makes messages that are valid and nothing more.
     """
@@ -38,7 +38,7 @@ class Vocabulary:
     numbers: Sequence[int] = ()
     records: Sequence[bytes] = ()
     duration_ms_max: int | None = None
-    """Above this no duration lies: so that nobody is asked to wait for weeks."""
+    """Above this no duration lies: so that no request waits for weeks."""
 
 
 NOTHING_IN_PARTICULAR = Vocabulary()

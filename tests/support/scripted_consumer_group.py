@@ -1,8 +1,8 @@
 """A coordinator of one group of KIP-848 in a page: what members hear of it, and what they told it, for tests.
 
 The partitions are dealt out in order of the members' coming. First out, then in: a member enters an epoch
-once it says that it has let go, and is given what nobody holds. Shares no code with the brokers' coordinator.
-Offsets, and ``fault``, are as in :class:`ScriptedGroup`.
+once it says that it has let go, and is given what no member holds. Shares no code with the brokers'
+coordinator. Offsets, and ``fault``, are as in :class:`ScriptedGroup`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A group coordinator in a page: the classic protocol as members see it, and what they told it, for tests.
 
-It keeps Kafka's rules as far as a client can tell: member ids are given out first, joins wait for everybody
+It keeps Kafka's rules as far as a client can tell: member ids are given out first, joins wait for all members
 (or for the rebalance time-out), generations fence, sessions end, offsets are kept. Shares no code with the
 coordinator of the brokers. ``fault`` may answer in its place.
 """
@@ -164,7 +164,7 @@ class ScriptedGroup:
         self._complete(False)
 
     def _complete(self, late: bool) -> None:
-        """End the joining when everybody is there, or the time for it is over."""
+        """End the join phase when all members are there, or the time for it is over."""
         if self.state != "PreparingRebalance":
             return
         missing = [one for one in self.members.values() if one.joining is None]

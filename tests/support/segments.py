@@ -1,4 +1,4 @@
-"""What is in segment files, read by nobody's code but this: tests believe the bytes, not a client's word."""
+"""What is in segment files, read by this code alone: tests trust the bytes, not a client's word."""
 
 from __future__ import annotations
 

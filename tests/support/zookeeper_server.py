@@ -95,7 +95,7 @@ class ZooKeeperServer:
 
     @property
     def mode(self) -> str:
-        """standalone, leader or follower; empty while it serves nobody."""
+        """standalone, leader or follower; empty while it does not serve."""
         return next((line[6:] for line in self.ask("srvr").splitlines() if line.startswith("Mode: ")), "")
 
     def wait_ready(self) -> None:

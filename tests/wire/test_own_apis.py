@@ -56,13 +56,13 @@ RESPONSE = DescribeReplicasResponse(
 
 
 def request_frame(request: object = REQUEST) -> bytes:
-    return encode_request(9, "somebody", request)[4:]
+    return encode_request(9, "some-client", request)[4:]
 
 
 def test_messages_come_back_as_they_went() -> None:
     header, request = decode_request(request_frame())
     assert (header.api_key, header.api_version, header.correlation_id) == (KEY, 0, 9)
-    assert header.client_id == "somebody"
+    assert header.client_id == "some-client"
     assert request == REQUEST
     frame = encode_response(9, KEY, 0, RESPONSE)
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4

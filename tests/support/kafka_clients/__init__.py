@@ -1,4 +1,4 @@
-"""Kafka clients nobody here wrote, behind one small face.
+"""Kafka clients of other projects, behind one small interface.
 
 Each keeps its own default configuration but for what a test names, so that what is shown is what users get.
 """
