@@ -29,7 +29,7 @@ java:  ## Apache Kafka, its clients and tools, Spark's Kafka connector, for test
 
 # Where docs/vocabulary.txt is enforced. The other folders follow as their words are replaced.
 VOCABULARY := README.md CHANGELOG.md Makefile docs bench \
-  $(addprefix src/nilometer/,cli client groups pipeline simulation)
+  $(addprefix src/nilometer/,cli client config groups pipeline simulation)
 
 lint: setup  ## style, words, import layers, types
 	$(BIN)/ruff check .

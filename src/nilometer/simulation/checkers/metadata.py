@@ -43,8 +43,8 @@ def fold(entries: list[tuple[int, bytes]]) -> Folded:
 def _apply(folded: Folded, entry: dict[str, Any]) -> None:
     controllership = (entry["controller_id"], entry["controller_incarnation"], entry["controller_epoch"])
     records: list[dict[str, Any]] = entry["records"]
-    takes_controllership = bool(records) and any(record["type"] == "TakeOffice" for record in records)
-    if takes_controllership and controllership[2] == folded.controllership[2] + 1:
+    becomes_controller = any(record["type"] == "TakeOffice" for record in records)  # codespell:ignore
+    if becomes_controller and controllership[2] == folded.controllership[2] + 1:
         folded.controllership = controllership
     elif controllership != folded.controllership:
         return  # of a deposed controller

@@ -129,7 +129,8 @@ class SettingsImages:
                 image.apply_entry(EntryNumber(image.number + 1), entry)
 
         image.apply_entry(
-            EntryNumber(0), controllership_entry(image, _FOLDING[0], Incarnation("term-0"), chance("office"))
+            EntryNumber(0),
+            controllership_entry(image, _FOLDING[0], Incarnation("term-0"), chance("controllership")),
         )
         enact(decide_cluster_defaults(image, CLUSTER_DEFAULTS))
         for broker_id in (*_FOLDING, _DEAD):

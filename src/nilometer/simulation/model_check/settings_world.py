@@ -185,7 +185,7 @@ class SettingsWorld:
         number = state.controller_changes + 1
         holder = self.images.broker_ids[number % len(self.images.broker_ids)]
         image = self.images.image(state.newest)
-        entry = controllership_entry(image, holder, Incarnation(f"term-{number}"), chance("office"))
+        entry = controllership_entry(image, holder, Incarnation(f"term-{number}"), chance("controllership"))
         after = self._appended(state, self.images.entry(entry))
         return after._replace(pending=(), late=state.pending[:1], controller_changes=number)
 
