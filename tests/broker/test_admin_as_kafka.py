@@ -737,7 +737,7 @@ def own_apis() -> set[int]:
 
 
 @pytest.mark.parametrize("version", [5, 99, 32767, -1])
-def test_api_versions_that_nobody_serves(sides: tuple[Side, Side], version: int) -> None:
+def test_api_versions_that_no_broker_serves(sides: tuple[Side, Side], version: int) -> None:
     def scenario(side: Side, version: int) -> Plain:
         side.hang_up()
         header = ApiKey.API_VERSIONS.to_bytes(2, "big") + version.to_bytes(2, "big", signed=True)

@@ -21,7 +21,7 @@ ANSWER_WITHIN_S = 8.0
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NilometerCluster]:
-    # A controller that is stopped stays in office for longer than any test here takes.
+    # A controller that is stopped stays controller for longer than any test here takes.
     overrides = {"zookeeper.session.timeout.ms": "60000"}
     with NilometerCluster(tmp_path_factory.mktemp("timeouts"), 2, overrides) as cluster:
         cluster.create_topic(TOPIC)

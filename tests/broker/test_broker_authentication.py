@@ -195,7 +195,7 @@ def test_a_forwarded_request_is_answered_in_the_frame_of_its_client(
     assert answer.responses == ()
 
 
-def test_who_is_not_in_office_says_so_to_the_broker_that_asked(
+def test_a_broker_that_is_not_controller_says_so_to_the_broker_that_asked(
     cluster: NilometerCluster, identity: Identity
 ) -> None:
     controller = cluster.controller()

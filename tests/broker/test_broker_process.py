@@ -274,7 +274,7 @@ def test_a_deleted_topic_is_renamed_and_then_removed(tmp_path: Path) -> None:
         side.hang_up()
 
 
-def test_topics_neither_made_nor_deleted_unasked(tmp_path: Path) -> None:
+def test_topics_neither_created_nor_deleted_without_a_request(tmp_path: Path) -> None:
     off = {"auto.create.topics.enable": "false", "delete.topic.enable": "false"}
     with NilometerBroker(tmp_path / "data", off) as broker:
         side = side_of(broker)
@@ -329,7 +329,7 @@ def test_topic_settings_take_effect_at_once(tmp_path: Path) -> None:
         assert [found.attributes for found in stored_batches(broker.data_dir, "changing", 0)] == [0, 0, 1, 9]
 
 
-FAST_UPKEEP = {"log.retention.check.interval.ms": "200", "log.segment.delete.delay.ms": "1"}
+FAST_REBALANCE_CHECKS = {"log.retention.check.interval.ms": "200", "log.segment.delete.delay.ms": "1"}
 
 
 def earliest(side: Side, topic: str) -> int:
@@ -357,7 +357,7 @@ def segments(broker: NilometerBroker, topic: str) -> list[int]:
 )
 def test_retention_while_it_runs(tmp_path: Path, retention: Callable[[Side], None]) -> None:
     """Set while the topic is in use: old segments go, their files with them; what is left reads on."""
-    with NilometerBroker(tmp_path / "data", FAST_UPKEEP) as broker:
+    with NilometerBroker(tmp_path / "data", FAST_REBALANCE_CHECKS) as broker:
         side = side_of(broker)
         side.create("old", segment_bytes=str(1 << 20), retention_ms="-1")
         for number in range(60):

@@ -78,7 +78,7 @@ def test_refused_heartbeats(sides: tuple[Side, Side], version: int) -> None:
     same(sides, scenario)
 
 
-def test_the_life_of_one_member(sides: tuple[Side, Side]) -> None:
+def test_the_requests_of_one_member(sides: tuple[Side, Side]) -> None:
     def scenario(side: Side) -> Plain:
         topic(side, "shared-848"), topic(side, "other-848", 2)
         group = ConsumerGroup(side, "one")

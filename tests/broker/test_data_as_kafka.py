@@ -63,7 +63,7 @@ def produce(
 
 
 def _told(outcome: Plain) -> Plain:
-    """What is said besides an error is each broker's own affair: a log start here, a -1 there."""
+    """What is said besides an error is left to each broker: a log start here, a -1 there."""
     if outcome["error_code"] == "none":
         return {name: value for name, value in outcome.items() if name != "record_errors"}
     return {

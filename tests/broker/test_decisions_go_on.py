@@ -67,7 +67,7 @@ class RemoteStore:
 
 
 class ControllerUnderTest:
-    """A controller in office over a remote store."""
+    """An active controller over a remote store."""
 
     def __init__(self) -> None:
         self.store = RemoteStore()

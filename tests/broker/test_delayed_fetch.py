@@ -44,7 +44,7 @@ def waiting(update_wait_ms: int, *, has_update: bool = False) -> tuple[Watched, 
 
 
 @pytest.mark.parametrize("has_update", [False, True])
-def test_news_alone_is_told_once_its_time_is_over(has_update: bool) -> None:
+def test_an_update_alone_is_sent_once_its_time_is_over(has_update: bool) -> None:
     async def scenario() -> None:
         partition, reader, fetch = waiting(1, has_update=has_update)
         fetch.on_watermark_advanced(partition)
@@ -57,7 +57,7 @@ def test_news_alone_is_told_once_its_time_is_over(has_update: bool) -> None:
     asyncio.run(scenario())
 
 
-def test_a_record_takes_the_news_along() -> None:
+def test_a_record_takes_the_update_along() -> None:
     async def scenario() -> None:
         partition, reader, fetch = waiting(LONG_MS)
         fetch.on_watermark_advanced(partition)
@@ -70,7 +70,7 @@ def test_a_record_takes_the_news_along() -> None:
     asyncio.run(scenario())
 
 
-def test_where_consumers_read_from_followers_news_is_told_at_once() -> None:
+def test_where_consumers_read_from_followers_updates_are_sent_at_once() -> None:
     async def scenario() -> None:
         partition, reader, fetch = waiting(0)
         fetch.on_watermark_advanced(partition)

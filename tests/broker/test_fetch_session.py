@@ -72,7 +72,7 @@ def test_kafka_9338_the_session_keeps_the_readers_leader_epoch():
     assert [p.current_leader_epoch for p in later.to_read()] == [5]
 
 
-def test_only_news_is_told():
+def test_only_changes_are_sent():
     session = begin(cache(), 0, 0, asks(0)).session
     key = PartitionKey(TOPIC, 0)
 
@@ -87,7 +87,7 @@ def test_only_news_is_told():
     assert not told(high_watermark=4)
     assert told(high_watermark=4, has_records=True)
     assert told(failed=True)
-    assert told(high_watermark=4), "recovery from an error is news"
+    assert told(high_watermark=4), "recovery from an error is reported"
     assert told(high_watermark=4, log_start=2)
 
 
@@ -146,7 +146,7 @@ def test_a_partition_for_which_there_was_no_room_is_looked_at_again():
     assert [p.partition for p in begin(sessions, opened.session_id, 1).to_read()] == [0]
 
 
-def test_whoever_found_no_room_comes_before_whoever_was_served():
+def test_a_partition_that_found_no_room_comes_before_one_that_was_served():
     sessions = cache()
     opened = begin(sessions, 0, 0, asks(0, 1, 2))
     answered(opened.session, 0, has_records=True)
@@ -163,7 +163,7 @@ def test_a_partition_that_failed_is_looked_at_again():
     assert [p.partition for p in begin(sessions, opened.session_id, 1).to_read()] == [0]
 
 
-def test_whoever_watches_hears_of_each_partition_that_leaves():
+def test_a_listener_is_notified_of_each_partition_that_leaves():
     class Watcher:
         def __init__(self):
             self.forgotten = []
@@ -183,7 +183,7 @@ def test_whoever_watches_hears_of_each_partition_that_leaves():
 
 
 def test_what_changes_between_look_and_answer_is_looked_at_again():
-    """A read aside takes its time, and the answer tells what was seen before it."""
+    """A read off the event loop takes its time, and the answer says what was seen before it."""
     sessions = cache()
     opened = begin(sessions, 0, 0, asks(0, 1))
     session = opened.session

@@ -81,7 +81,7 @@ def test_the_envelope_says_who_asked() -> None:
     assert body == BODY
 
 
-def test_who_is_not_in_office_is_no_answer_for_the_client() -> None:
+def test_not_controller_is_no_answer_for_the_client() -> None:
     with pytest.raises(KafkaError) as refused:
         forward_to(controller_answering(error_code=int(ErrorCode.not_controller), message="not me"))
     assert refused.value.code is ErrorCode.not_controller

@@ -78,7 +78,9 @@ def test_there_is_no_coordinator_of_other_things(
         assert [one.error_code for one in found.coordinators] == [error]
 
 
-def test_an_internal_topic_that_nobody_needs_is_not_made_as_an_ordinary_one(broker: NilometerBroker) -> None:
+def test_an_internal_topic_that_is_not_needed_is_not_created_as_an_ordinary(
+    broker: NilometerBroker,
+) -> None:
     with WirePeer(broker.bootstrap) as peer:
         asked = topic_of(peer, "__transaction_state", create=True)
         assert (asked.error_code, asked.is_internal) == (ErrorCode.unknown_topic_or_partition, True)

@@ -89,7 +89,7 @@ class ReadyStore:
 
 
 def one_big_topic(configs: dict[str, str] | None = None) -> list[Entry]:
-    """A controller takes office, broker 1 registers, and gets a topic of many partitions."""
+    """A broker becomes controller, broker 1 registers, and gets a topic of many partitions."""
     chance = SeededEntropy(random.Random(1))
     image = ClusterImage()
     entries: list[Entry] = []
@@ -187,7 +187,7 @@ def test_others_are_served_while_many_logs_are_created() -> None:
 
 
 @pytest.mark.parametrize("turns", [1, 2, 4, 7, 12, 20])
-def test_whoever_goes_on_after_a_cancelled_request_finds_everything_in_order(turns: int) -> None:
+def test_the_next_request_after_a_cancelled_one_finds_everything_in_order(turns: int) -> None:
     """However far it had come: no entry is folded twice, or passed over, or acted on by halves."""
 
     async def scenario() -> None:
@@ -210,7 +210,7 @@ def test_whoever_goes_on_after_a_cancelled_request_finds_everything_in_order(tur
 
 @pytest.mark.parametrize("what_dies", ["process", "machine"])
 @pytest.mark.parametrize("operations", [1, 6, 40, 163])
-def test_a_crash_in_between_leaves_nothing_that_the_next_life_would_mistake(
+def test_a_crash_in_between_leaves_nothing_that_the_next_start_would_mistake(
     what_dies: str, operations: int
 ) -> None:
     """Some folders are made, one partly, and no broker knows the topic yet."""

@@ -35,7 +35,7 @@ def test_an_empty_or_damaged_folder_says_nothing():
     assert broker_epoch_marker.read_lossless_broker_epoch(disk, "/data") is None
 
 
-def test_a_life_in_doubt_stays_in_doubt_and_is_still_known():
+def test_an_incarnation_in_doubt_stays_in_doubt_and_is_still_known():
     disk = marked_disk()
     broker_epoch_marker.mark_possible_loss(disk, "/data")
     disk.crash_process()

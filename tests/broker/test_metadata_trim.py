@@ -21,7 +21,7 @@ TERMS = 20
 
 
 async def _entry_sizes_and_trims(folder: Path) -> tuple[list[int], list[int]]:
-    """One controller after the other takes office. The bytes of each entry, and after which of them entries
+    """One broker after the other becomes controller. The bytes of each entry, and after which of them entries
     were retired."""
     store = LocalStore(Runtime.system(), str(folder))
     await store.open()

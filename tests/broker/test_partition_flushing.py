@@ -146,7 +146,7 @@ def test_what_is_flushed_already_counts_for_a_new_role() -> None:
     assert partition.replica.high_watermark == 3
 
 
-def test_what_was_cut_and_written_anew_does_not_count_as_flushed_to_a_new_leader() -> None:
+def test_what_was_cut_and_written_again_does_not_count_as_flushed_to_a_new_leader() -> None:
     log, host = open_log(MemoryDisk()), Host()
     _append(log, 5)
     log.mark_flushed(_ran(log), wall_ms=1)

@@ -68,7 +68,7 @@ def test_the_oldest_are_forgotten_first() -> None:
 
 
 def test_a_broker_that_comes_to_serve_a_partition_between_two_batches(tmp_path: Path) -> None:
-    """As on a new leader that learns of its office while a producer's requests arrive."""
+    """As on a new leader that learns of its leadership while a producer's requests arrive."""
     with NilometerBroker(tmp_path / "data", {"auto.create.topics.enable": "false"}) as broker:
         side = Side("Nilometer", broker.bootstrap)
         side.create("known")

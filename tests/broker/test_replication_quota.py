@@ -148,7 +148,7 @@ def test_settings_of_topics_and_brokers_are_followed() -> None:
     assert not cluster.quotas.leader.throttles("t", 0)
 
 
-def test_a_topic_made_anew_is_not_throttled_by_what_its_forerunner_was_told() -> None:
+def test_a_topic_created_again_is_not_throttled_by_the_settings_of_the_earlier_one() -> None:
     cluster = Cluster(leader_replication_throttled_rate="100")
     assert cluster.quotas.leader.bytes_per_second == 100
     cluster.configure(TOPIC, "t", {LEADER_REPLICAS: "*"})

@@ -176,7 +176,7 @@ def test_no_cluster_is_said(shell: Shell) -> None:
     assert not shell.data_dir.exists(), "asking creates nothing"
 
 
-def test_a_pid_that_is_somebody_elses_by_now_is_left_alone(shell: Shell) -> None:
+def test_a_pid_that_another_process_has_by_now_is_left_alone(shell: Shell) -> None:
     """The broker was killed, and its pid belongs to this very process."""
     (port,) = free_ports(1)
     assert shell.run("up", "--port", str(port), "--detach").returncode == 0

@@ -49,7 +49,7 @@ def test_damaged_leader(tmp_path: Path) -> None:
 
 
 def test_damaged_follower(tmp_path: Path) -> None:
-    """Found by a consumer that reads from the follower in its own rack; the leader stays in office."""
+    """Found by a consumer that reads from the follower in its own rack; the leader keeps its leadership."""
     racks = {one: {"broker.rack": f"rack-{one}"} for one in (1, 2, 3)}
     overrides = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
     with ChaosRun("damaged_follower", tmp_path, SEED, overrides=overrides, own_overrides=racks) as run:

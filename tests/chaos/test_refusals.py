@@ -188,7 +188,7 @@ def test_a_forged_alter_partition(cluster: NilometerCluster) -> None:
 # ── the store ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_store_that_vanishes_and_one_made_anew(tmp_path: Path) -> None:
+def test_a_store_that_vanishes_and_one_created_again(tmp_path: Path) -> None:
     """Without the metadata every partition seems to belong to a deleted topic: none may be touched."""
     with NilometerCluster(tmp_path, 2) as cluster:
         cluster.create_topic(TOPIC)

@@ -67,7 +67,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_life_of_a_topic(shell: Shell) -> None:
+def test_a_topic_from_creation_to_deletion(shell: Shell) -> None:
     shell.run("topic", "create", "cycle", "--partitions", "2", "--config", "retention.ms=77777")
     assert b"TOPIC_ALREADY_EXISTS" in shell.run("topic", "create", "cycle", code=1)
     assert b"Nothing to do" in shell.run("topic", "create", "cycle", "--if-not-exists")
@@ -147,8 +147,8 @@ def test_following_ends_well_when_interrupted(shell: Shell, tmp_path: Path) -> N
             follower = shell.start(
                 "consume", "followed", "--from-beginning", stdout=file, stderr=subprocess.PIPE
             )
-        shell.run("produce", "followed", input=b"news\n")
-        wait_until(lambda output=output: b"news" in output.read_bytes())
+        shell.run("produce", "followed", input=b"later\n")
+        wait_until(lambda output=output: b"later" in output.read_bytes())
         follower.send_signal(number)
         _, errors = follower.communicate(timeout=PATIENCE_S)
         assert (follower.returncode, errors) == (0, b"")

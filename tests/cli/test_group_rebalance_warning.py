@@ -84,7 +84,7 @@ def test_edge_43_the_member_that_keeps_a_group_from_settling_is_named(tmp_path: 
         assert "I cannot sit still" in (last.reason or "")
         document: Any = json.loads(describe(broker.bootstrap, "--json"))["groups"][0]
         assert document["last_rebalance"]["instance"] == "r"
-        assert f"caused the last {last.times_in_a_row} rebalances" in document["trouble"]
+        assert f"caused the last {last.times_in_a_row} rebalances" in document["trouble"]  # codespell:ignore
         text = describe(broker.bootstrap)
         assert "Keeps rebalancing: member r-" in text
         assert "(client restless on " in text

@@ -54,7 +54,7 @@ def test_a_process_that_dies_fails_its_seed_and_no_other() -> None:
     assert [report.exit for report in others] == [0, 0]
 
 
-def test_no_process_is_left_when_nobody_listens_any_more() -> None:
+def test_no_process_is_left_when_no_reader_is_left() -> None:
     reports = play_in_processes(range(6, 12), 2, OPTIONS, keep_going=True, play=scripted_play)
     next(reports)
     assert multiprocessing.active_children()

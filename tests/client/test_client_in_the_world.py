@@ -99,7 +99,7 @@ def test_nothing_is_lost_repeated_or_reordered_when_the_leader_dies() -> None:
     assert world.failures == []
 
 
-def test_one_seed_is_one_story_under_every_hash_seed() -> None:
+def test_one_seed_is_one_run_under_every_hash_seed() -> None:
     program = "from test_client_in_the_world import play; world, _ = play(5); print(world.trace.digest)"
     digests = [
         subprocess.run(

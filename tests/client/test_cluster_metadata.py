@@ -39,7 +39,7 @@ def test_same_epoch_takes_the_answer() -> None:
     assert picture((1, 5)).merged(picture((NO_LEADER, 5))).leader(FIRST) is None
 
 
-def test_topic_created_anew_starts_over() -> None:
+def test_topic_created_again_starts_over() -> None:
     merged = picture((1, 5)).merged(picture((2, 0), topic_id=8))
     assert (merged.leader(FIRST), merged.leader_epoch(FIRST)) == (TWO, 0)
 

@@ -220,7 +220,7 @@ async def read_by(values: set[bytes], *seen: Counter[bytes]) -> None:
     ],
 )
 @pytest.mark.java
-def test_c2_one_group_of_three_clients_shares_a_topic_whoever_leads(
+def test_c2_one_group_of_three_clients_shares_a_topic_whichever_leads(
     kafka: str, ours: str, librdkafka: str, java: str
 ) -> None:
     """Ours leads first; when it goes one of the others does; then it comes back as a follower."""

@@ -129,7 +129,7 @@ def test_c5_a_long_poll_is_no_late_poll_and_heartbeats_go_on_between_polls() -> 
     play(scenario)
 
 
-def test_a_member_whose_session_was_ended_joins_anew_and_commits_nothing_as_the_old_one() -> None:
+def test_a_member_whose_session_was_ended_joins_again_and_commits_nothing_as_the_old_one() -> None:
     async def scenario(stage: Stage) -> None:
         diary = Diary()
         stage.fill("t", 0, 3)
@@ -361,7 +361,7 @@ def test_a_pattern_takes_in_topics_as_they_appear() -> None:
     play(scenario)
 
 
-def test_the_leader_has_the_group_deal_anew_when_a_topic_grows() -> None:
+def test_the_leader_has_the_group_assign_again_when_a_topic_grows() -> None:
     async def scenario(stage: Stage) -> None:
         async with stage.consumer(metadata_max_age_ms=1_000) as consumer:
             await consumer.subscribe(["u"])

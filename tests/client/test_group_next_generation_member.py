@@ -109,7 +109,7 @@ def test_c5_a_long_poll_is_no_late_poll_and_heartbeats_come_as_the_coordinator_w
 
 
 @pytest.mark.parametrize("removed", [True, False])
-def test_a_member_that_is_fenced_has_lost_its_partitions_and_begins_anew(removed: bool) -> None:
+def test_a_member_that_is_fenced_has_lost_its_partitions_and_starts_again(removed: bool) -> None:
     async def scenario(stage: Stage, group: ScriptedConsumerGroup) -> None:
         diary = Diary()
         stage.fill("t", 0, 3)

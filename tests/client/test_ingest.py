@@ -195,7 +195,7 @@ async def test_a_run_that_was_closed_is_not_waited_for(logs: Path, tmp_path: Pat
         assert looked == 3, "the log's end, the high watermark, the log's start: each once"
 
 
-async def test_topic_created_anew_is_filled_anew(logs: Path, tmp_path: Path) -> None:
+async def test_topic_created_again_is_filled_again(logs: Path, tmp_path: Path) -> None:
     write_lines(logs / "a.log", ["1", "2"])
     async with LogCluster(topics={"t": 1}) as first:
         await ingest_of(first, tmp_path).run()

@@ -228,7 +228,7 @@ async def test_written_but_given_up_does_not_disturb_what_follows() -> None:
             assert (await producer.send_and_wait("t", b"next")).offset == 1
 
 
-async def test_broker_that_forgot_the_producer_is_told_anew() -> None:
+async def test_broker_that_forgot_the_producer_gets_a_new_epoch() -> None:
     async with LogCluster(topics={"t": 1}) as cluster, producer_of(cluster) as producer:
         for number in range(3):
             await producer.send_and_wait("t", b"%d" % number)
@@ -325,7 +325,7 @@ async def test_p3_order_and_once_each_under_faults(seed: int) -> None:
     async with LogCluster(3, topics={"t": 2}) as cluster:
 
         def fault(key: int, _number: int) -> Any:
-            if key != ApiKey.PRODUCE or not troubled:
+            if key != ApiKey.PRODUCE or not failing:
                 return None
             if chance.random() < 0.15:
                 cluster.move_leader("t", chance.randrange(2), chance.randint(1, 3))
@@ -342,7 +342,7 @@ async def test_p3_order_and_once_each_under_faults(seed: int) -> None:
                 ]
             )
 
-        troubled = True
+        failing = True
         cluster.fault = fault
         sent: list[list[bytes]] = [[], []]
         deliveries: list[Delivery] = []
@@ -354,7 +354,7 @@ async def test_p3_order_and_once_each_under_faults(seed: int) -> None:
                 deliveries.append(await producer.send("t", b"%d" % number, partition=partition))
                 if chance.random() < 0.05:
                     await asyncio.sleep(0.002)
-            troubled = False
+            failing = False
             await producer.flush()
         for partition in range(2):
             assert values(cluster, partition) == sent[partition], f"seed {seed}"
@@ -371,11 +371,11 @@ async def test_p3_given_up_batches_leave_order_and_no_repetition(seed: int) -> N
     async with LogCluster(topics={"t": 1}) as cluster:
 
         def fault(key: int, _number: int) -> Any:
-            if key != ApiKey.PRODUCE or not troubled:
+            if key != ApiKey.PRODUCE or not failing:
                 return None
             return chance.choice([None, LOSE_ANSWER, HANG_UP, ErrorCode.not_enough_replicas])
 
-        troubled = True
+        failing = True
         cluster.fault = fault
         options = {"batch_size": 50, "linger_ms": 0, "delivery_timeout_ms": 25, "request_timeout_ms": 20}
         deliveries: list[Delivery] = []
@@ -384,7 +384,7 @@ async def test_p3_given_up_batches_leave_order_and_no_repetition(seed: int) -> N
                 deliveries.append(await producer.send("t", b"%d" % number))
                 if chance.random() < 0.3:
                     await asyncio.sleep(0.002)
-            troubled = False
+            failing = False
             await producer.flush()
         written = [int(value or b"") for value in values(cluster)]
         assert len(written) == len(set(written)), f"seed {seed}: a record was written twice"

@@ -29,7 +29,7 @@ def config(broker: Serving) -> dict[str, str]:
     return {"bootstrap.servers": broker.bootstrap}
 
 
-def test_java_topic_life(java: JavaDriver, config: dict[str, str], broker: Serving) -> None:
+def test_java_topic_create_to_delete(java: JavaDriver, config: dict[str, str], broker: Serving) -> None:
     topic = {"name": "java-topic", "partitions": 3, "configs": {"retention.ms": "1234567"}}
     ids = java.run("create_topics", config=config, topics=[topic])
     with pytest.raises(JavaError) as exists:
@@ -104,7 +104,7 @@ def test_java_cluster_and_log_folders(
     assert folder[1][f"{topic}-0"] == on_disk > 1000
 
 
-def test_confluent_topic_life(broker: Serving) -> None:
+def test_confluent_topic_create_to_delete(broker: Serving) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic("confluent-topic", 2, 1, config={"cleanup.policy": "compact"})])[
         "confluent-topic"
@@ -133,7 +133,9 @@ def python_admin(broker: Serving) -> Iterator[kafka.admin.KafkaAdminClient]:
     admin.close()
 
 
-def test_kafka_python_topic_life(python_admin: kafka.admin.KafkaAdminClient, broker: Serving) -> None:
+def test_kafka_python_topic_create_to_delete(
+    python_admin: kafka.admin.KafkaAdminClient, broker: Serving
+) -> None:
     python_admin.create_topics([kafka.admin.NewTopic("python-topic", 2, 1)])
     assert "python-topic" in python_admin.list_topics()
     [described] = python_admin.describe_topics(["python-topic"])
@@ -143,7 +145,7 @@ def test_kafka_python_topic_life(python_admin: kafka.admin.KafkaAdminClient, bro
     eventually(lambda: "python-topic" not in python_admin.list_topics(), "the topic is gone")
 
 
-def test_aiokafka_topic_life(broker: Serving) -> None:
+def test_aiokafka_topic_create_to_delete(broker: Serving) -> None:
     async def create_and_delete() -> None:
         admin = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
         await admin.start()

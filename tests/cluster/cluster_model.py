@@ -105,7 +105,7 @@ class ClusterModel:
         self.sessions[broker] = self.world.registration(broker, clean=self.intact[broker])
         self.intact[broker] = False
 
-    def lives(self, broker: int) -> bool:
+    def is_current(self, broker: int) -> bool:
         """Alive, and in the incarnation that the cluster knows."""
         session = self.sessions[broker]
         known = self.world.image.broker(BrokerId(broker))
@@ -118,7 +118,7 @@ class ClusterModel:
 
     def leader(self, topic: str) -> int | None:
         leader = self.world.state(topic).leader
-        return leader if leader > 0 and self.lives(leader) else None
+        return leader if leader > 0 and self.is_current(leader) else None
 
     def enact(self, decision: Decision[object], entries_max: int | None) -> bool:
         entries = list(entries_of(decision.units, self.world.image.controllership, self.world.target))
@@ -157,7 +157,7 @@ class ClusterModel:
             # An incarnation that was never registered proves nothing; what the one before it proved still
             # holds.
             proven = session.previous_broker_epoch != -1
-            self.intact[broker] = self.proves_kills and (proven or self.lives(broker))
+            self.intact[broker] = self.proves_kills and (proven or self.is_current(broker))
             self.sessions[broker] = None
 
     def lose_machine(self, broker: int, keep: int) -> None:
@@ -173,7 +173,7 @@ class ClusterModel:
             del logs[broker][keep:]
 
     def stop_cleanly(self, broker: int) -> None:
-        if self.lives(broker):
+        if self.is_current(broker):
             epoch = self.world.epoch(broker)
             self.enact(decide_controlled_shutdown(self.world.image, BrokerId(broker), epoch), None)
             self.sessions[broker] = None
@@ -218,7 +218,7 @@ class ClusterModel:
 
     def follow(self, topic: str, broker: int) -> None:
         leader = self.leader(topic)
-        if leader is not None and self.lives(broker) and broker in self.world.state(topic).replicas:
+        if leader is not None and self.is_current(broker) and broker in self.world.state(topic).replicas:
             self.logs[topic][broker] = list(self.logs[topic][leader])
             self.acknowledge(topic)
 
@@ -242,7 +242,12 @@ class ClusterModel:
 
     def grow(self, topic: str, broker: int) -> None:
         state, leader = self.world.state(topic), self.leader(topic)
-        if leader is None or broker in state.isr or broker not in state.replicas or not self.lives(broker):
+        if (
+            leader is None
+            or broker in state.isr
+            or broker not in state.replicas
+            or not self.is_current(broker)
+        ):
             return
         if self.logs[topic][broker] == self.logs[topic][leader]:
             self.alter(topic, state, [*state.isr, broker])
@@ -299,7 +304,7 @@ class ClusterModel:
             self.lost_tails[topic] -= {
                 b
                 for b in self.lost_tails[topic]
-                if b not in state.replicas or (self.lives(b) and b in state.isr)
+                if b not in state.replicas or (self.is_current(b) and b in state.isr)
             }
             if leader is not None and topic not in self.beyond_promise:
                 log = self.logs[topic][leader]

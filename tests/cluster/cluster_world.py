@@ -80,7 +80,7 @@ class ClusterWorld:
         self.log: list[bytes] = []
         self.chance = SeededEntropy(random.Random(seed))
         self.target = target
-        self.lives = 0
+        self.incarnations = 0
         self.last_epoch: dict[int, int] = {}
         self.become_controller(0)
 
@@ -108,9 +108,11 @@ class ClusterWorld:
         return image
 
     def become_controller(self, broker: int) -> ImageDelta:
-        self.lives += 1
+        self.incarnations += 1
         return self.append(
-            controllership_entry(self.image, BrokerId(broker), Incarnation(f"life-{self.lives}"), self.chance)
+            controllership_entry(
+                self.image, BrokerId(broker), Incarnation(f"i-{self.incarnations}"), self.chance
+            )
         )
 
     # -- brokers ---------------------------------------------------------------------------------------
@@ -124,10 +126,10 @@ class ClusterWorld:
         dirs: Sequence[str] | None = None,
         incarnation: str | None = None,
     ) -> BrokerRegistration:
-        self.lives += 1
+        self.incarnations += 1
         return BrokerRegistration(
             broker_id=BrokerId(broker),
-            incarnation=Incarnation(incarnation or f"life-{self.lives}"),
+            incarnation=Incarnation(incarnation or f"i-{self.incarnations}"),
             endpoints=(Endpoint("PLAINTEXT", "127.0.0.1", 9092 + broker),),
             rack=rack,
             log_dirs=tuple(dirs) if dirs is not None else (f"dir-{broker}",),

@@ -6,5 +6,5 @@ from cluster_world import ClusterWorld
 
 @pytest.fixture
 def world() -> ClusterWorld:
-    """Three live brokers and a controller in office."""
+    """Three live brokers and an active controller."""
     return ClusterWorld().with_brokers(1, 2, 3)

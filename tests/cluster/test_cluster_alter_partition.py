@@ -118,7 +118,7 @@ def test_edge_17_a_stale_leader_is_fenced(world: ClusterWorld) -> None:
 
 
 @pytest.mark.parametrize("field", ["leader_epoch", "partition_epoch"])
-def test_edge_17_a_leader_that_knows_more_sends_for_the_controller_in_office(
+def test_edge_17_a_leader_that_knows_more_asks_for_the_active_controller(
     world: ClusterWorld, field: str
 ) -> None:
     world.topic([1, 2, 3])

@@ -45,7 +45,7 @@ def test_k4_set_delete_append_subtract(world: ClusterWorld) -> None:
     assert world.refold() == world.image
 
 
-def test_a_setting_nobody_knows_can_be_taken_back(world: ClusterWorld) -> None:
+def test_an_unknown_setting_can_be_removed(world: ClusterWorld) -> None:
     """It may be left from a version that knew it."""
     world.create()
     before = world.image.number
@@ -145,7 +145,7 @@ def test_kip_966_lowering_the_inherited_value_counts_too(world: ClusterWorld, wh
     assert world.state("t").elr == (2,)
 
 
-def test_kip_966_raising_min_insync_replicas_makes_nobody_safe_afterwards(world: ClusterWorld) -> None:
+def test_kip_966_raising_min_insync_replicas_makes_no_replica_safe_afterwards(world: ClusterWorld) -> None:
     world.topic([1, 2, 3], min_isr=1)
     world.down(1)
     assert world.state().elr == ()

@@ -34,7 +34,7 @@ def test_k1_the_first_controller_founds_the_cluster(world: ClusterWorld) -> None
     assert len(image.cluster_id) == 22
 
 
-def test_k1_taking_office_raises_the_controller_epoch(world: ClusterWorld) -> None:
+def test_k1_becoming_controller_raises_the_controller_epoch(world: ClusterWorld) -> None:
     cluster = world.image.cluster_id
     delta = world.become_controller(2)
     assert delta.controller_changed
@@ -68,13 +68,13 @@ def test_k1_two_candidates_of_one_epoch_the_first_number_wins(world: ClusterWorl
     assert world.image.controllership == first.controllership
 
 
-def test_k1_another_life_of_the_controller_cannot_sign_for_it(world: ClusterWorld) -> None:
-    controllership = world.image.controllership._replace(incarnation=Incarnation("another life"))
+def test_k1_another_incarnation_of_the_controller_cannot_sign_for_it(world: ClusterWorld) -> None:
+    controllership = world.image.controllership._replace(incarnation=Incarnation("another incarnation"))
     down = decide_brokers_down(world.image, [BrokerId(1)])
     assert not world.append(next(entries_of(down.units, controllership))).accepted
 
 
-def test_k1_an_office_entry_signed_by_somebody_else_does_not_count(world: ClusterWorld) -> None:
+def test_k1_a_controllership_entry_signed_by_another_broker_does_not_count(world: ClusterWorld) -> None:
     entry = controllership_entry(world.image, BrokerId(1), Incarnation("a"), world.chance)
     forged = type(entry)(
         controller_id=BrokerId(2),
@@ -89,14 +89,14 @@ def test_k2_a_bounced_broker_is_removed_and_then_added(world: ClusterWorld) -> N
     world.topic([1, 2, 3])
     epoch_before = world.state().leader_epoch
     sessions = [
-        world.registration(1, incarnation="new life"),
+        world.registration(1, incarnation="next incarnation"),
         *(world.registration(b, incarnation=world.image.broker(BrokerId(b)).incarnation) for b in (2, 3)),
     ]
     events = broker_events(world.image, sessions)
     assert events == (BrokersDown((BrokerId(1),)), BrokerUp(sessions[0]))
     world.down(1)
     assert world.state().leader == 2
-    world.up(1, incarnation="new life")
+    world.up(1, incarnation="next incarnation")
     assert world.state().isr == (2, 3)
     assert world.state().leader_epoch == epoch_before + 1
     assert broker_events(world.image, sessions) == ()

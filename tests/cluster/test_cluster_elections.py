@@ -79,7 +79,7 @@ def test_r9_every_change_of_leadership_has_an_epoch_of_its_own(world: ClusterWor
     assert sorted(leaders) == list(range(1, world.state().leader_epoch + 1))
 
 
-def test_k3_simultaneous_deaths_elect_nobody_who_is_dead(world: ClusterWorld) -> None:
+def test_k3_simultaneous_failures_elect_no_failed_replica(world: ClusterWorld) -> None:
     world.topic([1, 2, 3], min_isr=2)
     decision = decide_brokers_down(world.image, [BrokerId(b) for b in (1, 2, 3)])
     changes = [record for record in decision.records if isinstance(record, PartitionChanged)]
@@ -163,7 +163,7 @@ def test_edge_22_a_single_broker_killed_comes_back(world: ClusterWorld) -> None:
     assert world.image.last_known_elections == 1
 
 
-def test_edge_22_the_clean_shutdown_must_be_that_of_the_last_life(world: ClusterWorld) -> None:
+def test_edge_22_the_clean_shutdown_must_be_that_of_the_last_incarnation(world: ClusterWorld) -> None:
     world.topic([1, 2], min_isr=2)
     before = world.epoch(1)
     world.down(1)
@@ -258,7 +258,7 @@ def test_k3_controlled_shutdown_moves_leaders_first(world: ClusterWorld) -> None
     assert [state.leader_epoch for _, state in world.image.partitions()] == epochs
 
 
-def test_controlled_shutdown_of_another_life_is_refused(world: ClusterWorld) -> None:
+def test_controlled_shutdown_of_another_incarnation_is_refused(world: ClusterWorld) -> None:
     old = world.epoch(1)
     world.down(1)
     stale = decide_controlled_shutdown(world.image, BrokerId(1), old)
@@ -355,7 +355,7 @@ def test_an_unknown_kind_of_election_is_refused(world: ClusterWorld) -> None:
         decide_elect_leaders(world.image, 7, None)
 
 
-def test_unclean_election_on_request_needs_somebody_alive(world: ClusterWorld) -> None:
+def test_unclean_election_on_request_needs_a_live_replica(world: ClusterWorld) -> None:
     world.topic([1])
     world.down(1)
     decision = decide_elect_leaders(world.image, 1, [("t", 0)])

@@ -32,7 +32,7 @@ from nilometer.cluster import (
 )
 from nilometer.cluster.records import PartitionCreated, TopicCreated, TopicDeleted
 
-CONTROLLERSHIP = Controllership(BrokerId(7), Incarnation("life-7"), ControllerEpoch(3))
+CONTROLLERSHIP = Controllership(BrokerId(7), Incarnation("incarnation-7"), ControllerEpoch(3))
 TOPIC = TopicId(uuid_to_text(uuid.UUID(int=1)))
 
 
@@ -61,7 +61,7 @@ def test_an_entry_is_json_that_a_person_can_read() -> None:
     assert json.loads(data) == {
         "version": FORMAT_VERSION,
         "controller_id": 7,
-        "controller_incarnation": "life-7",
+        "controller_incarnation": "incarnation-7",
         "controller_epoch": 3,
         "records": [
             {"type": "TopicCreated", "name": "logs", "topic_id": TOPIC},

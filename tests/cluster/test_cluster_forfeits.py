@@ -68,7 +68,7 @@ def test_the_last_replica_that_has_every_record_keeps_its_place(world: ClusterWo
     assert world.state() == before
 
 
-def test_nobody_forfeits_for_an_earlier_life_or_without_a_replica(world: ClusterWorld) -> None:
+def test_no_broker_forfeits_for_an_earlier_incarnation_or_without_a_replica(world: ClusterWorld) -> None:
     world.topic([1, 2])
     old = world.epoch(1)
     world.down(1)

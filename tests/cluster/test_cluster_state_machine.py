@@ -21,7 +21,7 @@ brokers = st.sampled_from(BROKERS)
 topics = st.sampled_from(sorted(MIN_ISR))
 
 
-class ClusterLives(RuleBasedStateMachine):
+class ClusterRuns(RuleBasedStateMachine):
     proves_kills = True
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class ClusterLives(RuleBasedStateMachine):
         self.model.finish()
 
 
-class ClusterLivesWithoutProof(ClusterLives):
+class ClusterRunsWithoutProof(ClusterRuns):
     proves_kills = False
 
 
@@ -107,10 +107,10 @@ QUICK = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-TestClusterLives = ClusterLives.TestCase
-TestClusterLives.settings = QUICK
-TestClusterLivesWithoutProof = ClusterLivesWithoutProof.TestCase
-TestClusterLivesWithoutProof.settings = QUICK
+TestClusterRuns = ClusterRuns.TestCase
+TestClusterRuns.settings = QUICK
+TestClusterRunsWithoutProof = ClusterRunsWithoutProof.TestCase
+TestClusterRunsWithoutProof.settings = QUICK
 
 
 def walk(seed: int, steps: int, *, proves_kills: bool) -> ClusterModel:

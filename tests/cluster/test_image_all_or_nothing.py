@@ -139,7 +139,7 @@ def test_what_cannot_be_read_is_no_entry() -> None:
         decode_entry(newer)
     signed = b'{"version":1,"controller_id":1,"controller_incarnation":"a","controller_epoch":1,"records":'
     for records in (
-        b'[{"type":"NobodyKnows"}]}',
+        b'[{"type":"UnknownRecord"}]}',
         b"[",
         b"[" * 100_000,
         b'[{"type":"topic_created"}]}',

@@ -33,7 +33,7 @@ def test_a_live_clusters_log_is_told_record_by_record(
     cluster.create_topic("told", assignments={0: (3, 1)}, configs={"retention.ms": "5000"})
     answer = nilometer("metadata", "dump", "--coordination", cluster.coordination, bootstrap=False)
     assert answer.code == 0
-    assert "TakeOffice" in answer.lines[0]
+    assert "TakeOffice" in answer.lines[0]  # codespell:ignore
     assert not [line for line in answer.lines if " void " in line]
     (created,) = [line for line in answer.lines if "TopicCreated name=told " in line]
     assert created.split()[1:5] == ["controller", created.split()[2], "epoch", created.split()[4]]
@@ -80,7 +80,7 @@ def test_following_shows_what_is_added(cluster: NilometerCluster) -> None:
     )
     assert following.stdout is not None
     try:
-        assert _next_record(following.stdout, "TakeOffice")["controller_epoch"] == 1
+        assert _next_record(following.stdout, "TakeOffice")["controller_epoch"] == 1  # codespell:ignore
         cluster.create_topic("followed", assignments={0: (1,)})
         while _next_record(following.stdout, "TopicCreated")["name"] != "followed":
             pass

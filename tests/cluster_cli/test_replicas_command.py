@@ -111,7 +111,7 @@ def test_what_does_not_exist_is_said(nilometer: Nilometer) -> None:
     assert nilometer("replicas", "--timeout", "never").code == 2
 
 
-def test_nobody_there(nilometer: Nilometer) -> None:
+def test_no_broker_there(nilometer: Nilometer) -> None:
     answer = nilometer("replicas", "--bootstrap-server", "127.0.0.1:1", bootstrap=False)
     assert answer.code == 1
     assert "NETWORK_EXCEPTION" in answer.err

@@ -17,7 +17,7 @@ async def _steps_of_an_append(cluster: Cluster) -> int:
     return len(steps)
 
 
-def test_killed_at_any_step__nobody_waits_and_nothing_is_half_there(local: Cluster) -> None:
+def test_killed_at_any_step__no_process_waits_and_nothing_is_half_there(local: Cluster) -> None:
     async def scenario(cluster: Cluster) -> None:
         survivor = await cluster.start(1)
         outcomes: set[bool] = set()

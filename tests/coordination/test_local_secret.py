@@ -20,6 +20,8 @@ from nilometer.runtime import Runtime
 from nilometer.runtime.system_disk import SystemDisk
 from support.memory_disk import MemoryDisk
 
+STAGED = "store/staged"
+
 
 def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
@@ -55,7 +57,9 @@ def test_a_secret_that_others_may_read_is_warned_of(tmp_path: Path, caplog: pyte
     put_two_secrets(tmp_path)
     (tmp_path / layout.MEMBERS).chmod(0o755)
     folder = SecretFolder(
-        SystemDisk(), str(tmp_path), StagedFiles(SystemDisk(), str(tmp_path / "aside"), "t")
+        SystemDisk(),
+        str(tmp_path),
+        StagedFiles(SystemDisk(), str(tmp_path / "staged"), "t"),
     )
     with caplog.at_level(logging.WARNING):
         folder.read()
@@ -67,10 +71,8 @@ def test_a_secret_that_others_may_read_is_warned_of(tmp_path: Path, caplog: pyte
 
 def test_a_slow_writer_does_not_win_a_number_that_was_given_long_ago() -> None:
     disk = MemoryDisk()
-    disk.make_directories("store/aside")
-    slow, quick = (
-        SecretFolder(disk, "store", StagedFiles(disk, "store/aside", who)) for who in ("slow", "quick")
-    )
+    disk.make_directories(STAGED)
+    slow, quick = (SecretFolder(disk, "store", StagedFiles(disk, STAGED, who)) for who in ("slow", "quick"))
     slow.open()
     assert quick.put(0, b"0")
     link = disk.link
@@ -90,14 +92,14 @@ def test_a_slow_writer_does_not_win_a_number_that_was_given_long_ago() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_a_secret_that_was_put_survives_the_death_of_the_machine(seed: int) -> None:
     disk = MemoryDisk(seed)
-    disk.make_directories("store/aside")
+    disk.make_directories(STAGED)
     disk.sync_directory("")
     disk.sync_directory("store")
-    folder = SecretFolder(disk, "store", StagedFiles(disk, "store/aside", "a"))
+    folder = SecretFolder(disk, "store", StagedFiles(disk, STAGED, "a"))
     folder.open()
     assert folder.put(0, b"0") and folder.put(1, b"1")
     disk.crash_machine()
-    again = SecretFolder(disk, "store", StagedFiles(disk, "store/aside", "b"))
+    again = SecretFolder(disk, "store", StagedFiles(disk, STAGED, "b"))
     again.open()
     assert again.read() == StoredSecret(1, b"1")
     assert disk.is_private("store/members") and disk.is_private("store/members/secret.0000000001")
@@ -107,7 +109,9 @@ def test_an_emptied_newest_secret_is_damage(tmp_path: Path) -> None:
     put_two_secrets(tmp_path)
     (tmp_path / layout.MEMBERS / layout.secret_name(1)).write_bytes(b"")
     folder = SecretFolder(
-        SystemDisk(), str(tmp_path), StagedFiles(SystemDisk(), str(tmp_path / "aside"), "t")
+        SystemDisk(),
+        str(tmp_path),
+        StagedFiles(SystemDisk(), str(tmp_path / "staged"), "t"),
     )
     with pytest.raises(StoreDamaged, match="empty"):
         folder.read()

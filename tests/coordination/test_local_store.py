@@ -65,7 +65,7 @@ def test_each_incarnation_is_watched_for_itself() -> None:
 # ---- names
 
 
-def test_of_one_id_only_the_last_life_can_be_live() -> None:
+def test_of_one_id_only_the_last_incarnation_can_be_live() -> None:
     files = SessionFiles.parse(
         [
             "1.lock",
@@ -98,8 +98,8 @@ def test_damage_is_noticed_bit_by_bit() -> None:
 # ---- what is refused, and what is survived
 
 
-class TroubledDisk(SystemDisk):
-    """The system's disk, with a trouble of the test's choosing."""
+class FaultyTestDisk(SystemDisk):
+    """The system's disk, with a fault of the test's choice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,10 +116,10 @@ class TroubledDisk(SystemDisk):
 
 
 def run(
-    scenario: Callable[[LocalStore, TroubledDisk], Awaitable[None]], folder: Path, **settings: object
+    scenario: Callable[[LocalStore, FaultyTestDisk], Awaitable[None]], folder: Path, **settings: object
 ) -> None:
     async def main() -> None:
-        disk = TroubledDisk()
+        disk = FaultyTestDisk()
         system = Runtime.system()
         runtime = Runtime(system.clock, disk, system.network, system.entropy)
         store = LocalStore(runtime, str(folder), session_timeout_ms=1000, **settings)  # type: ignore[arg-type]
@@ -133,7 +133,7 @@ def run(
 
 @pytest.mark.parametrize("mount", ["nfs4", "cifs", "fuse.sshfs", "9p"])
 def test_a_network_mount_is_refused(tmp_path: Path, mount: str) -> None:
-    async def scenario(store: LocalStore, disk: TroubledDisk) -> None:
+    async def scenario(store: LocalStore, disk: FaultyTestDisk) -> None:
         disk.mount = mount
         with pytest.raises(StoreRefused, match=rf"network or shared file system \({mount}\).*zookeeper://"):
             await store.open()
@@ -146,7 +146,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     data = b'{"format":2,"cluster_id":"c","first_folder":"f","more":1}'
     (tmp_path / "store").write_bytes(layout.wrap(layout.KIND_STORE, data))
 
-    async def scenario(store: LocalStore, disk: TroubledDisk) -> None:
+    async def scenario(store: LocalStore, disk: FaultyTestDisk) -> None:
         with pytest.raises(
             StoreRefused, match=r"has format 2, .* no format above 1; start a newer nilometer"
         ):
@@ -156,10 +156,10 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
 
 
 def test_another_clusters_folder_is_refused(tmp_path: Path) -> None:
-    async def first(store: LocalStore, disk: TroubledDisk) -> None:
+    async def first(store: LocalStore, disk: FaultyTestDisk) -> None:
         await store.open()
 
-    async def second(store: LocalStore, disk: TroubledDisk) -> None:
+    async def second(store: LocalStore, disk: FaultyTestDisk) -> None:
         with pytest.raises(StoreRefused, match="belongs to cluster mine, but this broker to cluster yours"):
             await store.open()
 
@@ -168,7 +168,7 @@ def test_another_clusters_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_refuses_entries_but_keeps_sessions_going(tmp_path: Path) -> None:
-    async def scenario(store: LocalStore, disk: TroubledDisk) -> None:
+    async def scenario(store: LocalStore, disk: FaultyTestDisk) -> None:
         await store.open()
         session = await store.register(1, b"")
         assert await store.append(0, b"before") is True
@@ -189,7 +189,7 @@ def test_a_full_disk_refuses_entries_but_keeps_sessions_going(tmp_path: Path) ->
 
 
 def test_a_store_that_vanishes_ends_the_session(tmp_path: Path) -> None:
-    async def scenario(store: LocalStore, disk: TroubledDisk) -> None:
+    async def scenario(store: LocalStore, disk: FaultyTestDisk) -> None:
         await store.open()
         session = await store.register(1, b"")
         shutil.rmtree(tmp_path / "store")
@@ -202,8 +202,8 @@ def test_a_store_that_vanishes_ends_the_session(tmp_path: Path) -> None:
     run(scenario, tmp_path / "store")
 
 
-def test_who_registers_anew_does_so_in_the_store_that_it_opened(tmp_path: Path) -> None:
-    async def scenario(store: LocalStore, disk: TroubledDisk) -> None:
+def test_a_broker_registers_again_in_the_store_that_it_opened(tmp_path: Path) -> None:
+    async def scenario(store: LocalStore, disk: FaultyTestDisk) -> None:
         await store.open()
         session = await store.register(1, b"")
         shutil.rmtree(tmp_path / "store")
@@ -231,7 +231,7 @@ def flip_last_bit(folder: Path, number: int) -> None:
 
 
 def test_a_damaged_entry_is_not_passed_on(tmp_path: Path) -> None:
-    async def scenario(store: LocalStore, disk: TroubledDisk) -> None:
+    async def scenario(store: LocalStore, disk: FaultyTestDisk) -> None:
         await store.open()
         for number in range(3):
             await store.append(number, b"entry")
@@ -246,7 +246,7 @@ def test_a_damaged_entry_is_not_passed_on(tmp_path: Path) -> None:
 def test_two_stores_of_one_process_cannot_share_an_id(tmp_path: Path) -> None:
     """Opening one's own lock file a second time would drop the lock: it is refused without being opened."""
 
-    async def scenario(store: LocalStore, disk: TroubledDisk) -> None:
+    async def scenario(store: LocalStore, disk: FaultyTestDisk) -> None:
         await store.open()
         await store.register(1, b"")
         other = LocalStore(Runtime.system(), str(tmp_path), session_timeout_ms=1000)
@@ -262,14 +262,14 @@ def test_two_stores_of_one_process_cannot_share_an_id(tmp_path: Path) -> None:
 
 
 def test_entries_are_readable_where_they_lie(tmp_path: Path) -> None:
-    async def scenario(store: LocalStore, disk: TroubledDisk) -> None:
+    async def scenario(store: LocalStore, disk: FaultyTestDisk) -> None:
         await store.open()
         await store.append(0, b'{"topic": "nile"}')
 
     run(scenario, tmp_path)
     (entry,) = tmp_path.glob(f"entries/*/{layout.entry_name(0)}")
     assert entry.read_text().splitlines()[1] == '{"topic": "nile"}'
-    assert os.listdir(tmp_path / "aside") == [], "nothing unfinished stays behind"
+    assert os.listdir(tmp_path / "aside") == [], "nothing unfinished stays behind"  # codespell:ignore
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ async def test_dies_with_owner__hung_then_back(cluster: Cluster) -> None:
 
 
 @scenario
-async def test_fresh_incarnation__expiry_racing_a_new_life(cluster: Cluster) -> None:
+async def test_fresh_incarnation__expiry_racing_a_new_one(cluster: Cluster) -> None:
     """All watchers end the old incarnation while the new one begins: the new one must not be ended with
     it."""
     watchers = [await cluster.start(id) for id in (2, 3)]

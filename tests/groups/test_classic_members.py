@@ -130,7 +130,7 @@ def test_the_protocol_is_the_one_that_most_prefer_of_those_that_all_speak() -> N
     assert [member.metadata for member in leader.members] == [RANGE[0].metadata] * 3
 
 
-def test_a_tie_of_votes_goes_to_whoever_joined_first() -> None:
+def test_a_tie_of_votes_goes_to_the_member_that_joined_first() -> None:
     world = GroupWorld()
     tokens = [
         world.join(client="a", offers=protocols("range", "sticky")),
@@ -141,7 +141,7 @@ def test_a_tie_of_votes_goes_to_whoever_joined_first() -> None:
 
 
 # ── KIP-389: group.max.size ───────────────────────────────────────────────────────────────────────
-def test_kip_389_a_full_group_takes_nobody_else() -> None:
+def test_kip_389_a_full_group_takes_no_other_member() -> None:
     world = GroupWorld(GroupConfig(group_max_size=2))
     world.stable("a", "b")
     assert world.joined(world.join(client="c")).error_code is ErrorCode.group_max_size_reached
@@ -248,7 +248,7 @@ def test_a_members_assignment_is_what_its_leader_says_and_nothing_if_it_says_not
 
 
 # ── bad input ─────────────────────────────────────────────────────────────────────────────────────
-def test_whoever_is_no_member_or_of_another_generation_is_told() -> None:
+def test_a_client_that_is_no_member_or_of_another_generation_is_refused() -> None:
     world = GroupWorld()
     world.stable("a", "b")
     assert world.heartbeat("who-9", 1) is ErrorCode.unknown_member_id
@@ -296,7 +296,7 @@ def test_kip_345_a_static_member_that_restarts_keeps_its_place_without_a_rebalan
 @pytest.mark.parametrize(
     ("version", "leader", "members", "skip"), [(8, "one-1", 0, False), (9, "one-2", 1, True)]
 )
-def test_kip_814_a_leader_that_restarts_is_kept_from_assigning_anew(
+def test_kip_814_a_leader_that_restarts_is_kept_from_assigning_again(
     version: int, leader: str, members: int, skip: bool
 ) -> None:
     """Older versions are told the leader's former id, so that they do not know themselves for it."""
@@ -354,7 +354,7 @@ def test_kip_345_a_rebalance_keeps_static_members_that_do_not_join() -> None:
     assert reply.members[1].group_instance_id == "i"
 
 
-def test_kip_345_if_none_of_the_static_members_joins_the_wait_begins_anew() -> None:
+def test_kip_345_if_none_of_the_static_members_joins_the_wait_starts_again() -> None:
     world = GroupWorld()
     world.join(client="a", instance="i")
     world.join(client="b", instance="j")
@@ -431,7 +431,7 @@ def test_the_last_one_to_leave_writes_that_the_group_is_empty() -> None:
     assert record.protocol_type == "consumer"
 
 
-def test_leave_of_nobody_is_an_answer_too() -> None:
+def test_leave_of_no_member_is_an_answer_too() -> None:
     world = GroupWorld()
     world.stable("a")
     assert world.leave() == []
@@ -463,7 +463,7 @@ def test_edge_43_the_member_that_keeps_a_group_rebalancing_is_named() -> None:
     assert cause.reason.startswith("leader a-1 re-joining in Stable")
 
 
-def test_edge_43_a_client_that_always_comes_as_somebody_new_is_known_again() -> None:
+def test_edge_43_a_client_that_always_joins_as_a_new_member_is_known_again() -> None:
     world = GroupWorld()
     world.stable("a")
     for turn in range(1, 4):
@@ -479,7 +479,7 @@ def test_edge_43_a_client_that_always_comes_as_somebody_new_is_known_again() -> 
         world.settle(["a-1"], generation + 1)
 
 
-def test_edge_43_a_missed_heartbeat_names_whoever_missed_it() -> None:
+def test_edge_43_a_missed_heartbeat_names_its_member() -> None:
     world = GroupWorld()
     world.stable("a", "b")
     for _ in range(SESSION_MS // 1000):

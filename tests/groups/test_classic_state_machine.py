@@ -116,7 +116,7 @@ class Scenario:
     def offsets_are_the_last_that_were_accepted(self) -> None:
         assert self.world.committed() == self.offsets
 
-    def nobody_waits_without_an_end(self) -> None:
+    def no_request_waits_without_an_end(self) -> None:
         waiting = [each.joining or each.syncing for each in self.clients]
         if any(token is not None and not self.world.is_answered(token) for token in waiting):
             assert self.world.shard.next_deadline_ms() is not None
@@ -178,5 +178,5 @@ def test_edge_43_a_group_converges_whatever_happened(
     for name, arguments in steps:
         getattr(scenario, name)(*arguments)
         scenario.offsets_are_the_last_that_were_accepted()
-        scenario.nobody_waits_without_an_end()
+        scenario.no_request_waits_without_an_end()
     scenario.converge()

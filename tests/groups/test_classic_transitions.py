@@ -187,7 +187,7 @@ def test_only_the_tabled_transitions_are_possible(
         assert group.state is before
 
 
-def test_a_deleted_group_is_dead_to_whoever_asks() -> None:
+def test_a_deleted_group_is_dead_to_every_client() -> None:
     world = GroupWorld()
     empty(world)
     assert world.describe().error_code is ErrorCode.none
@@ -213,7 +213,7 @@ def test_a_rebalance_ends_without_those_who_do_not_join() -> None:
     assert world.heartbeat("b-2", 1) is ErrorCode.unknown_member_id
 
 
-def test_whoever_never_syncs_is_taken_out() -> None:
+def test_a_member_that_never_syncs_is_removed() -> None:
     """b sends heartbeats for ever and never asks for its assignment: its partitions would lie idle."""
     world = GroupWorld()
     completing(world)

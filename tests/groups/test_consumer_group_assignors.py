@@ -141,7 +141,7 @@ def test_only_what_the_leaver_had_moves_when_it_leaves(
     assert {was[key] for key in now if was[key] != now[key]} <= {leaver}
 
 
-def test_uniform_gives_everybody_something_of_every_topic() -> None:
+def test_uniform_gives_every_member_something_of_every_topic() -> None:
     """Two topics, two members: not one topic each, even when the second comes later."""
     topics = {T1: 10, T2: 10}
     alone = assign_uniformly({"a": member(T1, T2)}, topics)
@@ -180,7 +180,7 @@ def test_more_members_than_partitions_leaves_some_as_stand_bys() -> None:
     assert sorted(map(count, assign_uniformly(members, {T1: 3}).values())) == [0, 0, 1, 1, 1]
 
 
-def test_nobody_and_nothing() -> None:
+def test_no_members_and_no_topics() -> None:
     for assignor in (assign_uniformly, assign_ranges):
         assert assignor({}, {}) == {}
         assert assignor({"a": member()}, {}) == {"a": {}}

@@ -56,7 +56,7 @@ def test_a_member_commits_and_fetches_in_its_epoch(world: ConsumerWorld) -> None
     assert commit(world, "", -1, 0) is ErrorCode.unknown_member_id, "another member owns it"
 
 
-def test_whoever_is_not_a_member_may_commit_to_an_empty_group(world: ConsumerWorld) -> None:
+def test_a_client_that_is_not_a_member_may_commit_to_an_empty_group(world: ConsumerWorld) -> None:
     world.enter("A", "t")
     world.beat("A", -1)
     assert commit(world, "", -1, 0) is ErrorCode.none

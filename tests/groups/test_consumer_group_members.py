@@ -126,7 +126,7 @@ def test_an_epoch_from_nowhere_is_fenced(world: ConsumerWorld, epoch: int) -> No
     assert world.of("A").member_epoch == 2
 
 
-def test_a_fenced_member_begins_anew_under_its_id(world: ConsumerWorld) -> None:
+def test_a_fenced_member_starts_again_under_its_id(world: ConsumerWorld) -> None:
     world.enter("A", "t")
     world.enter("B", "t")
     world.beat("A", 2)
@@ -223,7 +223,7 @@ def test_topics_that_come_and_go_raise_the_epoch(world: ConsumerWorld) -> None:
     assert not world.consumer_group().is_owned(world.topics.id_of("t"), 9)
 
 
-def test_a_topic_created_anew_is_another(world: ConsumerWorld) -> None:
+def test_a_topic_created_again_is_another(world: ConsumerWorld) -> None:
     a, b = world.consumer("A"), world.consumer("B")
     world.settle_all(a, b)
     old = world.topics.id_of("t")
@@ -246,7 +246,7 @@ def test_the_assignor_that_most_members_want_is_taken(world: ConsumerWorld) -> N
     assert reply.error_message and "uniform, range" in reply.error_message
 
 
-def test_a_full_group_takes_nobody_more_but_its_own_static_members() -> None:
+def test_a_full_group_takes_no_more_members_but_its_own_static_ones() -> None:
     world = ConsumerWorld(config=no_wait_config(group_consumer_max_size=2))
     world.create("t", 2)
     world.enter("A", "t")
@@ -411,7 +411,7 @@ def test_names_and_a_regular_expression_together(world: ConsumerWorld) -> None:
     assert world.names(reply.assignment or ()) == {"t": [0, 1, 2, 3], "u": [0]}
 
 
-def test_an_expression_that_nobody_uses_any_more_is_forgotten(world: ConsumerWorld) -> None:
+def test_an_expression_that_no_member_uses_any_more_is_forgotten(world: ConsumerWorld) -> None:
     world.create("u", 1)
     world.enter("A", regex="t")
     world.enter("B", regex="t")
@@ -441,7 +441,7 @@ def test_a_coordinator_that_takes_over_finds_topics_created_meanwhile(world: Con
 
 
 # ── the coordinator ────────────────────────────────────────────────────────────────────────────────────
-def test_a_coordinator_that_takes_over_knows_all_but_gives_everybody_time(world: ConsumerWorld) -> None:
+def test_a_coordinator_that_takes_over_knows_all_but_gives_every_member_time(world: ConsumerWorld) -> None:
     a, b = world.consumer("A"), world.consumer("B")
     a.step()
     before = world.consumer_group().hard_state()
@@ -457,7 +457,7 @@ def test_a_coordinator_that_takes_over_knows_all_but_gives_everybody_time(world:
     assert len(b.owned) == 4
 
 
-def test_a_state_of_a_later_version_makes_the_member_begin_anew(world: ConsumerWorld) -> None:
+def test_a_state_of_a_later_version_makes_the_member_start_again(world: ConsumerWorld) -> None:
     world.enter("A", "t")
     key = ConsumerGroupCurrentMemberAssignmentKey("g", "A")
     value = world.of("A").assignment_value()

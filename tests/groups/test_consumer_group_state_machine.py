@@ -151,7 +151,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
                 client.revoke()
             else:
                 self.beat(client, lost=act == "lose")
-            self.nobody_holds_what_another_member_holds()
+            self.no_member_holds_what_another_holds()
 
     def beat(self, client: Client, lost: bool) -> None:
         """A lost reply reaches the coordinator all the same."""
@@ -347,7 +347,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     # ── what must hold ────────────────────────────────────────────────────────────────────────────────
     @invariant()
-    def nobody_holds_what_another_member_holds(self) -> None:
+    def no_member_holds_what_another_holds(self) -> None:
         holders: dict[tuple[str, int], str] = {}
         for client in self.clients:
             if self.is_member(client) and not client.crashed:

@@ -131,7 +131,7 @@ def test_a_commit_is_fenced_by_member_generation_and_phase() -> None:
     assert world.committed() == {("t", 0): 6}
 
 
-def test_committing_is_a_sign_of_life() -> None:
+def test_committing_counts_as_a_heartbeat() -> None:
     world = GroupWorld()
     world.stable("a")
     for offset in range(3 * SESSION_MS // 1000):
@@ -260,7 +260,7 @@ def test_a_commit_may_bring_a_time_of_its_own() -> None:
     assert world.committed() == {}
 
 
-def test_an_empty_group_without_offsets_goes_unless_somebody_is_on_the_way() -> None:
+def test_an_empty_group_without_offsets_goes_unless_a_member_is_joining() -> None:
     world = GroupWorld(GroupConfig(offsets_retention_check_interval_ms=5_000))
     world.join(version=4)
     world.pass_time(5_000)
@@ -312,7 +312,7 @@ def test_offsets_go_with_their_topic() -> None:
     assert world.committed() == {("u", 0): 3}, "of a topic that was never there nothing is known"
 
 
-def test_offsets_of_a_topic_created_anew_stay() -> None:
+def test_offsets_of_a_topic_created_again_stay() -> None:
     world = GroupWorld(image=image_with(TopicCreated(name="t", topic_id=topic_id_of(OLD))))
     world.send(commit_of(OLD, 0, 1))
     world.send(commit_of(NEW, 1, offset=9))

@@ -262,7 +262,7 @@ def test_an_index_that_is_missing_is_found(log):
     assert only(log, Kind.INDEX).path == str(log.path(".index", 100))
 
 
-def test_an_entry_for_a_transaction_that_nobody_aborted_is_found(tmp_path):
+def test_an_entry_for_a_transaction_that_was_not_aborted_is_found(tmp_path):
     log = FolderLog(tmp_path / "logs", "events")
     first = log.append(rows(0, 4), producer_id=7, transactional=True)
     marker = log.end_transaction(7, commit=False)

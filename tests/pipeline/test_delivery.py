@@ -72,7 +72,7 @@ def deliverer(receiver, tmp_path, problems=None):
     return Deliverer(Webhook(receiver.url), notes, (problems or []).append), notes
 
 
-def test_messages_of_a_partition_arrive_in_order_and_repeats_are_dropped_also_by_the_next_life(
+def test_messages_of_a_partition_arrive_in_order_and_repeats_are_dropped_also_by_the_next_run(
     receiver, tmp_path
 ):
     first, notes = deliverer(receiver, tmp_path)
@@ -95,7 +95,7 @@ def test_what_fails_is_sent_again_before_what_lies_behind_it(receiver, tmp_path)
     assert [key for key, _ in receiver.taken] == ["a", "b"]
 
 
-def test_what_is_refused_for_good_is_set_aside_and_the_rest_goes_on(receiver, tmp_path):
+def test_what_is_refused_for_good_is_recorded_and_the_rest_goes_on(receiver, tmp_path):
     receiver.answers["a"] = [404]
     one, notes = deliverer(receiver, tmp_path)
     asyncio.run(one.deliver([record("a", 0), record(None, 1, value=b"no json"), record("b", 2)]))

@@ -145,7 +145,7 @@ def test_of_several_replicas_the_one_that_may_be_read_furthest_is_taken(log, tmp
     assert offsets_of(tmp_path / "behind") == list(range(250))
 
 
-def test_replicas_of_two_lives_of_a_topic_are_not_mixed(log, tmp_path):
+def test_replicas_of_two_topics_of_one_name_are_not_mixed(log, tmp_path):
     shutil.copytree(log.log_dir, tmp_path / "old" / "logs")
     for place, topic_id in ((log.folder, "a" * 21 + "A"), (tmp_path / "old/logs/events-0", "b" * 21 + "A")):
         (place / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}\n")

@@ -35,14 +35,14 @@ def test_ranges_are_what_lies_between_and_never_empty():
     assert found == [OffsetRange("t", "id-1", 0, 5, 7)]
 
 
-def test_new_partitions_and_new_lives_of_a_topic_are_read_from_their_start():
+def test_new_partitions_and_topics_created_again_are_read_from_their_start():
     assert ranges(position({0: 5}), position({0: 5, 1: 3})) == [OffsetRange("t", "id-1", 1, 0, 3)]
     again = position({0: 8}, topic_id="id-2")
     assert ranges(position({0: 5}), again) == [OffsetRange("t", "id-2", 0, 0, 8)]
 
 
 @given(positions, positions, st.integers(1, 3_000))
-def test_a_limit_holds_but_for_one_record_per_partition_and_starves_nobody(start, end, rows_max):
+def test_a_limit_holds_but_for_one_record_per_partition_and_starves_no_partition(start, end, rows_max):
     whole, cut = ranges(start, end), ranges(start, limited(start, end, rows_max))
     assert sum(map(len, cut)) <= max(rows_max, 0) + len(whole)
     assert [one.part for one in cut] == [one.part for one in whole]

@@ -120,7 +120,7 @@ def test_the_changelog_is_the_databases_table_and_every_version_it_had(
     assert database.execute("SELECT count(*) FROM pg_replication_slots").fetchone() == (0,)
 
 
-def test_first_rows_that_were_not_all_safe_are_read_anew(server, database):
+def test_first_rows_that_were_not_all_safe_are_read_again(server, database):
     database.execute("CREATE TABLE IF NOT EXISTS items (id int PRIMARY KEY, name text)")
     database.execute("INSERT INTO items SELECT n, 'item ' || n FROM generate_series(1, 50) n")
     with Capture(server.dsn, "items", "items_slot") as dying:

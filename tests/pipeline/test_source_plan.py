@@ -9,7 +9,7 @@ from nilometer.pipeline.source_plan import find_latest
 from support.filled_topics import Sent
 
 
-def test_a_topic_created_again_between_two_questions_is_asked_about_anew(topics, monkeypatch):
+def test_a_topic_created_again_between_two_questions_is_asked_about_again(topics, monkeypatch):
     topic = topics.create(1)
     topics.send(topic, [Sent(0, None, b"first topic")] * 5)
     options = parse_options({"kafka.bootstrap.servers": topics.bootstrap, "subscribe": topic}, streaming=True)

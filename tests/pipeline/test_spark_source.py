@@ -181,7 +181,7 @@ def test_partitions_added_later_are_read_from_their_start(stream, topics):
     assert job.values() == [*[b"v%d" % n for n in range(5)], b"new partition"]
 
 
-def test_a_topic_created_again_is_a_loss_or_read_anew_but_never_mistaken(stream, topics):
+def test_a_topic_created_again_is_a_loss_or_read_again_but_never_mistaken(stream, topics):
     topic = topics.create(1)
     topics.send(topic, numbered(5, partitions=1))
     strict = stream(topic)

@@ -29,8 +29,8 @@ class VanishingDisk(SystemDisk):
     def _count(self):
         self.left -= 1
         if self.left == 0:
-            for name, aside in self._renamed:
-                name.rename(aside)
+            for name, renamed_to in self._renamed:
+                name.rename(renamed_to)
 
     def open(self, path, **how):
         self._count()
@@ -121,8 +121,8 @@ def at_each_moment(place, monkeypatch, deleted, read):
         yield read(place)
         if disk.left > 0:
             return
-        for name, aside in renamed:
-            aside.rename(name)
+        for name, renamed_to in renamed:
+            renamed_to.rename(name)
 
 
 @pytest.mark.parametrize("deleted", DELETED)

@@ -10,10 +10,10 @@ from planted_faults import (
     folder_faults,
     lookup_faults,
     metadata_faults,
+    periodic_task_faults,
     replication_faults,
     settings_faults,
     storage_faults,
-    upkeep_faults,
 )
 from planted_faults.planting import PlantedFault
 
@@ -26,7 +26,7 @@ FAULTS: tuple[PlantedFault, ...] = (
     *folder_faults.FAULTS,
     *disk_error_faults.FAULTS,
     *client_faults.FAULTS,
-    *upkeep_faults.FAULTS,
+    *periodic_task_faults.FAULTS,
     *authentication_faults.FAULTS,
     *ensemble_faults.FAULTS,
 )

@@ -1,4 +1,4 @@
-"""Faults in what becomes of one log directory or replica in trouble, while the broker goes on with others."""
+"""Faults in the handling of one failed log directory or replica, while the broker goes on with others."""
 
 from __future__ import annotations
 

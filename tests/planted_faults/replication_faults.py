@@ -18,7 +18,7 @@ from nilometer.simulation.plan import Kind
 from planted_faults.planting import Patch, PlantedFault
 
 LATE_AND_DEAD = (Kind.CRASH, Kind.SLOW)
-TROUBLE = (Kind.CRASH, Kind.CUT, Kind.RESET, Kind.PAUSE)
+CRASHES_AND_CUTS = (Kind.CRASH, Kind.CUT, Kind.RESET, Kind.PAUSE)
 
 
 def acknowledge_what_is_written(patch: Patch) -> None:
@@ -100,7 +100,7 @@ FAULTS = (
         name="acknowledge-without-the-slowest",
         what="the high watermark does not wait for the slowest member of the ISR",
         plant=acknowledge_without_the_slowest,
-        kinds=TROUBLE,
+        kinds=CRASHES_AND_CUTS,
         seeds=5,
     ),
     PlantedFault(

@@ -13,7 +13,7 @@ from nilometer.storage.leader_epoch_cache import LeaderEpochCache
 from nilometer.storage.producers.producer_updates import ProducerUpdates
 from planted_faults.planting import Patch, PlantedFault
 
-TROUBLE = (Kind.CRASH, Kind.CUT, Kind.RESET, Kind.PAUSE)
+CRASHES_AND_CUTS = (Kind.CRASH, Kind.CUT, Kind.RESET, Kind.PAUSE)
 
 
 def skip_fsync(patch: Patch) -> None:
@@ -110,14 +110,14 @@ FAULTS = (
         name="accept-duplicates",
         what="sequence numbers are not looked at",
         plant=accept_duplicates,
-        kinds=TROUBLE,
+        kinds=CRASHES_AND_CUTS,
         seeds=10,
     ),
     PlantedFault(
         name="follow-without-producers",
         what="followers keep no producer state, and new leaders take what comes",
         plant=follow_without_producers,
-        kinds=TROUBLE,
+        kinds=CRASHES_AND_CUTS,
         seeds=20,
     ),
 )

@@ -23,7 +23,7 @@ def leader_on(log: ModelLog, **settings: object) -> LeaderRole:
     )
 
 
-def test_taking_office_enters_the_epoch_and_commits_what_is_there() -> None:
+def test_becoming_leader_enters_the_epoch_and_commits_what_is_there() -> None:
     log = log_of(1, 1, 3)
     leader = leader_on(log)
     assert leader.start(0) == (StartEpoch(4, 3), PublishHighWatermark())

@@ -102,7 +102,7 @@ def test_high_watermark_moves_under_min_isr(monkeypatch: pytest.MonkeyPatch) -> 
     assert found.violation.sentence in BREAKS_COMMITMENT
 
 
-class ForgetsLives(SmallController):
+class ForgetsIncarnations(SmallController):
     """Accepts an AlterPartition for any incarnation of a broker."""
 
     def on_alter_partition(self, image: SmallImage, request: Any) -> Any:
@@ -116,7 +116,7 @@ def test_stale_broker_epoch_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None
     bounds = Bounds(
         min_insync_replicas=2, values=1, leader_epochs=3, crashes=2, lag_expiries=1, message_faults=0
     )
-    assert hunt(bounds, ForgetsLives(2, 2)).violation.sentence in BREAKS_COMMITMENT
+    assert hunt(bounds, ForgetsIncarnations(2, 2)).violation.sentence in BREAKS_COMMITMENT
 
 
 class ObeysTheDeposed(SmallController):

@@ -6,7 +6,7 @@ difference.
 
     > replicas ABC min-isr=2      the first one leads
     > produce A 2 acks=1          two records
-    > fetch B max=3 at-once lost  one fetch; answered at once even without news; the answer gets lost
+    > fetch B max=3 at-once lost  one fetch; answered at once even without an update; the answer gets lost
     > crash C unnoticed | restart C | expire A | late A | learns A | elect B | lag A C
 """
 

@@ -120,7 +120,7 @@ class LeaderMachine(RuleBasedStateMachine):
         self.request = getattr(self.leader.role.isr_state, "request", None)
 
     @invariant()
-    def high_watermark_is_what_everybody_in_sync_has(self) -> None:
+    def high_watermark_is_what_every_in_sync_replica_has(self) -> None:
         role = self.leader.role
         assert self.highest <= role.high_watermark <= role.log_end_offset
         if role.high_watermark > self.highest:

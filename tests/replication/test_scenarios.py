@@ -33,7 +33,7 @@ def agrees(name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_scenario_prints_its_story(name: str) -> None:
+def test_scenario_prints_its_text(name: str) -> None:
     agrees(name, printed("run", name))
 
 
@@ -59,7 +59,7 @@ def test_list_names_every_scenario() -> None:
     assert [line.split()[0] for line in printed("list").splitlines()] == list(SCENARIOS)
 
 
-def test_model_check_tells_the_shortest_story_of_a_loss() -> None:
+def test_model_check_prints_the_shortest_path_to_a_loss() -> None:
     old_rule = ["--rule", "truncate-to-high-watermark", "--only-loss", "--values", "1", "--crashes", "2"]
     result = CliRunner().invoke(model_check, old_rule)
     assert result.exit_code == 1

@@ -217,9 +217,7 @@ def test_what_is_not_flushed_is_not_acknowledged_by_a_fetch() -> None:
     assert fetch_of(follower).fetch_offset == 2
 
 
-def test_kafka_9491_below_the_leaders_log_start_the_log_begins_anew_and_the_high_watermark_goes_along() -> (
-    None
-):
+def test_kafka_9491_below_the_leaders_log_start_the_log_starts_again_with_its_high_watermark() -> None:
     log = log_of(0, 0)
     follower = following(log, high_watermark=1)
     answer = FetchAnswer(error=ErrorCode.offset_out_of_range, log_start_offset=7)
@@ -254,7 +252,7 @@ def test_kafka_16452_a_checkpointed_high_watermark_is_brought_within_the_log() -
     assert replica.high_watermark == 5
 
 
-def test_a_diverging_epoch_below_the_log_start_begins_the_log_anew() -> None:
+def test_a_diverging_epoch_below_the_log_start_starts_the_log_again() -> None:
     log = ModelLog(log_start_offset=10)
     log.append(3, 0)
     follower = following(log, leader_epoch=4)

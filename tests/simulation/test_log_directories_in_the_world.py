@@ -130,7 +130,7 @@ def strike_marker(*verbs: str, also: str = "") -> Strike:
     ],
     ids=["unreadable", "unreadable and in doubt", "in doubt and cannot say so"],
 )
-def test_a_directory_whose_marker_of_the_last_life_cannot_be_used_is_out_of_use(
+def test_a_directory_whose_marker_of_the_last_incarnation_cannot_be_used_is_out_of_use(
     strike: Strike, failed: list[str]
 ) -> None:
     """It would say later on that this incarnation lost nothing, though that was in doubt."""

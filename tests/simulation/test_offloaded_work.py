@@ -213,8 +213,8 @@ def test_a_job_of_a_paused_process_stands_still() -> None:
     _world().run(scenario)
 
 
-def test_a_crash_amid_work_finds_a_part_of_it_done() -> None:
-    """The file written aside is there, its rename is not: only a moment inside of the job shows that."""
+def test_a_crash_during_work_finds_a_part_of_it_done() -> None:
+    """The temporary file is there, its rename is not: only a moment inside of the job shows that."""
 
     async def main(runtime: Runtime) -> None:
         runtime.disk.make_directories("/f")

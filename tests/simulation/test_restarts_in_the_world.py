@@ -48,7 +48,7 @@ async def _read(cluster: Cluster, host: Host, name: str) -> list[str]:
     return [seen.value for poll in history.polls for seen in poll.records]
 
 
-def test_a_topic_created_anew_under_its_name_outlives_restarts() -> None:
+def test_a_topic_created_again_under_its_name_outlives_restarts() -> None:
     async def scenario(world: World) -> None:
         cluster, clients = Cluster(world, brokers=1, one_machine=True), world.host("clients")
         await cluster.set_up()
@@ -68,7 +68,7 @@ def test_a_topic_created_anew_under_its_name_outlives_restarts() -> None:
     assert world.failures == []
 
 
-def test_leaders_of_old_do_not_take_office_again_while_the_log_is_read() -> None:
+def test_former_leaders_do_not_lead_again_while_the_log_is_read() -> None:
     """Each epoch chain says of each batch what the batch says of itself, after every broker has led."""
 
     async def scenario(world: World) -> None:

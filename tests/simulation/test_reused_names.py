@@ -36,11 +36,11 @@ def _judged(*seen: dict[tuple[int, int], str]) -> list[str]:
 
     async def main(world: World) -> None:
         topic = Incarnation(3, TOPIC, {(0, 4): "3-1", (0, 5): "3-2"}, {0: 5})
-        await reuser._compare(runtime_of_nobody, topic)
+        await reuser._compare(runtime_of_no_process, topic)
 
     world = World(1)
     reuser = Reuser(world.host("clients"), "nowhere:1", flush_each=False)
-    runtime_of_nobody: Any = None
+    runtime_of_no_process: Any = None
     world.run(main)
     return reuser.violations
 
@@ -59,7 +59,7 @@ def test_records_that_are_there_or_may_be_gone_are_all_right() -> None:
     ],
 )
 def test_what_is_lost_or_left_over_is_found(seen: dict[tuple[int, int], str], found: str) -> None:
-    assert [found in trouble for trouble in _judged(seen)] == [True]
+    assert [found in violation for violation in _judged(seen)] == [True]
 
 
 def test_a_leader_that_still_means_an_earlier_topic_is_asked_again() -> None:

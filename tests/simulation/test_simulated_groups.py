@@ -35,7 +35,7 @@ def test_two_owners_in_one_generation_are_found_and_in_two_generations_are_none(
     assert ledger.generations == 2
 
 
-def test_a_commit_that_is_forgotten_is_found_once_somebody_begins_before_it() -> None:
+def test_a_commit_that_is_forgotten_is_found_once_a_member_starts_before_it() -> None:
     ledger = GroupLedger("g")
     ledger.commit("t-0", 5)
     ledger.takes_over("a", ["t-0", "t-1"])
@@ -49,7 +49,7 @@ def test_a_commit_that_is_forgotten_is_found_once_somebody_begins_before_it() ->
     assert "forgotten commit: 5 of t-0" in violation
 
 
-def test_an_acknowledged_record_that_nobody_processed_is_found() -> None:
+def test_an_acknowledged_record_that_was_not_processed_is_found() -> None:
     ledger = GroupLedger("g")
     ledger.process("t-0", "one")
     ledger.process("t-0", "one")

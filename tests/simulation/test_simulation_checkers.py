@@ -85,6 +85,9 @@ def test_a_replica_is_read_off_the_bytes() -> None:
     assert disks.read_replica(_disk(files), "/data/t-1", 4) is None
 
 
+BECOMES_CONTROLLER = {"type": "TakeOffice"}  # codespell:ignore
+
+
 def _entry(controllership: tuple[int, str, int], *records: dict[str, object]) -> bytes:
     body = {
         "controller_id": controllership[0],
@@ -98,9 +101,9 @@ def _entry(controllership: tuple[int, str, int], *records: dict[str, object]) ->
 def test_the_fold_of_the_log_leaves_out_deposed_controllers() -> None:
     first, second = (1, "1", 1), (2, "1", 2)
     entries = [
-        _entry(first, {"type": "TakeOffice"}, {"type": "TopicCreated", "topic_id": "i", "name": "t"}),
+        _entry(first, BECOMES_CONTROLLER, {"type": "TopicCreated", "topic_id": "i", "name": "t"}),
         _entry(first, {"type": "PartitionCreated", "topic_id": "i", "partition": 0, "replicas": [1, 2]}),
-        _entry(second, {"type": "TakeOffice"}),
+        _entry(second, BECOMES_CONTROLLER),
         _entry(first, {"type": "TopicDeleted", "topic_id": "i"}),
         _entry(
             second,
@@ -119,7 +122,7 @@ def test_the_fold_of_the_log_leaves_out_deposed_controllers() -> None:
     }
 
 
-def test_whoever_enters_an_isr_serves() -> None:
+def test_a_broker_that_enters_an_isr_serves() -> None:
     controllership = (1, "1", 1)
 
     def entry(kind: str, **fields: object) -> bytes:
@@ -130,7 +133,9 @@ def test_whoever_enters_an_isr_serves() -> None:
 
     began = [
         _entry(
-            controllership, {"type": "TakeOffice"}, {"type": "TopicCreated", "topic_id": "i", "name": "t"}
+            controllership,
+            BECOMES_CONTROLLER,
+            {"type": "TopicCreated", "topic_id": "i", "name": "t"},
         ),
         *(entry("BrokerRegistered", broker_id=broker_id) for broker_id in (1, 2)),
         entry("PartitionCreated", topic_id="i", partition=0, replicas=[1, 2]),
@@ -194,7 +199,7 @@ def test_a_broker_may_end_when_all_its_log_directories_failed__and_not_before() 
     assert excused("/data/1", "/data/1-b")
 
 
-def test_trouble_of_the_store_is_felt_for_a_while_after_its_end() -> None:
+def test_a_fault_of_the_store_has_effects_for_a_while_after_its_end() -> None:
     fault = Fault(number=0, at_s=5, kind=Kind.STORE, target=1, other=0, duration_s=1, size=0.5)
     violations = StoreFaults()
     violations.begin(fault, 5.0)

@@ -207,13 +207,13 @@ def live_and_die(seed: int) -> None:
             stop_on_failure(world, start(world, id, history))
         for _ in range(40):
             await asyncio.sleep(world.chance.uniform(0.0, 0.3))
-            await trouble(world, history)
+            await inject_faults(world, history)
         machine.disk.stalled_until = 0.0
         for process in list(machine.processes):
             process.resume()
-        won_in_trouble = len(history.won)
+        won_during_faults = len(history.won)
         await asyncio.sleep(HEALED_S)
-        assert len(history.won) > won_in_trouble, "once all faults are over, a process wins"
+        assert len(history.won) > won_during_faults, "once all faults are over, a process wins"
         for process in list(machine.processes):
             process.crash()
         await judge(world, history)
@@ -223,7 +223,7 @@ def live_and_die(seed: int) -> None:
     assert world.failures == [], world.failures[0]
 
 
-async def trouble(world: World, history: History) -> None:
+async def inject_faults(world: World, history: History) -> None:
     machine = world.host("m")
     victim = world.chance.choice(machine.processes)
     match world.chance.choice(["crash", "pause", "resume", "resume", "power", "full", "stall", "nothing"]):
@@ -377,7 +377,7 @@ def test_a_dead_broker_is_seen_by_signal_not_by_polling() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_an_entry_visible_before_it_is_durable_is_never_acted_upon(seed: int) -> None:
+def test_an_entry_visible_before_it_is_durable_is_never_used(seed: int) -> None:
     """Its writer dies between link and sync. A reader then must sync it before it is shown."""
     shown: list[list[bytes]] = []
 
@@ -465,7 +465,7 @@ def test_a_snapshot_that_dies_at_any_step_leaves_the_whole_sequence() -> None:
 
 
 def test_a_disk_that_fails_for_a_while_ends_nobodys_watch() -> None:
-    """Every look fails, the ones after the failure too; once the disk is well, news come again."""
+    """Every look fails, the ones after the failure too; once the disk works, signals come again."""
 
     async def scenario(world: World) -> None:
         machine = world.host("m")
@@ -494,7 +494,7 @@ def test_a_disk_that_fails_for_a_while_ends_nobodys_watch() -> None:
         async def writer(runtime: Runtime) -> None:
             store = LocalStore(runtime, "/data/store", session_timeout_ms=TIMEOUT_MS)
             await store.open()
-            assert await store.append(0, b"news")
+            assert await store.append(0, b"entry")
 
         assert await machine.start("writer", writer).exited is None
         async with asyncio.timeout(TIMEOUT_MS / 1000):

@@ -186,7 +186,7 @@ async def test_hiccups_reorder_connections_but_nothing_within_one(world: World, 
 
 
 @played
-async def test_connecting_fails_as_in_life(world: World, scene: Scene) -> None:
+async def test_connecting_fails_as_on_a_real_network(world: World, scene: Scene) -> None:
     outcomes: list[str] = []
 
     async def attempt(runtime: Runtime) -> None:

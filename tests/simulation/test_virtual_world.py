@@ -16,7 +16,7 @@ from nilometer.simulation.loop import Deadlock, Livelock
 from nilometer.simulation.world import World
 
 
-def test_time_jumps_and_nobody_waits() -> None:
+def test_time_jumps_without_real_waits() -> None:
     async def scenario(world: World) -> float:
         await asyncio.sleep(3_600)
         return world.loop.time()
@@ -53,7 +53,7 @@ def test_a_world_that_is_busy_for_too_long_is_an_error(monkeypatch: pytest.Monke
         World(1).run(lambda world: scenario(world, loop.BUSY_S_MAX + 5))
 
 
-def test_a_story_that_takes_too_long_is_cut() -> None:
+def test_a_scenario_that_takes_too_long_is_cut() -> None:
     async def scenario(world: World) -> None:
         await asyncio.sleep(100)
 
@@ -131,7 +131,7 @@ def test_clocks_drift_and_jump_each_in_its_own_way() -> None:
     World(1).run(scenario)
 
 
-def test_chance_is_a_function_of_seed_and_life() -> None:
+def test_chance_is_a_function_of_seed_and_incarnation() -> None:
     def draws(seed: int) -> list[Any]:
         found: list[Any] = []
 

@@ -129,7 +129,7 @@ async def _contend(stage: Stage, client: Ensemble, name: str, ledger: Ledger, ch
             continue
 
 
-async def _trouble(stage: Stage, chance: random.Random, until_s: float) -> None:
+async def _inject_faults(stage: Stage, chance: random.Random, until_s: float) -> None:
     """At most one server at a time is down or stopped; links are cut as they come."""
     servers = stage.ensemble.servers
     while stage.world.loop.time() < until_s:
@@ -176,7 +176,7 @@ def test_whatever_happens_to_servers_what_was_told_is_so(seed: int) -> None:
             )
             await asyncio.sleep(0.001)
             contenders += made
-        await _trouble(stage, chance, 90)
+        await _inject_faults(stage, chance, 90)
         stage.ensemble.heal()
         before = len(ledger.won)
         await asyncio.sleep(30)
@@ -342,7 +342,7 @@ def test_the_servers_grant_a_timeout_within_their_bounds() -> None:
     played(scenario)
 
 
-def test_without_a_majority_nobody_serves_and_all_come_back() -> None:
+def test_without_a_majority_no_server_serves_and_all_come_back() -> None:
     async def scenario(stage: Stage) -> None:
         client, _ = await stage.client("client")
         await client.create("/x", b"")
@@ -424,7 +424,7 @@ def test_a_server_that_lacks_more_than_the_log_holds_gets_a_snapshot() -> None:
     played(scenario)
 
 
-def test_servers_that_start_together_serve_soon__whoever_is_the_first_to_know_its_leader() -> None:
+def test_servers_that_start_together_serve_soon__whichever_is_the_first_to_know_its_leader() -> None:
     for seed in range(60):
         stage = Stage(seed)
 
@@ -443,7 +443,7 @@ def test_the_same_seed_takes_the_same_course() -> None:
         async def scenario(stage: Stage) -> None:
             client, _ = await stage.client("client")
             await client.create("/x", b"")
-            await _trouble(stage, random.Random(seed), 20)
+            await _inject_faults(stage, random.Random(seed), 20)
 
         stage.run(scenario)
         return stage.world.trace.digest

@@ -211,7 +211,7 @@ def test_a_name_used_again_through_a_power_cut_at_any_step(seed: int) -> None:
         assert all(damage.kind is DamageKind.TORN for damage in found.damages)
 
 
-def test_records_below_a_log_start_that_says_too_much_are_set_aside_as_damage() -> None:
+def test_records_below_a_log_start_that_is_too_high_are_cut_off_as_damage() -> None:
     directory = Directory()
     log = directory.create()
     append(log, b"kept", 10)

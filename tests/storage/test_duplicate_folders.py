@@ -45,7 +45,7 @@ def values_of(manager: LogManager) -> int:
 
 
 @pytest.mark.parametrize("stale", ["/one", "/two"], ids=["found-first", "found-last"])
-def test_the_folder_of_an_earlier_topic_is_set_aside(stale: str) -> None:
+def test_the_folder_of_an_earlier_topic_is_renamed(stale: str) -> None:
     disk = MemoryDisk()
     current = "/two" if stale == "/one" else "/one"
     write(disk, stale, OLD, [b"old"] * 5, epoch=9)

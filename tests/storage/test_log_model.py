@@ -84,7 +84,7 @@ class LogMachine(RuleBasedStateMachine):
         self.resume_sequence()
 
     @rule(ahead=st.integers(0, 20))
-    def start_anew(self, ahead: int) -> None:
+    def start_again(self, ahead: int) -> None:
         offset = self.model.end + ahead
         truncation = self.manager.truncate_fully_and_start_at(self.log, offset, wall_ms=1)
         for path in truncation.removable:

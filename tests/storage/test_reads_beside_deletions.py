@@ -106,7 +106,7 @@ def test_a_log_that_was_deleted_meanwhile_is_offline(
         read(log)
 
 
-def test_a_file_that_nobody_removed_is_an_error_of_the_disk(disk: BusyDisk, manager: LogManager) -> None:
+def test_a_file_that_was_not_removed_is_an_error_of_the_disk(disk: BusyDisk, manager: LogManager) -> None:
     log = manager.logs[KEY]
     disk.remove(log.segments.first.log_path)
     for read in (lambda: log.read(0, 1_000, END), lambda: log.offset_for_timestamp(0)):

@@ -35,21 +35,22 @@ class AdminFuzz:
         self.unanswered: list[str] = []
 
     def drive(self, numbers: Sequence[int]) -> None:
-        lanes = len(self._bootstraps)
-        with ThreadPoolExecutor(lanes) as pool:
-            list(pool.map(lambda lane: self._drive_one(lane, numbers[lane::lanes]), range(lanes)))
+        connections = len(self._bootstraps)
+        with ThreadPoolExecutor(connections) as pool:
+            shares = [numbers[index::connections] for index in range(connections)]
+            list(pool.map(self._drive_one, range(connections), shares))
 
-    def _drive_one(self, lane: int, numbers: Sequence[int]) -> None:
+    def _drive_one(self, index: int, numbers: Sequence[int]) -> None:
         peer: WirePeer | None = None
         for number in numbers:
             request = seeded_admin_request(self._seed, number, self._subjects, ranges(for_brokers=False))
             try:
                 if peer is None:
-                    peer = WirePeer(self._bootstraps[lane], client_id="admin", timeout_s=ANSWER_TIMEOUT_S)
+                    peer = WirePeer(self._bootstraps[index], client_id="admin", timeout_s=ANSWER_TIMEOUT_S)
                 self._ask(peer, request)
             except (ConnectionEnded, OSError) as error:
                 what = f"{request.key.name} {request.version}"
-                self.unanswered.append(f"number {number} ({what}) at broker {lane + 1}: {error!r}")
+                self.unanswered.append(f"number {number} ({what}) at broker {index + 1}: {error!r}")
                 if peer is not None:
                     peer.close()
                 peer = None

@@ -28,7 +28,7 @@ class Topics:
         self.bootstrap = bootstrap
         self._admin = AdminClient({"bootstrap.servers": bootstrap})
         self._numbers = itertools.count()
-        self._life = uuid.uuid4().hex[:6]
+        self._topic_run = uuid.uuid4().hex[:6]
 
     def create(
         self,
@@ -37,7 +37,7 @@ class Topics:
         name: str | None = None,
         config: Mapping[str, str] | None = None,
     ) -> str:
-        name = name or f"{prefix}-{self._life}-{next(self._numbers)}"
+        name = name or f"{prefix}-{self._topic_run}-{next(self._numbers)}"
         topic = NewTopic(name, partitions, 1, config={**KEEP, **(config or {})})
         self._admin.create_topics([topic])[name].result(30)
         return name

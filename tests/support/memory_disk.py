@@ -124,7 +124,7 @@ class MemoryDisk:
         self.fails: Callable[[int, str, str], OSError | None] = lambda number, verb, path: None
         """Asked before every such operation: its number, its verb, its path."""
 
-    # -- trouble
+    # -- faults
 
     def fail_from(self, number: int, code: int = errno.EIO) -> None:
         """Every changing operation from the ``number``-th on (counted from now) fails."""

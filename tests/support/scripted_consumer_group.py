@@ -84,9 +84,9 @@ class ScriptedConsumerGroup(ScriptedGroup):
             self.epoch += 1
         self._listen(member)
         self._reconcile(member, claimed)
-        news = request.member_epoch == 0 or member.told != member.assigned
+        changed = request.member_epoch == 0 or member.told != member.assigned
         member.told = member.assigned
-        return self._answer(codec, member.member_id, member.epoch, member.assigned if news else None)
+        return self._answer(codec, member.member_id, member.epoch, member.assigned if changed else None)
 
     def _refusal(self, request: Any) -> ErrorCode | None:
         if request.member_epoch == 0:

@@ -73,7 +73,7 @@ def test_a_wrong_producer_is_refused() -> None:
     assert world.add(producer, A, name="") is ErrorCode.invalid_request
 
 
-def test_a_transaction_that_is_being_ended_takes_no_partition_whoever_asks() -> None:
+def test_a_transaction_that_is_being_ended_takes_no_partition_from_any_producer() -> None:
     world = TransactionWorld()
     producer = world.init()
     world.add(producer, A)

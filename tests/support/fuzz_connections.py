@@ -1,6 +1,6 @@
 """Frames sent over several connections at once, each followed by a question that any broker can answer.
 
-A lane is one connection that carries one mutated frame at a time and begins anew whenever the broker closes
+A connection carries one mutated frame at a time and is opened again whenever the broker closes
 it. Behind every frame goes a harmless request: either its answer comes, so the frame was consumed and the
 connection is in step, or the connection ends. Anything else within ``PATIENCE_S`` is a connection that is
 stuck, and the frame to blame is known. A frame that announces a wrong length is followed by the end of the
@@ -31,7 +31,7 @@ class Stuck(AssertionError):
     """A connection on which neither an answer nor its end came."""
 
 
-class Lanes:
+class FuzzConnections:
     """``drive`` sends all frames. ``answered`` and ``closed`` count how the frames ended."""
 
     def __init__(self, port: int, count: int) -> None:
@@ -46,36 +46,40 @@ class Lanes:
     def drive(self, frames: Iterator[MutatedFrame]) -> None:
         """Raises Stuck, or OSError where the broker takes no connections any more."""
         selector = selectors.DefaultSelector()
-        lanes = [_Lane(self, selector) for _ in range(self._count)]
+        connections = [_FuzzConnection(self, selector) for _ in range(self._count)]
         try:
-            busy = sum(lane.take(next(frames, None)) for lane in lanes)
+            busy = sum(connection.take(next(frames, None)) for connection in connections)
             while busy:
                 events = selector.select(timeout=1.0)
                 for key, _ in events:
-                    lane: _Lane = key.data
-                    if lane.receive():
-                        busy -= not lane.take(next(frames, None))
+                    connection: _FuzzConnection = key.data
+                    if connection.receive():
+                        busy -= not connection.take(next(frames, None))
                 if not events:
-                    self._refuse_stuck(lanes)
+                    self._refuse_stuck(connections)
         finally:
-            for lane in lanes:
-                lane.close()
+            for connection in connections:
+                connection.close()
             selector.close()
 
     def connect(self) -> socket.socket:
         return socket.create_connection((HOST, self._port), timeout=PATIENCE_S)
 
     @staticmethod
-    def _refuse_stuck(lanes: list[_Lane]) -> None:
+    def _refuse_stuck(connections: list[_FuzzConnection]) -> None:
         now = time.monotonic()
-        stuck = [lane.frame for lane in lanes if lane.frame is not None and now > lane.deadline]
+        stuck = [
+            connection.frame
+            for connection in connections
+            if connection.frame is not None and now > connection.deadline
+        ]
         if stuck:
             raise Stuck("no answer, no end: " + "; ".join(frame.describe() for frame in stuck))
 
 
-class _Lane:
-    def __init__(self, lanes: Lanes, selector: selectors.BaseSelector) -> None:
-        self._lanes = lanes
+class _FuzzConnection:
+    def __init__(self, connections: FuzzConnections, selector: selectors.BaseSelector) -> None:
+        self._connections = connections
         self._selector = selector
         self._socket: socket.socket | None = None
         self._received = bytearray()
@@ -87,11 +91,11 @@ class _Lane:
         self.frame = frame
         if frame is None:
             return False
-        self._lanes.sent += 1
+        self._connections.sent += 1
         ends = frame.kind is Kind.WRONG_LENGTH
         while True:
             connection = self._socket or self._open()
-            self._lanes.last_frame_of_port[connection.getsockname()[1]] = frame
+            self._connections.last_frame_of_port[connection.getsockname()[1]] = frame
             try:
                 connection.sendall(frame.frame if ends else frame.frame + _QUESTION)
                 if ends:
@@ -111,7 +115,7 @@ class _Lane:
         except ConnectionResetError:
             data = b""
         if not data:
-            self._lanes.closed += 1
+            self._connections.closed += 1
             self._drop()
             return True
         self._received += data
@@ -127,12 +131,12 @@ class _Lane:
                 return False
             del received[: 4 + size]
             if correlation_id == _QUESTION_ID:
-                self._lanes.answered += 1
+                self._connections.answered += 1
                 return True
         return False
 
     def _open(self) -> socket.socket:
-        self._socket = self._lanes.connect()
+        self._socket = self._connections.connect()
         self._received.clear()
         self._selector.register(self._socket, selectors.EVENT_READ, self)
         return self._socket
