@@ -28,7 +28,7 @@ java:  ## Apache Kafka, its clients and tools, Spark's Kafka connector, for test
 	@KAFKA_VERSION=$(KAFKA_VERSION) tests/java/build.sh
 
 # Where docs/vocabulary.txt is enforced. The other folders follow as their words are replaced.
-VOCABULARY := README.md CHANGELOG.md Makefile docs bench \
+VOCABULARY := README.md CHANGELOG.md CONTRIBUTING.md Makefile docs bench tests \
   $(addprefix src/nilometer/,cli client config groups pipeline simulation)
 
 lint: setup  ## style, words, import layers, types
