@@ -176,14 +176,14 @@ def _hadoop(spark: SparkSession, where: str) -> tuple[Any, Any]:
 
 def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFrame]:
     """Tables to look at, by title."""
-    versions = timeline(spark, output)
+    history = timeline(spark, output)
     return {
         "Rows": versions(spark, output).agg(
             F.count_if(~F.col("deleted")).alias("current"),
             F.count_if("deleted").alias("deleted"),
             F.max("valid_from").alias("newest_change"),
         ),
-        f"Most changed {top} rows": versions.groupBy("key")
+        f"Most changed {top} rows": history.groupBy("key")
         .agg(F.count("*").alias("versions"), F.max_by("row", "valid_from").alias("newest"))
         .orderBy(F.col("versions").desc(), "key")
         .limit(top),
@@ -192,11 +192,11 @@ def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFr
 
 def charts(spark: SparkSession, output: str) -> dict[str, DataFrame]:
     """Frames to plot, by title: the first column across, the others up."""
-    versions = timeline(spark, output)
-    counted = versions.groupBy("key").agg(F.count("*").alias("versions"))
+    history = timeline(spark, output)
+    counted = history.groupBy("key").agg(F.count("*").alias("versions"))
     minute = F.date_trunc("minute", "valid_from").alias("minute")
     return {
-        "Versions that began, per minute": versions.groupBy(minute)
+        "Versions that began, per minute": history.groupBy(minute)
         .agg(F.count("*").alias("versions"))
         .orderBy("minute"),
         "Rows by how many versions they had": counted.groupBy("versions")
