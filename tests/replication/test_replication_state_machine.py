@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from roles import ALL_REPLICAS, Leading, members, registered
 
 from nilometer.replication import (
+    PENDING,
     AlterPartition,
     AlterPartitionAnswer,
     Effects,
@@ -68,7 +69,7 @@ class LeaderMachine(RuleBasedStateMachine):
             return
         self.carry_out(self.leader.append(count, self.now_ms))
         required = self.leader.log.log_end_offset
-        if self.leader.role.acks_all_outcome(required) is ErrorCode.request_timed_out:
+        if self.leader.role.acks_all_outcome(required) is PENDING:
             self.waiting[required] = required
             self.leader.role.hold_produce(required, required)
 

@@ -14,7 +14,7 @@ How a shell uses it::
         case LeaderRole() as leader:
             leader.admit_acks_all()                      # before an append: none or NOT_ENOUGH_REPLICAS
             effects = leader.on_appended(log_end_offset, now_ms)
-            leader.acks_all_outcome(log_end_offset)      # REQUEST_TIMED_OUT: not committed yet
+            leader.acks_all_outcome(log_end_offset)      # PENDING: not committed yet
             leader.hold_produce(ticket, log_end_offset)  # a ReleaseProduce effect will name the ticket
             verdict, effects = leader.on_follower_fetch(...)
             effects = leader.on_tick(now_ms)             # while leader.needs_tick
@@ -40,6 +40,8 @@ from nilometer.replication.effects import (
     BackOff,
     Effect,
     Effects,
+    FollowerEffect,
+    LeaderEffect,
     PublishHighWatermark,
     ReleaseProduce,
     SendAlterPartition,
@@ -76,13 +78,23 @@ from nilometer.replication.partition import (
 )
 from nilometer.replication.remote_replica import RemoteReplica
 from nilometer.replication.replica import NoRole, Replica
-from nilometer.replication.verdicts import DivergingFetch, FetchVerdict, RefuseFetch, ServeFetch
+from nilometer.replication.verdicts import (
+    PENDING,
+    AcksAllOutcome,
+    DivergingFetch,
+    FetchVerdict,
+    Pending,
+    RefuseFetch,
+    ServeFetch,
+)
 
 __all__ = [
     "NO_DIVERGENCE",
     "NO_EPOCH",
     "NO_LEADER",
+    "PENDING",
     "UNKNOWN_OFFSET",
+    "AcksAllOutcome",
     "AdvanceHighWatermark",
     "AdvanceLogStart",
     "AlterPartition",
@@ -96,15 +108,18 @@ __all__ = [
     "EpochEnd",
     "FetchAnswer",
     "FetchVerdict",
+    "FollowerEffect",
     "FollowerFetch",
     "FollowerRole",
     "HighWatermarkHold",
     "InvariantBroken",
+    "LeaderEffect",
     "LeaderRole",
     "NoFetch",
     "NoRole",
     "NotHeld",
     "PartitionRegistration",
+    "Pending",
     "PublishHighWatermark",
     "RefuseFetch",
     "Registration",

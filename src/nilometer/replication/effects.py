@@ -91,18 +91,11 @@ class BackOff:
     reason: str
 
 
-Effect: TypeAlias = (
-    StartEpoch
-    | PublishHighWatermark
-    | SendAlterPartition
-    | ReleaseProduce
-    | TruncateTo
-    | TruncateFully
-    | AppendBatches
-    | AdvanceHighWatermark
-    | AdvanceLogStart
-    | BackOff
+LeaderEffect: TypeAlias = StartEpoch | PublishHighWatermark | SendAlterPartition | ReleaseProduce
+FollowerEffect: TypeAlias = (
+    TruncateTo | TruncateFully | AppendBatches | AdvanceHighWatermark | AdvanceLogStart | BackOff
 )
+Effect: TypeAlias = LeaderEffect | FollowerEffect
 Effects: TypeAlias = tuple[Effect, ...]
 
 NO_EFFECTS: Final[Effects] = ()

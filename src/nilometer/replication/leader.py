@@ -66,7 +66,14 @@ from nilometer.replication.partition import (
 )
 from nilometer.replication.produce_tickets import ProduceTickets
 from nilometer.replication.remote_replica import NO_BROKER_EPOCH, RemoteReplica
-from nilometer.replication.verdicts import DivergingFetch, FetchVerdict, RefuseFetch, ServeFetch
+from nilometer.replication.verdicts import (
+    PENDING,
+    AcksAllOutcome,
+    DivergingFetch,
+    FetchVerdict,
+    RefuseFetch,
+    ServeFetch,
+)
 from nilometer.wire.errors import ErrorCode
 
 
@@ -251,14 +258,11 @@ class LeaderRole:
         )
         return self._maybe_advance(now_ms) if self.counts_flushed else NO_EFFECTS
 
-    def acks_all_outcome(self, required_offset: Offset) -> ErrorCode:
-        """Whether everything below ``required_offset`` is replicated to all in-sync replicas.
+    def acks_all_outcome(self, required_offset: Offset) -> AcksAllOutcome:
+        """Whether everything below ``required_offset`` is replicated to all in-sync replicas."""
+        return PENDING if self.high_watermark < required_offset else self._outcome_of_committed()
 
-        REQUEST_TIMED_OUT stands for *not yet*: it is the answer if that is still so when the request's
-        timeout expires.
-        """
-        if self.high_watermark < required_offset:
-            return ErrorCode.request_timed_out
+    def _outcome_of_committed(self) -> ErrorCode:
         return ErrorCode.not_enough_replicas_after_append if self.is_under_min_isr else ErrorCode.none
 
     def hold_produce(self, ticket: int, required_offset: Offset) -> None:
@@ -422,7 +426,7 @@ class LeaderRole:
 
     def _released(self) -> Effects:
         """The high watermark has moved: the effects that publish it and release the produces it completes."""
-        outcome = self.acks_all_outcome(self.high_watermark)
+        outcome = self._outcome_of_committed()
         released = self._tickets.released_by(self.high_watermark)
         return (*PUBLISH_HIGH_WATERMARK, *(ReleaseProduce(ticket, outcome) for ticket in released))
 

@@ -1,9 +1,10 @@
-"""A leader's verdict on one follower fetch, for one partition."""
+"""A leader's verdicts: on one follower fetch, and on one produce with acks=all."""
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from nilometer.replication.epochs import EpochEnd
 from nilometer.replication.partition import Offset
@@ -44,3 +45,16 @@ class RefuseFetch:
 
 
 FetchVerdict: TypeAlias = ServeFetch | DivergingFetch | RefuseFetch
+
+
+class Pending(enum.Enum):
+    """The type of :data:`PENDING`."""
+
+    PENDING = enum.auto()
+
+
+PENDING: Final = Pending.PENDING
+"""Some replica in sync has yet to fetch the records."""
+
+AcksAllOutcome: TypeAlias = ErrorCode | Pending
+"""What a produce with acks=all is answered; or that it has to wait."""

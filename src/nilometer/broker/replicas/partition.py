@@ -22,6 +22,7 @@ from nilometer.broker.replicas.readable_partition import ReadablePartition
 from nilometer.cluster.identifiers import TopicIdPartition
 from nilometer.cluster.partition import PartitionState
 from nilometer.replication import (
+    PENDING,
     AdvanceHighWatermark,
     AdvanceLogStart,
     AlterPartition,
@@ -204,7 +205,7 @@ class Partition(ReadablePartition):
         """acks=all: now, if all in sync have it, or when they do. Raises KafkaError."""
         leader, required = self.leader, info.last_offset + 1
         verdict = leader.acks_all_outcome(required)
-        if verdict is ErrorCode.request_timed_out:
+        if verdict is PENDING:
             ticket = self._hold(leader, required)
             self._produce_waits[ticket] = request.wait_for(outcome)
         elif verdict is not ErrorCode.none:
@@ -409,7 +410,7 @@ class Partition(ReadablePartition):
             case AdvanceLogStart(offset):
                 self.log.advance_log_start_offset(offset, self.replica.high_watermark)
             case AdvanceHighWatermark() | AppendBatches() | BackOff():
-                pass  # the fetcher's: it holds the batches and the schedule
+                raise AssertionError(f"{effect} of {self} belongs to the answer to a fetch")
             case _:
                 assert_never(effect)
 

@@ -24,6 +24,7 @@ from nilometer.replication import (
     FollowerRole,
     LeaderRole,
     NoRole,
+    Pending,
     PublishHighWatermark,
     RefuseFetch,
     Registration,
@@ -133,7 +134,7 @@ class Process:
         match leader.acks_all_outcome(required):
             case ErrorCode.none:
                 self.outbox.append(Acknowledged(value))
-            case ErrorCode.request_timed_out:
+            case Pending():
                 leader.hold_produce(value, required)
             case _:
                 pass
