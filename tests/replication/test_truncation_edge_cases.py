@@ -232,7 +232,15 @@ def test_kafka_6975_a_log_that_begins_in_a_batch_takes_the_whole_batch() -> None
     assert follower.on_fetch_answer(fetch_of(follower), answer)[0] == AppendBatches(110)
 
 
-@pytest.mark.parametrize(("base_offset", "end_offset"), [(3, 4), (1, 3), (2, 2)])
+def test_a_follower_takes_what_lies_behind_a_gap_that_compaction_left() -> None:
+    """A new replica of a compacted partition finds one before the first batch."""
+    for log in (log_of(0, 0), log_of()):
+        follower = following(log)
+        answer = FetchAnswer(base_offset=7, end_offset=9, high_watermark=9, log_start_offset=0)
+        assert follower.on_fetch_answer(fetch_of(follower), answer)[0] == AppendBatches(9)
+
+
+@pytest.mark.parametrize(("base_offset", "end_offset"), [(1, 3), (2, 2)])
 def test_batches_that_do_not_follow_the_log_are_not_appended(base_offset: int, end_offset: int) -> None:
     """A peer's mistake is no broken invariant: the follower rests and asks again."""
     follower = following(log_of(0, 0))

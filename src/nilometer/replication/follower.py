@@ -220,9 +220,10 @@ class FollowerRole:
         effects: list[Effect] = []
         end_offset = self._log.log_end_offset
         if answer.has_records:
-            # A log that begins in the middle of a batch takes the whole batch (KAFKA-6975).
+            # A log that begins in the middle of a batch takes the whole batch (KAFKA-6975). Compaction leaves
+            # gaps; a leader serves none in a log that was never compacted.
             begins_log = end_offset == self._log.log_start_offset
-            fits = answer.base_offset == end_offset or (begins_log and answer.base_offset < end_offset)
+            fits = answer.base_offset >= end_offset or begins_log
             if fetch.fetch_offset != end_offset or not fits or answer.end_offset <= end_offset:
                 reason = f"batches {answer.base_offset} to {answer.end_offset} do not follow {end_offset}"
                 return (BackOff(ErrorCode.corrupt_message, reason),)
