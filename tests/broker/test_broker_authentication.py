@@ -239,7 +239,7 @@ def test_a_wrong_proof_ends_the_connection_and_is_logged(
     ask_proof(stranger, **identity.hello(2, 1))
     with pytest.raises(ConnectionEnded):
         ask_proof(stranger, proof=b"\0" * 32)
-    assert "claims to be broker 2, and its proof is wrong" in cluster.brokers[1].output
+    assert "claims to be broker 2, but its proof is wrong" in cluster.brokers[1].output
 
 
 def test_a_reflected_proof_is_refused(stranger: WirePeer, identity: Identity) -> None:

@@ -170,7 +170,7 @@ def test_a_topic_that_was_created_again_while_its_directory_was_away(tmp_path: P
 
     side.hang_up()
     broker.start()
-    assert "bad is taken out of use" in broker.output
+    assert "bad failed, taken offline" in broker.output
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.delete_topics(["again"])["again"].result(10)
     side.create("again")

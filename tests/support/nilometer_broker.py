@@ -85,7 +85,7 @@ class NilometerBroker:
 
     def outages(self, folder: Path) -> int:
         """How often it has taken this one of its folders out of use."""
-        return self.output.count(f"The folder {folder} is taken out of use")
+        return self.output.count(f"Log directory {folder} failed, taken offline")
 
     @property
     def _output_path(self) -> Path:

@@ -229,7 +229,7 @@ class Broker:
         logs.on_directory_failed = self._on_directory_failed
         for directory in logs.directories:
             if directory.failure is not None:
-                logger.error("The folder %s is taken out of use: %s", directory.path, directory.failure)
+                logger.error("Log directory %s failed, taken offline: %s", directory.path, directory.failure)
         for damage in logs.damages:
             logger.error("Damage found: %s", damage)
         self._lossless_broker_epoch = await self._read_lossless_broker_epoch(logs)
@@ -420,7 +420,9 @@ class Broker:
         assert self._replicas is not None and self._metadata is not None
         self._lossless_broker_epoch = self._broker_epoch()
         self._replicas.become_registered(self._metadata.image)
-        self._marking = self._tasks.spawn(self._write_broker_epoch_marker(self._marking), name="life marker")
+        self._marking = self._tasks.spawn(
+            self._write_broker_epoch_marker(self._marking), name="broker epoch marker"
+        )
 
     async def _write_broker_epoch_marker(self, earlier: asyncio.Task[None] | None) -> None:
         """One write at a time: an older broker epoch never replaces a newer one."""
@@ -510,7 +512,7 @@ class Broker:
     def _on_directory_failed(self, path: str, error: Exception, affected: Sequence[TopicPartition]) -> None:
         """A log directory went offline; the broker continues with the others, if there are any."""
         assert self._logs is not None
-        logger.error("The folder %s is taken out of use: %s", path, error)
+        logger.error("Log directory %s failed, taken offline: %s", path, error)
         is_last = all(directory.failure is not None for directory in self._logs.directories)
         if self._replicas is not None:
             if is_last:
@@ -518,7 +520,7 @@ class Broker:
             self._replicas.on_logs_failed(affected, f"the log directory {path} failed: {error}")
         if self._marking is not None:
             self._marking = self._tasks.spawn(
-                self._write_broker_epoch_marker(self._marking), name="life marker"
+                self._write_broker_epoch_marker(self._marking), name="broker epoch marker"
             )
         if is_last:
             self.fail(f"no log directory is usable any more: {error}")

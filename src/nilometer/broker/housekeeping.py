@@ -1,9 +1,9 @@
-"""What a broker does from time to time: retention, overdue flushes, idle connections.
+"""A broker's periodic tasks: retention, overdue flushes, idle connections.
 
-A handful of timers for the whole broker, none per partition and none per connection. Each round looks at all
-partitions in plain memory, and hands what may stall to the disk's asynchronous side.
+A few timers for the whole broker, none per partition and none per connection. Each round checks all
+partitions in memory, and offloads what may stall.
 
-Invariant: what goes wrong for one partition or one folder ends the round for no other.
+Invariant: an error of one partition or log directory does not end the round for the others.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from nilometer.runtime import Runtime
 logger = logging.getLogger("nilometer.broker")
 
 FLUSH_CHECK_MS = 100
-"""How often logs are looked over for an overdue ``flush.ms``, once any log has asked for one."""
+"""How often logs are checked for an overdue ``flush.ms``, once any log has set one."""
 CONNECTION_CHECK_MS = 10_000
-"""How often connections are looked over for idle ones; more often where less is allowed."""
+"""How often connections are checked for idle ones; more often where the limit is shorter."""
 PRODUCER_CHECK_MS = 600_000
 
 
@@ -42,8 +42,7 @@ class Housekeeping:
         on_directory_failure: Callable[[str, OSError], None],
         failures: ReplicaFailures | None = None,
     ) -> None:
-        """``failures`` judges what goes wrong for a replica; by default a disk error fails the folder above
-        the log's."""
+        """``failures`` handles the errors of a replica; by default a disk error fails the log directory."""
         self._config = config
         self._runtime = runtime
         self._replicas = replicas
@@ -72,7 +71,7 @@ class Housekeeping:
     def _for_each(
         self, partitions: Iterable[Partition], what: str, work: Callable[[Partition], object]
     ) -> None:
-        """Do ``work`` for all ``partitions``; trouble with one keeps it from no other."""
+        """Do ``work`` for all ``partitions``; an error of one does not affect the others."""
         failures = self._failures
         for partition in list(partitions):
             try:
@@ -84,7 +83,7 @@ class Housekeeping:
                     failures.over(partition, what)
 
     def apply_retention(self) -> None:
-        """Set old segments aside; what still reads them has a while to finish."""
+        """Rename old segments to ``.deleted``; current reads have ``file.delete.delay.ms`` to finish."""
         wall_ms = self._runtime.clock.wall_ms()
 
         def retain(partition: Partition) -> None:
@@ -99,7 +98,7 @@ class Housekeeping:
 
     def tick_leaders(self) -> None:
         """Followers that have not caught up for too long leave their ISRs."""
-        self._for_each(self._replicas, "look at lagging followers", Partition.tick)
+        self._for_each(self._replicas, "check of lagging followers", Partition.tick)
 
     def flush_overdue(self) -> None:
         wall_ms = self._runtime.clock.wall_ms()

@@ -38,7 +38,7 @@ def run_broker(
 ) -> int:
     """Run a broker until it is told to stop.
 
-    ``ready_fd`` is sent ``host:port`` once clients are served. ``status_path`` is a file that is there while
+    ``ready_fd`` gets ``host:port`` once clients are served. ``status_path`` is a file that exists while
     this broker, or the one that ended last, has a reason for not serving: a JSON object with ``state``
     (``fenced`` or ``failed``) and ``reason``.
     """
@@ -80,8 +80,8 @@ def load_config(config_path: Path | None, overrides: Mapping[str, str]) -> Broke
 
 
 def _allow_many_descriptors() -> None:
-    """As many as the system lets this process have: connections and segments are descriptors, and the limit
-    that shells begin with (often 1,024) is meant for other programs."""
+    """Raise the limit of descriptors to the maximum: connections and segments need one each, and the default
+    limit of shells (often 1,024) is too low."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):  # systems that call a limit unlimited and then refuse it
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -115,7 +115,7 @@ async def _serve(config: BrokerConfig, ready_fd: int | None, status: BrokerStatu
             announced, ready_fd = _announce(broker, ready_fd), None
             if not announced:
                 return 1
-            # What lives now mostly lives for ever: keep the collector from walking it again and again.
+            # Most current objects stay until the process ends: exclude them from garbage collections.
             gc.collect()
             gc.freeze()
             gc.set_threshold(20_000, 20, 100)
@@ -134,15 +134,15 @@ async def _serve(config: BrokerConfig, ready_fd: int | None, status: BrokerStatu
 async def _stay_fenced(
     reason: str, ready_fd: int | None, status: BrokerStatusFile, stop: asyncio.Event
 ) -> None:
-    """Until it is told to stop. A process that ends is started again by its supervisor, which does not help:
-    only another version does. The broker itself has stopped: no port, no session, no lock on its folders.
+    """Until it is asked to stop. A supervisor would restart a process that ends, which does not help: only
+    another version does. The broker itself has stopped: no port, no session, no lock on its directories.
     """
     status.write("fenced", reason)
     if ready_fd is not None:
-        with contextlib.suppress(OSError):  # nobody waits for it any more
+        with contextlib.suppress(OSError):  # the starting command no longer waits for it
             os.write(ready_fd, f"{NOT_READY}{reason}\n".encode())
             os.close(ready_fd)
-    logger.critical("Fenced until it is restarted; stop it with SIGTERM or Ctrl-C: %s", reason)
+    logger.critical("Fenced until this broker is restarted; stop it with SIGTERM or Ctrl-C: %s", reason)
     await stop.wait()
 
 
@@ -155,7 +155,7 @@ async def _first(*futures: asyncio.Future[Any]) -> None:
 
 
 def _announce(broker: Broker, ready_fd: int | None) -> bool:
-    """False where whoever started this broker has gone: nobody knows that it runs, so it shall not."""
+    """False where the command that started this broker has ended: a broker nobody knows of must not run."""
     endpoint = broker.endpoint
     logger.info("Ready: serving clients on %s:%d", endpoint.host, endpoint.port)
     if ready_fd is None:

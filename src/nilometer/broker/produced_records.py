@@ -1,8 +1,8 @@
-"""What a produce request may carry for one partition: one batch, in a form that its version knows.
+"""What a produce request may carry for one partition: one batch, in a format that its version knows.
 
-Looks at the fixed start of the batch only; whether it is whole and undamaged is the log's to judge. More than
-one batch would make a duplicate ambiguous, and a transactional batch that belongs to no transaction would
-hold back every transactional reader for ever.
+Checks the fixed start of the batch only; the log checks whether it is whole and undamaged. More than one
+batch would make a duplicate ambiguous, and a transactional batch that belongs to no transaction would block
+every read-committed reader for good.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ def check_produced_records(records: Bytes, version: int, *, in_transaction: bool
     if len(records) < HEADER_BYTES:
         raise InvalidRecord(f"{len(records)} bytes are not a whole record batch")
     if records[_MAGIC] < MAGIC:
-        raise InvalidRecord(f"a message of magic {records[_MAGIC]}: only record batches (magic 2) are taken")
+        raise InvalidRecord(
+            f"a message of magic {records[_MAGIC]}: only record batches (magic 2) are accepted"
+        )
     size = _BEFORE_LENGTH + int.from_bytes(records[_LENGTH], "big", signed=True)
     if size > len(records):
         raise InvalidRecord(f"{len(records)} bytes of a record batch of {size}")

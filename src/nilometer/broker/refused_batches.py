@@ -1,9 +1,9 @@
-"""Batches of idempotent producers that were refused on one connection, so that none passes them.
+"""Batches of idempotent producers that were refused on one connection, so that no later batch overtakes them.
 
-A producer has several requests under way. If one is refused because this broker does not lead yet, and it
-leads when the next one arrives, that one has a gap before it. To call it OUT_OF_ORDER_SEQUENCE_NUMBER would
-be true and harmful: some clients (librdkafka) then go on under another epoch, and send what they do not know
-the fate of once more: a record may be there twice. So it is refused for the reason of the one before it,
+A producer has several requests in flight. If one is refused because this broker does not lead yet, and it
+leads when the next one arrives, that one has a gap before it. OUT_OF_ORDER_SEQUENCE_NUMBER would be correct
+but harmful: some clients (librdkafka) then continue under another epoch, and send batches of unknown outcome
+once more, so that a record may be there twice. So the batch is refused with the error of the one before it,
 and the client sends both again, in their order.
 
 Knows sequence numbers and time. Never touches logs.
@@ -18,7 +18,7 @@ from nilometer.wire.errors import ErrorCode
 from nilometer.wire.record_batch import BatchHeader
 
 REMEMBERED_MS = 60_000
-"""By then the producer has sent the batch again, or has given it up: its gaps are its own."""
+"""How long a refusal counts: by then the producer has sent the batch again, or has given it up."""
 REMEMBERED_MAX = 10_000
 SEQUENCES = 2**31
 
@@ -31,7 +31,7 @@ class _Refused(NamedTuple):
 
 
 class RefusedBatches:
-    """Of each producer and partition the first batch that is missing."""
+    """By producer and partition, the first missing batch."""
 
     __slots__ = ("_refused",)
 
@@ -42,7 +42,7 @@ class RefusedBatches:
         return bool(self._refused)
 
     def note(self, partition: Hashable, header: BatchHeader, error: ErrorCode, now_ms: int) -> None:
-        """This batch was not appended, and its producer is told to send it again."""
+        """This batch was not appended, and its producer will send it again."""
         if self.error_before(partition, header, now_ms) is None:
             if len(self._refused) >= REMEMBERED_MAX:
                 del self._refused[next(iter(self._refused))]
@@ -63,5 +63,5 @@ class RefusedBatches:
             and now_ms - refused.at_ms < REMEMBERED_MS
         ):
             return refused.error
-        del self._refused[key]  # it comes again, or no longer
+        del self._refused[key]  # it arrives again, or never
         return None

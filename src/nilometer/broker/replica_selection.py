@@ -1,7 +1,7 @@
-"""Which replica a consumer should read from (KIP-392): the one in its own rack, if there is a good one.
+"""Which replica a consumer should read from (KIP-392): one in its own rack, if that is in sync.
 
-Pure. Switched on by ``replica.selector.class``; a consumer says where it is with ``client.rack``. A follower
-serves what lies below the high watermark that it knows, and nothing that it does not have.
+Pure. Enabled by ``replica.selector.class``; a consumer sets its rack with ``client.rack``. A follower serves
+only records that it has, below the high watermark that it knows.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ SELECTORS = (RACK_AWARE_SELECTOR, LEADER_SELECTOR)
 def preferred_read_replica(
     leader: LeaderRole, client_rack: str, fetch_offset: int, racks: Mapping[int, str | None]
 ) -> int | None:
-    """The in-sync replica in ``client_rack`` that has ``fetch_offset`` and the most behind it.
+    """The in-sync replica in ``client_rack`` that has ``fetch_offset`` and the highest log end offset.
 
-    None where the leader itself is as good as any. ``racks`` are those of live brokers.
+    None where the consumer should stay with the leader. ``racks`` are those of live brokers.
     """
     if not client_rack or racks.get(leader.broker_id) == client_rack:
         return None

@@ -1,4 +1,4 @@
-"""Who asks: what every request carries beside its bytes."""
+"""The context of a request: its client, connection and broker identity."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NO_BROKER = -1
 
 
 class Principal(NamedTuple):
-    """Who authenticated, in Kafka's form ``type:name``."""
+    """The authenticated principal, in Kafka's form ``type:name``."""
 
     type: str
     name: str
@@ -23,7 +23,7 @@ ANONYMOUS = Principal("User", "ANONYMOUS")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
-    """Of a connection; of a forwarded request, that of the client which asked first."""
+    """Of a connection; for a forwarded request, of the client that sent it first."""
 
     principal: Principal = ANONYMOUS
     client_address: str = ""
@@ -32,7 +32,7 @@ class RequestContext:
     broker_id: int = NO_BROKER
     """The broker that the connection has proved to be (:mod:`nilometer.cluster.broker_proof`)."""
     forwarded_by: int = NO_BROKER
-    """The broker that was asked first and sent the request on."""
+    """The broker that received the request first and forwarded it."""
 
     @property
     def is_broker(self) -> bool:

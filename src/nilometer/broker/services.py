@@ -1,4 +1,4 @@
-"""What request handlers may use: the broker's parts, and nothing of its lifecycle."""
+"""The parts of the broker that request handlers may use, without its lifecycle."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Services:
 
     @property
     def topic_defaults(self) -> TopicDefaults:
-        """What the controller fills in for topics created without numbers."""
+        """The partition count and replication factor for topics created without them."""
         return TopicDefaults(
             num_partitions=self.config.integer("num.partitions"),
             replication_factor=self.config.integer("default.replication.factor"),
@@ -57,7 +57,7 @@ class Services:
 
     @property
     def static_topic_defaults(self) -> dict[str, ConfigValue]:
-        """By topic key, what this broker's file says of topics."""
+        """By topic key, the defaults that this broker's file sets for topics."""
         return self.config.topic_defaults()
 
     @property

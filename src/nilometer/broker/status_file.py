@@ -1,4 +1,4 @@
-"""Why a broker of ``nilometer up`` does not serve, left where ``nilometer status`` finds it.
+"""The reason why a broker of ``nilometer up`` does not serve, in a file that ``nilometer status`` reads.
 
 The broker's process alone writes the file; it removes it when it starts.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 logger = logging.getLogger("nilometer.broker")
 
 NOT_READY = "!"
-"""What a line on the ready descriptor begins with that says why the broker will not be ready."""
+"""The prefix of a line on the ready descriptor that says why the broker will not be ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class BrokerStatusFile:
             self._path.unlink(missing_ok=True)
 
     def write(self, state: str, reason: str) -> None:
-        """A disk that takes nothing more is no reason to end otherwise: the log has it too."""
+        """A failed write is only logged: the reason is in the log, too."""
         if self._path is None:
             return
         aside = self._path.with_suffix(".tmp")
@@ -44,7 +44,7 @@ class BrokerStatusFile:
             logger.error("%s cannot be written: %s", self._path, error)
 
     def read(self) -> BrokerStatus | None:
-        """None where the broker has nothing to say, or what is there cannot be read."""
+        """None where there is no reason, or the file cannot be read."""
         try:
             found = json.loads(self._path.read_text(encoding="utf-8")) if self._path else None
             return None if found is None else BrokerStatus(str(found["state"]), str(found["reason"]))

@@ -1,11 +1,11 @@
-"""The broker's background tasks: supervised in one place, ended together.
+"""The broker's background tasks: supervised in one place, stopped together.
 
-Two kinds. A *job* has an end, and its outcome belongs to the caller who awaits it; with a name, its failure
-is logged. A *service* runs as long as the broker: its death is reported through ``on_service_died``, so that
-a broker never runs on without one of its services. A periodic service survives a round that failed: it is
-logged, counted and tried again later; only when too many in a row have failed does the service die.
+Two kinds. A *job* ends, and its caller awaits the outcome; with a name, its failure is logged. A *service*
+runs as long as the broker: its failure is reported through ``on_service_died``, so that a broker never runs
+without one of its services. A periodic service survives a failed round: it is logged, counted and tried again
+later; only after too many failed rounds in a row does the service fail.
 
-Faults of one folder or one partition do not belong here: a service deals with them itself and goes on
+Errors of one log directory or one partition do not belong here: a service handles them and continues
 (:mod:`nilometer.broker.replicas.replica_failures`).
 """
 
@@ -21,14 +21,14 @@ T = TypeVar("T")
 logger = logging.getLogger("nilometer.broker")
 
 FAILED_ROUNDS_MAX = 6
-"""A periodic service dies with this many failed rounds in a row."""
+"""A periodic service fails after this many failed rounds in a row."""
 RETRY_MIN_MS = 1_000
 """The pause after a failed round; it doubles with each one, unless the service's own interval is longer."""
 
 
 @dataclass(slots=True)
 class Service:
-    """What can be observed of a service. Times are those of the event loop's clock, in milliseconds."""
+    """The state of a service. Times are those of the event loop's clock, in milliseconds."""
 
     name: str
     started_ms: int
@@ -81,7 +81,7 @@ class Tasks:
     def service(
         self, name: str, work: Coroutine[Any, Any, None], *, interval_ms: int | None = None
     ) -> asyncio.Task[None]:
-        """Run ``work`` as a service. It may return or be cancelled; an error is its death."""
+        """Run ``work`` as a service. It may return or be cancelled; an error makes it fail."""
         service = self.services[name] = Service(name, _now_ms(), interval_ms)
         task = self._start(work, name)
 
@@ -143,13 +143,13 @@ class Tasks:
         if task.cancelled() or (error := task.exception()) is None:
             return
         service.last_failure = describe(error)
-        logger.error("The service %s has ended", service.name, exc_info=error)
+        logger.error("The service %s failed", service.name, exc_info=error)
         if self._on_service_died is not None and not self.is_stopping:
             self._on_service_died(service.name, error)
 
 
 def describe(error: BaseException) -> str:
-    """For people: the kind of the error and what it says."""
+    """The type and the message of an error, for operators."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 

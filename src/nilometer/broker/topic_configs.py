@@ -37,13 +37,13 @@ class EffectiveConfig:
     text: str | None
     source: ConfigSource
     synonyms: tuple[Synonym, ...]
-    """All values there are, the one in force first."""
+    """All values of the key, the one in force first."""
 
 
 def topic_config(
     services: Services, name: str, own: Mapping[str, str] | None = None
 ) -> list[EffectiveConfig]:
-    """Every key of a topic. ``own`` stands for what is set on the topic, where that is not folded yet."""
+    """Every key of a topic. ``own``: the topic's own settings, if they are not folded yet."""
     given = services.image.config(ConfigResourceType.TOPIC, name) if own is None else own
     return [_topic_entry(services, key, given) for key in TOPIC_CONFIG.keys.values()]
 
@@ -78,7 +78,7 @@ def _broker_values(services: Services, key: ConfigKey, topic_key: ConfigKey | No
         if text is not None:
             values.append(Synonym(key.name, text, source))
     static = services.config.texts.get(key.name)
-    if is_cluster_wide:  # the controller's file, of which the image tells: all brokers go by that one
+    if is_cluster_wide:  # from the controller's file, by way of the image: all brokers use that value
         static, topic_key = image.config(ConfigResourceType.CLUSTER, "").get(key.name), None
     if static is not None:
         values.append(Synonym(key.name, static, ConfigSource.STATIC_BROKER))

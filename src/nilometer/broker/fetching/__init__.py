@@ -1,1 +1,1 @@
-"""Reading for a fetch: sessions, byte limits, and what is told to those who wait."""
+"""Reading for a fetch: sessions, byte limits, and the notification of waiting fetches."""

@@ -1,8 +1,8 @@
 """Reading for one fetch: partition by partition in the reader's order, within its byte limits.
 
 The first partition with anything to read gives at least one whole batch, however large (KIP-74); later ones
-only what fits. A follower's fetch counts as its acknowledgement once, at the first read. What would stall
-is *cold*: it is read aside, and taken over afterwards.
+only what fits. A follower's fetch counts as its acknowledgement once, at the first read. A read that would
+stall is *cold*: it runs off the event loop, and its result is added afterwards.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ class ColdRead:
     min_one: bool
 
     def run(self) -> LogSlice:
-        """May stall, and touches nothing that the event loop changes: run it aside. Raises KafkaError."""
+        """May stall: offload it. Changes nothing that the event loop uses. Raises KafkaError."""
         found = self.partition.log.read(self.offset, self.max_bytes, self.end, min_one=self.min_one)
-        assert found is not None, "only a read from memory may find nothing to say"
+        assert found is not None, "only a read from memory may return None"
         return found
 
 
 @dataclass(slots=True)
 class FetchOutcome:
-    """What a reader is told of one partition."""
+    """The answer for one partition."""
 
     asked: FetchPartition
     error: ErrorCode = ErrorCode.none
@@ -71,7 +71,8 @@ class FetchOutcome:
     throttled: bool = False
     """Its bytes count against the leader's replication quota."""
     has_update: bool = False
-    """For a follower: its leader's high watermark is above the one it knows. To be told soon."""
+    """For a follower: its leader's high watermark is above the one last sent to it. The answer is due
+    soon."""
 
     def fail(self, error: ErrorCode) -> None:
         self.error = error
@@ -84,7 +85,7 @@ class FetchOutcome:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether the reader must hear of it at once."""
+        """Whether the fetch must be answered at once."""
         return (
             self.error is not ErrorCode.none or self.diverging is not None or self.preferred_read_replica >= 0
         )
@@ -100,8 +101,8 @@ class FetchReader:
         on_found: Callable[[FetchPartition, Partition], None],
         quota: ReplicationQuota,
     ) -> None:
-        """``to_read`` tells which partitions to look at, each time anew; ``on_found`` hears of
-        each that is here.
+        """``to_read`` returns the partitions to read, for each read; ``on_found`` is called with each one
+        that this broker hosts.
         """
         self.identity = identity
         self._replicas = replicas
@@ -114,7 +115,7 @@ class FetchReader:
         self.outcomes: list[FetchOutcome] = []
         self.bytes_read = 0
         self.is_urgent = False
-        """The reader must hear of something at once; ``has_update``: soon."""
+        """The fetch must be answered at once; with ``has_update``: soon."""
         self.has_update = False
         self.has_cold = False
 
@@ -186,7 +187,7 @@ class FetchReader:
         asked, log = outcome.asked, partition.log
         if self.identity.is_replica:
             if asked.fetch_offset == end:
-                return  # it has everything: so it is with nearly every fetch, when it comes in
+                return  # it has everything, as nearly every fetch when it arrives
             if self._is_held_back(partition):
                 outcome.has_more = asked.fetch_offset < end
                 return
@@ -216,7 +217,7 @@ class FetchReader:
         self._describe(partition, role.high_watermark, outcome)
         if isinstance(role, FollowerRole):
             if asked.fetch_offset > role.high_watermark:
-                raise KafkaError(ErrorCode.offset_not_available, f"{partition} is not there yet")
+                raise KafkaError(ErrorCode.offset_not_available, f"{partition} does not exist here yet")
         elif self._replicas.serves_from_followers:
             preferred = self._replicas.preferred_read_replica(role, self.identity.rack, asked.fetch_offset)
             outcome.preferred_read_replica = -1 if preferred is None else preferred
@@ -225,13 +226,13 @@ class FetchReader:
         return outcome.last_stable_offset if self.identity.read_committed else role.high_watermark
 
     def _is_held_back(self, partition: Partition) -> bool:
-        """Whether this follower is throttled, not in sync, and has had its share for now."""
+        """Whether this follower is throttled, not in sync, and has used up its quota for now."""
         if not self._quota.throttles(partition.topic, partition.key.partition):
             return False
         return self.identity.replica_id not in partition.leader.isr and self._quota.wait_ms() > 0
 
     def count_throttled(self) -> None:
-        """These outcomes are what is sent."""
+        """Count the bytes of throttled replicas; call it once these outcomes are sent."""
         if self.identity.is_replica:
             for outcome in self.outcomes:
                 if outcome.throttled:

@@ -1,14 +1,13 @@
 """Incremental fetch sessions (KIP-227): a reader names only what changed since its last fetch.
 
 Pure. A session remembers, per partition, what the reader asked for (its leader epoch included, so that a
-stale reader stays fenced: KAFKA-9338) and what it was last told. Invariants:
+stale reader stays fenced: KAFKA-9338) and what was last sent to it. Invariants:
 
 - a session's epoch rises by one with each fetch; any other epoch is refused;
 - partitions that returned records go to the end of the order, so that none starves under ``max_bytes``;
-- a partition that may have something to tell is *dirty*: named by the reader, changed since it was last
-  looked at, or left with more to read. Only dirty ones are looked at, so an idle partition costs a fetch
-  nothing;
-- at most ``slots`` sessions live at once; one that has been used within ``KEEP_MS`` is not evicted.
+- a partition that may have something to send is *dirty*: named by the reader, changed since it was last
+  read, or left with more to read. Only dirty ones are read, so an idle partition costs a fetch nothing;
+- at most ``slots`` sessions exist at once; one that has been used within ``KEEP_MS`` is not evicted.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ KEEP_MS = 120_000
 class TopicKey(NamedTuple):
     """How the reader named the topic: by id (Fetch 13 and later) or by name.
 
-    The id as bytes, whose hash is made once: sessions look their partitions up all the time.
+    The id as bytes, whose hash is computed once: sessions look up their partitions all the time.
     """
 
     id: bytes | None
@@ -72,14 +71,14 @@ class FetchPartition:
 
 @dataclass(slots=True)
 class _LastSent:
-    """What the reader last heard of a partition."""
+    """What was last sent to the reader of a partition."""
 
     high_watermark: int = -1
     log_start_offset: int = -1
 
 
 class SessionWatcher(Protocol):
-    """Who marks partitions dirty."""
+    """The watcher that marks partitions dirty."""
 
     def forget(self, key: PartitionKey) -> None:
         """The partition has left the session, or the session has ended."""
@@ -95,9 +94,9 @@ class FetchSession:
     partitions: dict[PartitionKey, FetchPartition] = field(default_factory=dict[PartitionKey, FetchPartition])
     last_sent: dict[PartitionKey, _LastSent] = field(default_factory=dict[PartitionKey, _LastSent])
     dirty: dict[PartitionKey, None] = field(default_factory=dict[PartitionKey, None])
-    """In the order in which they are to be looked at."""
+    """In the order in which they are read."""
     changed: dict[PartitionKey, None] = field(default_factory=dict[PartitionKey, None])
-    """Marked since they were last looked at: what is then told of them does not clear the mark."""
+    """Marked since they were last read: an answer from that read does not clear the mark."""
     watcher: SessionWatcher | None = None
 
     def update(self, partitions: Iterable[FetchPartition], forgotten: Iterable[PartitionKey]) -> None:
@@ -129,7 +128,7 @@ class FetchSession:
             self.changed[key] = None
 
     def look(self) -> list[FetchPartition]:
-        """The partitions that are to be looked at, which is done now: what happens from now on is news."""
+        """The dirty partitions, which are read now: changes from now on mark them again."""
         self.changed.clear()
         return [self.partitions[key] for key in self.dirty]
 
@@ -143,7 +142,7 @@ class FetchSession:
         log_start: int,
         has_more: bool = False,
     ) -> bool:
-        """Whether this outcome must be told; remembers that it was.
+        """Whether this outcome must be in the response; records it as sent.
 
         ``has_more``: there was no room for what the partition holds.
         """
@@ -156,15 +155,15 @@ class FetchSession:
             or (last_sent.high_watermark, last_sent.log_start_offset) != (high_watermark, log_start)
         )
         if failed:
-            last_sent.high_watermark = -1  # so that recovery from the error is news again
+            last_sent.high_watermark = -1  # so that recovery from the error is reported again
         else:
             last_sent.high_watermark, last_sent.log_start_offset = high_watermark, log_start
-        changed = key in self.changed  # while it was read aside, say
+        changed = key in self.changed  # for example while it was read off the event loop
         if has_more:
-            return must_report  # it keeps its place: whoever was served goes behind it
+            return must_report  # it keeps its place: partitions that were served go behind it
         self.dirty.pop(key, None)
         if (has_records or failed or changed) and key in self.partitions:
-            self.dirty[key] = None  # there may be more; and now it comes after the others
+            self.dirty[key] = None  # there may be more; it goes behind the others
         return must_report
 
 
@@ -177,7 +176,7 @@ class FetchRound(NamedTuple):
     named: Sequence[FetchPartition]
     """What the reader asked for in this request."""
     incremental: bool
-    """Whether partitions without news are left out of the response."""
+    """Whether unchanged partitions are left out of the response."""
 
     def to_read(self) -> list[FetchPartition]:
         """The partitions to look at now."""
@@ -187,7 +186,7 @@ class FetchRound(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is asked for at all, so that there is nothing to wait for."""
+        """Whether the fetch has no partition at all, so that there is nothing to wait for."""
         return not self.named and (self.session is None or not self.session.partitions)
 
 

@@ -1,7 +1,7 @@
-"""What a fetch session hears of its partitions between and during fetches.
+"""Notifies a fetch session of changes of its partitions, between and during fetches.
 
 Registered once with each partition, for as long as the session has it: a change makes the partition dirty in
-the session, and is passed on to the fetch that waits, if one does. So neither an idle partition nor a waiting
+the session, and is passed to the waiting fetch, if there is one. So neither an idle partition nor a waiting
 fetch costs anything, however many partitions a session has.
 """
 
@@ -18,13 +18,13 @@ class SessionWatch:
         self._session = session
         self.for_replica = for_replica
         self.fetch_waiters: dict[FetchWaiter, None] = {}
-        """The fetch of this session that waits; one at most."""
+        """The waiting fetch of this session; one at most."""
         self._keys: dict[FetchWatchable, PartitionKey] = {}
         self._partitions: dict[PartitionKey, FetchWatchable] = {}
         session.watcher = self
 
     def watch(self, key: PartitionKey, partition: FetchWatchable) -> None:
-        """``key`` is ``partition`` now: another object than before, if its topic was created anew."""
+        """``key`` is ``partition`` now: another object than before, if its topic was created again."""
         if self._partitions.get(key) is partition:
             return
         self.forget(key)

@@ -1,1 +1,1 @@
-"""The partitions that this broker hosts: their logs, their roles, who waits for them, and how they follow."""
+"""The partitions that this broker hosts: their logs, roles, waiting requests and fetchers."""

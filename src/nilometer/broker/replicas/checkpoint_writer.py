@@ -1,10 +1,10 @@
 """Writes the checkpoint files of the log directories: one write of a directory at a time.
 
-Whoever needs a fresh checkpoint asks here: the periodic round, a log that was cut, a log that was deleted. A
-write begins only when the one before has ended, and its content is read from the logs at that moment. So an
-old value never replaces a newer one, and many requests at once make one write.
+Every new checkpoint is requested here: by the periodic round, for a truncated log, for a deleted log. A write
+begins only when the one before has ended, and its content is read from the logs at that moment. So an old
+value never replaces a newer one, and many requests at once make one write.
 
-A write that a cancelled task began goes on in its thread. It is waited for by the next one, and by
+A write that a cancelled task began continues in its thread. The next one waits for it, and so does
 :meth:`wait_idle` when the broker stops.
 """
 
@@ -33,12 +33,12 @@ class CheckpointWriter:
         self._tasks = tasks
         self._on_directory_failure = on_directory_failure
         self.high_watermarks: Callable[[], Mapping[TopicPartition, int]] = dict
-        """Of all partitions hosted now; set once there can be any."""
+        """Of all partitions hosted now; set before there are any."""
         self._requests: dict[str, asyncio.Future[None]] = {}
-        """By directory: the next write, not begun yet, and who waits for it."""
+        """By directory: the next write, not begun yet, and its waiters."""
         self._running: dict[str, asyncio.Task[None]] = {}
         self._write: dict[str, asyncio.Future[bool]] = {}
-        """The write that each directory saw last."""
+        """The last write of each directory."""
 
     def request(self, directory: str) -> asyncio.Future[None]:
         """Done once a checkpoint that was begun after this call is on disk, or its directory is offline."""
@@ -62,7 +62,7 @@ class CheckpointWriter:
         await asyncio.gather(*(asyncio.shield(self.request(path)) for path in paths))
 
     async def wait_idle(self) -> None:
-        """No thread writes checkpoints any more. For the time after all tasks were cancelled."""
+        """Returns when no thread writes checkpoints any more. Call it after all tasks were cancelled."""
         await asyncio.gather(*self._write.values(), return_exceptions=True)
 
     async def _run(self, directory: str) -> None:

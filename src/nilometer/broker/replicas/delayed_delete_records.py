@@ -1,9 +1,9 @@
 """DeleteRecords requests that wait until every live replica has deleted.
 
 A partition is done when its low watermark (the lowest log start offset of the leader and of all replicas with
-live brokers) has reached the offset asked for. A replica says where its log starts with each fetch; one
-whose broker is fenced is not waited for. NOT_LEADER_OR_FOLLOWER where this broker no longer leads, and
-REQUEST_TIMED_OUT for partitions that are not done when the request's time is over.
+live brokers) has reached the requested offset. A follower's fetch carries its log start offset; replicas of
+fenced brokers are not waited for. The answer is NOT_LEADER_OR_FOLLOWER where this broker no longer leads, and
+REQUEST_TIMED_OUT for partitions that are not done when the request's timeout expires.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NO_LOW_WATERMARK = -1
 
 @dataclass(slots=True)
 class DeleteOutcome:
-    """What is told of one partition."""
+    """The outcome for one partition."""
 
     index: int
     error: ErrorCode = ErrorCode.none
@@ -26,12 +26,12 @@ class DeleteOutcome:
 
     def fail(self, error: ErrorCode, message: str | None = None) -> None:
         self.error = error
-        if error is not ErrorCode.request_timed_out:  # how far it has come is told then
+        if error is not ErrorCode.request_timed_out:  # the low watermark is part of the answer then, too
             self.low_watermark = NO_LOW_WATERMARK
 
 
 class DeletionWaits:
-    """Those that wait for the low watermark of one partition."""
+    """The requests that wait for the low watermark of one partition."""
 
     __slots__ = ("_waits",)
 

@@ -1,12 +1,12 @@
 """Fetch requests that wait for data (long poll).
 
-A waiting fetch is told of every change to its partitions and adds up the bytes that became readable. It is
-answered when ``min_bytes`` may have been reached (the partitions are then read to make sure), when anything
-about a partition changed that the reader must hear of (leadership, truncation, deletion), or when
-``max_wait_ms`` is over.
+A waiting fetch is notified of every change of its partitions and adds up the bytes that became readable. It
+is answered when ``min_bytes`` may have been reached (the partitions are then read to make sure), when a
+partition changed in a way that the reader must learn at once (leadership, truncation, deletion), or when
+``max_wait_ms`` has passed.
 
-A follower must hear of a new high watermark too, but soon rather than at once: where records flow, the next
-one takes it along. Answered at once, every record would cost each follower two fetches (KAFKA-9731).
+A follower must learn a new high watermark too, but soon rather than at once: while records arrive, the next
+answer carries it. Answered at once, every record would cost each follower two fetches (KAFKA-9731).
 """
 
 from __future__ import annotations
@@ -17,27 +17,26 @@ from typing import Protocol
 
 
 class FetchWaiter(Protocol):
-    """Who hears of changes to a partition: a waiting fetch, or the watch of a fetch session."""
+    """Is notified of changes of a partition: a waiting fetch, or the watch of a fetch session."""
 
     for_replica: bool
-    """Whether it waits for what is written, not for what is committed."""
+    """Whether it waits for written records, not for committed ones."""
 
     def on_readable(self, source: FetchWatchable, byte_count: int) -> None:
-        """``byte_count`` more bytes can be read (0: something else is news)."""
+        """``byte_count`` more bytes can be read (0: something else has changed)."""
         ...
 
     def on_watermark_advanced(self, source: FetchWatchable) -> None:
-        """A watermark is above the one that the reader, a replica, was told: the high watermark, or the log
-        start offset."""
+        """The high watermark or the log start offset is above the one last sent to the reader, a replica."""
         ...
 
     def complete(self, source: FetchWatchable) -> None:
-        """What was known of the partition is no longer true: look again at once."""
+        """The state of the partition has changed: answer at once."""
         ...
 
 
 class FetchWatchable(Protocol):
-    """What can be waited on."""
+    """A partition that fetches can wait on."""
 
     fetch_waiters: dict[FetchWaiter, None]
     """Ordered, so that replay is exact."""
@@ -67,7 +66,7 @@ class DelayedFetch:
         has_update: bool = False,
     ) -> None:
         """``answer(final)`` reads again and sends the answer unless it has too little; returns
-        whether it did. With news it is sent after ``update_wait_ms`` at the latest.
+        whether it did. With an update it is sent after ``update_wait_ms`` at the latest.
         """
         self._partitions = partitions
         self._bytes_missing = bytes_missing
@@ -89,10 +88,10 @@ class DelayedFetch:
         if self._answer is None or self._answer(False):
             self._leave()
         else:
-            self._bytes_missing = 1  # an overestimate: look again at the next change
+            self._bytes_missing = 1  # an overestimate: read again at the next change
 
     def on_watermark_advanced(self, source: FetchWatchable) -> None:
-        """Something that the reader is to hear soon."""
+        """An update that the reader must learn soon."""
         if self._has_update or self._done:
             return
         self._has_update = True
@@ -103,14 +102,14 @@ class DelayedFetch:
         self._timer = asyncio.get_running_loop().call_later(self._update_wait_ms / 1000, self.complete)
 
     def complete(self, source: FetchWatchable | None = None) -> None:
-        """Answer now, with whatever there is."""
+        """Answer now, with the bytes there are."""
         answer = self._answer
         self._leave()
         if answer is not None:
             answer(True)
 
     def cancel(self) -> None:
-        """The reader has gone."""
+        """The reader has disconnected."""
         self._leave()
 
     def _leave(self) -> None:
@@ -118,5 +117,5 @@ class DelayedFetch:
         self._timer.cancel()
         for partition in self._partitions:
             partition.fetch_waiters.pop(self, None)
-        self._answer = None  # nothing that was read may be kept alive by who might still hold this
+        self._answer = None  # a remaining reference to this object must not keep what was read in memory
         self._partitions = ()

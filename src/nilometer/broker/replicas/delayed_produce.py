@@ -7,7 +7,7 @@ A request with acks=all is answered when, for each of its partitions, one of the
   ``min.insync.replicas`` meanwhile: NOT_ENOUGH_REPLICAS_AFTER_APPEND);
 - C. this broker no longer leads: NOT_LEADER_OR_FOLLOWER, the outcome is unknown to the producer;
 
-and REQUEST_TIMED_OUT for partitions where none holds when its time is over. Partitions release their waits
+and REQUEST_TIMED_OUT for partitions where none holds when its timeout expires. Partitions release their waits
 in offset order; nothing here is polled.
 """
 
@@ -21,7 +21,7 @@ from nilometer.wire.errors import ErrorCode
 
 @dataclass(slots=True)
 class ProduceOutcome:
-    """What a producer is told of one partition."""
+    """The outcome for one partition."""
 
     index: int
     error: ErrorCode = ErrorCode.none
@@ -31,7 +31,7 @@ class ProduceOutcome:
     message: str | None = None
 
     def fail(self, error: ErrorCode, message: str | None = None) -> None:
-        """Becomes an error answer; offsets are withdrawn, since the outcome is not certain."""
+        """Turn into an error answer without offsets, since the outcome is not certain."""
         self.error, self.message = error, message
         self.base_offset = self.log_append_time_ms = self.log_start_offset = -1
 

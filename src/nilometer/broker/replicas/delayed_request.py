@@ -1,7 +1,7 @@
-"""Requests that wait for some of their partitions: answered once the last of them has decided, or in time.
+"""Requests that wait for some of their partitions: answered when the last one has decided, or at the timeout.
 
-A partition holds a :class:`PartitionWait` for its part and releases it when it has decided. What is told of a
-partition is its outcome, which the request's handler makes and reads; nothing here is polled.
+A partition holds a :class:`PartitionWait` for its part and releases it when it has decided. The request's
+handler creates and reads the outcome of each partition; nothing here is polled.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from nilometer.wire.errors import ErrorCode
 
 
 class PartitionOutcome(Protocol):
-    """What a client is told of one partition."""
+    """The outcome for one partition."""
 
     def fail(self, error: ErrorCode, message: str | None = None) -> None: ...
 
@@ -76,7 +76,7 @@ class DelayedRequest:
                 finish()
 
     def close(self) -> None:
-        """Let go of who waits: the answer is known."""
+        """Send the answer and release all waits."""
         self._finish = None
         self._waits = []
 

@@ -1,8 +1,8 @@
-"""Group commit: the logs that want a flush are flushed together, away from the event loop.
+"""Group commit: the logs that need a flush are flushed together, off the event loop.
 
-While one commit is under way, logs that want the next gather; so the slower the device, the more records
-share an fsync. An error concerns the log whose flush failed, and nobody waiting on it is acknowledged; all
-others of the same commit are.
+While one commit is in progress, logs for the next one gather; so the slower the device, the more records
+share an fsync. An error concerns only the log whose flush failed: no request waiting on it is acknowledged,
+all others of the same commit are.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class GroupCommit:
         self._committing: asyncio.Task[None] | None = None
 
     def request(self, partition: Partition) -> None:
-        """Have the log of ``partition`` flushed up to its present end; it hears ``on_flushed``."""
+        """Flush the log of ``partition`` up to its current end, then call its ``on_flushed``."""
         self._wanting[partition] = None
         if self._committing is None:
             self._committing = self._tasks.service("group commit", self._commit())

@@ -1,14 +1,14 @@
 """The logs of the partitions that this broker hosts: found, created, and created ahead.
 
-To create a log takes a millisecond, or many while others sync, and an entry of the metadata log may ask for
-thousands. Entries are acted on in one piece; so what an entry is going to ask for is created before it is
-folded, a few logs at a time, their files away from the event loop, and others are served meanwhile.
+Creating a log takes a millisecond, or many while others sync, and an entry of the metadata log may require
+thousands. Entries are applied in one step; so the logs that an entry will require are created before it is
+folded, a few at a time, their files off the event loop, and other requests are served meanwhile.
 
 Invariants:
-- a log created ahead belongs to no partition until its entry is folded: whoever is told to stop in between
-  leaves an empty log, which is found again by whoever goes on, or by the next start;
-- no two pieces of work make files at once: one that was given up is waited for by the next;
-- nothing is created in the place of a log that may lie in a folder that is offline.
+- a log created ahead belongs to no partition until its entry is folded: a task cancelled in between leaves an
+  empty log, which the next attempt or the next start finds again;
+- files are created by one task at a time: the next one waits for a cancelled one;
+- no log is created in place of one that may be in an offline log directory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from nilometer.storage.directories.new_folder import NewFolder
 logger = logging.getLogger("nilometer.broker")
 
 LOGS_AT_ONCE = 16
-"""How many are created ahead before others get their turn: a few milliseconds' worth."""
+"""How many logs are created ahead before other tasks get their turn: a few milliseconds' worth."""
 
 
 class HostedLogs:
@@ -43,22 +43,24 @@ class HostedLogs:
         self.configs = LogConfigs(config)
         self._making: asyncio.Future[None] | None = None
         self.ahead: dict[TopicPartition, None] = {}
-        """Created, and not asked for yet."""
+        """Created, and not in use yet."""
 
     def open(self, image: ClusterImage, wanted: RequiredLog) -> Log:
-        """The log of this very topic: one left by an earlier topic of the same name is set aside.
+        """The log of the topic with this id; one left by an earlier topic of the same name is removed.
 
-        Where a folder is offline, a log that is not to be found may lie there: an empty one in its place
-        would pass for all that there is. Raises OSError, NoLogDirectory.
+        If a log directory is offline, a missing log may be there: an empty one in its place would be taken
+        for the complete log. Raises OSError, NoLogDirectory.
         """
         self.ahead.pop(wanted.name, None)
         log = self._manager.get(wanted.name)
         if log is not None and log.topic_id is not None and log.topic_id != wanted.topic_id:
-            logger.warning("%s belonged to an earlier topic of that name and is removed", log.folder)
+            logger.warning(
+                "The log of %s belongs to an earlier topic of that name and is removed", log.folder
+            )
             self._disposal.delete(wanted.name)
             log = None
         if log is None and not self._may_create(wanted):
-            raise NoLogDirectory("it may lie in a folder that is offline")
+            raise NoLogDirectory("it may be in an offline log directory")
         if log is None:
             return self._create(image, wanted)
         log.config = self._config_of(image, wanted)
@@ -80,7 +82,7 @@ class HostedLogs:
             logger.error("Damage found: %s", damage)
 
     async def create_ahead(self, image: ClusterImage, wanted: Iterable[RequiredLog]) -> None:
-        """Have what is ``wanted`` and not there created when this returns, as far as that can be."""
+        """Create the logs in ``wanted`` that do not exist, as far as possible."""
         missing = [one for one in wanted if self._manager.get(one.name) is None]
         for first in range(0, len(missing), LOGS_AT_ONCE):
             some = [one for one in missing[first : first + LOGS_AT_ONCE] if self._may_create(one)]
@@ -91,7 +93,7 @@ class HostedLogs:
                     self._create(image, one, folder.directory)
                     self.ahead[one.name] = None
             except (OSError, NoLogDirectory):
-                return  # met again, and reported, where the rest is asked for
+                return  # found again, and reported, when the log is requested
 
     async def _make(self, folders: Sequence[NewFolder]) -> None:
         def make() -> None:

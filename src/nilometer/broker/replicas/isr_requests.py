@@ -1,8 +1,8 @@
-"""AlterPartition requests on their way to the controller: gathered, sent together, sent again.
+"""AlterPartition requests to the controller: gathered, sent together, sent again.
 
-Which ISR to ask for, and what an answer means, is the replication core's affair. Here they are carried: all
-that arise while one request is under way go with the next. Where no answer comes, the partitions are told so
-and look again a little later. An answer that one partition cannot take is that partition's failure alone.
+Which ISR to request, and what an answer means, is decided in ``replication``. This module sends the requests:
+all that arise while one is in flight go with the next. If no answer comes, the partitions are notified and
+try again later. An answer that one partition cannot process is a failure of that partition alone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class IsrRequests:
         self._sending: asyncio.Task[None] | None = None
 
     def send(self, partition: Partition, request: AlterPartition) -> None:
-        """Replaces an earlier request of the partition that has not left yet."""
+        """Replaces an earlier request of the partition that has not been sent yet."""
         self._waiting[partition] = request
         if self._sending is None:
             self._sending = self._tasks.service("ISR requests", self._send_all())
@@ -64,7 +64,7 @@ class IsrRequests:
             self._failures.met(partition, "change of the ISR", error)
 
     def _next_batch(self) -> tuple[int, dict[Partition, AlterPartition]]:
-        """Requests of one life of this broker."""
+        """Requests with one broker epoch."""
         broker_epoch = next(iter(self._waiting.values())).broker_epoch
         batch: dict[Partition, AlterPartition] = {}
         for partition, request in list(self._waiting.items()):

@@ -1,8 +1,8 @@
-"""The settings in force for the logs hosted here, out of the texts in the metadata log. Never fails.
+"""The settings in force for the logs hosted here, from the texts in the metadata log. Never fails.
 
-The metadata log may say what this broker cannot apply: it was written by a newer controller, or the broker's
-own file differs from the controller's. Such a setting keeps the value that was last in force for the topic
-here, or what the topic inherits, and is reported once.
+The metadata log may have settings that this broker cannot apply: it was written by a newer controller, or the
+broker's own file differs from the controller's. Such a setting keeps the value that was last in force for the
+topic here, or the one that the topic inherits, and is reported once.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ class LogConfigs:
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
         self._sound: dict[_Texts, tuple[LogConfig, ConfigValues]] = {}
-        """Results without problems, shared by topics of equal settings, until a setting changes."""
+        """Results without errors, shared by topics with equal settings, until a setting changes."""
         self._last_good: dict[UUID, ConfigValues] = {}
-        """By topic id, what was last in force here."""
+        """By topic id, the settings last in force here."""
         self._reported: dict[tuple[UUID, str], None] = {}
 
     def of(self, image: ClusterImage, topic: str, topic_id: UUID, texts: Mapping[str, str]) -> LogConfig:
-        """What the topic says, else dynamic settings of brokers, else this broker's file, else defaults."""
+        """The topic's own settings, else dynamic settings of brokers, else this broker's file, else
+        defaults."""
         key = tuple(sorted(texts.items()))
         if key not in self._sound:
             resolved = TOPIC_CONFIG.resolve(texts, self._inherited(image), self._last_good.get(topic_id))
@@ -58,7 +59,7 @@ class LogConfigs:
         self._sound.clear()
 
     def forget_topic(self, topic_id: UUID) -> None:
-        """It was deleted."""
+        """The topic was deleted."""
         self._last_good.pop(topic_id, None)
         for reported in [one for one in self._reported if one[0] == topic_id]:
             del self._reported[reported]
@@ -74,7 +75,7 @@ class LogConfigs:
             return
         self._reported[topic_id, str(error)] = None
         logger.error(
-            "A setting of topic %s cannot be applied here, its last good value stays in force: %s",
+            "A setting of topic %s cannot be applied on this broker; its last valid value stays in force: %s",
             topic,
             error,
         )

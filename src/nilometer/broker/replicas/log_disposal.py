@@ -1,6 +1,6 @@
-"""Getting rid of files at leisure: renamed now, removed from the disk later and away from the event loop.
+"""Asynchronous deletion of files: renamed now, removed from the disk later, off the event loop.
 
-Whoever still reads a file that was set aside has ``file.delete.delay.ms`` to finish.
+A read of a renamed file has ``file.delete.delay.ms`` to finish.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ logger = logging.getLogger("nilometer.broker")
 
 
 class LogDisposal:
-    """``on_directory_failure`` takes a log directory out of use whose files cannot be removed."""
+    """``on_directory_failure`` takes a log directory offline whose files cannot be removed."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class LogDisposal:
         self._checkpoints = checkpoints
 
     def delete(self, name: TopicPartition) -> None:
-        """Give up a log: its folder is renamed at once, so that a topic of that name can begin anew."""
+        """Delete a log: its folder is renamed at once, so that a topic of that name can be created again."""
         log = self._logs.get(name)
         if log is None:
             return
@@ -47,7 +47,7 @@ class LogDisposal:
         try:
             folder = self._logs.delete(name)
         except OSError as error:
-            logger.error("The folder of %s cannot be renamed: %s", name, error)
+            logger.error("The folder of %s cannot be renamed for deletion: %s", name, error)
             return
         if folder is not None:
             self._checkpoints.request(directory)  # without a line of this name, as Kafka does
@@ -71,15 +71,15 @@ class LogDisposal:
 
         def remove() -> None:
             for path in paths:
-                # A later segment of the same name may have been deleted too, and its removal been quicker.
+                # A later segment of the same name may have been deleted too, and removed earlier.
                 with contextlib.suppress(FileNotFoundError):
                     self._runtime.disk.remove(path)
 
         await self._carry_out(posixpath.dirname(paths[0]), remove)
 
     async def _carry_out(self, folder: str, work: Callable[[], None]) -> None:
-        """``folder`` is (or was) a partition's. A folder above it that is out of use already keeps what it
-        has until the next start."""
+        """``folder`` is (or was) a partition's. If its log directory is offline already, the files stay until
+        the next start."""
         directory = posixpath.dirname(folder)
         if self._logs.is_offline(directory):
             return

@@ -1,9 +1,10 @@
-"""Replicas that this broker should have but cannot use, and their way into the cluster's metadata.
+"""Replicas that this broker should have but cannot use, and their report to the controller.
 
 A replica goes offline when its log directory fails, when its log cannot be opened, or when it is fenced
-because an invariant was broken. It stays so until the broker starts again: there is no log for it in another
-directory meanwhile, since the old one may come back. The controller is asked to note it (ForfeitReplicas),
-again and again until the metadata log says so; leadership moves with that, and the replica leaves the ISR.
+because an invariant was broken. It stays offline until the broker starts again: no log for it is created in
+another directory meanwhile, since the old one may return. The replica is reported to the controller
+(ForfeitReplicas) until the metadata log has it as offline; then leadership moves, and the replica leaves the
+ISR.
 
 Invariant: a replica in here is not hosted (:mod:`nilometer.broker.replicas.replica_manager`).
 """
@@ -38,7 +39,7 @@ class OfflineReplicas:
         return key in self._reasons
 
     def reason(self, key: TopicIdPartition) -> str:
-        """For people; empty for a replica that is not offline."""
+        """The reason for operators; empty for a replica that is not offline."""
         return self._reasons.get(key, "")
 
     def add(self, key: TopicIdPartition, reason: str) -> None:
@@ -49,16 +50,17 @@ class OfflineReplicas:
             self._changed.set()
 
     def remove(self, key: TopicIdPartition) -> None:
-        """This broker need not have the replica any more."""
+        """The replica is no longer assigned to this broker."""
         self._reasons.pop(key, None)
         self._unreported.pop(key, None)
 
     def stop_reporting(self) -> None:
-        """The broker ends, and the end of its session says more than any report."""
+        """The broker stops, and the end of its session replaces all reports."""
         self._is_reporting = False
 
     def on_image(self, image: ClusterImage) -> None:
-        """This broker is registered, or the image was replaced: report what it does not say."""
+        """This broker is registered, or the image was replaced: report the replicas that it does not have
+        offline."""
         for key in list(self._reasons):
             state = image.partition_by_id(*key)
             if state is None or self._broker_id not in state.replicas:
@@ -68,14 +70,14 @@ class OfflineReplicas:
                 self._changed.set()
 
     def by_topic(self) -> dict[TopicId, tuple[int, ...]]:
-        """As a registration says it."""
+        """In the form of a registration."""
         found: dict[TopicId, tuple[int, ...]] = {}
         for key in sorted(self._reasons):
             found[key.topic_id] = (*found.get(key.topic_id, ()), key.partition)
         return found
 
     async def run(self) -> None:
-        """Report to the controller whatever is to be reported. A service of the broker."""
+        """Report offline replicas to the controller. A service of the broker."""
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -95,6 +97,10 @@ class OfflineReplicas:
                 self._unreported.pop(key, None)
             elif key in self._unreported:
                 is_refused = True
-                logger.info("The offline replica %s is not noted yet: %s", key, outcome.message)
+                logger.info(
+                    "The controller has not accepted the report of offline replica %s yet: %s",
+                    key,
+                    outcome.message,
+                )
         if is_refused:
             await asyncio.sleep(RETRY_S)

@@ -1,11 +1,11 @@
-"""One partition as this broker hosts it: its log, the replication core's decisions, and who waits for them.
+"""One partition as this broker hosts it: its log, its replication role, and the requests that wait for it.
 
-The decisions are :class:`~nilometer.replication.Replica`'s; here its effects are carried out, from first to
-last, on the log and on those who wait. Nothing here decides what is committed or who leads.
+:class:`~nilometer.replication.Replica` makes the decisions; here its effects are carried out, from first to
+last, on the log and on the waiting requests. Nothing here decides what is committed or which replica leads.
 
 Invariants:
-- every change of the log's end is told to the role before anybody else hears of it;
-- an effect that fails stops those behind it (the log is then fenced, and the role resigned).
+- the role is notified of every change of the log's end before any waiting request;
+- an effect that fails stops the following ones (the log is then fenced, and the role resigned).
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ if TYPE_CHECKING:
 
 
 class CommitWait(Protocol):
-    """Somebody who waits for the high watermark."""
+    """A request that waits for the high watermark."""
 
     def release(self, error: ErrorCode = ErrorCode.none) -> None:
-        """It is reached; or it will never be known here whether it was."""
+        """The high watermark has reached it; or this broker will never know (then with an error)."""
         ...
 
 
@@ -88,7 +88,7 @@ class Partition(ReadablePartition):
 
     # ── roles ───────────────────────────────────────────────────────────────────────────────────
     def on_metadata(self, state: PartitionState, eligible: EligibleBrokers) -> None:
-        """The metadata log has this state of the partition now."""
+        """The metadata log has this new state of the partition."""
         epoch_before = self.replica.leader_epoch
         self.state = state
         self.replica.flushed_end_offset = self.log.flushed_offset
@@ -100,7 +100,7 @@ class Partition(ReadablePartition):
         self._look_at_deletions()
 
     def add_role_listener(self, listener: Callable[[], None]) -> None:
-        """``listener`` is called when the role here is another one, or none."""
+        """``listener`` is called after each change of the role, also to none."""
         self._role_listeners.append(listener)
 
     def _notify_role_changed(self) -> None:
@@ -108,14 +108,14 @@ class Partition(ReadablePartition):
             listener()
 
     def _maybe_flush_all(self) -> None:
-        """Where only flushed records count: what lies here unflushed, of an earlier life or role, must come
-        to count without another record behind it."""
+        """Where only flushed records count: unflushed records of an earlier run or role must be flushed, so
+        that they count without a further append."""
         unflushed = self.log.flushed_offset < self.log.log_end_offset and self.log.failure is None
         if self.counts_flushed and unflushed:
             self._host.request_flush(self)
 
     def configure(self, min_insync_replicas: int) -> None:
-        """The topic's settings have changed; the log has taken over its own already."""
+        """The topic's settings have changed; the log has applied its own already."""
         self.replica.min_insync_replicas = min_insync_replicas
         self.replica.counts_flushed = self.counts_flushed
         self._maybe_flush_all()
@@ -135,7 +135,8 @@ class Partition(ReadablePartition):
         return self.log.config.flush_messages <= 1
 
     def resign(self) -> None:
-        """Neither lead nor follow until told anew: whoever waits is told that it must ask elsewhere."""
+        """Neither lead nor follow until the next metadata: waiting requests are answered
+        NOT_LEADER_OR_FOLLOWER."""
         self._carry_out(self.replica.resign())
         self._answer_all_fetches()
         while self._flush_waits:
@@ -178,7 +179,7 @@ class Partition(ReadablePartition):
         return info
 
     def _fence(self, broken: AssertionError) -> KafkaError:
-        """What a request is answered that met a broken invariant."""
+        """The error for a request that met a broken invariant."""
         self._host.invariant_broken(self, broken)
         return KafkaError(ErrorCode.kafka_storage_error, f"{self} is offline here: {broken}")
 
@@ -195,14 +196,14 @@ class Partition(ReadablePartition):
             self._unflushed_records = 0
             self._host.request_flush(self)
         elif self.log.unsynced_sealed and not self._is_seal_flush_asked:
-            # Once for each segment that is full: so the recovery point follows, and a restart checks little.
+            # Once for each full segment: so the recovery point advances, and a restart checks little.
             self._is_seal_flush_asked = True
             self._host.request_flush(self)
 
     def acknowledge_when_committed(
         self, info: AppendInfo, outcome: ProduceOutcome, request: DelayedProduce
     ) -> None:
-        """acks=all: now, if all in sync have it, or when they do. Raises KafkaError."""
+        """acks=all: released now if all in-sync replicas have it, or when they do. Raises KafkaError."""
         leader, required = self.leader, info.last_offset + 1
         verdict = leader.acks_all_outcome(required)
         if verdict is PENDING:
@@ -219,7 +220,7 @@ class Partition(ReadablePartition):
         self._produce_waits[self._hold(self.leader, offset)] = wait
 
     def _hold(self, leader: LeaderRole, offset: int) -> int:
-        """A ticket that is released with ``offset``; whoever waits is noted by it."""
+        """The ticket under which ``wait`` is released with ``offset``."""
         ticket = self._next_ticket = self._next_ticket + 1
         try:
             leader.hold_produce(ticket, offset)
@@ -230,25 +231,25 @@ class Partition(ReadablePartition):
     def acknowledge_when_written(
         self, info: AppendInfo, outcome: ProduceOutcome, request: DelayedProduce
     ) -> None:
-        """acks=1: now, or after the group commit where a record counts only once it is flushed."""
+        """acks=1: released now, or after the group commit where a record counts only once it is flushed."""
         if self.counts_flushed and self.log.flushed_offset <= info.last_offset:
             self._flush_waits.append((info.last_offset + 1, request.wait_for(outcome)))
 
     def on_flushed(self) -> None:
-        """Records up to the log's flushed offset now survive the machine."""
+        """Records up to the log's flushed offset now survive a crash of the machine."""
         self._is_seal_flush_asked = False
         flushed = self.log.flushed_offset
         self._carry_out(self.replica.on_flushed(flushed, self._host.clock.monotonic_ms()))
         while self._flush_waits and self._flush_waits[0][0] <= flushed:
             self._flush_waits.popleft()[1].release()
-        self._maybe_flush_all()  # a flush that a truncation overtook proves nothing
+        self._maybe_flush_all()  # a flush that a truncation overtook does not count
         self._host.flushed(self)
 
     # ── following ───────────────────────────────────────────────────────────────────────────────
     def on_fetch_answer(self, fetch: FollowerFetch, answer: FetchAnswer, records: Bytes) -> bool:
-        """Do what the leader's answer asks for; returns whether to rest before the next fetch.
+        """Apply the leader's answer; returns whether to back off before the next fetch.
 
-        Raises KafkaError where ``records`` cannot be taken: they are damaged, or the disk fails.
+        Raises KafkaError where ``records`` cannot be appended: they are damaged, or the disk fails.
         """
         backs_off = False
         for effect in self.replica.on_fetch_answer(fetch, answer):
@@ -295,7 +296,7 @@ class Partition(ReadablePartition):
         last_fetched_epoch: int,
         log_start_offset: int,
     ) -> FetchVerdict:
-        """A follower asks for what lies behind ``fetch_offset``, and so has all below. Raises KafkaError."""
+        """A follower fetches from ``fetch_offset`` on, which acknowledges all below. Raises KafkaError."""
         try:
             verdict, effects = self.leader.on_follower_fetch(
                 replica_id,
@@ -315,15 +316,15 @@ class Partition(ReadablePartition):
         return verdict
 
     def _look_again_at_followers(self) -> None:
-        """What a fetch session remembers of an idle partition may be newer than what its follower's late
-        fetch has just said: it counts again, with the session's next fetch."""
+        """Make waiting followers fetch again: the offset that a fetch session remembers of an idle partition
+        may be newer than that of its follower's late fetch, and counts with the session's next fetch."""
         for waiter in list(self.fetch_waiters):
             if waiter.for_replica:
                 waiter.on_readable(self, 0)
 
     def on_read_error(self, error: OSError) -> KafkaError:
-        """The log could not be read: its directory is taken out of use, but not for a file that was deleted
-        meanwhile. Returns what to answer; whoever waits for the partition is answered behind it.
+        """The log could not be read: its directory is taken offline, but not for a file that was deleted
+        meanwhile. Returns the error to answer; requests that wait for the partition are answered after it.
         """
         paths = (segment.log_path for segment in self.log.segments)
         if not isinstance(error, FileNotFoundError) or error.filename in paths:
@@ -337,7 +338,10 @@ class Partition(ReadablePartition):
         """
         leader = self.leader
         if not self.log.config.is_deleted_by_retention:
-            raise KafkaError(ErrorCode.policy_violation, f"{self.topic} keeps what it has: cleanup.policy")
+            raise KafkaError(
+                ErrorCode.policy_violation,
+                f"Cannot delete records of {self.topic}: its cleanup.policy does not include delete",
+            )
         target = leader.high_watermark if offset == -1 else offset
         if not 0 <= target <= leader.high_watermark:
             raise KafkaError(
@@ -356,7 +360,7 @@ class Partition(ReadablePartition):
             self._deletion_waits.hold(target, outcome, request)
 
     def _look_at_deletions(self) -> None:
-        """A replica has deleted, or is no longer waited for; or the role is another one."""
+        """A replica has deleted records, or is no longer waited for; or the role has changed."""
         if not self._deletion_waits:
             return
         role = self.replica.role
@@ -366,8 +370,8 @@ class Partition(ReadablePartition):
             self._deletion_waits.fail_all(ErrorCode.not_leader_or_follower)
 
     def notify_log_start(self) -> None:
-        """The log start offset has moved: followers are to move theirs soon; readers have nothing more to
-        read."""
+        """The log start offset has moved: followers must move theirs soon; for consumers no bytes are
+        added."""
         for waiter in list(self.fetch_waiters):
             if waiter.for_replica:
                 waiter.on_watermark_advanced(self)
@@ -376,7 +380,8 @@ class Partition(ReadablePartition):
 
     # ── effects ─────────────────────────────────────────────────────────────────────────────────
     def _carry_out(self, effects: Effects) -> bool:
-        """Whether all were; where the disk fails, those behind it are not, and the host is told."""
+        """Whether all effects were carried out; if the disk fails, the rest are not, and the host is
+        notified."""
         try:
             for effect in effects:
                 self._carry_out_one(effect)
@@ -416,12 +421,12 @@ class Partition(ReadablePartition):
 
     def _publish_high_watermark(self) -> None:
         self.log.on_high_watermark(self.replica.high_watermark)
-        # An estimate: the records up to the log's end are taken as readable; a waiter reads to make sure.
+        # An estimate: the records up to the log's end count as readable; a waiter reads to make sure.
         readable, self._bytes_above_high_watermark = self._bytes_above_high_watermark, 0
         self._notify_high_watermark(readable)
 
     def _notify_high_watermark(self, readable: int) -> None:
-        """It has risen: records for consumers, and news for followers that know an older one."""
+        """The high watermark has risen: more records for consumers, an update for followers."""
         for waiter in list(self.fetch_waiters):
             if waiter.for_replica:
                 waiter.on_watermark_advanced(self)

@@ -1,4 +1,4 @@
-"""What partitions need of the broker around them, in one place."""
+"""The interface of the broker that partitions need, in one place."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ logger = logging.getLogger("nilometer.broker")
 
 
 class PartitionHost(Liveness, Protocol):
-    """What a partition needs of the broker around it."""
+    """The interface of the broker that a partition needs."""
 
     clock: Clock
 
     def request_flush(self, partition: Partition) -> None:
-        """Have the log flushed soon, together with others."""
+        """Flush the log soon, together with others."""
         ...
 
     def flushed(self, partition: Partition) -> None:
-        """Its log has been flushed: if it follows, it may fetch on."""
+        """Its log has been flushed: a follower may fetch again."""
         ...
 
     def send_alter_partition(self, partition: Partition, request: AlterPartition) -> None: ...
@@ -48,7 +48,7 @@ class PartitionHost(Liveness, Protocol):
     def read_failed(self, partition: Partition, error: OSError) -> None:
         """As :meth:`log_failed`, a little later: no role changes before this returns.
 
-        Descriptors that have run out say nothing of the disk.
+        If the process has run out of descriptors, that is not a failure of the disk.
         """
         ...
 
@@ -71,7 +71,7 @@ class LocalPartitionHost:
     ) -> None:
         self.clock = runtime.clock
         self.is_live: Callable[[], bool] = lambda: False
-        """Whether this broker's session stands; set once there is one."""
+        """Whether this broker's session is live; set once there is one."""
         self._logs = logs
         self._disposal = disposal
         self._commit = commit
@@ -100,11 +100,12 @@ class LocalPartitionHost:
         )
 
     def log_failed(self, partition: Partition, reason: LogFenced) -> None:
-        """The log could not be written: its whole folder is taken out of use, as one disk is one fate."""
+        """The log could not be written: its whole log directory is taken offline, since it is on one disk."""
         self._failures.disk_failed(partition, reason)
 
     def read_failed(self, partition: Partition, error: OSError) -> None:
-        """Not at once: whoever waits for the partition would be answered amid the reading of another one."""
+        """Not at once: requests waiting for the partition would be answered while another one is being
+        read."""
         if error.errno in (errno.EMFILE, errno.ENFILE):
             logger.error("%s cannot be read now: %s", partition, error)
             return

@@ -1,7 +1,7 @@
-"""A partition as its readers see it: whether it may be read here, how far, and whose log it agrees with.
+"""A partition as its readers see it: whether it may be read here, up to which offset, and where logs diverge.
 
-Changes nothing. What is done to the partition, and who waits for it, is
-:class:`~nilometer.broker.replicas.partition.Partition`'s.
+Changes nothing. :class:`~nilometer.broker.replicas.partition.Partition` has the changes and the waiting
+requests.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ MAX_TIMESTAMP = -3
 
 class Liveness(Protocol):
     is_live: Callable[[], bool]
-    """Whether this broker may lead: its session stands, and it is sure of that."""
+    """Whether this broker may lead: its session is certainly live."""
 
 
 class ReadablePartition:
-    """Knows its topic by name for people and by id for everything else."""
+    """Identified by topic id; the topic's name is for messages."""
 
     def __init__(
         self, topic: str, key: TopicIdPartition, log: Log, replica: Replica, liveness: Liveness
@@ -58,7 +58,7 @@ class ReadablePartition:
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────
     def check_reader(self, current_leader_epoch: int) -> LeaderRole:
-        """The leader role, for a reader that believes in ``current_leader_epoch`` (-1: none).
+        """The leader role, for a reader that knows ``current_leader_epoch`` (-1: none).
 
         Raises KafkaError.
         """
@@ -81,10 +81,10 @@ class ReadablePartition:
         return role
 
     def diverging_epoch(self, fetch_offset: int, last_fetched_epoch: int) -> EpochEnd | None:
-        """Where the log that a reader has read to ``fetch_offset`` parts from this one; None if
+        """Where the log that a reader has read up to ``fetch_offset`` diverges from this one; None if
         it does not.
 
-        Raises KafkaError: OFFSET_OUT_OF_RANGE for an epoch that has not been yet, or not in this log.
+        Raises KafkaError: OFFSET_OUT_OF_RANGE for a later epoch, or one that is not in this log.
         """
         if last_fetched_epoch > self.leader_epoch:
             raise KafkaError(
@@ -93,7 +93,7 @@ class ReadablePartition:
             )
         found = diverging_epoch(self.log, fetch_offset, last_fetched_epoch)
         if found.epoch == NO_EPOCH and found is not NO_DIVERGENCE:
-            # A follower may not have a batch of the epoch in which its leader has written already.
+            # A follower may not have a batch yet of an epoch in which its leader has written already.
             raise KafkaError(
                 ErrorCode.offset_out_of_range,
                 f"{self} ends before the leader epoch {last_fetched_epoch} that was read in",
@@ -115,7 +115,7 @@ class ReadablePartition:
         """The first record not older than ``timestamp_ms`` below ``bound``; -3: the one with the largest
         timestamp.
 
-        May stall: run it aside.
+        May stall: offload it.
         """
         if timestamp_ms == MAX_TIMESTAMP:
             found = self.log.offset_of_max_timestamp()

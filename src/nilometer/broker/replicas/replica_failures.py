@@ -1,12 +1,12 @@
-"""What becomes of an error that a service met while it worked for one replica.
+"""How a service handles an error of one replica.
 
-Services work for all replicas of the broker in turn. What goes wrong for one of them is judged here, so that
-the service goes on for the others:
+Services work for all replicas of the broker in turn. An error of one of them is handled here, so that the
+service continues for the others:
 
-- the disk failed (OSError, or a log fenced by one): the folder of the log is taken out of use;
-- an invariant is broken (AssertionError): the replica is fenced, since going on would spread the damage;
+- the disk failed (OSError, or a log fenced by one): the log directory is taken offline;
+- an invariant is broken (AssertionError): the replica is fenced, since continuing would spread the damage;
 - anything else: the work has failed for this one replica. It is tried again later, and until it succeeds the
-  failure is shown (DescribeReplicas). It is logged when it begins, and again only if another error follows.
+  failure is shown (DescribeReplicas). The first failure is logged, and after that only a different error.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ logger = logging.getLogger("nilometer.broker")
 
 
 class ReplicaFenced(OSError):
-    """Why a log takes no more: an invariant of its replica was broken. Its disk is in order."""
+    """The reason of a fenced log: an invariant of its replica was broken. Its disk has not failed."""
 
 
 class ReplicaFailures:
-    """Which work fails for which replica, at present. One for each broker."""
+    """Which work currently fails for which replica. One for each broker."""
 
     def __init__(self, on_log_failure: Callable[[Log, OSError], None]) -> None:
-        """``on_log_failure`` takes the folder of that log out of use, if the log still is in use itself."""
+        """``on_log_failure`` takes the log's directory offline, if the log is still in use."""
         self._on_log_failure = on_log_failure
         self.on_broken: Callable[[Partition, AssertionError], None] = lambda _partition, _broken: None
         """Fences the replica."""
@@ -37,7 +37,7 @@ class ReplicaFailures:
 
     @property
     def are_any(self) -> bool:
-        """Whether any work fails for any replica: false on most days, so that success costs nothing."""
+        """Whether any work fails for any replica: usually false, so that success costs nothing."""
         return bool(self._failing)
 
     def met(self, partition: Partition, work: str, error: Exception) -> None:
@@ -57,7 +57,7 @@ class ReplicaFailures:
             )
 
     def disk_failed(self, partition: Partition, error: OSError | LogFenced) -> None:
-        """One disk is one fate: the whole folder in which the log of ``partition`` lies goes offline."""
+        """Take the whole log directory of ``partition`` offline, since it is on one disk."""
         reason = error.reason if isinstance(error, LogFenced) else error
         if isinstance(reason, ReplicaFenced):
             return  # no disk failed
@@ -77,5 +77,5 @@ class ReplicaFailures:
         self._failing.pop(name, None)
 
     def of(self, name: TopicPartition) -> tuple[str, ...]:
-        """For people: what fails for the replica, and how."""
+        """The current failures of the replica, for operators."""
         return tuple(f"{work}: {error}" for work, error in self._failing.get(name, {}).items())

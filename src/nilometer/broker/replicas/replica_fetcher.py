@@ -1,15 +1,15 @@
-"""Following: one task for each leader (and lane), fetching for all the partitions that it leads.
+"""Replica fetchers: one task for each leader and fetcher index, fetching for the partitions that it leads.
 
-The decisions are :class:`~nilometer.replication.FollowerRole`'s: what to ask for, what an answer does to the
-log. Here requests are built, sent and taken apart. A fetch session (KIP-227) keeps requests and answers
-small: they name only partitions with news.
+:class:`~nilometer.replication.FollowerRole` decides what to fetch, and how an answer changes the log. Here
+requests are built and sent, and answers are parsed. A fetch session (KIP-227) keeps requests and answers
+small: they name only partitions that changed.
 
 Invariants:
 - one fetch of a partition is outstanding at most, and its answer counts only together with it;
-- a fetch offset is what is written (or flushed) at the moment the request is built;
-- a session belongs to one life of this broker;
-- a partition given to this task while a fetch waits at the leader does not wait for it: a request behind a
-  waiting fetch makes the leader answer it at once.
+- a fetch offset is the end of what is written (or flushed) at the moment the request is built;
+- a session belongs to one broker epoch;
+- a partition added to this task while a fetch waits at the leader does not wait for it: the next request on
+  the connection makes the leader answer the waiting fetch at once.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ logger = logging.getLogger("nilometer.broker")
 
 BACKOFF_MIN_MS = 20
 CHECKPOINT_WAIT_MS = 100
-"""After a cut the log must not grow before its checkpoint is written; the end of that resumes the fetches."""
+"""After a truncation the log must not grow before its checkpoint is written; then fetching resumes."""
 _WORK = "replication"
 
 Locate = Callable[[], tuple[str, int] | None]
@@ -61,9 +61,9 @@ class _Followed:
     key: _Key
     partition: Partition
     sent: FollowerFetch | None = None
-    """The fetch that the leader's session knows: what the next answer is an answer to."""
+    """The fetch that the leader's session has: the next answer belongs to it."""
     resume_ms: int = 0
-    """Not asked for before this time."""
+    """Not fetched before this time."""
     failures: int = 0
 
 
@@ -79,7 +79,7 @@ class ReplicaFetcher:
         failures: ReplicaFailures,
         peers: BrokerPeers,
     ) -> None:
-        """``locate`` tells the leader's endpoint now, or None while it is not known."""
+        """``locate`` returns the leader's current endpoint, or None while it is not known."""
         self._leader_id = leader_id
         self._config = config
         self._runtime = runtime
@@ -91,18 +91,18 @@ class ReplicaFetcher:
         self._client_id = f"broker-{config.node_id}-fetcher-{fetcher_index}"
         self._followed: dict[_Key, _Followed] = {}
         self._due: dict[_Key, None] = {}
-        """Those to be looked at when the next request is built; an idle one is not among them."""
+        """The partitions to check when the next request is built; an idle one is not among them."""
         self._in_session: dict[_Key, None] = {}
-        """Those that the leader's session has."""
+        """The partitions in the leader's session."""
         self._dropped: dict[_Key, None] = {}
         self._changed = asyncio.Event()
         self._connection: Connection | None = None
         self._codec: Api = messages.api(ApiKey.FETCH, VERSION_MAX)
-        """Of the version that the leader speaks too: one with the follower's broker epoch (KIP-903)."""
+        """Of a version that the leader supports, with the follower's broker epoch (KIP-903)."""
         self._session_id = 0
         self._session_epoch = 0
         self._session_broker_epoch = -1
-        """The life of this broker in which the session began."""
+        """The broker epoch with which the session began."""
         self._is_waiting = False
         self._failures = 0
         self._wait_max_ms = config.integer("replica.fetch.wait.max.ms")
@@ -132,18 +132,18 @@ class ReplicaFetcher:
             self._leave_session(key)
 
     def resume(self, partition: Partition) -> None:
-        """What was fetched is flushed: there is more to ask for."""
+        """The fetched records are flushed: fetch more."""
         self._due[_key(partition)] = None
         self.wake()
 
     def wake(self) -> None:
-        """Something can be asked for that could not before."""
+        """A partition can be fetched that could not before."""
         self._changed.set()
         if self._is_waiting and self._connection is not None and not self._connection.closed:
             self._is_waiting = False
             wake_up = self._connection.send(
                 self._connection.api(ApiKey.API_VERSIONS, 0).request()
-            )  # the leader answers a waiting fetch when something stands behind it
+            )  # the leader answers a waiting fetch when another request arrives
             wake_up.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def stop(self) -> None:
@@ -151,7 +151,7 @@ class ReplicaFetcher:
             self._connection.close()
 
     async def run(self) -> None:
-        """Fetch for ever."""
+        """Fetch until cancelled."""
         while True:
             self._changed.clear()
             if not self._followed:
@@ -164,7 +164,7 @@ class ReplicaFetcher:
                 await self._recover(error)
 
     async def _recover(self, error: Exception) -> None:
-        """The connection, or its session, is of no use any more."""
+        """Drop the connection and its session after ``error``, and back off."""
         if self._failures == 0 and isinstance(error, KafkaError):
             logger.info("The %s failed: %s", self._name, error)
         elif self._failures == 0:
@@ -230,8 +230,9 @@ class ReplicaFetcher:
             self._due[key] = None
 
     def _maybe_restart_session(self) -> None:
-        """In another life of this broker the leader must hear of every partition again: an idle one would
-        else stay the fetch of the last life, which cannot be in sync (KIP-903)."""
+        """After a change of the broker epoch, send every partition to the leader again: for an idle one, the
+        leader would otherwise keep the fetch of the previous broker epoch, which cannot be in sync
+        (KIP-903)."""
         broker_epoch = self._broker_epoch()
         if broker_epoch != self._session_broker_epoch:
             replaced = self._session_id
@@ -241,8 +242,8 @@ class ReplicaFetcher:
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────
     def _build(self) -> tuple[list[_Followed], int]:
-        """Those whose fetch is news to the session; and how long until a resting one may be asked
-        for again.
+        """The partitions whose fetch is new to the session; and the time until one that backs off may be
+        fetched again.
         """
         now_ms = self._runtime.clock.monotonic_ms()
         asked: list[_Followed] = []
@@ -267,7 +268,7 @@ class ReplicaFetcher:
         return asked, wake_in_ms
 
     def _held_back_ms(self, partition: Partition) -> int:
-        """For how long a throttled replica out of sync, or one that was cut, has to wait; mostly 0."""
+        """How long a throttled replica out of sync, or one just truncated, has to wait (ms); mostly 0."""
         if partition.log.awaits_checkpoint:
             return CHECKPOINT_WAIT_MS
         if not self._quota.throttles(partition.topic, partition.key.partition):
@@ -275,7 +276,7 @@ class ReplicaFetcher:
         return 0 if self._config.node_id in partition.state.isr else self._quota.wait_ms()
 
     def _must_send(self, key: _Key, followed: _Followed, role: FollowerRole) -> bool:
-        """Take the partition's next fetch; whether the session has to be told of it."""
+        """Prepare the partition's next fetch; whether it must be sent to the session."""
         before = followed.sent
         if before is not None and role.outstanding is before:
             return False
@@ -288,7 +289,7 @@ class ReplicaFetcher:
         return before is None or not _is_same(before, fetch)
 
     def _leave_session(self, key: _Key) -> None:
-        """The partition is not to be asked for now."""
+        """Do not fetch the partition for now."""
         if key in self._in_session:
             del self._in_session[key]
             self._dropped[key] = None
@@ -341,7 +342,7 @@ class ReplicaFetcher:
             if followed is not None and followed.sent is not None:
                 self._take_partition(followed, followed.sent, fetched)
         if not self._session_id:
-            self._reset_session()  # without a session every request names everything
+            self._reset_session()  # without a session every request names all partitions
 
     def _take_partition(self, followed: _Followed, fetch: FollowerFetch, fetched: FetchedFromLeader) -> None:
         self._due[followed.key] = None
@@ -364,9 +365,11 @@ class ReplicaFetcher:
             followed.failures = 0
 
     def _refuse(self, partition: Partition, fetch: FollowerFetch, error: Exception) -> None:
-        """The answer cannot be taken: for this partition alone, and not for ever."""
+        """The answer cannot be applied: back off, for this partition alone."""
         if isinstance(error, KafkaError) and not isinstance(error, LogFenced):
-            logger.warning("What broker %d sent of %s is refused: %s", self._leader_id, partition, error)
+            logger.warning(
+                "The fetch answer of broker %d for %s was refused: %s", self._leader_id, partition, error
+            )
         else:
             self._replica_failures.met(partition, _WORK, error)
         role = partition.replica.role
@@ -379,7 +382,7 @@ def _key(partition: Partition) -> _Key:
 
 
 def _is_same(before: FollowerFetch, after: FollowerFetch) -> bool:
-    """Whether the session already knows all that ``after`` says."""
+    """Whether the session already has the same fetch."""
     return (
         before.fetch_offset == after.fetch_offset
         and before.leader_epoch == after.leader_epoch

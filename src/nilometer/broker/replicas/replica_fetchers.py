@@ -1,4 +1,4 @@
-"""Which fetcher fetches for which partition: by leader, and spread over ``num.replica.fetchers`` lanes."""
+"""Which fetcher fetches for which partition: by leader, and by fetcher index (``num.replica.fetchers``)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ReplicaFetchers:
         self._by_partition: dict[Partition, ReplicaFetcher] = {}
 
     def assign(self, partition: Partition) -> None:
-        """Follow whom the partition's role says; stop following where it says nobody."""
+        """Fetch from the leader of the partition's role; stop where the role has none."""
         role = partition.replica.role
         if not isinstance(role, FollowerRole) or not role.has_leader:
             self.forget(partition)
@@ -58,7 +58,7 @@ class ReplicaFetchers:
             fetcher.forget(partition)
 
     def resume(self, partition: Partition) -> None:
-        """What the partition fetched is flushed now: it can go on."""
+        """The records that the partition fetched are flushed now: it can fetch more."""
         fetcher = self._by_partition.get(partition)
         if fetcher is not None:
             fetcher.resume(partition)

@@ -1,14 +1,14 @@
-"""All partitions that this broker hosts, kept in step with the metadata log.
+"""All partitions that this broker hosts, kept in line with the metadata log.
 
-Every folded entry comes by here once; what it changes for this broker is carried out before the next entry is
-folded: logs created and deleted, roles given, settings passed on. Requests find their partition here.
+Every folded entry is applied here once; its changes for this broker are carried out before the next entry is
+folded: logs are created and deleted, roles and settings change. Requests look up their partition here.
 
 Invariants:
 - a partition is hosted iff the newest image assigns it to this broker and its replica is not offline;
-- a topic deleted and created anew under its name is another topic: its partitions are known by topic id;
-- nothing is done about entries from before this life of the broker was registered, least of all while the
-  log is read from its beginning: what they say is over, and whoever acts on it takes up old leader epochs
-  and removes topics that have been created anew.
+- a topic deleted and created again under its name is another topic: its partitions are known by topic id;
+- entries from before this incarnation of the broker was registered have no effect here, in particular while
+  the log is read from its beginning: they are outdated, and acting on them would use old leader epochs and
+  remove topics that have been created again.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ReplicaManager:
         self.failures = failures
         self.offline = offline
         self._fenced: dict[TopicIdPartition, TopicPartition] = {}
-        """Those that are offline because an invariant was broken: their logs are still here."""
+        """The replicas that are offline because an invariant was broken: their logs are still open."""
         self._broker_id = BrokerId(config.node_id)
         self.serves_from_followers = config.optional_string("replica.selector.class") == RACK_AWARE_SELECTOR
         """Whether consumers are sent to, and may read from, followers."""
@@ -89,18 +89,18 @@ class ReplicaManager:
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_uuid: dict[tuple[UUID, int], Partition] = {}
         self.with_flush_ms: dict[Partition, None] = {}
-        """Those whose topic asks for a flush after some time; usually none."""
+        """The partitions whose topic sets ``flush.ms``; usually none."""
         self._damages: set[tuple[str, int]] = set()
-        """Places of damage at rest that have been reported."""
+        """Damaged positions (path, byte) that have been reported."""
         self._in_repair: dict[Partition, None] = {}
-        """They may lead, where nobody else can, but not follow before their damage is cut off."""
+        """They may lead, if no other replica can, but not follow before their damage is truncated."""
         self.on_damage: Callable[[Partition, CorruptRecordFound], None] = lambda _partition, _found: None
         self._hosting_listeners: list[Callable[[Partition], None]] = []
         self._image = ClusterImage()
         self.incarnation: Callable[[], Incarnation | None] = lambda: None
-        """By which the metadata log will know the life that begins next, or the one that is."""
+        """The incarnation of the current or the next registration."""
         self._is_registered = False
-        """Whether this life of the broker is registered: only then have partitions roles."""
+        """Whether this incarnation of the broker is registered: only then do partitions have roles."""
         self._eligible: EligibleBrokers = {}
         self._broker_epoch = BrokerEpoch(-1)
 
@@ -142,12 +142,12 @@ class ReplicaManager:
         return KafkaError(ErrorCode.not_leader_or_follower, f"{topic.name}-{index} is not hosted here.")
 
     def preferred_read_replica(self, leader: LeaderRole, client_rack: str, fetch_offset: int) -> int | None:
-        """Where a consumer in ``client_rack`` should rather read (KIP-392); None: here."""
+        """The replica from which a consumer in ``client_rack`` should read (KIP-392); None: this one."""
         racks: dict[int, str | None] = {broker.id: broker.rack for broker in self._image.live_brokers()}
         return preferred_read_replica(leader, client_rack, fetch_offset, racks)
 
     def report_damage(self, found: CorruptRecordFound) -> None:
-        """Records at rest are not what was written: said once for each place. None behind it is served."""
+        """Records on disk are damaged: logged once for each position. No record after it is served."""
         if (found.path, found.position) in self._damages:
             return
         self._damages.add((found.path, found.position))
@@ -162,11 +162,11 @@ class ReplicaManager:
         return self._partitions.get(partition.key) is partition
 
     def begin_repair(self, partition: Partition) -> None:
-        """As soon as another leads it, the partition has no role here, until :meth:`end_repair`."""
+        """Once another broker leads it, the partition has no role here until :meth:`end_repair`."""
         self._in_repair[partition] = None
 
     def end_repair(self, partition: Partition) -> None:
-        """Damage that is met now is met anew."""
+        """The repair is complete: damage found from now on is reported again."""
         self._in_repair.pop(partition, None)
         folder = partition.log.folder
         self._damages = {place for place in self._damages if posixpath.dirname(place[0]) != folder}
@@ -186,12 +186,12 @@ class ReplicaManager:
         return max(0, partition.replica.high_watermark - partition.log.log_end_offset)
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
-        """What the checkpoint files should say."""
+        """The high watermarks for the checkpoint files."""
         return {partition.log.topic_partition: partition.replica.high_watermark for partition in self}
 
     # ── the metadata log ────────────────────────────────────────────────────────────────────────
     async def before_entry(self, entry: Entry, image: ClusterImage) -> None:
-        """``entry`` is about to be folded: have the logs there that it asks for."""
+        """``entry`` is about to be folded: create the logs that it requires."""
         if self._is_registered:
             await self._hosted.create_ahead(
                 image, self._usable(required_logs_by(entry, image, self._broker_id))
@@ -238,7 +238,7 @@ class ReplicaManager:
             self._notify_eligible_brokers()
 
     def on_reload(self, image: ClusterImage) -> None:
-        """The image was replaced: bring everything in line with it."""
+        """The image was replaced: apply all differences."""
         self._image = image
         self._hosted.configs.on_settings_changed()
         if not self._is_registered:
@@ -254,22 +254,24 @@ class ReplicaManager:
         self._notify_eligible_brokers()
 
     def remove_strays(self) -> None:
-        """Set aside the logs that nobody has assigned to this broker. Only once the image is up to date."""
+        """Remove the logs that are not assigned to this broker. Only once the image is up to date."""
         assigned = {wanted.name for wanted in required_logs_on(self._image, self._broker_id)}
-        assigned.update(self._hosted.ahead)  # nor are those that could not be taken up strays
+        assigned.update(self._hosted.ahead)  # nor are logs strays whose partitions could not be hosted
         for name in [name for name in self.logs.logs if name not in assigned]:
-            logger.warning("The log of %s belongs to no topic of this cluster and is removed", name)
+            logger.warning(
+                "The log of %s is not assigned to this broker by the metadata and is removed", name
+            )
             self._disposal.delete(name)
 
     def on_logs_failed(self, names: Sequence[TopicPartition], reason: str) -> None:
-        """Their folder failed: they are offline here until the broker starts again."""
+        """Their log directory failed: they are offline here until the broker starts again."""
         for name in names:
             partition = self._by_name.get((name.topic, name.partition))
             if partition is not None:
                 self._take_offline(partition, reason)
 
     def fence(self, partition: Partition, broken: Exception) -> None:
-        """An invariant of the replica is broken: it does nothing more, and gives up its roles."""
+        """An invariant of the replica is broken: it stops, and resigns its role."""
         if not self.hosts(partition):
             return
         reason = f"an invariant was broken: {describe(broken)}"
@@ -283,12 +285,12 @@ class ReplicaManager:
         self.offline.add(partition.key, reason)
         try:
             partition.resign()
-        except Exception:  # the others of its directory are still to be taken offline
-            logger.exception("%s could not resign in order", partition)
+        except Exception:  # the other replicas of its directory must still be taken offline
+            logger.exception("%s could not resign", partition)
 
     def find_offline(self, image: ClusterImage) -> None:
-        """Before this broker registers: what it should have by ``image`` and has not, while one of its log
-        directories is out of use, may lie there."""
+        """Before this broker registers: a log that ``image`` assigns to it and that is missing may be in a
+        failed log directory."""
         failed = [directory for directory in self.logs.directories if directory.failure is not None]
         if not failed:
             return
@@ -301,19 +303,19 @@ class ReplicaManager:
                 self.offline.add(key, reason)
 
     def become_registered(self, image: ClusterImage) -> None:
-        """This broker is registered (again): what it had to do before, it may have to do anew."""
+        """This broker is registered (again): apply the whole image."""
         self._is_registered = True
         self.on_reload(image)
 
     def resign_all(self) -> None:
-        """The broker's session is over: no role is valid until its next life is told of one."""
+        """The broker's session has expired: no role is valid until its next registration."""
         self._is_registered = False
         for partition in list(self._partitions.values()):
             self._fetchers.forget(partition)
             partition.resign()
 
     def stop(self) -> None:
-        """The broker goes down: resign every role; whoever waits is answered."""
+        """The broker stops: resign every role; waiting requests are answered."""
         self._is_registered = False
         self._fetchers.stop()
         for partition in list(self._partitions.values()):
@@ -340,8 +342,8 @@ class ReplicaManager:
 
     @contextmanager
     def _fencing(self, partition: Partition) -> Iterator[None]:
-        """A role that could not be taken up in order would be half-way: its replica is fenced instead, and
-        the broker goes on."""
+        """A role whose change failed half-way would be inconsistent: its replica is fenced instead, and
+        the broker continues."""
         try:
             yield
         except Exception as error:

@@ -1,16 +1,16 @@
-"""What follows when damage at rest is found in a replica: another leads, and it fetches again what it lost.
+"""Repair of a replica with damaged records: another replica leads, and this one fetches the records again.
 
-    found ──▶ confirmed ──▶ place given up ──▶ no role ──▶ cut at the damage ──▶ follows, and catches up
+    found ──▶ confirmed ──▶ forfeited ──▶ no role ──▶ truncated at the damage ──▶ follows, and catches up
 
-A replica whose place nobody could take keeps it: up to the damage it serves on, and it asks again until
-there is somebody. Whatever part of this a crash interrupts, the replica is then as it was before the damage
-was found.
+A replica that no other one could replace stays in the ISR: it serves its records up to the damage, and asks
+again until another replica is available. After a crash at any point, the replica is as before the damage was
+found.
 
 Invariants:
-- the log is cut only while the partition has no role here, under a leader epoch that begins after the damage
-  was found: nobody counts what this replica acknowledged before;
-- damage is read twice before anything is done, the second time by itself: a read that a truncation overtook
-  is no damage.
+- the log is truncated only while the partition has no role here, under a leader epoch that begins after the
+  damage was found: no leader counts what this replica acknowledged before;
+- damage is read twice before anything is done, the second time separately: a read that a truncation overtook
+  is not damage.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ReplicaRepair:
         self._under_way: dict[Partition, None] = {}
 
     def begin(self, partition: Partition, found: CorruptRecordFound) -> None:
-        """``found`` was met in a log file of ``partition``. One repair of a partition at a time."""
+        """``found`` was read from a log file of ``partition``. One repair of a partition at a time."""
         if partition not in self._under_way:
             self._under_way[partition] = None
             self._tasks.spawn(self._repair(partition, found), name=f"repair of {partition}")
@@ -63,7 +63,7 @@ class ReplicaRepair:
         try:
             damage = await self._confirmed(partition, found)
             if damage is None:
-                logger.warning("Every batch of %s is in order: it is left as it is", found.path)
+                logger.warning("No damage was found when %s was read again: it stays as it is", found.path)
                 return
             self._replicas.begin_repair(partition)
             try:
@@ -75,7 +75,7 @@ class ReplicaRepair:
             del self._under_way[partition]
 
     async def _confirmed(self, partition: Partition, found: CorruptRecordFound) -> CorruptRecordFound | None:
-        """The first damage in the segment of ``found``, if it is there still."""
+        """The first damage in the segment of ``found``, if it still exists."""
         while True:
             folder, end_offset = partition.log.folder, partition.log.log_end_offset
             damage = await self._disk.offload(
@@ -83,7 +83,7 @@ class ReplicaRepair:
             )
             if damage is None or partition.log.log_end_offset >= end_offset:
                 return damage
-            # A truncation overtook the look.
+            # A truncation overtook the read.
 
     def _look_for_damage(self, folder: str, path: str, end_offset: int) -> CorruptRecordFound | None:
         """The first damage in one segment, every batch of it checked. Stalls.
@@ -111,20 +111,20 @@ class ReplicaRepair:
         return None
 
     async def _leave_isr(self, partition: Partition) -> bool:
-        """Until the partition has no role here any more; false where it is not hosted any more."""
+        """Until the partition has no role here any more; false if it is no longer hosted."""
         is_reported = False
         while self._replicas.hosts(partition):
             try:
                 outcome = await self._link.forfeit_replica(partition.key)
             except (KafkaError, CoordinationError) as error:
-                logger.info("The place in %s cannot be given up yet: %s", partition, error)
+                logger.info("Cannot leave the ISR of %s yet: %s", partition, error)
                 await asyncio.sleep(RETRY_S)
                 continue
             if outcome.ok and isinstance(partition.replica.role, NoRole):
                 return True
             if not outcome.ok and not is_reported:
                 is_reported = True
-                logger.warning("The damaged replica of %s keeps its place: %s", partition, outcome.message)
+                logger.warning("The damaged replica of %s stays in the ISR: %s", partition, outcome.message)
             await asyncio.sleep(FORFEIT_RETRY_S)
         return False
 
@@ -138,7 +138,7 @@ class ReplicaRepair:
             self._host.log_failed(partition, reason)
             return
         logger.warning(
-            "%s ends at offset %d now, before the damage; up to %d it fetches again",
+            "%s was truncated to offset %d, before the damage; records up to %d are fetched again",
             partition,
             partition.log.log_end_offset,
             end_offset,

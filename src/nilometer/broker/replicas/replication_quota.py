@@ -1,10 +1,10 @@
-"""Holding replication back: how many bytes a second may go to, or come in for, replicas that are being moved.
+"""Replication throttling: how many bytes a second may be sent to, or fetched for, replicas being moved.
 
 In Kafka's settings (KIP-73): the topic names the replicas (``leader.replication.throttled.replicas`` and
 ``follower.…``, lists of ``partition:broker``), the broker its rate (``….replication.throttled.rate``). Only
-replicas that are not in sync are held back; the bytes of all named ones are counted. One
-:class:`ReplicationQuota` per side is a token bucket: it may be overdrawn by one answer, and what follows
-waits until that is paid back, so the rate holds over time whatever the size of a batch.
+replicas that are not in sync are throttled; the bytes of all named ones are counted. One
+:class:`ReplicationQuota` per side is a token bucket: one answer may overdraw it, and the next ones
+wait until it is refilled, so the rate holds over time whatever the size of a batch.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from nilometer.storage.topic_config import TOPIC_CONFIG
 
 UNLIMITED = LONG_MAX
 BURST_MS = 1_000
-"""The bucket holds what the rate gives in this time."""
+"""The capacity of the bucket, as time at the full rate."""
 EVERY_PARTITION: frozenset[int] = frozenset({-1})
 
 
 class ReplicationQuota:
-    """Invariant: ``_tokens`` never exceeds what the rate gives in ``BURST_MS``."""
+    """Invariant: ``_tokens`` never exceeds ``BURST_MS`` times the rate."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -50,18 +50,18 @@ class ReplicationQuota:
             self._throttled.pop(topic, None)
 
     def throttles(self, topic: str, partition: int) -> bool:
-        """Whether the replica's bytes count, and it may be held back."""
+        """Whether the replica's bytes count, and it may be throttled."""
         if self.bytes_per_second == UNLIMITED or (named := self._throttled.get(topic)) is None:
             return False
         return named is EVERY_PARTITION or partition in named
 
     def record(self, byte_count: int) -> None:
-        """That much of throttled replicas went over the wire."""
+        """So many bytes of throttled replicas were sent or received."""
         self._refill()
         self._tokens -= byte_count
 
     def wait_ms(self) -> int:
-        """0, or for how long throttled replicas are to be held back."""
+        """0, or how long throttled replicas have to wait (ms)."""
         self._refill()
         if self._tokens > 0:
             return 0
@@ -81,7 +81,7 @@ class ReplicationQuota:
 
 
 class ReplicationQuotas:
-    """Both sides of one broker, kept in step with the metadata log."""
+    """Both quotas of one broker, kept in line with the metadata log."""
 
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         self._config = config

@@ -1,4 +1,4 @@
-"""Which logs a broker is going to need, read off the metadata before anything is done about it. Pure."""
+"""Which logs a broker will need, computed from the metadata before it is applied. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RequiredLog(NamedTuple):
     name: TopicPartition
     topic_id: UUID
     is_new: bool
-    """Whether it can lie nowhere yet."""
+    """Whether no log directory can have it yet."""
     topic_configs: Mapping[str, str]
 
 
@@ -44,7 +44,7 @@ def required_log(
 
 
 def required_logs_on(image: ClusterImage, broker_id: BrokerId) -> Iterator[RequiredLog]:
-    """All that ``broker_id`` has to have."""
+    """All logs that ``broker_id`` must have."""
     for key, state in image.partitions_on(broker_id):
         topic = image.topic_by_id(key.topic_id)
         assert topic is not None, "a partition has a topic"

@@ -1,1 +1,1 @@
-"""What ``server.properties`` may say, and what this broker was told."""
+"""The keys of ``server.properties``, and the settings of this broker."""

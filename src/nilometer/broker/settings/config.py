@@ -1,4 +1,4 @@
-"""``server.properties`` made into one typed, checked value.
+"""``server.properties`` as one typed, checked value.
 
 Sources, later ones winning: defaults, the file, ``--override key=value``. Every refusal names the key.
 """
@@ -82,15 +82,15 @@ class BrokerConfig(Settings):
         TOPIC_CONFIG.judge({}, self.topic_defaults())
 
     def topic_defaults(self, *dynamic: Mapping[str, str]) -> dict[str, ConfigValue]:
-        """What topics inherit, by topic key: what this broker's file says, then ``dynamic`` settings of
-        brokers, later ones winning. Dynamic texts that this version cannot read are left out."""
+        """What topics inherit, by topic key: this broker's file, then ``dynamic`` settings of brokers, later
+        ones winning. Dynamic texts that this version cannot read are left out."""
         given = dict(self._given)
         for texts in dynamic:
             given.update(BROKER_CONFIG_DEFINITION.readable(texts))
         return topic_defaults(given)
 
     def _log_dirs(self) -> tuple[str, ...]:
-        """In one spelling each, so that the directory above a partition's folder is one of these."""
+        """Normalised, so that the directory above a partition's folder is equal to one of these."""
         given = self.strings("log.dirs") or (self.string("log.dir"),)
         paths = tuple(posixpath.normpath(path) for path in given)
         if len(set(paths)) != len(paths):

@@ -1,7 +1,7 @@
-"""The broker's settings: every key of ``server.properties`` that Nilometer knows, in Kafka's words.
+"""The broker's settings: every key of ``server.properties`` that Nilometer knows, under Kafka's names.
 
 Keys that give topics their defaults (``log.segment.bytes``, …) are derived from the topic definition in
-``storage``; those here are the broker's own. Keys beginning with ``nilometer.`` have no counterpart in Kafka.
+``storage``; the keys here are the broker's own. Keys beginning with ``nilometer.`` do not exist in Kafka.
 """
 
 from __future__ import annotations
@@ -42,12 +42,14 @@ def _key(
 IDENTITY = [
     _key("node.id", _INT, -1, "The id of this broker, unique in its cluster.", minimum=-1),
     _key("broker.id", _INT, -1, "The older name of node.id.", minimum=-1),
-    _key("broker.rack", _STRING, None, "The rack this broker stands in; replicas are spread over racks."),
+    _key("broker.rack", _STRING, None, "The rack of this broker; replicas are spread over racks."),
 ]
 
 NETWORK = [
     _key("listeners", _LIST, ("PLAINTEXT://127.0.0.1:9092",), "Where to listen, as PLAINTEXT://host:port."),
-    _key("advertised.listeners", _LIST, (), "What clients are told to connect to; by default the listeners."),
+    _key(
+        "advertised.listeners", _LIST, (), "The addresses that clients connect to; by default the listeners."
+    ),
     _key(
         "socket.request.max.bytes",
         _INT,
@@ -59,7 +61,7 @@ NETWORK = [
         "connections.max.idle.ms",
         _LONG,
         600_000,
-        "A connection silent for this long is closed; -1 keeps it for ever.",
+        "A connection idle for this long is closed; -1 keeps it open.",
         minimum=-1,
     ),
     _key("max.connections", _INT, 2147483647, "How many connections are accepted at once.", minimum=0),
@@ -74,37 +76,37 @@ NETWORK = [
 ]
 
 LOGS = [
-    _key("log.dir", _STRING, "/tmp/kafka-logs", "Where data is kept, if log.dirs is not given."),
-    _key("log.dirs", _LIST, (), "The folders where data is kept."),
+    _key("log.dir", _STRING, "/tmp/kafka-logs", "The log directory, if log.dirs is not given."),
+    _key("log.dirs", _LIST, (), "The log directories."),
     _key(
         "log.flush.offset.checkpoint.interval.ms",
         _INT,
         60_000,
-        "Without effect: recovery points are written down with the high watermarks.",
+        "Without effect: recovery points are checkpointed with the high watermarks.",
         minimum=0,
     ),
     _key(
         "log.flush.start.offset.checkpoint.interval.ms",
         _INT,
         60_000,
-        "Without effect: log start offsets are written down with the high watermarks.",
+        "Without effect: log start offsets are checkpointed with the high watermarks.",
         minimum=0,
     ),
     _key(
         "log.flush.scheduler.interval.ms",
         _LONG,
         (1 << 63) - 1,
-        "How long a record may wait for its flush, where neither flush.ms nor log.flush.interval.ms says so.",
+        "How long a record may wait for its flush, if neither flush.ms nor log.flush.interval.ms is set.",
     ),
     _key("log.roll.hours", _INT, None, "log.roll.ms, in hours.", minimum=1),
     _key("log.roll.jitter.hours", _INT, None, "log.roll.jitter.ms, in hours.", minimum=0),
-    _key("log.retention.minutes", _INT, None, "log.retention.ms, in minutes; -1 keeps records for ever."),
-    _key("log.retention.hours", _INT, None, "log.retention.ms, in hours; -1 keeps records for ever."),
+    _key("log.retention.minutes", _INT, None, "log.retention.ms, in minutes; -1: no time limit."),
+    _key("log.retention.hours", _INT, None, "log.retention.ms, in hours; -1: no time limit."),
     _key(
         "log.retention.check.interval.ms",
         _LONG,
         300_000,
-        "How often logs are looked over for segments to delete.",
+        "How often logs are checked for segments to delete.",
         minimum=1,
     ),
     _key(
@@ -193,13 +195,19 @@ REPLICATION = [
     _key(
         "replica.fetch.wait.max.ms", _INT, 500, "How long a follower's fetch waits at the leader.", minimum=1
     ),
-    _key("replica.fetch.backoff.ms", _INT, 1_000, "How long a follower rests after an error.", minimum=0),
+    _key(
+        "replica.fetch.backoff.ms",
+        _INT,
+        1_000,
+        "How long a follower waits after an error before it fetches again.",
+        minimum=0,
+    ),
     _key("num.replica.fetchers", _INT, 1, "Fetch connections to each other broker.", minimum=1, maximum=64),
     _key(
         "replica.high.watermark.checkpoint.interval.ms",
         _LONG,
         5_000,
-        "How often high watermarks are written down.",
+        "How often high watermarks are checkpointed.",
         minimum=1,
     ),
     _key(
@@ -214,14 +222,14 @@ REPLICATION = [
         "leader.imbalance.check.interval.seconds",
         _LONG,
         300,
-        "How often leadership is looked over for that.",
+        "How often the balance of leadership is checked.",
         minimum=1,
     ),
     _key(
         "leader.imbalance.per.broker.percentage",
         _INT,
         10,
-        "How many percent of its preferred leaderships a broker may miss before they are given back to it.",
+        "The percentage of its preferred leaderships that a broker may lack before they move back to it.",
         minimum=0,
     ),
     _key(
@@ -240,7 +248,9 @@ REPLICATION = [
         minimum=0,
         dynamic=True,
     ),
-    _key("controlled.shutdown.enable", _BOOLEAN, True, "Whether a stopping broker hands over first."),
+    _key(
+        "controlled.shutdown.enable", _BOOLEAN, True, "Whether a stopping broker moves its leaderships first."
+    ),
 ]
 
 COORDINATION = [
@@ -248,7 +258,7 @@ COORDINATION = [
         "nilometer.coordination",
         _STRING,
         "local",
-        "Where the cluster agrees: local (a folder beside the data), local:/path, or zookeeper://host:port,…",
+        "The coordination store: local (a folder in the first log directory), local:/path, or zookeeper://host:port,…",
     ),
     _key(
         "zookeeper.connect",
@@ -260,7 +270,7 @@ COORDINATION = [
         "zookeeper.session.timeout.ms",
         _INT,
         6_000,
-        "A broker silent for this long is taken to be gone.",
+        "A broker whose session is silent for this long is fenced.",
         minimum=100,
     ),
 ]
@@ -270,8 +280,8 @@ SECURITY = [
         "nilometer.inter.broker.authentication",
         _STRING,
         "require",
-        "Whether what only brokers ask is served to nobody else (require), or also to brokers that cannot "
-        "prove themselves (accept): for the first of two rolling restarts from a version without proofs.",
+        "Whether requests between brokers need a proof (require), or are also accepted from brokers that "
+        "cannot prove themselves (accept): for the first of two rolling restarts from a version without it.",
         choices=("require", "accept"),
     ),
 ]
@@ -307,9 +317,9 @@ IGNORED_KEYS = frozenset(
         *GROUP_KEYS_WITHOUT_EFFECT,
     }
 )
-"""Keys of Kafka's own that size threads and buffers which a single event loop does not have, or belong to
-features that are not here. They are accepted, so that a server.properties written for Kafka starts, and named
-in the log as without effect."""
+"""Kafka's keys that size threads and buffers which a single event loop does not have, or that belong to
+missing features. They are accepted, so that a broker starts with a server.properties written for Kafka, and
+listed in the log as without effect."""
 
 KNOWN_KEYS_WITHOUT_EFFECT = frozenset(
     {

@@ -1,7 +1,7 @@
 """The settings of the group coordinator: Kafka's names, defaults and ranges.
 
-Those that say how much one group may cost, how long its members may be silent, and how its offsets are kept.
-What they mean to a group is told by ``groups``; here they are only named and bounded.
+They limit the size of a group, the session timeouts of its members, and the retention of its offsets.
+``groups`` gives them their effect; here they are only named and bounded.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ CONSUMER_GROUPS = [
         "group.consumer.session.timeout.ms",
         _INT,
         45_000,
-        "A member of a consumer group silent for this long is taken to be gone.",
+        "A member of a consumer group without a heartbeat for this long is removed.",
         minimum=1,
     ),
     _key(
@@ -94,7 +94,7 @@ CONSUMER_GROUPS = [
         "group.consumer.heartbeat.interval.ms",
         _INT,
         5_000,
-        "How often members of a consumer group are told to send a heartbeat.",
+        "The heartbeat interval of members of a consumer group.",
         minimum=1,
     ),
     _key(
@@ -139,7 +139,7 @@ CONSUMER_GROUPS = [
         "group.consumer.assignors",
         _LIST,
         ("uniform", "range"),
-        "The server-side assignors on offer; the first is taken where members name none.",
+        "The server-side assignors; the first is used where members name none.",
         choices=tuple(ASSIGNORS),
     ),
     _key(
@@ -177,7 +177,7 @@ OFFSETS = [
         "offsets.retention.check.interval.ms",
         _LONG,
         600_000,
-        "How often offsets are looked over for expired ones.",
+        "How often offsets are checked for expired ones.",
         minimum=1,
     ),
     _key(
@@ -228,5 +228,5 @@ GROUP_BOUNDS = frozenset(
     for bound in ("min", "max")
     for what in ("session.timeout", "heartbeat.interval", "assignment.interval")
 )
-"""What a group's own settings may lie between. The broker's own values are held to them when it starts;
+"""The bounds of a group's own settings. The broker's own values are checked against them when it starts;
 settings of single groups are not served, so they bound nothing else."""

@@ -1,4 +1,4 @@
-"""The group coordinator's settings as the core takes them."""
+"""The group coordinator's settings, as values for ``groups``."""
 
 from __future__ import annotations
 
