@@ -120,7 +120,9 @@ def test_keys_headers_and_partitions(shell: Shell) -> None:
     assert b"line 2 of the input has no key" in shell.run(
         "produce", "keyed", "--key-separator", ":", input=b"a:b\nc\n", code=1
     )
-    assert b"none is number 9" in shell.run("produce", "keyed", "--partition", "9", input=b"x\n", code=1)
+    assert b"there is no partition 9" in shell.run(
+        "produce", "keyed", "--partition", "9", input=b"x\n", code=1
+    )
 
 
 def test_where_consuming_begins_and_ends(shell: Shell) -> None:

@@ -138,5 +138,5 @@ def test_p2_users_own_sees_everything_and_is_checked() -> None:
 
 
 def test_unknown_name_is_refused() -> None:
-    with pytest.raises(ValueError, match="no partitioner is named magic"):
+    with pytest.raises(ValueError, match="there is no partitioner named magic"):
         make_partitioner("magic", entropy(), 1)

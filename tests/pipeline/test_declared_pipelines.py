@@ -174,7 +174,7 @@ def test_faults_of_a_project_are_told_before_spark_starts(tmp_path):
     spec.write_text("- no mapping")
     result = CliRunner().invoke(spark_group, ["pipelines", "run", "--spec", str(spec)])
     assert result.exit_code == 1
-    assert "is no specification of a pipeline" in result.output
+    assert "is not a specification of a pipeline" in result.output
     result = CliRunner().invoke(spark_group, ["pipelines", "run", "--spec", str(tmp_path / "none.yml")])
     assert result.exit_code == 2
     assert "does not exist" in result.output

@@ -107,7 +107,7 @@ def test_what_is_refused_for_good_is_recorded_and_the_rest_goes_on(receiver, tmp
 
 
 def test_an_address_that_is_none_is_refused():
-    with pytest.raises(PipelineError, match="no address of a webhook"):
+    with pytest.raises(PipelineError, match="not the address of a webhook"):
         Webhook("example.org/hook")
 
 

@@ -71,7 +71,7 @@ def test_times_mean_what_they_mean_to_sparks_connector(spark, topics, filled, gi
 
 def test_a_start_later_than_every_record_is_an_error_unless_the_end_will_do(spark, topics, filled):
     given = {"startingTimestamp": str(AT + 39_000)}
-    with pytest.raises(Exception, match="no record as late") as error:
+    with pytest.raises(Exception, match="no record with this timestamp") as error:
         load(spark, topics, filled, **given).collect()
     assert f"{filled}-0" in (readable(error.value) or "")
 

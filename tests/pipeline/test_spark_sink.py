@@ -258,7 +258,7 @@ def test_refusals_name_what_is_wrong(spark, topics):
         frame.withColumn("topic", F.lit(None).cast("string")).write.format("nilometer").options(
             **{"kafka.bootstrap.servers": topics.bootstrap}
         ).save(mode="append")
-    with pytest.raises(Exception, match="a topic is appended to"):
+    with pytest.raises(Exception, match="a topic can only be appended to"):
         frame.write.format("nilometer").options(
             **{"kafka.bootstrap.servers": topics.bootstrap, "topic": topic}
         ).save(mode="overwrite")

@@ -268,7 +268,7 @@ class _RangeFetcher:
             return Fetched(self._offset, records, next_offset, named)
         if records:
             raise KafkaError(
-                ErrorCode.corrupt_message, f"no whole batch from {self._partition} at {self._offset}"
+                ErrorCode.corrupt_message, f"no complete batch from {self._partition} at {self._offset}"
             )
         readable = answer.high_watermark
         if self._isolation_level == READ_COMMITTED:

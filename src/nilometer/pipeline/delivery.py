@@ -99,7 +99,7 @@ class Webhook:
     def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise PipelineError(f"{url} is no address of a webhook: http(s)://host[:port]/path")
+            raise PipelineError(f"{url} is not the address of a webhook: http(s)://host[:port]/path")
         self._parts = parts
         self._headers = {"Content-Type": "application/json", **(headers or {})}
 

@@ -49,7 +49,7 @@ def ensure_java(say: Callable[[str], None]) -> str:
     _apt("update")
     known = [name for name in _PACKAGES if _is_known_to_apt(name)]
     if not known:
-        raise PipelineError(f"apt-get knows none of {', '.join(_PACKAGES)}. {_HOW_TO_INSTALL}")
+        raise PipelineError(f"apt-get finds none of {', '.join(_PACKAGES)}. {_HOW_TO_INSTALL}")
     _apt("install", "-y", "--no-install-recommends", known[0])
     return require_java()
 

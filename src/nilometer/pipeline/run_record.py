@@ -64,7 +64,7 @@ class RunFolder:
         if running is not None and running.state == RUNNING and running.pid != os.getpid():
             raise PipelineError(
                 f"{self.name} runs already (process {running.pid}); nilometer pipeline stop {self.name} "
-                "stops it, --home keeps another run apart"
+                "stops it, --home names another folder for a second run"
             )
         began = datetime.now(UTC).isoformat(timespec="seconds")
         record = RunRecord(self.name, topics, output, os.getpid(), _process_started(os.getpid()) or "", began)

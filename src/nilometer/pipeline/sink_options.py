@@ -84,7 +84,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
 def check_columns(types: Mapping[str, str], options: SinkOptions) -> None:
     """``types``: Spark's names of the columns' types. Columns that mean nothing to a topic are let pass."""
     if "value" not in types:
-        raise OptionError("value", None, f"there must be such a column; there are {', '.join(types)}")
+        raise OptionError("value", None, f"there is no such column; the columns are {', '.join(types)}")
     if options.topic is None and "topic" not in types:
         raise OptionError("topic", None, "must be given, as an option or as a column")
     for name, allowed in COLUMNS.items():

@@ -131,7 +131,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
     own, consumer = _split(given)
     for name in BATCHES_ONLY if streaming else STREAMS_ONLY:
         if name in own:
-            raise OptionError(name, own[name], f"has no meaning in a {'stream' if streaming else 'batch'}")
+            raise OptionError(name, own[name], f"has no effect in a {'stream' if streaming else 'batch'}")
     most, least = _positive(own, "maxOffsetsPerTrigger"), _positive(own, "minOffsetsPerTrigger")
     if most is not None and least is not None and least > most:
         raise OptionError(

@@ -107,7 +107,7 @@ def _resolved(options: SourceOptions, name: str, asked: Bound, latest: Position)
     for part, offset in sorted(found.items()):
         end = latest.offsets[part]
         if offset > end:
-            raise OptionError(name, None, f"offset {offset} of {part} lies beyond its end, {end}")
+            raise OptionError(name, None, f"offset {offset} of {part} is beyond its end offset, {end}")
     return found
 
 
@@ -121,7 +121,8 @@ def _at_time(
             raise OptionError(
                 asked.option,
                 str(times[part]),
-                f"{part} has no record as late. startingOffsetsByTimestampStrategy=latest starts at its end",
+                f"{part} has no record with this timestamp or a later one. "
+                "startingOffsetsByTimestampStrategy=latest starts at its end",
             )
     return {part: latest.offsets[part] if at == NOT_FOUND else at for part, at in found.items()}
 

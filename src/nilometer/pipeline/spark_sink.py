@@ -71,7 +71,7 @@ class Origin:
 class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         if overwrite:
-            raise OptionError("mode", "overwrite", "a topic is appended to: say mode('append')")
+            raise OptionError("mode", "overwrite", "a topic can only be appended to: use mode('append')")
         self._options = _checked(options, schema)
         self._write_id = uuid.uuid4().hex
 

@@ -184,7 +184,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not begin.is_same_topic(part.topic, end):
                 raise DataLoss(f"topic {part.topic} was deleted and created again")
             if end.offsets[part] < offset:
-                raise DataLoss(f"{part} was read up to {offset}, and now ends at {end.offsets[part]}")
+                raise DataLoss(
+                    f"{part} was read up to offset {offset}, and its end offset is now {end.offsets[part]}"
+                )
         return end
 
     # --- plans and reading

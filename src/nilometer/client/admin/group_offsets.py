@@ -91,7 +91,7 @@ async def partitions_of(
         if number >= count:
             raise KafkaError(
                 ErrorCode.unknown_topic_or_partition,
-                f"topic {topic} has {count} partitions and none is number {number}",
+                f"topic {topic} has {count} partitions; there is no partition {number}",
             )
     return [TopicPartition(topic, number) for number in (sorted(set(numbers)) or range(count))]
 
@@ -160,9 +160,7 @@ def planned(
         return PlannedReset(partition, before, end if before is None else before, note)
     if to.shift_by is not None:
         if before is None:
-            raise KafkaError(
-                ErrorCode.invalid_request, f"{partition}: nothing was committed that could be shifted"
-            )
+            raise KafkaError(ErrorCode.invalid_request, f"{partition}: there is no committed offset to shift")
         wanted = before + to.shift_by
     else:
         assert to.offset is not None

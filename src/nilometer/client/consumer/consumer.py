@@ -103,7 +103,10 @@ class Consumer:
         """
         group = self._member_of()
         if self._positions.entries() and not group.is_subscribed:
-            raise KafkaError(ErrorCode.invalid_request, "partitions were assigned: unsubscribe first")
+            raise KafkaError(
+                ErrorCode.invalid_request,
+                "partitions were assigned to this consumer: call unsubscribe() first",
+            )
         if isinstance(topics, re.Pattern):
             subscription = Subscription(pattern=topics)
         else:
@@ -131,7 +134,9 @@ class Consumer:
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions; those that were assigned before keep their position."""
         if self._group is not None and self._group.is_subscribed:
-            raise KafkaError(ErrorCode.invalid_request, "topics are subscribed to: unsubscribe first")
+            raise KafkaError(
+                ErrorCode.invalid_request, "this consumer subscribes to topics: call unsubscribe() first"
+            )
         assigned = list(partitions)
         self._positions.assign(assigned)
         if self.client.watch_topics(sorted({partition.topic for partition in assigned})):
@@ -292,7 +297,7 @@ class Consumer:
 
     def _member_of(self) -> Membership:
         if self._group is None:
-            raise KafkaError(ErrorCode.invalid_group_id, "this needs a group.id")
+            raise KafkaError(ErrorCode.invalid_group_id, "this operation needs a group.id")
         return self._group
 
     def _attend(self) -> None:
@@ -303,7 +308,7 @@ class Consumer:
 
     def _opened(self) -> Fetcher:
         if self._fetcher is None or self._closed:
-            raise KafkaError(ErrorCode.network_exception, "the consumer is not open")
+            raise KafkaError(ErrorCode.network_exception, "the consumer is not open: use it in `async with`")
         return self._fetcher
 
     def _wake(self) -> None:

@@ -22,14 +22,20 @@ CONSUMER_KEYS: tuple[ConfigKey, ...] = (
     *COMMON_KEYS,
     API_TIMEOUT,
     int_key(
-        "fetch.min.bytes", 1, "The broker answers once it has this many bytes, or after fetch.max.wait.ms."
+        "fetch.min.bytes",
+        1,
+        "The broker answers a fetch once it has this many bytes, or after fetch.max.wait.ms.",
     ),
     int_key(
         "fetch.max.bytes", 52_428_800, "The largest answer to one fetch, in bytes (one batch may exceed it)."
     ),
     int_key("fetch.max.wait.ms", 500, "How long the broker may wait for fetch.min.bytes."),
-    int_key("max.partition.fetch.bytes", 1_048_576, "The most bytes of one partition in an answer."),
-    int_key("max.poll.records", 500, "The most records that one poll returns.", 1),
+    int_key(
+        "max.partition.fetch.bytes",
+        1_048_576,
+        "The maximum number of bytes of one partition in a fetch response.",
+    ),
+    int_key("max.poll.records", 500, "The maximum number of records that one poll returns.", 1),
     ConfigKey(
         name="auto.offset.reset",
         kind=ConfigKind.STRING,
@@ -49,10 +55,12 @@ CONSUMER_KEYS: tuple[ConfigKey, ...] = (
         name="client.rack",
         kind=ConfigKind.STRING,
         default="",
-        doc="Where this client is, for reading nearby (KIP-392).",
+        doc="The rack of this client. It then fetches from the closest replica (KIP-392).",
     ),
     boolean_key(
-        "allow.auto.create.topics", True, "Let the broker create a topic that is read and not there."
+        "allow.auto.create.topics",
+        True,
+        "Let the broker create a topic that this consumer reads and that does not exist.",
     ),
     *GROUP_KEYS,
 )

@@ -148,5 +148,5 @@ def damaged(partition: TopicPartition, offset: int) -> KafkaError:
     """The answer to a fetch holds no whole batch."""
     return KafkaError(
         ErrorCode.corrupt_message,
-        f"{partition} at offset {offset}: what the broker sent is not a record batch",
+        f"{partition} at offset {offset}: the fetch response is not a record batch",
     )

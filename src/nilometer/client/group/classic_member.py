@@ -169,7 +169,7 @@ class ClassicMember:
                 self.request_rejoin("the group rebalances")
             case ErrorCode.fenced_instance_id:
                 self._fatal = KafkaError(
-                    code, f"another consumer has taken the place of instance {identity.instance_id}"
+                    code, f"another consumer has joined with group.instance.id {identity.instance_id}"
                 )
                 self._reset(NO_MEMBER_ID, "another consumer is the same static member")
             case _:

@@ -174,7 +174,7 @@ class Committer:
         now = self.commit_identity()
         if now.revocations != before.revocations or now.identity.member_id != before.identity.member_id:
             raise CommitFailed(
-                ErrorCode.stale_member_epoch, "partitions were given up after this commit was asked for"
+                ErrorCode.stale_member_epoch, "the partitions were revoked after this commit was requested"
             )
         return now
 

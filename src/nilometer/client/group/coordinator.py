@@ -102,4 +102,4 @@ class Coordinator:
         try:
             await self._client.retry(tell, LEAVE_TIMEOUT_MS)
         except KafkaError as error:
-            logger.info("Group %s: left without a word: %s", self.group_id, error)
+            logger.info("Group %s: the leave request was not answered: %s", self.group_id, error)

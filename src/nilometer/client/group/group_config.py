@@ -43,10 +43,10 @@ class GroupConfig:
         if consumer:
             for key in CLASSIC_ONLY:
                 if settings.is_given(key):
-                    raise ConfigError(key, f"{key} has no meaning with group.protocol=consumer")
+                    raise ConfigError(key, f"{key} has no effect with group.protocol=consumer")
         elif settings.is_given("group.remote.assignor"):
             raise ConfigError(
-                "group.remote.assignor", "group.remote.assignor has no meaning with group.protocol=classic"
+                "group.remote.assignor", "group.remote.assignor has no effect with group.protocol=classic"
             )
         session_timeout_ms = settings.integer("session.timeout.ms")
         if settings.integer("heartbeat.interval.ms") >= session_timeout_ms:

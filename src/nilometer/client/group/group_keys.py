@@ -17,9 +17,7 @@ def _assignors(value: ConfigValue) -> str | None:
 
 
 GROUP_KEYS: tuple[ConfigKey, ...] = (
-    ConfigKey(
-        name="group.id", kind=ConfigKind.STRING, default=None, doc="The consumer group to be a member of."
-    ),
+    ConfigKey(name="group.id", kind=ConfigKind.STRING, default=None, doc="The id of the consumer group."),
     ConfigKey(
         name="group.instance.id",
         kind=ConfigKind.STRING,
@@ -42,26 +40,28 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
     int_key(
         "session.timeout.ms",
         45_000,
-        "A member that is not heard of for so long is taken for dead by the coordinator.",
+        "The coordinator removes a member that sends no heartbeat for this time.",
         1,
     ),
     int_key("heartbeat.interval.ms", 3_000, "The time between two heartbeats of a member.", 1),
     int_key(
         "max.poll.interval.ms",
         300_000,
-        "A consumer that does not poll for so long leaves its group, for others to have its partitions.",
+        "A consumer that does not poll for this time leaves its group, so that others get its partitions.",
         1,
     ),
     ConfigKey(
         name="partition.assignment.strategy",
         kind=ConfigKind.LIST,
         default=("range", "cooperative-sticky"),
-        doc="How the members of a classic group deal the partitions out: the first that all of them name.",
+        doc="The assignors that this consumer supports. A classic group uses one that all members support.",
         validate=_assignors,
     ),
     boolean_key(
-        "enable.auto.commit", True, "Commit what polls returned, now and then and before a rebalance."
+        "enable.auto.commit",
+        True,
+        "Commit the positions of polled records in the background, and before a rebalance.",
     ),
-    int_key("auto.commit.interval.ms", 5_000, "How often that is."),
-    boolean_key("exclude.internal.topics", True, "Leave internal topics out of subscriptions by pattern."),
+    int_key("auto.commit.interval.ms", 5_000, "The time between two automatic commits."),
+    boolean_key("exclude.internal.topics", True, "Exclude internal topics from subscriptions by pattern."),
 )

@@ -282,7 +282,9 @@ class Membership:
             await self._commit(offsets, CLOSE_TIMEOUT_MS)
         except KafkaError as error:
             logger.warning(
-                "Group %s: committing before partitions go failed: %s", self.config.group_id, error
+                "Group %s: the commit before the partitions are revoked failed: %s",
+                self.config.group_id,
+                error,
             )
 
     def _refuse_in_callback(self) -> None:

@@ -93,5 +93,5 @@ def _not_committed(behind: dict[TopicPartition, tuple[int, int]]) -> KafkaError:
     return KafkaError(
         ErrorCode.request_timed_out,
         f"{where} after {COMMIT_TIMEOUT_MS // 1000} s: in-sync replicas are missing; "
-        "lines sent before may be among these records, and would be repeated",
+        "lines sent before may be among these records, and may be written again",
     )

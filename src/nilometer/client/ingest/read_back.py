@@ -80,5 +80,5 @@ def _stuck(left: dict[TopicPartition, int]) -> KafkaError:
     names = ", ".join(str(partition) for partition in left)
     return KafkaError(
         ErrorCode.request_timed_out,
-        f"no records of {names} in {POLL_TIMEOUT_MS // 1000} s, though there are some",
+        f"no records of {names} in {POLL_TIMEOUT_MS // 1000} s, although there should be some",
     )

@@ -47,7 +47,7 @@ class Delivery:
                 # A new one for each record: a raised exception collects the traceback of its raiser.
                 raise KafkaError(error.code, error.message) from error
             case None:
-                raise asyncio.InvalidStateError("the record is still on its way")
+                raise asyncio.InvalidStateError("the record is not acknowledged yet")
 
     def add_done_callback(self, callback: Callable[[Delivery], None]) -> None:
         """Have ``callback`` called with this delivery when it is done; at once if it is."""

@@ -196,4 +196,4 @@ def make_partitioner(
                 entropy, batch_size, ignore_keys=ignore_keys, queue_lengths=queue_lengths
             )
         case _:
-            raise ValueError(f"no partitioner is named {name}")
+            raise ValueError(f"there is no partitioner named {name}")

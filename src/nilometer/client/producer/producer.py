@@ -88,7 +88,7 @@ class Producer:
         """Put a record into a batch. Raises KafkaError where that is not possible within ``max.block.ms``."""
         sender = self._sender
         if sender is None or self._closed:
-            raise KafkaError(ErrorCode.network_exception, "the producer is not open")
+            raise KafkaError(ErrorCode.network_exception, "the producer is not open: use it in `async with`")
         metadata = self.client.metadata
         if topic not in metadata.topics:
             await self.client.topic(topic, self.config.max_block_ms)
@@ -191,7 +191,7 @@ class Producer:
         if not 0 <= partition < len(known[1]):
             raise KafkaError(
                 ErrorCode.unknown_topic_or_partition,
-                f"topic {topic} has {len(known[1])} partitions and none is number {partition}",
+                f"topic {topic} has {len(known[1])} partitions; there is no partition {partition}",
             )
         return known[1][partition]
 

@@ -23,14 +23,23 @@ PRODUCER_KEYS: tuple[ConfigKey, ...] = (
         "batch.size", 16_384, "A batch of one partition is sent at this size, in bytes before compression."
     ),
     long_key("linger.ms", 5, "How long a batch that is not full waits for more records."),
-    long_key("buffer.memory", 33_554_432, "Bytes of records held at most; sending waits for room."),
-    long_key("max.block.ms", 60_000, "How long sending may wait for metadata or for room in the buffer."),
+    long_key(
+        "buffer.memory",
+        33_554_432,
+        "The maximum number of bytes of records that are not sent yet. send() waits for room.",
+    ),
+    long_key("max.block.ms", 60_000, "How long send() may wait for metadata or for room in the buffer."),
     int_key("max.request.size", 1_048_576, "The largest request, and so the largest record, in bytes."),
-    int_key("delivery.timeout.ms", 120_000, "After how long a record that is not acknowledged has failed."),
-    int_key("retries", INT_MAX, "How often a batch is sent again after a failure that may pass."),
-    int_key("max.in.flight.requests.per.connection", 5, "Requests on their way to one broker at a time.", 1),
+    int_key("delivery.timeout.ms", 120_000, "The time after which a record that is not acknowledged fails."),
+    int_key("retries", INT_MAX, "How often a batch is sent again after a retriable error."),
+    int_key(
+        "max.in.flight.requests.per.connection",
+        5,
+        "The maximum number of unanswered requests per connection.",
+        1,
+    ),
     boolean_key(
-        "enable.idempotence", True, "Number the records so that retries can neither repeat nor reorder them."
+        "enable.idempotence", True, "Number the batches, so that retries neither repeat nor reorder records."
     ),
     choice_key("compression.type", "none", COMPRESSION_TYPES, "The codec that batches are compressed with."),
     int_key("compression.gzip.level", -1, "The level for gzip; -1 is the codec's own default.", -1, 9),
@@ -42,14 +51,16 @@ PRODUCER_KEYS: tuple[ConfigKey, ...] = (
         PARTITIONER_CLASSES,
         "default: hash of the key, else sticky; uniform_sticky: sticky, keys ignored; round_robin: in turn.",
     ),
-    boolean_key("partitioner.ignore.keys", False, "Spread records evenly even where they have keys."),
+    boolean_key("partitioner.ignore.keys", False, "Do not use keys to choose partitions."),
     boolean_key(
         "partitioner.adaptive.partitioning.enable",
         True,
-        "Give partitions with shorter queues more of the records.",
+        "Send more records to partitions with shorter queues.",
     ),
     boolean_key(
-        "allow.auto.create.topics", True, "Let the broker create a topic that is written to and not there."
+        "allow.auto.create.topics",
+        True,
+        "Let the broker create a topic that this producer writes to and that does not exist.",
     ),
 )
 

@@ -339,7 +339,7 @@ class Sender:
                 ),
             )
             if response.error_code != ErrorCode.none:
-                raise KafkaError(response.error_code, "no producer id was given out")
+                raise KafkaError(response.error_code, "the broker returned no producer id")
             return response
 
         try:

@@ -59,7 +59,7 @@ def parse_reassignment(text: str | bytes) -> Targets:
 
 def _check(key: TopicPartition, one: _Partition) -> None:
     if not one.topic or one.partition < 0:
-        raise BadReassignment(f"{key} is no partition")
+        raise BadReassignment(f"{key} is not a valid topic partition")
     if not one.replicas:
         raise BadReassignment(f"{key} is to have no replicas")
     if len(set(one.replicas)) != len(one.replicas) or min(one.replicas) < 0:

@@ -36,14 +36,14 @@ COMMON_KEYS: tuple[ConfigKey, ...] = (
         name="bootstrap.servers",
         kind=ConfigKind.LIST,
         default=None,
-        doc="The brokers to ask first for the rest of the cluster, as host:port.",
+        doc="Brokers to connect to first, as host:port. The client learns the others from them.",
         validate=_servers,
     ),
     ConfigKey(
         name="client.id",
         kind=ConfigKind.STRING,
         default="nilometer",
-        doc="The name that this client gives itself in requests; it appears in the brokers' logs.",
+        doc="The client id sent with each request; it appears in the brokers' logs.",
     ),
     int_key("request.timeout.ms", 30_000, "How long to wait for the response to one request.", 1),
     long_key(

@@ -76,7 +76,7 @@ def audit(
     began = time.monotonic()
     first = _round(spark, places, lambda part: topic is None or part.topic == topic, on_round)
     if topic is not None and not first.replicas:
-        raise PipelineError(f"topic {topic} does not lie in {', '.join(places)}")
+        raise PipelineError(f"topic {topic} is not in {', '.join(places)}")
     findings = first.findings
     for number in range(CONFIRMATIONS):
         wrong = {one.key for one in findings if one.is_wrong}

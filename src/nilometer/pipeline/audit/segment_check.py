@@ -271,7 +271,7 @@ def _damage(table: BatchTable, row: int) -> str:
         BatchTable(table.buffer, table.rows[row : row + 1], table.end, table.is_header).check()
     except KafkaError as error:
         return error.message.partition(": ")[2]
-    raise AssertionError("a batch that was damaged a moment ago")
+    raise AssertionError("a batch that was damaged at the first read")
 
 
 def _no_header(buffer: bytes, at: int) -> str:

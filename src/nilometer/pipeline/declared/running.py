@@ -56,7 +56,7 @@ def job_of(spec: Path) -> Job | None:
         said = yaml.safe_load(spec.read_text(encoding="utf-8"))
         configuration: Mapping[str, str] = dict(said.get("configuration") or {})
     except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
-        raise PipelineError(f"{spec} is no specification of a pipeline: {error}") from error
+        raise PipelineError(f"{spec} is not a specification of a pipeline: {error}") from error
     topics = [str(topic) for key, topic in sorted(configuration.items()) if str(key).startswith(TOPIC_KEYS)]
     if SERVERS_KEY not in configuration or not topics:
         return None

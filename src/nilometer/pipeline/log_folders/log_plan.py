@@ -108,11 +108,11 @@ def _require_selected(options: LogOptions, found: set[TopicPartition]) -> None:
     topics = {part.topic for part in found}
     for name in selection.names or ():
         if name not in topics:
-            raise SourceError(f"topic {name} does not lie in {places}")
+            raise SourceError(f"topic {name} is not in {places}")
     for topic, numbers in (selection.assigned or {}).items():
         for number in numbers:
             if TopicPartition(topic, number) not in found:
-                raise SourceError(f"partition {topic}-{number} does not lie in {places}")
+                raise SourceError(f"partition {topic}-{number} is not in {places}")
 
 
 def _readable(options: LogOptions, replica: ReplicaFolder) -> ReadableLog | None:
@@ -124,8 +124,8 @@ def _readable(options: LogOptions, replica: ReplicaFolder) -> ReadableLog | None
     end = _log_end(replica, bases) if options.until_log_end else replica.high_watermark
     if end is None:
         raise SourceError(
-            f"beside {replica.place} no high watermark is checkpointed, so that it is not known how far its "
-            "records are committed. highWatermark=logEnd reads all that is there"
+            f"no high watermark is checkpointed for {replica.place}, so that it is not known how far its "
+            "records are committed. highWatermark=logEnd reads to the log end"
         )
     if options.read_committed and bases and start < end:
         end = transactions.last_stable_offset(replica.place, bases, start, end)
@@ -172,7 +172,9 @@ def _resolved(
     for part, log in logs.items():
         found[part] = {EARLIEST: log.start, LATEST: log.end}.get(given[part], given[part])
         if found[part] > log.end:
-            raise OptionError(name, None, f"offset {found[part]} of {part} lies beyond its end, {log.end}")
+            raise OptionError(
+                name, None, f"offset {found[part]} of {part} is beyond its end offset, {log.end}"
+            )
     return found
 
 
@@ -186,7 +188,9 @@ def _at_times(asked: AtTime, logs: Mapping[TopicPartition, ReadableLog]) -> dict
     for part, log in logs.items():
         offset = offset_for_time(log.replica, times[part], log.start, log.end)
         if offset is None and not asked.or_latest:
-            raise OptionError(asked.option, str(times[part]), f"{part} has no record as late")
+            raise OptionError(
+                asked.option, str(times[part]), f"{part} has no record with this timestamp or a later one"
+            )
         found[part] = log.end if offset is None else offset
     return found
 

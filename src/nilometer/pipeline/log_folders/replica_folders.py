@@ -123,7 +123,7 @@ def _open(place: str) -> tuple[Disk, str]:
     except ValueError as error:
         raise SourceError(str(error)) from error
     if not disk.is_directory(path):
-        raise SourceError(f"{place} is no folder")
+        raise SourceError(f"{place} is not a folder")
     return disk, path
 
 
