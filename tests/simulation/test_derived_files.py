@@ -106,7 +106,7 @@ def test_a_commit_in_the_background_that_undoes_a_later_one_is_found() -> None:
     ledger.commit_in_background("b", "t-0", 120)
     ledger.commit_in_background("b", "t-0", 110)
     [violation] = ledger.violations()
-    assert violation.startswith("undone commit: b was told that 120")
+    assert violation.startswith("undone commit: b got an acknowledgement for offset 120")
 
 
 def test_groups_that_commit_in_the_background_are_drawn() -> None:

@@ -1,4 +1,4 @@
-"""What a group coordinator may be told, in Kafka's terms and with Kafka's defaults.
+"""The settings of a group coordinator, with Kafka's names and defaults.
 
 Times in milliseconds. Relations between settings are checked here, for every value that is made.
 """

@@ -1,7 +1,7 @@
 """One partition of ``__consumer_offsets``: the groups kept there, and all that is asked of their coordinator.
 
-A shard is loaded (``replay`` for every record of the partition, then ``on_loaded``), asked, told of new
-images and of the time, and dropped when the broker no longer leads the partition. It is told nothing of
+A shard is loaded (``replay`` for every record of the partition, then ``on_loaded``), asked, given new
+images and the time, and dropped when the broker no longer leads the partition. It knows nothing of
 appends: when one fails, the shell drops it and loads again, since its state holds what never became durable.
 
 Invariants:

@@ -10,7 +10,7 @@ from nilometer.coordinators import timers
 
 class TimerKind(Enum):
     CLASSIC_HEARTBEAT = auto()
-    """A member, or a pending one, has not been heard of for its session time-out."""
+    """A member, or a pending one, has sent no request for its session timeout."""
     CLASSIC_JOIN = auto()
     """Members that have not rejoined by now are removed."""
     CLASSIC_INITIAL_JOIN = auto()
@@ -19,9 +19,9 @@ class TimerKind(Enum):
     """Members that have not asked for their assignment by now are removed."""
     CONSUMER_SESSION = auto()
     CONSUMER_REBALANCE = auto()
-    """A member was told to revoke partitions and has not said that it did."""
+    """A member must revoke partitions and has not confirmed that yet."""
     CONSUMER_JOIN = auto()
-    """A member of the classic protocol was told to rejoin."""
+    """A member of the classic protocol must rejoin."""
     CONSUMER_SYNC = auto()
     """A member of the classic protocol has joined and is to ask for its assignment."""
     CONSUMER_ASSIGNMENT = auto()

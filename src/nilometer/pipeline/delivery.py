@@ -9,7 +9,7 @@ message again, with the same ``Idempotency-Key``, its id, by which the webhook c
 are not sent: the notes are kept in a file that deliverers on one machine share.
 
 Invariants: messages of a partition are sent in their order, one at a time; partitions side by side. A message
-that the webhook refuses for good (4xx, but for 408, 425 and 429), or that has no id, is recorded as refused
+that the webhook refuses finally (4xx, but for 408, 425 and 429), or that has no id, is recorded as refused
 in the same file with the reason, and those behind it go on. While the webhook is down nothing is skipped.
 """
 

@@ -2,8 +2,8 @@
 
 A position is Spark's own form, ``{"topic": {"0": 23}}``, with two additions (no topic can be named so):
 
-- under ``#topic-ids`` stand the ids of the topics, by which a topic deleted and created again is told from
-  the one that was read so far;
+- under ``#topic-ids`` stand the ids of the topics, by which a topic deleted and created again is
+  distinguished from the one that was read so far;
 - under ``#start`` stands, in the first positions of a stream, the position that it started from. Spark's
   checkpoint holds only where a batch ends: when the first batch is run again, the stream would otherwise
   start at what is earliest, or latest, by then.

@@ -188,7 +188,9 @@ class Capture:
             raise PipelineError(f"there is no table {schema}.{name} in the database")
         key = tuple(column for column, _, is_key in found if is_key)
         if not key:
-            raise PipelineError(f"table {schema}.{name} has no primary key: its rows cannot be told apart")
+            raise PipelineError(
+                f"table {schema}.{name} has no primary key, which capturing needs to identify rows"
+            )
         return Table(schema, name, tuple(Column(column, oid) for column, oid, _ in found), key)
 
     def _read_rows(self, reading: Any, lsn: int) -> Iterator[Event]:

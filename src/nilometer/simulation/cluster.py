@@ -9,10 +9,10 @@ The brokers are the product's own, whole; nothing is replaced but the runtime. T
 In place of the folder an ensemble of ZooKeeper servers may be the store, on machines of its own.
 
 Each broker has a supervisor that starts it again when it ended by itself, as systemd would.
-Members come (:meth:`Cluster.add`) and go for good (:meth:`Cluster.remove`).
+Members come (:meth:`Cluster.add`) and leave for ever (:meth:`Cluster.remove`).
 
-Invariants: a broker that was told to stay down (stopped, crashed, without power) is not started until it is
-told to come up; one that is retired is not started again.
+Invariants: a broker that must stay down (stopped, crashed, without power) is not started until it is
+allowed to come up; one that is retired is not started again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is told of a world afterwards: the last things that each process said in its log, and each fault.
+"""What is shown of a run afterwards: the last log lines of each process, and each fault.
 
 Collects the product's own log messages, with the simulated time and the process that said them, as long as
 it is entered. Bounded: the last lines of each process are kept. Errors with a traceback are kept apart: a

@@ -100,7 +100,7 @@ class Plan:
     group: GroupPlan | None = None
     """The consumer group that reads all topics, if there is one."""
     membership: MembershipPlan | None = None
-    """Whether brokers come and go for good, and when."""
+    """Whether brokers join and leave for ever, and when."""
     clock_rates: tuple[float, ...] = ()
     pace: Pace = ATOMIC
     """How the offloaded work of each machine's disk is spread over time, and that of the store's disk."""

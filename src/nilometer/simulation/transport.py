@@ -235,7 +235,7 @@ class VirtualTransport(asyncio.Transport):
     # ---- the end
 
     def on_lost(self, error: OSError) -> None:
-        """Broken from outside, told to the protocol as soon as its process runs."""
+        """Broken from outside; the protocol is notified as soon as its process runs."""
         if not self.closed:
             self._fabric.loop.in_process(0.0, self.process, self._finish, error)
 

@@ -146,7 +146,7 @@ class LocalCluster:
     def stop(self, brokers: Sequence[BrokerProcess], stuck: Callable[[BrokerProcess], None]) -> bool:
         """Ask brokers to stop and wait for it.
 
-        ``stuck`` hears of each that has not; returns whether all did.
+        ``stuck`` is called for each that has not; returns whether all did.
         """
         records = {broker.id: self._read_record(broker.id) for broker in brokers}
         for broker in brokers:

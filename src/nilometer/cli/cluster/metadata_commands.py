@@ -104,7 +104,7 @@ def image(data_dir: Path | None, coordination: str | None, number: int | None) -
 
 
 class _Log:
-    """The entries of a store, told in order; where a snapshot stands for some, the number below which."""
+    """The entries of a store, in order; where a snapshot stands for some, the number below which."""
 
     def __init__(self, reader: StoreReader) -> None:
         self._reader = reader
@@ -185,7 +185,7 @@ def _value(value: object) -> str:
 
 
 def store_setting(data_dir: Path | None, coordination: str | None) -> str:
-    """Where the store is, as brokers are told it."""
+    """Where the store is, as in the brokers' configuration."""
     if coordination is not None:
         if data_dir is not None:
             raise click.UsageError("give either --data-dir or --coordination")

@@ -1,6 +1,6 @@
 """Whether the brokers of a data folder are a cluster: each is asked which brokers it knows.
 
-A broker that serves clients has registered; that it still runs, and that the others have heard of it, is what
+A broker that serves clients has registered; that it still runs, and that the others know it, is what
 a user means by ready. Brokers of other machines do not count.
 """
 

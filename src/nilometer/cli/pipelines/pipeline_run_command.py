@@ -1,4 +1,4 @@
-"""``nilometer pipeline run``: a shipped pipeline on Spark, until it is told to stop or has read all.
+"""``nilometer pipeline run``: a shipped pipeline on Spark, until it is stopped or has read all.
 
 Nothing of Spark is imported before it runs.
 """

@@ -220,7 +220,7 @@ def cancel(file: Any, cancel_all: bool, preserve_throttles: bool, bootstrap: str
 
 
 async def _unthrottle(admin: Admin, moves: Mapping[TopicPartition, Iterable[int]]) -> bool:
-    """Of all live brokers: which of them had a part in it cannot be told afterwards."""
+    """Of all live brokers: which of them took part in it is not known afterwards."""
     if not moves:
         return False
     brokers = {node.node_id for node in (await admin.describe_cluster()).brokers}

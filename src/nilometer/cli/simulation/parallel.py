@@ -1,4 +1,4 @@
-"""Seeds played in several processes at once, and told in the order of their numbers.
+"""Seeds simulated in several processes at once, and reported in the order of their numbers.
 
 Each child process plays one seed at a time and is replaced after some, so that what a run leaves behind in
 memory never adds up. A seed has its world to itself, so where it is played changes nothing of its course.

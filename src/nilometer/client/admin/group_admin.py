@@ -130,7 +130,7 @@ class GroupAdmin:
             response = await coordinator.ask(
                 ApiKey.OFFSET_FETCH,
                 lambda api: fetch_offsets_request(api, group_id, None, {}, MemberIdentity()),
-                at_most=TOPIC_IDS_SINCE - 1,  # names, so that topics that are gone can be told of
+                at_most=TOPIC_IDS_SINCE - 1,  # names, so that deleted topics can be reported
             )
             code, found = read_fetched_offsets(response, {})
             coordinator.check(code, "fetching committed offsets")
@@ -315,7 +315,7 @@ def _classic_member(member: Message, protocol_type: str) -> MemberDescription:
             assignment = tuple(sorted(TopicPartition(topic, number) for topic, number in found))
             topics = decode_subscription(member.member_metadata).topics if member.member_metadata else ()
         except MalformedMessage:
-            pass  # a client that writes its own format under this name: the rest can be told all the same
+            pass  # a client that writes its own format under this name: the rest can still be described
     return MemberDescription(
         member_id=member.member_id,
         instance_id=getattr(member, "group_instance_id", None),

@@ -48,7 +48,8 @@ class CommitFailed(KafkaError):
 
 
 class StaleEpoch(KafkaError):
-    """The coordinator has let the member into a newer epoch than it knows of: it will hear of it at once."""
+    """The coordinator has moved the member to a newer epoch than it knows: it learns that with its next
+    heartbeat."""
 
     @property
     def retriable(self) -> bool:

@@ -1,4 +1,5 @@
-"""A member of a consumer group (KIP-848): it says what it wants and has, and hears what it should have.
+"""A member of a consumer group (KIP-848): its heartbeats report what it wants and owns, and return its
+assignment.
 
 A shell. Everything goes through one heartbeat. The coordinator deals the partitions out and answers with a
 *target*; the next poll gives up what is not in it, takes what is, and the heartbeat after that says so.
@@ -6,7 +7,8 @@ Other members read on meanwhile.
 
 Invariants:
 
-- Heartbeats say what is owned now; a partition is given up, and its user told, before that is said.
+- Heartbeats report what is owned now; the callback runs and the partition is given up before that is
+  reported.
 - A target is taken up in :meth:`ConsumerMember.poll` alone, as callbacks belong into the user's calls.
 - Who is fenced, or stopped polling, has lost its partitions: its next poll says so before it joins again.
 """
@@ -77,13 +79,13 @@ class ConsumerMember:
         """What is owned is another's by now; the user has yet to be told."""
         self._heartbeats = Heartbeats(self._clock, config, self)
         self._target: Target | None = None
-        """What was told last and is not taken up yet."""
+        """The last assignment received that is not applied yet."""
         self._told = False
-        """Whether the user was told of an assignment, be it empty, since this member joined."""
+        """Whether the callback has run for an assignment, also an empty one, since this member joined."""
         self._topic_ids: dict[str, UUID] = {}
         self._reported_topics: tuple[str, ...] | None = None
         self._reported_owned: list[TopicPartition] | None = None
-        """What the coordinator knows; None: it is to be told everything."""
+        """What the coordinator knows; None: the next heartbeat reports everything."""
         self._failures = 0
         self._fatal: KafkaError | None = None
 

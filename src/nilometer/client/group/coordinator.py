@@ -24,7 +24,8 @@ logger = logging.getLogger(__name__)
 GROUP_CHANNEL = "group"
 
 LEAVE_TIMEOUT_MS = 5_000
-"""How long the coordinator is tried to be told that a member goes; it finds out by itself after a session."""
+"""How long a leave request is tried. Without it, the coordinator removes the member after the session
+timeout."""
 
 LOST = frozenset(
     {

@@ -37,7 +37,7 @@ class Member(Protocol):
     def request_rejoin(self, reason: str) -> None: ...
 
     def on_error(self, code: ErrorCode, identity: MemberIdentity) -> None:
-        """What a commit was told, made as ``identity``."""
+        """Handle the error of a commit that was made as ``identity``."""
         ...
 
     async def leave(self, reason: str) -> None:

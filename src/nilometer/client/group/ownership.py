@@ -1,8 +1,8 @@
 """Which partitions a member has, and telling its user when they come and go.
 
 The place where an assignment meets the consumer: positions are made and dropped here, around the user's
-callbacks, in this order: a partition is still assigned while the user is told that it goes, and is assigned
-before the user is told that it has come.
+callbacks, in this order: a partition is still assigned while the callback for its revocation runs, and is
+assigned before the callback for its assignment runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nilometer.client.offsets.positions import Positions
 
 
 class RebalanceListener:
-    """Told when partitions come and go; its methods may be coroutines. To be subclassed.
+    """Called when partitions are assigned and revoked; its methods may be coroutines. To be subclassed.
 
     They are called from within ``poll`` (``unsubscribe``, ``close``) and may commit and seek, but not poll.
     What they raise comes out of that call, once the rebalance is done with.

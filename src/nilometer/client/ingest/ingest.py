@@ -3,7 +3,7 @@
 Each record carries the headers ``path``, ``line`` (counted from 1) and ``source`` (which incarnation of which
 file). At a *checkpoint* everything sent is acknowledged, and only then does the state say so. After a
 crash the lines behind the last checkpoint are read again, and those that the topic has already (it is
-asked) are passed over.
+asked) are ignored.
 
 Invariant: the state knows a source, and how it begins, before the first of its lines is sent.
 """

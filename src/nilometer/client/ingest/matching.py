@@ -298,7 +298,7 @@ class _Matching:
         return file.path if self._circumstances.may_be_unread(file) else None
 
     def _original_of(self, file: FoundFile, head: bytes) -> tuple[FoundFile | None, bool | None]:
-        """The file that ``file`` is a copy of, if it is one; None where that cannot be told yet."""
+        """The file that ``file`` is a copy of, if it is one; None where that is not known yet."""
         if file.is_gone and self._circumstances.is_left_behind(file):
             return file, True  # its lines are those of the original, which may be anywhere
         is_settled = not self._is_being_compressed(file) and self._circumstances.is_settled(file)

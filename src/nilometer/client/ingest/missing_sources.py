@@ -42,7 +42,7 @@ def decide_missing(
         since_ms = min(source.gone_ms, wall_ms) if source.gone_ms is not None else wall_ms
         is_known = bool(source.known.offset) or source.number in sent
         if not is_away and not is_known:
-            forgotten.append(source.number)  # it was empty: no copy of it can be told
+            forgotten.append(source.number)  # it was empty: a copy of it cannot be recognised
         elif wall_ms - since_ms >= (FORGET_AWAY_MS if is_away else FORGET_MS):
             forgotten.append(source.number)
         else:

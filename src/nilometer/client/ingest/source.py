@@ -2,8 +2,8 @@
 
 A file is known by its device and inode, and by what was read of it: the hash of its first bytes and of the
 last bytes before the offset. Both must still be there. So a file that was renamed is found under its new
-name, a copy (as ``copytruncate`` and compression make them) is told from another file that merely begins
-alike, and a file that was truncated or rewritten is seen to be another one, whatever its size.
+name, a copy (as ``copytruncate`` and compression make them) is distinguished from another file that merely
+begins alike, and a file that was truncated or rewritten is seen to be another one, whatever its size.
 """
 
 from __future__ import annotations

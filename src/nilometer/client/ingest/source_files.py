@@ -1,4 +1,4 @@
-"""The operating system's files: found by looks, held open as long as they are unread, told apart.
+"""The operating system's files: found by looks, held open as long as they are unread, distinguished.
 
 The one module of ingest that touches the file system. Everything here may stall and runs in threads.
 

@@ -269,7 +269,7 @@ class Client:
     # --- trying again
 
     async def retry(self, attempt: Callable[[], Awaitable[T]], timeout_ms: int) -> T:
-        """The result of ``attempt``, tried until it succeeds, fails for good, or the time is over.
+        """The result of ``attempt``, tried until it succeeds, fails finally, or the time is over.
 
         Raises the KafkaError of the last attempt.
         """

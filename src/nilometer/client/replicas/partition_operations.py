@@ -129,7 +129,7 @@ async def list_reassignments(
 
 
 async def describe_by_controller(admin: Admin, topics: Sequence[str]) -> dict[str, TopicMetadata]:
-    """Topics as the controller knows them: another broker may not have heard yet of what was just decided.
+    """Topics as the controller knows them: another broker may not have folded the last decision yet.
 
     Raises KafkaError where one does not exist.
     """

@@ -3,7 +3,7 @@
 ``{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2], "log_dirs": ["any", …]}]}``
 
 Which folder a replica goes to is its broker's choice: folders that a file names (those which Kafka's tool
-prints for going back do) are passed over.
+prints for going back do) are ignored.
 """
 
 from __future__ import annotations

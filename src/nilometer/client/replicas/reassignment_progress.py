@@ -96,7 +96,7 @@ def _copied(key: TopicPartition, adding: Sequence[int], seen: Survey) -> tuple[i
 
 
 def _log_end(row: ReplicaRow) -> int:
-    """By the replica's own word, which is newer than what its leader has heard; else by the leader's."""
+    """By the replica's own answer, which is newer than what its leader knows; else by the leader's."""
     if row.state is not None:
         return row.state.log_end_offset
     return -1 if row.seen_by_leader is None else row.seen_by_leader.log_end_offset

@@ -297,6 +297,6 @@ def _newest_assignment(states: Iterable[ReplicaState]) -> tuple[tuple[int, ...],
 
 
 def _leader(states: Iterable[ReplicaState]) -> ReplicaState | None:
-    """The leader of the highest epoch: an older one may not have heard yet that it is none."""
+    """The leader of the highest epoch: an older one may not know yet that it was deposed."""
     leaders = [state for state in states if state.role == LEADER]
     return max(leaders, key=lambda state: state.leader_epoch, default=None)

@@ -112,7 +112,7 @@ class ClassicGroup:
         return self.leader == member_id
 
     def joined_members(self) -> tuple[JoinGroupMember, ...]:
-        """As the leader is told of them."""
+        """As the response to the leader lists them."""
         return tuple(member.to_reply(self.protocol_name) for member in self.members.values())
 
     # -- transitions -----------------------------------------------------------------------------------
@@ -347,7 +347,7 @@ class ClassicGroup:
         return ListedGroup(self.group_id, self.protocol_type or "", self.state.value, self.type.value)
 
     def described(self) -> DescribedGroup:
-        """The protocol, and what members say in it, is told of a stable group only."""
+        """The protocol and its metadata are described of a stable group only."""
         protocol = self.protocol_name if self.state is ClassicGroupState.STABLE else None
         return DescribedGroup(
             self.group_id,

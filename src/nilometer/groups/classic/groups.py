@@ -177,7 +177,7 @@ class ClassicGroups:
         """The group goes on as a consumer group: who waits is to join again, and meets that one.
 
         Kafka answers waiting joins REBALANCE_IN_PROGRESS here. Not every client knows that answer to a join
-        (aiokafka gives up for good); every one tries again under its id when groups are being loaded.
+        (aiokafka gives up finally); every one tries again under its id when groups are being loaded.
         """
         for member in group.members.values():
             again = JoinGroupReply(ErrorCode.coordinator_load_in_progress, member.member_id)
@@ -208,7 +208,7 @@ class ClassicGroups:
         return group
 
     def describe(self, group_id: str) -> DescribedGroup:
-        """Versions before 6 know no error here: they are told a group that is Dead."""
+        """Versions before 6 have no error here: the answer describes a group in state Dead."""
         group = self._state.groups.get(group_id)
         if isinstance(group, ClassicGroup):
             return group.described()

@@ -2,7 +2,7 @@
 
 Rules by KIP: 394 (a member without an id is given one and comes again with it), 345 (a static member that
 comes without an id takes the place of its former self), 389 (group.max.size), 814 (the leader of an unchanged
-group is told to keep the assignment).
+group is instructed to keep the assignment).
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class ClassicJoin:
         self._begin(turn, group, member, why, request)
 
     def _why_rebalance(self, group: ClassicGroup, member: ClassicMember, request: JoinGroup) -> str | None:
-        """None: the member only did not hear that it has joined."""
+        """None: only the response to its join was lost."""
         if group.state is ClassicGroupState.PREPARING_REBALANCE:
             return f"member {member.member_id} is joining"
         if group.state is ClassicGroupState.STABLE and group.is_leader(member.member_id):

@@ -180,7 +180,7 @@ class ClassicRebalance:
     def expect_heartbeat(
         self, turn: Turn, group: ClassicGroup, member: ClassicMember, timeout_ms: int | None = None
     ) -> None:
-        """Within the session time-out, unless told otherwise."""
+        """Within the session timeout by default."""
         within_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
         self.expect_sign_of(turn, group, member.member_id, within_ms)
 

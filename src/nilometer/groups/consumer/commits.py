@@ -1,6 +1,6 @@
 """Who may commit and fetch offsets: a member, in its epoch.
 
-A commit that was sent just before its sender heard of a new epoch is not a zombie's. It is taken if every
+A commit that was sent just before its sender learned of a new epoch is not a zombie's. It is taken if every
 partition in it has been the sender's since that epoch or longer (KIP-1251): then no other member can have
 read on from there meanwhile.
 """

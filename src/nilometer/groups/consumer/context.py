@@ -66,7 +66,7 @@ class Context:
     def expect_revocation(
         self, turn: Turn, group: ConsumerGroup, before: Member | None, after: Member
     ) -> None:
-        """Counted from when it was last told something new. Members of the classic protocol are waited for at
+        """Counted from the last response with a change. Members of the classic protocol are waited for at
         their JoinGroup instead."""
         if after.state is not MemberState.UNREVOKED_PARTITIONS or after.uses_classic_protocol:
             self.expect_no_more(TimerKind.CONSUMER_REBALANCE, group, after.member_id)

@@ -84,7 +84,7 @@ class ConsumerGroups:
         if group is None:
             if record.value is None:
                 return
-            # In place of a group that only held offsets: nothing but the offsets' own records told of it.
+            # In place of a group that only held offsets: only the offsets' own records showed that it exists.
             group = self._state.groups[key.group_id] = ConsumerGroup(key.group_id)
         group.apply(record)
         if record.value is None and isinstance(key, ConsumerGroupMetadataKey):

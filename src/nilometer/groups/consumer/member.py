@@ -2,8 +2,9 @@
 
 Invariants:
 - *a member owns what is assigned to it and what it has yet to revoke*; the two have no partition in common;
-- ``previous_member_epoch`` is the epoch before the last change of its assignment: a member that did not hear
-  of the change comes with that one, and is let in again as long as it claims nothing it was not given.
+- ``previous_member_epoch`` is the epoch before the last change of its assignment: a member that did not
+  receive of the change comes with that one, and is let in again as long as it claims nothing it was not
+  given.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class MemberState(IntEnum):
     STABLE = 0
     """It has what it is to have, in its epoch."""
     UNREVOKED_PARTITIONS = 1
-    """It was told to revoke something and has not said that it did. Its epoch waits."""
+    """It must revoke partitions and has not confirmed that yet. Its epoch waits."""
     UNRELEASED_PARTITIONS = 2
     """It is in the newest epoch, but another member has not yet let go of something it is to have."""
     UNKNOWN = 127

@@ -1,7 +1,7 @@
 """Whole groups that change their protocol while they have members (``group.consumer.migration.policy``).
 
 Up, when the first member of the consumer protocol comes to a classic group of consumers; down, when the last
-one has left a consumer group. Assignments survive: a member goes on with what it has until it hears more.
+one has left a consumer group. Assignments survive: a member keeps its partitions until its next response.
 
 Invariant: a group that cannot be taken over is left untouched; what may fail comes before the first record.
 """

@@ -2,7 +2,7 @@
 
 A member revokes whatever is not in its target and says so by no longer claiming it. Only then does it enter
 the target's epoch, and is given what no other member owns any more. So no partition ever has two owners,
-although members hear of a new target one by one, each at its own heartbeat.
+although members learn of a new target one by one, each at its own heartbeat.
 
     STABLE ──────── has to revoke something ───────▶ UNREVOKED_PARTITIONS
        ▲ ▲                                              │ no longer claims it

@@ -37,8 +37,8 @@ class CommittedOffset:
 
 
 def read_committed_offsets(replicas: Iterable[ReplicaFolder]) -> list[CommittedOffset]:
-    """The last commit of each group for each partition; of partitions that can be read, the others are told
-    of where their damage is found."""
+    """The last commit of each group for each partition; of partitions that can be read; the others are
+    reported of where their damage is found."""
     by_part: dict[TopicPartition, list[str]] = {}
     for one in replicas:
         if one.part.topic == OFFSETS_TOPIC and one.high_watermark is not None:

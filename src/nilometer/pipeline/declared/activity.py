@@ -3,7 +3,7 @@
     nilometer pipeline declare activity
     nilometer spark pipelines run --spec activity/spark-pipeline.yml
 
-What is computed is that of the shipped job, ``nilometer.pipeline.shipped.activity``; here Spark is told only
+What is computed is that of the shipped job, ``nilometer.pipeline.shipped.activity``; here Spark gets only
 which tables there are and what flows into them, and sees to order, checkpoints and retries itself.
 """
 

@@ -3,7 +3,7 @@
     nilometer pipeline declare logs
     nilometer spark pipelines run --spec logs/spark-pipeline.yml
 
-What is computed is that of the shipped job, ``nilometer.pipeline.shipped.logs``; here Spark is told only
+What is computed is that of the shipped job, ``nilometer.pipeline.shipped.logs``; here Spark gets only
 which tables there are and what flows into them, and sees to order, checkpoints and retries itself.
 """
 

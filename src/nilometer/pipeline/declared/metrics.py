@@ -3,7 +3,7 @@
     nilometer pipeline declare metrics
     nilometer spark pipelines run --spec metrics/spark-pipeline.yml
 
-What is computed is that of the shipped job, ``nilometer.pipeline.shipped.metrics``; here Spark is told only
+What is computed is that of the shipped job, ``nilometer.pipeline.shipped.metrics``; here Spark gets only
 which tables there are and what flows into them, and sees to order, checkpoints and retries itself.
 """
 

@@ -1,7 +1,7 @@
 """One run of a project of Spark Declarative Pipelines, in this process and on this machine.
 
 Spark's own program, spark-pipelines, starts a Java process that starts Python that starts another Java
-process. This is the Python in the middle, told by environment variables what the first would tell it.
+process. This is the Python in the middle; environment variables give it what the first would pass.
 """
 
 from __future__ import annotations

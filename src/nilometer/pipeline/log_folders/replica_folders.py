@@ -4,7 +4,7 @@ A place is a log directory (a broker's, with its checkpoints), a single partitio
 lie beside it), or a folder that holds several of these, as a data folder of brokers does. Folders of deleted,
 moving or stray replicas are no replicas.
 
-Invariant: checkpoints are read before any log is, so that a log has at least what is told of it here.
+Invariant: checkpoints are read before any log is, so that a log has at least what they say.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def schema_of(options: Mapping[str, str]) -> str:
 def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """Spark refuses a reader that takes filters, unless pushing them down is enabled.
 
-    It must also be asked for, as with ``nilometer``, for the reason that is told there.
+    It must also be asked for, as with ``nilometer``, for the reason given there.
     """
     asked = parse_log_options(options).common.push_down_filters
     return (FilteringLogReader if asked and _pushes_filters() else LogReader)(options, schema)

@@ -5,7 +5,8 @@ batches. The log is read where there are no indexes, as in a copy of bare ``.log
 producer snapshot on, for the transactions that are still open.
 
 Invariants: nothing at or above the last stable offset is committed yet; below it every transaction is
-decided. Segments that are deleted meanwhile are passed over: reading what was asked for says what is gone.
+decided. Segments that are deleted in the meantime are skipped: reading what was asked for reports what is
+gone.
 """
 
 from __future__ import annotations

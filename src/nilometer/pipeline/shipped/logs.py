@@ -189,7 +189,7 @@ def _name(kind: Column, name: Column) -> Column:
 
 
 def count(lines: DataFrame) -> DataFrame:
-    """``counts`` of some lines: three groupings in one pass, told apart by ``by``."""
+    """``counts`` of some lines: three groupings in one pass, distinguished by ``by``."""
     minute = F.date_trunc("minute", "event_time").alias("minute")
     columns = lines.select("format", minute, "label", "name")
     grouped = columns.groupingSets(

@@ -109,7 +109,7 @@ class Bounds:
         waits = sum(len(partition._produce_waits) + len(partition._flush_waits) for partition in partitions)
         yield "produce requests that wait", waits, WAITS_OF_A_CONNECTION * max(len(connections), 1)
         for partition in partitions:
-            yield "readers to be told", len(partition.fetch_waiters), sessions + len(connections)
+            yield "readers to be notified", len(partition.fetch_waiters), sessions + len(connections)
             known = len(partition.log.producers.producers)
             yield "producers of one log", known, PRODUCERS_PER_INCARNATION * max(producers, 1)
 

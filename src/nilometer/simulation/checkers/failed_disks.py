@@ -3,7 +3,7 @@
 Whatever a broker was doing when an operation in a log directory failed, it must take that directory out of
 use, or end. Nothing else fails along with it: no request, no service and no other log. So an error of a
 log directory that is logged with a traceback was not dealt with. Errors of the coordination store's disk are
-excused: they are told by what the broker does then.
+excused: they are recognised by what the broker does then.
 """
 
 from __future__ import annotations

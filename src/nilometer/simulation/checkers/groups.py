@@ -31,7 +31,7 @@ class GroupLedger:
         self._violations: list[str] = []
 
     def assigned(self, member: str, generation: int, partitions: Iterable[Partition]) -> None:
-        """``member`` was told of its whole assignment; it may be told again of the same one."""
+        """``member`` received its whole assignment; it may receive the same one again."""
         if generation not in self._owners:
             self._owners[generation] = {}
             self.generations += 1
@@ -68,7 +68,8 @@ class GroupLedger:
         before = self._acknowledged.get((member, partition), 0)
         if offset < before:
             self._violations.append(
-                f"undone commit: {member} was told that {before} of {partition} was committed, then {offset}"
+                f"undone commit: {member} got an acknowledgement for offset {before} of {partition}, "
+                f"then for {offset}"
             )
         self._acknowledged[member, partition] = max(offset, before)
         self._committed[partition] = offset

@@ -2,7 +2,7 @@
 
 A service may end by an error, or leave its rounds, only together with its broker. That is looked at all the
 time. Rounds are looked at when the cluster is at rest: no process is paused then and no disk hangs, so one
-that is late stands still for good.
+that is late stands still for ever.
 """
 
 from __future__ import annotations

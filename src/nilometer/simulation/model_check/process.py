@@ -61,7 +61,7 @@ class AlterReply:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """A producer was told that its value is safe (acks=all)."""
+    """A producer got the acknowledgement of its value (acks=all)."""
 
     value: int
 

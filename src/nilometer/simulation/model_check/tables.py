@@ -1,7 +1,7 @@
 """What becomes of each part of a state: from number to number, each answer computed once and remembered.
 
 What the *real code* makes of one event in one process depends on nothing but the two; likewise for every
-other part. That is what makes millions of states cheap. Which steps there are is told in :mod:`world`.
+other part. That is what makes millions of states cheap. :mod:`world` says which steps there are.
 """
 
 from __future__ import annotations

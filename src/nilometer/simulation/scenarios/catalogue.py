@@ -44,7 +44,7 @@ def three_replica_high_watermark(rule: TruncationRule) -> Stage:
     stage.fetch("B", may_wait=False)
     stage.say("C learns it with its next fetch.")
     stage.fetch("C", may_wait=False)
-    stage.say("B asks at 5: the high watermark follows to 5. B itself hears 4, and 5 one fetch later.")
+    stage.say("B asks at 5: the high watermark follows to 5. B itself gets 4, and 5 one fetch later.")
     stage.fetch("B", may_wait=False)
     stage.fetch("C", may_wait=False)
     stage.fetch("B", may_wait=False)
@@ -60,7 +60,7 @@ def data_loss(rule: TruncationRule) -> Stage:
     stage.produce("B")
     stage.fetch("A")
     stage.say(
-        "A has m2 but has not heard that it is committed. It asks, B counts it, and the answer is lost."
+        "A has m2 but does not know that it is committed. It asks, B counts it, and the answer is lost."
     )
     stage.fetch("A", answer_is_lost=True)
     stage.say("A bounces, so fast that it is still in the ISR.")

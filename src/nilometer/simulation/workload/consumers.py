@@ -198,4 +198,4 @@ class Reader:
     def _on_error(self, error: KafkaError) -> None:
         self.error_counts[error.code.name] += 1
         if error.code not in TRANSIENT:
-            self.violations.append(f"{self.name} was told {error.code.name}: {error.message}")
+            self.violations.append(f"{self.name} got {error.code.name}: {error.message}")

@@ -207,7 +207,7 @@ class GroupMember:
     def _on_error(self, error: KafkaError) -> None:
         self.error_counts[error.code.name] += 1
         if error.code not in TRANSIENT_IN_GROUPS and not isinstance(error, CommitFailed):
-            self.violations.append(f"{self.name} was told {error.code.name}: {error.message}")
+            self.violations.append(f"{self.name} got {error.code.name}: {error.message}")
 
 
 class _RecordingListener(RebalanceListener):

@@ -4,7 +4,7 @@ one is emptied, stopped in order, and unregistered, while everything else goes o
 What a person at the machines does (starting a broker, stopping it, looking whether it is empty) is done by
 the world; what is asked of the cluster is asked through a client, as a program of its own each time.
 
-Invariant: a broker is taken out for good only after the metadata has it fenced and without any replica, in
+Invariant: a broker is removed for ever only after the metadata has it fenced and without any replica, in
 this order of the log: from then on no replica is placed on it.
 """
 
@@ -124,7 +124,7 @@ class Membership:
             await self._until(lambda: leaver.is_serving)
         await self._unregister(leaver)
         self._cluster.remove(leaver)
-        self._note(f"{leaver.name} is gone for good")
+        self._note(f"{leaver.name} is removed")
 
     async def _empty(self, leaver: BrokerNode) -> None:
         asked_at_s = -ASK_AGAIN_S

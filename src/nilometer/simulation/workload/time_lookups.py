@@ -1,7 +1,7 @@
 """Look-ups by time, asked for by who knows some of the records: the answer must fit to what it has read.
 
 A record that was read is there to stay unless records are deleted. So the first record that is not older than
-one that was read never lies behind that, and no older offset was passed over.
+one that was read never lies behind that, and no older offset was skipped.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A follower: takes what its leader has, then logs, acknowledges and applies what it proposes and commits.
 
-It believes its leader as long as it hears of it; its clients' writes go to the leader, their reads do not.
+It follows its leader as long as it receives pings from it; its clients' writes go to the leader, their reads
+do not.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class Following:
         self._give_up("its leader cannot be reached")
 
     def _watch(self) -> None:
-        """One timer: when it strikes, the leader may have been heard since."""
+        """One timer: when it fires, the leader may have sent a ping since."""
         left_s = self._heard_s + self._patience_s - self._peer.loop.time()
         if left_s <= 0:
             self._give_up("its leader is silent")
@@ -181,7 +182,7 @@ class Following:
     def _on_commit(self, transaction: Transaction) -> None:
         if self._serving is not None:
             self._serving.commit(transaction)
-        else:  # not yet told that it is up to date
+        else:  # not yet notified that it is up to date
             self._peer.database.apply(transaction)
 
     # ---- what its clients want

@@ -1,6 +1,6 @@
 """A leader: agrees with a majority on a new epoch, brings them up to date, then orders all that is written.
 
-A proposal is committed when a majority has it on disk, and all before it are. A leader that did not hear of
+A proposal is committed when a majority has it on disk, and all before it are. A leader without pings of
 a majority for ``syncLimit`` ticks, as it counts them, stops: until it looks, it believes that it leads.
 """
 
@@ -74,7 +74,7 @@ class Leading:
         self._ended = False
         self._learners: list[Learner] = []
         self._accepted: dict[int, int] = {peer.number: peer.database.accepted_epoch}
-        """By server, the newest epoch that it heard of: of those who came to follow."""
+        """By server, the newest epoch that it knows: of the servers that came to follow."""
         self._epoch: int | None = None
         self._established = False
         """A majority has acknowledged the epoch."""
@@ -139,7 +139,7 @@ class Leading:
     # ---- a new epoch
 
     def _agree(self) -> None:
-        """Once a majority came, the epoch is one that none of them has heard of."""
+        """Once a majority came, the epoch is one that none of them knows."""
         if self._epoch is None:
             if len(self._accepted) < self._peer.members.quorum:
                 return
@@ -222,7 +222,7 @@ class Leading:
         self._tick()
 
     def _tick(self) -> None:
-        """Twice a tick a ping; once a tick a look whether a majority was heard.
+        """Twice a tick a ping; once a tick a check whether a majority answered.
 
         It counts its own ticks: a leader that was stopped does not notice that before it looks again.
         """
@@ -234,7 +234,7 @@ class Leading:
                 learner.end.close()
         heard = sum(learner.synced for learner in self._learners)
         if self._half_ticks % 2 and heard + 1 < peer.members.quorum:
-            peer.elect("it does not hear of a majority any more")
+            peer.elect("a majority of the servers does not answer any more")
             return
         for learner in self._learners:
             if learner.synced:

@@ -39,7 +39,7 @@ class End:
             self._line.send(self._own, message, size)
 
     def close(self) -> None:
-        """The other end is told, after all that was sent before."""
+        """The other end is notified, after all that was sent before."""
         if self.open:
             self.open = False
             self._line.send(self._own, FIN, 0)

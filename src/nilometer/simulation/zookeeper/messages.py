@@ -86,7 +86,7 @@ class Revalidate:
 @dataclass(frozen=True, slots=True)
 class PingReply:
     touched: tuple[int, ...]
-    """The sessions that the follower heard of since."""
+    """The sessions with pings at the follower since."""
 
 
 # ---- a leader to its follower

@@ -1,4 +1,4 @@
-"""The leader's sessions: when each was heard of last, and which server its owner uses.
+"""The leader's sessions: when each had its last ping, and which server its owner uses.
 
 Times end at whole ticks, so a session ends up to one tick after its timeout, never before it.
 """
@@ -47,7 +47,7 @@ class SessionTracker:
         self._tracked.pop(session, None)
 
     def touch(self, session: int) -> bool:
-        """Whether there is such a session, which a server heard of now."""
+        """Whether there is such a session, which had a ping now."""
         tracked = self._tracked.get(session)
         if tracked is None or tracked.closing:
             return False
@@ -76,7 +76,7 @@ class SessionTracker:
             self._tracked[session].closing = True
 
     def expire(self, session: int) -> bool:
-        """Now, whatever was heard of it; whether there was one that had not ended."""
+        """Expire it now, despite pings; whether there was one that had not ended."""
         tracked = self._tracked.get(session)
         if tracked is None or tracked.closing:
             return False

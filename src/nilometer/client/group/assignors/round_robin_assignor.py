@@ -1,6 +1,6 @@
 """``roundrobin``: all partitions of all topics, dealt to the members in turn. Pure.
 
-A member that does not subscribe to a topic is passed over for its partitions; the turn goes on from the
+A member that does not subscribe to a topic is skipped for its partitions; the next turn is that after the
 member that got the last one. With equal subscriptions no two members differ by more than one partition.
 """
 
