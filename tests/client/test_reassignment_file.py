@@ -43,7 +43,7 @@ def test_files_come_back_as_they_went() -> None:
         ('{"partitions":[{"topic":"t","partition":0,"replicas":[]}]}', "no replicas"),
         ('{"partitions":[{"topic":"t","partition":0,"replicas":[1,1]}]}', "each broker once"),
         ('{"partitions":[{"topic":"t","partition":0,"replicas":[-1]}]}', "none negative"),
-        ('{"partitions":[{"topic":"t","partition":-1,"replicas":[1]}]}', "no partition"),
+        ('{"partitions":[{"topic":"t","partition":-1,"replicas":[1]}]}', "not a valid topic partition"),
         ('{"partitions":[{"topic":"t","partition":0,"replicas":["1"]}]}', "replicas"),
         (
             '{"partitions":[{"topic":"t","partition":0,"replicas":[1],"log_dirs":["any","any"]}]}',
