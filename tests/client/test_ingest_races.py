@@ -5,12 +5,16 @@ Each of these scenarios lost or repeated lines. Random ones are in ``test_ingest
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from nilometer.client.ingest.birth_time import birth_ns
 from nilometer.client.ingest.found_files import FoundFile, Identity, Look
 from nilometer.client.ingest.held_files import HeldFiles
 from nilometer.client.ingest.matching import TELLING_BYTES
 from nilometer.client.ingest.source import HEAD_BYTES, Source
+from nilometer.client.ingest.source_files import OsFiles
 from nilometer.client.ingest.source_run import SourceRun
 from support import ingest_scenario
 from support.ingest_scenario import IngestScenario
@@ -23,9 +27,9 @@ def long_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ingest_scenario, "LINE_BYTES", TELLING_BYTES)
 
 
-def verdict(steps: str, *, named: bool) -> tuple[list[bytes], list[bytes]]:
+def verdict(steps: str, *, named: bool, banner: bool = False) -> tuple[list[bytes], list[bytes]]:
     """Of a scenario that is given as ``step argument``, separated by commas."""
-    scenario = IngestScenario(named=named, banner=False)
+    scenario = IngestScenario(named=named, banner=banner)
     scenario.play([(name, int(argument)) for name, argument in (step.split() for step in steps.split(", "))])
     return scenario.verdict()
 
@@ -124,6 +128,62 @@ def test_rotated_file_that_may_be_unread_is_remembered_while_its_folder_is_away(
 )
 def test_compressed_copy_of_a_short_file_that_is_gone_is_no_new_file(steps: str, named: bool) -> None:
     assert verdict(steps, named=named) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("steps", "named"),
+    [
+        # Of another rotated file the name without ".gz" is free again, or taken again.
+        (
+            "rename 1, write 0, rename 1, pack 0, turn 0, packed 0, kill 0, start 0, "
+            "pack 0, look 0, packed 0, copy 0",
+            False,
+        ),
+        (
+            "rename 1, write_old 0, pack 0, turn 0, kill 0, start 0, turn 0, packed 0, rename 0, delete 1",
+            True,
+        ),
+    ],
+)
+def test_compressed_copy_is_known_though_its_plain_name_is_another_files(steps: str, named: bool) -> None:
+    assert verdict(steps, named=named) == ([], [])
+
+
+# --- files that begin with the same line
+
+
+def test_rotated_files_that_begin_alike_are_told_apart_after_their_folder_was_away() -> None:
+    steps = "rename 1, rename 1, turn 0, unmount 0, turn 0, turn 0, kill 0"
+    assert verdict(steps, named=True, banner=True) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "delete 0, kill 0, create 0, write 0, start 0, look 0, rename 0, take 0, read 0, kill 1",
+        "rename 1, look 0, rename 0, take 0, kill 0, pack 0, packed 0, rename 1",
+    ],
+)
+def test_inode_that_is_used_again_is_told_though_its_file_was_renamed_since_the_look(steps: str) -> None:
+    assert verdict(steps, named=False, banner=True) == ([], [])
+
+
+def test_of_sources_that_begin_alike_the_one_is_resumed_of_which_more_was_seen() -> None:
+    steps = "rename 1, half 0, turn 0, delete 1, half 0, read 0, kill 1, rename 0, pack 0"
+    assert verdict(steps, named=True, banner=True) == ([], [])
+
+
+def test_time_of_creation_is_that_of_the_file_that_was_found(tmp_path: Path) -> None:
+    log = tmp_path / "app.log"
+    log.write_text("line\n")
+    files = OsFiles([str(log)], follow=True)
+    [found] = files.look(frozenset()).files
+    log.rename(tmp_path / "app.log.1")
+    log.write_text("another file\n")
+    try:
+        assert files.birth_ns(found) == birth_ns(str(tmp_path / "app.log.1"), found.inode)
+    finally:
+        files.close()
 
 
 # --- held files

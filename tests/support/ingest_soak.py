@@ -35,6 +35,8 @@ OVERRIDES = {
     "replica.lag.time.max.ms": "2000",
     "min.insync.replicas": "2",
 }
+ZOOKEEPER_OVERRIDES = {"zookeeper.session.timeout.ms": "6000"}
+"""On a busy machine ZooKeeper itself may not answer for a second or two."""
 CLIENT = {"request.timeout.ms": "5000", "socket.connection.setup.timeout.ms": "1000"}
 LAST_RUN_S = 300
 START_PATIENCE_S = 60.0
@@ -48,7 +50,8 @@ class IngestSoak:
         """``by_folder``: whether ingest is given the folder or the files; by default the seed decides."""
         self.seed = seed
         self.chance = random.Random(seed)
-        self.cluster = NilometerCluster(folder / "cluster", 3, OVERRIDES, coordination=coordination)
+        overrides = {**OVERRIDES, **(ZOOKEEPER_OVERRIDES if coordination else {})}
+        self.cluster = NilometerCluster(folder / "cluster", 3, overrides, coordination=coordination)
         self.logs = RotatedLogs(folder / "logs", random.Random(seed + 1))
         self.timeline: list[str] = []
         self.counts: Counter[str] = Counter()

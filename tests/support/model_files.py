@@ -38,6 +38,9 @@ class ModelFile:
     def read_at(self, position: int, length: int) -> bytes:
         return bytes(self.inode.content[position : position + length])
 
+    def birth_ns(self) -> int:
+        return self.inode.born_ns
+
     def again(self) -> ModelFile:
         return ModelFile(self._disk, self.inode)
 
@@ -131,6 +134,9 @@ class ModelFiles:
         return self._held.open(file)
 
     def birth_ns(self, file: FoundFile) -> int:
+        held = self._held.birth_ns(file)
+        if held is not None:
+            return held
         inode = self._disk.names.get(file.path) if self._disk.mounted else None
         same = inode is not None and (self._disk.device, inode.number) == file.identity
         return inode.born_ns if inode is not None and same else 0

@@ -8,7 +8,7 @@ import os
 import struct
 from collections.abc import Callable
 
-_AT_FDCWD = -100
+_AT_FDCWD, _AT_EMPTY_PATH = -100, 0x1000
 _STATX_INO, _STATX_BTIME = 0x100, 0x800
 _BUFFER_BYTES = 256
 _MASK, _INODE, _BTIME = struct.Struct("=I"), struct.Struct("=Q"), struct.Struct("=qI")
@@ -17,11 +17,20 @@ _INODE_OFFSET, _BTIME_OFFSET = 0x20, 0x50
 
 def birth_ns(path: str, inode: int) -> int:
     """Nanoseconds since 1970; 0 where the system does not tell, or ``path`` has another inode by now."""
+    return _birth_ns(_AT_FDCWD, os.fsencode(path), 0, inode)
+
+
+def birth_ns_of(descriptor: int, inode: int) -> int:
+    """Of an open file, whatever has its name; 0 where the system does not tell."""
+    return _birth_ns(descriptor, b"", _AT_EMPTY_PATH, inode)
+
+
+def _birth_ns(folder: int, path: bytes, flags: int, inode: int) -> int:
     statx = _statx()
     if statx is None:
         return 0
     buffer = ctypes.create_string_buffer(_BUFFER_BYTES)
-    if statx(_AT_FDCWD, os.fsencode(path), 0, _STATX_INO | _STATX_BTIME, buffer) != 0:
+    if statx(folder, path, flags, _STATX_INO | _STATX_BTIME, buffer) != 0:
         return 0
     if not _MASK.unpack_from(buffer)[0] & _STATX_BTIME:
         return 0

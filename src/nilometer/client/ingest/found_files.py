@@ -72,6 +72,10 @@ class OpenFile(Protocol):
         """Up to ``length`` bytes of the file as it lies there; fewer only at its end. Raises OSError."""
         ...
 
+    def birth_ns(self) -> int:
+        """When the file was created; 0 where the system does not tell."""
+        ...
+
     def again(self) -> OpenFile:
         """The same file, to be closed by itself."""
         ...

@@ -77,6 +77,12 @@ class HeldFiles:
         held = self._held.get(file.identity)
         return held.opened.again() if held is not None else self._opener(file)
 
+    def birth_ns(self, file: FoundFile) -> int | None:
+        """When a file was created, 0 where the system does not tell; None where it is not held."""
+        self._take_over()
+        held = self._held.get(file.identity)
+        return held.opened.birth_ns() if held is not None else None
+
     def release(self, look: Look, keep: AbstractSet[Identity]) -> None:
         """Let go of what has not changed after ``look``, other than ``keep``."""
         self._take_over()

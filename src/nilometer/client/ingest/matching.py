@@ -193,8 +193,8 @@ class _Matching:
                     if len(head) >= length and source.number not in claimed and self._is_copy(file, source)
                 ]
                 if found:
-                    # Of several that begin alike, the one of which most was read.
-                    source = max(found, key=lambda source: source.known.offset)
+                    # Of several that begin alike, the one of which most is known, and the newest of these.
+                    source = max(found, key=lambda source: (_known_bytes(source), source.number))
                     claimed.add(source.number)
                     self._out.resumed.append((source, file))
                     self._originals.add(source, file)
@@ -219,11 +219,18 @@ class _Matching:
             return False
         if self._contents.fingerprint(file, source.known.offset) != source.known:
             return False
+        preview = source.preview
+        if preview.offset > source.offset and self._contents.fingerprint(file, preview.offset) != preview:
+            return False  # more was seen of it than was read
         return source.known.offset >= TELLING_BYTES or not self._is_copy_of_more(file, source)
 
     def _is_being_compressed(self, file: FoundFile) -> bool:
-        """Whether the file that it is named after is there, or was until now."""
-        return file.is_compressed and file.path.removesuffix(GZIP_SUFFIX) in self._paths
+        """Whether the file that it is named after is there, and begins alike as far as that is known."""
+        plain = self._paths.get(file.path.removesuffix(GZIP_SUFFIX)) if file.is_compressed else None
+        if plain is None or plain.is_gone:
+            return False
+        head, of_plain = self._head(file), self._head(plain)
+        return head is None or of_plain is None or of_plain.startswith(head)
 
     def _is_copy_of_more(self, file: FoundFile, source: Source) -> bool:
         """Whether the file holds more, and is a copy of one that is still there."""
@@ -322,6 +329,10 @@ class _Matching:
         if file.identity not in self._heads:
             self._heads[file.identity] = self._contents.head(file)
         return self._heads[file.identity]
+
+
+def _known_bytes(source: Source) -> int:
+    return max(source.offset, source.preview.offset)
 
 
 def is_text(file: FoundFile, head: bytes) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
-from nilometer.client.ingest.birth_time import birth_ns
+from nilometer.client.ingest.birth_time import birth_ns, birth_ns_of
 from nilometer.client.ingest.found_files import FoundFile, Identity, Look, OpenFile, Stamp
 from nilometer.client.ingest.held_files import HeldFiles
 from nilometer.client.ingest.rotation_names import GZIP_SUFFIX, family, possible_originals
@@ -51,6 +51,9 @@ class OpenedFile:
 
     def read_at(self, position: int, length: int) -> bytes:
         return os.pread(self._descriptor, length, position)
+
+    def birth_ns(self) -> int:
+        return birth_ns_of(self._descriptor, self.identity[1])
 
     def again(self) -> OpenedFile:
         """The same file, to be closed by itself."""
@@ -88,7 +91,8 @@ class OsFiles:
         return self._held.open(file)
 
     def birth_ns(self, file: FoundFile) -> int:
-        return birth_ns(file.path, file.inode)
+        held = self._held.birth_ns(file)
+        return birth_ns(file.path, file.inode) if held is None else held
 
     def release(self, look: Look, keep: AbstractSet[Identity]) -> None:
         self._held.release(look, keep)

@@ -19,11 +19,12 @@ from dataclasses import dataclass, replace
 from gzip import BadGzipFile
 from typing import NamedTuple
 
+from nilometer.client.ingest.candidates import Candidates
 from nilometer.client.ingest.contents import FileContents
 from nilometer.client.ingest.found_files import Files, FoundFile, Identity, Look, Stamp
 from nilometer.client.ingest.line_splitter import LineTooLong
 from nilometer.client.ingest.matching import TELLING_BYTES, Circumstances, Matches, NewFile, match
-from nilometer.client.ingest.missing_sources import away, decide_missing
+from nilometer.client.ingest.missing_sources import decide_missing
 from nilometer.client.ingest.rotation_names import is_derived, possible_originals
 from nilometer.client.ingest.source import Source
 from nilometer.client.ingest.source_run import SourceRun
@@ -80,6 +81,7 @@ class Tracker:
         """Files with a line that no record can hold, as they were then: read again when they change."""
         self._not_text: dict[Identity, FoundFile] = {}
         self._copies_since: dict[Identity, _Standing] = {}
+        self._candidates = Candidates(state.may_be_unread)
         names = {source.path for source in state.sources.values()} if state.may_be_unread else ()
         self._rotated: frozenset[str] = frozenset(names)
 
@@ -108,9 +110,7 @@ class Tracker:
         self._not_text |= {file.identity: file for file in matches.not_text}
         self._rotated = frozenset(matches.rotated)
         watched = self._state.watched | look.reached
-        candidates = matches.may_be_unread
-        if away(matches.missing, look):
-            candidates = candidates | self._state.may_be_unread
+        candidates = self._candidates.on_look(look, files, matches.may_be_unread, sources)
         to_save = bool(matches.new or matches.skipped) or (watched, candidates) != (
             self._state.watched,
             self._state.may_be_unread,
