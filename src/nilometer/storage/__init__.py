@@ -1,6 +1,6 @@
 """One replica's log on disk, in Apache Kafka's own formats; and all the logs of a broker.
 
-Start at :class:`Log` (one partition's log) and :class:`LogManager` (the log directories). A typical day::
+Start at :class:`Log` (one partition's log) and :class:`LogManager` (the log directories). Typical use::
 
     options = ManagerOptions(node_id=1, directories=[...], entropy=entropy, config_for=...)
     manager = await disk.offload(lambda: LogManager.open(disk, options, wall_ms=now))   # recovers if need be
@@ -13,7 +13,7 @@ Start at :class:`Log` (one partition's log) and :class:`LogManager` (the log dir
     await disk.offload(plan.run)                                           # OSError: log.fence(error)
     log.mark_flushed(plan, wall_ms=now)                                    # log.flushed_offset has moved
 
-Errors that a client is told of are ``KafkaError``s and carry their code. A log that failed to write once
+Errors that a client receives are ``KafkaError``s with an error code. A log that failed to write once
 raises ``LogFenced`` from then on; damage at rest raises ``CorruptRecordFound`` with file and position.
 
 Layers inside, each importing only what stands before it: ``segments`` (files and indexes) → ``producers`` →

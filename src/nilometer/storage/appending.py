@@ -1,6 +1,6 @@
-"""Adding batches to a log: as its leader, who gives out offsets, or as a follower, who takes them.
+"""Appending batches to a log: as its leader, which assigns offsets, or as a follower, which keeps them.
 
-The order is the contract: judge everything, then write once, then take note (end offset, producers,
+The order is the contract: check everything, then write once, then update the state (end offset, producers,
 aborted transactions). A refused append changes nothing; a failed write fences the log.
 
 The hot path touches headers only: a batch is written as its patched header and a view of the rest.
@@ -31,11 +31,11 @@ from nilometer.wire.record_batch import (
 )
 
 BUFFERS_MAX = 512
-"""Buffers given to one write: a system call takes 1024."""
+"""Buffers of one write: a system call accepts 1024."""
 
 
 class AppendInfo(NamedTuple):
-    """What became of an append. A ``duplicate`` wrote nothing; its offsets are those of the first time."""
+    """The result of an append. A ``duplicate`` wrote nothing; its offsets are those of the first append."""
 
     first_offset: int
     last_offset: int
@@ -91,10 +91,10 @@ def append_as_leader(
 
 
 def append_as_follower(log: LocalLog, records: Bytes, *, wall_ms: int) -> AppendInfo | None:
-    """Append what the leader has, as it has it. None if ``records`` holds no whole batch.
+    """Append the leader's batches unchanged. None if ``records`` holds no whole batch.
 
-    An incomplete last batch is left out. A first batch that begins below the log's start is taken by an
-    empty log: the leader's start may lie inside it (KAFKA-6975).
+    An incomplete last batch is left out. An empty log accepts a first batch that begins below the log's
+    start: the leader's start may lie inside it (KAFKA-6975).
     """
     log.check_may_grow()
     updates: ProducerUpdates | None = None
@@ -183,14 +183,14 @@ def _take_buffers(buffers: list[Buffer], batch: JudgedBatch, offset: int, leader
 
 
 def _bounded(buffers: list[Buffer]) -> Sequence[Buffer]:
-    """As few buffers as one write may take; joins them in the rare case that there are too many."""
+    """At most as many buffers as one write accepts; joins them in the rare case that there are more."""
     return buffers if len(buffers) <= BUFFERS_MAX else [b"".join(buffers)]
 
 
 def _maybe_roll(
     log: LocalLog, size: int, newest: int, first_offset: int, last_offset: int, wall_ms: int
 ) -> LogSegment:
-    """The active one, or a new one if that is full, old or cannot hold the offsets."""
+    """The active segment, or a new one if that is full, old or cannot hold the offsets."""
     segment, config = log.segments.active, log.config
     if first_offset < segment.base_offset:
         return _replace_empty(log, segment, first_offset, wall_ms)
@@ -205,7 +205,7 @@ def _maybe_roll(
 
 
 def _replace_empty(log: LocalLog, segment: LogSegment, base_offset: int, wall_ms: int) -> LogSegment:
-    """The empty segment at the log's start gives way to one that begins where the straddling batch does."""
+    """Replace the empty segment at the log's start by one that begins where the straddling batch begins."""
     assert segment.size == 0, "only an empty log takes a straddling batch"
     log.new_segment(base_offset, wall_ms)
     log.segments.remove([segment])

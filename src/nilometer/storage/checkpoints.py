@@ -1,8 +1,8 @@
 """Kafka's small text files: offset checkpoints of a log directory, epochs and metadata of a partition.
 
 The common form is a version line, a count line and so many entry lines, each ended by a newline. There
-is no checksum; a file torn by the death of the machine shows by its count or a missing last newline,
-which readers here insist on. Every writer replaces the file as a whole.
+is no checksum; a file torn by a crash of the machine is recognised by its count or a missing last newline,
+which readers here require. Every writer replaces the file as a whole.
 """
 
 from __future__ import annotations

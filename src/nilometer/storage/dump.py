@@ -1,7 +1,7 @@
-"""What one file of a log directory says, line by line, for people and tools; and whether it is sound.
+"""The content of one file of a log directory, line by line, for operators and tools; and its damage.
 
-One dataclass for each kind of line. Nothing is raised for damage: it becomes a line of its own, with
-the byte position, so that a dump shows all that can be read. Reads only, safe beside a running broker.
+One dataclass for each kind of line. Nothing is raised for damage: it becomes a separate line, with
+the byte position, so that a dump shows all that can be read. Read-only, safe beside a running broker.
 """
 
 from __future__ import annotations

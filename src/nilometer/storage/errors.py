@@ -1,8 +1,8 @@
-"""What can go wrong in a log, as exceptions.
+"""The errors of a log, as exceptions.
 
-Those that a client is told of carry their error code (:class:`KafkaError`); :class:`LogFenced` and
-:class:`CorruptRecordFound` mean that this replica can no longer be relied on, and carry the code that
-Kafka uses for a log directory in trouble.
+Those that a client receives have an error code (:class:`KafkaError`); :class:`LogFenced` and
+:class:`CorruptRecordFound` mean that this replica can no longer be relied on, and have the code that
+Kafka uses for a failed log directory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class OffsetOutOfRange(KafkaError):
 
 
 class LogFenced(KafkaError):
-    """The log failed to write once and takes no more (KAFKA-10778). ``reason`` is the first failure."""
+    """A write to the log has failed and it accepts no more (KAFKA-10778). ``reason`` is the first failure."""
 
     def __init__(self, log: str, reason: OSError) -> None:
         super().__init__(ErrorCode.kafka_storage_error, f"{log} is offline since a disk error: {reason}")
@@ -32,7 +32,7 @@ class LogFenced(KafkaError):
 
 
 class CorruptRecordFound(KafkaError):
-    """Bytes at rest that are not the batch that was written there. Nothing from ``position`` on is served."""
+    """Bytes on disk that are not the batch that was written there. Nothing from ``position`` on is served."""
 
     def __init__(self, path: str, position: int, offset: int, reason: str) -> None:
         super().__init__(
@@ -46,7 +46,7 @@ class CorruptRecordFound(KafkaError):
 
 
 class UnexpectedAppendOffset(KafkaError):
-    """A follower was handed records that do not continue its log."""
+    """A follower got records that do not continue its log."""
 
     def __init__(self, log: str, first_offset: int, last_offset: int, log_end_offset: int) -> None:
         super().__init__(
@@ -58,7 +58,7 @@ class UnexpectedAppendOffset(KafkaError):
 
 
 class CorruptCheckpoint(Exception):
-    """A small state file that cannot be what was written: its content is rebuilt or its folder refused."""
+    """A damaged small state file: its content is rebuilt or its directory refused."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")

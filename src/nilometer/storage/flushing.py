@@ -1,9 +1,9 @@
-"""Making a log durable, in three steps: plan on the owner's thread, sync on any, take note on the owner's.
+"""Making a log durable, in three steps: plan on the owner's thread, sync on any, record on the owner's.
 
-A plan names files by path and opens them anew, so it needs nothing of the log while it runs. It covers
+A plan names files by path and opens them itself, so it needs nothing of the log while it runs. It covers
 the records below ``offset``: the log files that hold them, everything of segments sealed since the last
 flush, the epochs if they changed, and the folder if names did. A plan that was overtaken by a
-truncation proves nothing and is dropped.
+truncation does not count and is dropped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class FlushPlan:
     epoch_writes: int
 
     def run(self) -> None:
-        """Sync. Stalls: to be offloaded. Raises OSError: then fence the log with it."""
+        """Sync. Stalls: offload it. Raises OSError: then fence the log with it."""
         for path in self.paths:
             try:
                 file = self.disk.open(path)

@@ -1,13 +1,13 @@
 """Which leader epoch wrote which part of the log: (epoch, start offset), in order.
 
-The truth that followers and consumers reconcile by (KIP-101, KIP-279, KIP-320). Epoch 0 is as good as
-any (KAFKA-10432).
+Followers and consumers reconcile their logs by it (KIP-101, KIP-279, KIP-320). Epoch 0 is a valid epoch
+(KAFKA-10432).
 
 Invariants: epochs rise strictly and start offsets rise strictly from entry to entry; an entry that
-would break this drops what it contradicts. An epoch is entered when its leader takes office, even if
+would break this drops the entries that it contradicts. An epoch is entered when its leader starts, even if
 it never writes (KAFKA-7415); so a later epoch at the same start offset replaces it.
 
-Every change is written to ``leader-epoch-checkpoint`` at once but not synced: whoever moves the
+Every change is written to ``leader-epoch-checkpoint`` at once but not synced: a flush that moves the
 recovery point over records syncs this file first (see ``flush``), so the entries of all records below
 the recovery point are durable, and those above it are rebuilt from the records. One change is written
 later: an epoch that has no record yet. A restart drops such an epoch anyway, and a broker that takes over
@@ -77,10 +77,10 @@ class LeaderEpochCache:
         self.is_unwritten |= self._assign(epoch, start_offset)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The largest epoch not above ``epoch``, and where it ends; (-1, -1) if nothing can be said.
+        """The largest epoch not above ``epoch``, and where it ends; (-1, -1) if unknown.
 
-        An epoch below the first known one answers (itself, first start offset): what it wrote is gone,
-        and the asker should go on from there (KAFKA-7415). One above the latest is unknown here.
+        For an epoch below the first known one: (itself, first start offset), since its records are deleted
+        and the client should continue from there (KAFKA-7415). One above the latest is unknown here.
         """
         entries = self._entries
         if epoch == UNDEFINED_EPOCH or not entries:
@@ -94,7 +94,7 @@ class LeaderEpochCache:
         return (entries[above - 1][0] if above else epoch), end_offset
 
     def epoch_for_offset(self, offset: int) -> int:
-        """The epoch that wrote ``offset``; -1 where none is known to have."""
+        """The epoch that wrote ``offset``; -1 where it is not known."""
         slot = bisect_right(self._entries, offset, key=_start_offset) - 1
         return self._entries[slot][0] if slot >= 0 else UNDEFINED_EPOCH
 
@@ -105,7 +105,7 @@ class LeaderEpochCache:
         return None
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Drop the epochs that start at ``end_offset`` or above: their records are no more."""
+        """Drop the epochs that start at ``end_offset`` or above: their records are removed."""
         keep = bisect_left(self._entries, end_offset, key=_start_offset)
         if keep < len(self._entries):
             del self._entries[keep:]

@@ -1,7 +1,7 @@
-"""The state of one replica's log, and the few moves that all its verbs share.
+"""The state of one replica's log, and the few steps that all its operations share.
 
-Offsets, segments, epochs, producers and the fence live here; the verbs (append, read, truncate, delete,
-flush, recover) live in rooms of their own and work on this.
+Holds offsets, segments, epochs, producers and the fence; the operations (append, read, truncate, delete,
+flush, recover) are separate modules that work on this state.
 
 Invariants, checked where they could break:
 ``log_start_offset <= log_end_offset``; ``flushed_offset <= log_end_offset``; there is always an active
@@ -93,7 +93,8 @@ class LocalLog:
         self.gap: SegmentGap | None = None
         """Found when the log was opened: whether it is damage is not decided yet."""
         self.awaits_checkpoint = False
-        """The log was cut below what the checkpoint files say: it must not grow before they say less."""
+        """The log was truncated below its checkpointed offsets: it must not grow before they are
+        rewritten."""
         self.cleaned_offset = 0
         """Compaction has been through everything below; 0 where it never came."""
         self.may_have_gaps = False
@@ -101,7 +102,7 @@ class LocalLog:
         self.replacements = 0
         """Counts the beginnings and ends of replacements of segments: odd while one is under way."""
         self.truncations = 0
-        """How often the log was cut: a flush begun before a cut proves nothing after it."""
+        """How often the log was truncated: a flush that began before a truncation does not count after it."""
         self.name_changes: int = 0
         self.name_changes_durable: int = 0
         """Counts files created or renamed; the folder was synced when the count was the second number."""
@@ -139,7 +140,7 @@ class LocalLog:
         return self.failure is None and self.gap is None
 
     def fence(self, reason: OSError) -> None:
-        """Take no more appends: the device failed, and what it holds above the flushed offset is unknown."""
+        """Accept no more appends: the disk failed, and its content above the flushed offset is unknown."""
         if self.failure is None:
             self.failure = reason
 
@@ -170,7 +171,8 @@ class LocalLog:
         self.check_writable()
         if self.awaits_checkpoint:
             raise KafkaError(
-                ErrorCode.not_leader_or_follower, f"{self.name} was cut, and its checkpoint is being written"
+                ErrorCode.not_leader_or_follower,
+                f"{self.name} was truncated, and its checkpoint is being written",
             )
 
     def new_segment(self, base_offset: int, wall_ms: int) -> LogSegment:
@@ -210,7 +212,7 @@ class LocalLog:
             self.epoch_writes += 1
 
     def move_log_start(self, offset: int) -> None:
-        """Records below ``offset`` are gone for every reader."""
+        """Records below ``offset`` are no longer readable."""
         assert offset <= self.log_end_offset, "log start order"
         if offset > self.log_start_offset:
             self.log_start_offset = offset

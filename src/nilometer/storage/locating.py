@@ -24,7 +24,7 @@ from nilometer.wire.errors import KafkaError
 from nilometer.wire.record_batch import HEADER_BYTES, BatchHeader, check_batch, read_header
 
 ReadBytes = Callable[[int, int], Bytes | None]
-"""Position and length; None where the device would have to be waited for."""
+"""Position and length; None where the read would wait for the device."""
 
 
 class Outcome(enum.Enum):
@@ -32,7 +32,7 @@ class Outcome(enum.Enum):
     EXHAUSTED = enum.auto()
     """The segment has nothing at or above the offset."""
     UNPROVEN = enum.auto()
-    """There is a gap where the walk began: it has to begin further ahead."""
+    """There is a gap where the search began: it has to begin earlier."""
 
 
 class Window(NamedTuple):

@@ -1,11 +1,11 @@
 """One replica's log: the facade that partitions, tools and tests use.
 
-Offsets are immutable and rise; an append is whole or not at all; whoever owns a log calls it from one
-thread, except for :meth:`Log.read` without ``only_cached``, :meth:`Log.offset_for_timestamp`,
+Offsets are immutable and rise; an append is written completely or not at all; the owner of a log calls it
+from one thread, except for :meth:`Log.read` without ``only_cached``, :meth:`Log.offset_for_timestamp`,
 :meth:`Log.offset_of_max_timestamp` and ``FlushPlan.run``, which may stall and are safe on another
 thread meanwhile.
 
-Time and chance come as arguments; nothing here knows a clock, a leader or another replica.
+Time and randomness are arguments; nothing here knows a clock, a leader or another replica.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Log(LocalLog):
     __slots__ = ("damages",)
 
     damages: tuple[Damage, ...]
-    """What opening found damaged and put aside."""
+    """The damage found when the log was opened."""
 
     @classmethod
     def open(
@@ -97,7 +97,7 @@ class Log(LocalLog):
         )
 
     def append_as_follower(self, records: Bytes, *, wall_ms: int) -> AppendInfo | None:
-        """Write batches fetched from the leader as they are; None if there is no whole one.
+        """Write batches fetched from the leader unchanged; None if there is no whole one.
 
         Raises UnexpectedAppendOffset, CorruptBatch, LogFenced.
         """
@@ -131,8 +131,8 @@ class Log(LocalLog):
     ) -> LogSlice | None:
         """Whole batches from the one that holds ``offset`` on, all below ``upper_bound_offset``.
 
-        With ``min_one`` the first may exceed ``max_bytes``. With ``only_cached``, None where the device
-        would have to be waited for. Raises OffsetOutOfRange, CorruptRecordFound.
+        With ``min_one`` the first may exceed ``max_bytes``. With ``only_cached``, None where the read
+        would wait for the device. Raises OffsetOutOfRange, CorruptRecordFound.
         """
         return reading.read(
             self, offset, max_bytes, upper_bound_offset, min_one=min_one, only_cached=only_cached
@@ -166,7 +166,7 @@ class Log(LocalLog):
         return min(max(unstable, self.log_start_offset), high_watermark)
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        """Let go of what was only kept for transactions decided above the old high watermark."""
+        """Forget decided transactions whose marker is below the new high watermark."""
         self.producers.on_high_watermark(high_watermark)
 
     def aborted_transactions(self, from_offset: int, upper_bound_offset: int) -> list[AbortedTxn]:
@@ -188,7 +188,7 @@ class Log(LocalLog):
     # -- cutting and deleting
 
     def truncate_to(self, offset: int, *, wall_ms: int) -> Truncation:
-        """Drop what lies at or above ``offset``; see :mod:`truncation` for what the caller then owes."""
+        """Remove records at or above ``offset``; see :mod:`truncation` for what the caller must do then."""
         return cuts.truncate_to(self, offset, wall_ms)
 
     def truncate_fully_and_start_at(
@@ -206,11 +206,11 @@ class Log(LocalLog):
         return damage
 
     def advance_log_start_offset(self, offset: int, high_watermark: int) -> bool:
-        """Serve nothing below ``offset`` any more. Raises KafkaError above the high watermark, LogFenced."""
+        """Make records below ``offset`` unreadable. Raises KafkaError above the high watermark, LogFenced."""
         return retention.advance_log_start_offset(self, offset, high_watermark)
 
     def delete_old_segments(self, high_watermark: int, wall_ms: int) -> list[str]:
-        """Apply retention; returns the files to remove at leisure (``Disk.remove``)."""
+        """Apply retention; returns the files to remove later (``Disk.remove``)."""
         return retention.delete_old_segments(self, high_watermark, wall_ms)
 
     def remove_expired_producers(self, wall_ms: int) -> int:
@@ -234,7 +234,7 @@ class Log(LocalLog):
         return self.first_unflushed_ms is not None and wall_ms - self.first_unflushed_ms >= config.flush_ms
 
     def close(self, *, wall_ms: int) -> None:
-        """Make all durable and let go of all files; a log that is not in order only lets go.
+        """Flush and close all files; a fenced log only closes them.
 
         Stalls. Raises OSError.
         """

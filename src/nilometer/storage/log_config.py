@@ -74,7 +74,7 @@ class LogConfig:
 
     @classmethod
     def of(cls, values: ConfigValues) -> LogConfig:
-        """From a value for each key of a topic, as the topic definition judges or settles them."""
+        """From a value for each key of a topic, as the topic definition checks or resolves them."""
         policies = cast(tuple[str, ...], values["cleanup.policy"])
         segment_bytes = values["internal.segment.bytes"] or values["segment.bytes"]
         plain = {

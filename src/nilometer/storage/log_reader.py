@@ -38,7 +38,7 @@ class LogFolderReader:
         self._folder = folder
 
     def base_offsets(self) -> list[int]:
-        """The base offsets of the segments that are there now, in order."""
+        """The base offsets of the existing segments, in order."""
         parsed = (names.parse_offset_name(name) for name in self._disk.list_directory(self._folder))
         return sorted(found[0] for found in parsed if found and found[1] == names.LOG_SUFFIX)
 

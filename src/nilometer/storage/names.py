@@ -23,7 +23,7 @@ SWAP_INPUTS_SUFFIX = ".inputs"
 """Names the segments that a ``.swap`` replaces. Not Kafka's, which leaves it alone."""
 TEMPORARY_SUFFIX = ".tmp"
 CORRUPT_SUFFIX = ".corrupt"
-"""Bytes that recovery set aside: evidence, never served. Kafka ignores the suffix."""
+"""Bytes that recovery cut off: kept as evidence, never served. Kafka ignores the suffix."""
 
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
@@ -45,7 +45,7 @@ _SUFFIXED_FOLDER = re.compile(r"^(?P<partition>\S+)\.(?P<unique>[0-9a-f]{32})-(?
 
 
 def offset_name(offset: int, suffix: str) -> str:
-    """``00000000000000000042.log`` and its kin."""
+    """``00000000000000000042.log`` and the other files of a segment."""
     return f"{offset:020d}{suffix}"
 
 
@@ -94,12 +94,12 @@ def parse_folder_name(name: str) -> PartitionFolder | None:
 
 
 def delete_folder_name(topic_partition: TopicPartition, unique_hex: str) -> str:
-    """What a partition's folder is renamed to before its files go; long topic names are cut to fit."""
+    """The new name of a partition's folder before its files are removed; long topic names are cut to fit."""
     return _suffixed_folder_name(topic_partition, unique_hex, FolderKind.DELETE)
 
 
 def stray_folder_name(topic_partition: TopicPartition, unique_hex: str) -> str:
-    """What a folder that no metadata asks for is renamed to; long topic names are cut to fit."""
+    """The new name of a folder that the metadata does not assign; long topic names are cut to fit."""
     return _suffixed_folder_name(topic_partition, unique_hex, FolderKind.STRAY)
 
 

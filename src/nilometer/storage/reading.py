@@ -1,13 +1,13 @@
 """Whole batches from an offset on, and offsets by time.
 
 A read starts at the sparse index, walks headers to the batch that holds the offset, and usually needs
-one pread. Every batch that is handed out has had its CRC checked: bytes at rest may have changed since
-they were written. What lies before damage is served; the damage itself raises
-:class:`CorruptRecordFound`, and nothing behind it is ever served.
+one pread. The CRC of every returned batch has been checked: bytes on disk may have changed since
+they were written. Records before damage are served; the damage itself raises
+:class:`CorruptRecordFound`, and nothing after it is ever served.
 
-Two ways to the bytes. With ``only_cached`` the shared pool is used and ``None`` means that the device
-would have to be waited for: the event loop's way. Without, files are opened for this one read and no
-shared state is changed: safe on another thread, beside the owner's appends and deletions.
+There are two kinds of read. With ``only_cached``, for the event loop, the shared pool is used and ``None``
+means that the read would wait for the device. Without, files are opened for this one read and no shared
+state is changed: safe on another thread, beside the owner's appends and deletions.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ def bytes_of(log: LocalLog, segment: LogSegment, *, only_cached: bool) -> Genera
 def aborted_transactions(log: LocalLog, from_offset: int, upper_bound_offset: int) -> list[AbortedTxn]:
     """Those that overlap ``[from_offset, upper_bound_offset)``: what a read-committed fetch skips.
 
-    Raises KafkaError where an index of them is damaged: nobody can tell what to skip.
+    Raises KafkaError where one of their indexes is damaged: it is unknown what to skip.
     """
     found: list[AbortedTxn] = []
     for segment in log.segments.from_offset(from_offset):

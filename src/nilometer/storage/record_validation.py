@@ -1,4 +1,4 @@
-"""What the leader checks in, and changes on, a batch before it gets offsets.
+"""What the leader checks and changes in a batch before it assigns offsets.
 
 Every batch: size, magic, CRC, counts. A client's batch besides: base offset 0, no gaps, no control
 records, timestamps within bounds. A batch is decompressed only where its header cannot answer: on a

@@ -1,12 +1,12 @@
-"""Opening the log of one folder: trusting it after an orderly stop, checking it after any other.
+"""Opening the log of one folder: trusted after a clean shutdown, recovered after any other end.
 
-After an orderly stop the files are taken as they are. Otherwise every batch from the segment that
+After a clean shutdown the files are used as they are. Otherwise every batch from the segment that
 holds the recovery point on is read and checked; indexes, epochs and producer state are rebuilt from
-what is good. The log ends before the first thing that is not: a torn tail is cut off; where whole
-batches lie behind the damage, the rest is moved aside (``.corrupt``) as evidence and never served. No
-valid record before the first damage is lost, whichever way the process or machine died.
+the valid batches. The log ends before the first invalid byte: a torn tail is cut off; if valid
+batches follow the damage, the rest is renamed (``.corrupt``) as evidence and never served. No
+valid record before the first damage is lost, however the process or machine failed.
 
-A gap between two segments may be damage or not: see :mod:`segment_gaps`. It is noted, not judged here.
+A gap between two segments may be damage or not: see :mod:`segment_gaps`. It is only recorded here.
 
 A half-done swap or deletion of segments is completed first. Missing or unusable indexes of older
 segments are rebuilt.
@@ -44,13 +44,13 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenOptions:
-    """How a log is to be opened."""
+    """How to open a log."""
 
     clean: bool
-    """Whether the folder's last user stopped in order."""
+    """Whether the last shutdown was clean."""
     wall_ms: int
     is_new: bool = False
-    """Whether its files have just been made, if there are any."""
+    """Whether its files, if there are any, have just been created."""
     recovery_point: int = 0
     log_start_offset: int = 0
     cleaned_offset: int = 0
@@ -62,7 +62,7 @@ class OpenOptions:
 
 @dataclass(slots=True)
 class LoadedLog:
-    """Everything a log consists of, checked, and what had to be done to it."""
+    """All parts of a log, checked, and the results of its recovery."""
 
     segments: LogSegments
     epochs: LeaderEpochCache
@@ -118,10 +118,10 @@ class LogLoader:
     # -- what is always done
 
     def _load_epochs(self, segments: LogSegments) -> LeaderEpochCache:
-        """The epoch checkpoint, or, where that is torn or gone, what the batches say.
+        """The epoch checkpoint, or, where that is torn or missing, the epochs of the batches.
 
-        They also say what it leaves out at the front: it is cut as soon as the log start moves, and the log
-        start, which is written down later, may be an older one after a crash.
+        The batches also supply the epochs missing at its front: it is cut as soon as the log start moves, and
+        the log start, which is checkpointed later, may be an older one after a crash.
         """
         path = posixpath.join(self._folder, names.LEADER_EPOCH_CHECKPOINT)
         try:
@@ -137,7 +137,7 @@ class LogLoader:
             if missing:
                 rest = [entry for entry in known if entry[0] > missing[-1][0]]
                 epochs = LeaderEpochCache(self._files.disk, path, [*missing, *rest])
-                epochs.write(sync=True)  # as a whole: half of it, left by another crash, would be believed
+                epochs.write(sync=True)  # at once: after another crash, half of it would be trusted
         return epochs
 
     @staticmethod
@@ -157,7 +157,7 @@ class LogLoader:
         return found
 
     def _load_topic_id(self) -> uuid.UUID | None:
-        """None also where the file was torn: whoever knows the topic assigns the id again."""
+        """None also where the file was torn: the id is assigned again when the topic is known."""
         try:
             path = posixpath.join(self._folder, names.PARTITION_METADATA)
             return checkpoints.read_partition_metadata(self._files.disk, path)
@@ -167,7 +167,8 @@ class LogLoader:
     def _check_sealed(self, loaded: LoadedLog) -> None:
         """Rebuild unusable indexes of segments that are not going to be recovered anyway.
 
-        After an orderly stop only the files' presence is looked at; a bad one is found when it is read.
+        After a clean shutdown only the existence of the files is checked; a damaged one is found when it is
+        read.
         """
         if not len(loaded.segments):
             return
@@ -206,7 +207,7 @@ class LogLoader:
         )
 
     def _start_empty(self, loaded: LoadedLog) -> None:
-        """No records at or above the log start are left: the log is empty and begins there."""
+        """No records at or above the log start are left: make the log empty and start it there."""
         had_segments = len(loaded.segments) > 0
         start = self._options.log_start_offset
         if loaded.segments.size:
@@ -273,7 +274,7 @@ class LogLoader:
         suspects = loaded.segments.from_offset(recovery_point)
         start = suspects[0].base_offset
         self._replay(loaded, min(self._options.log_start_offset, start), start)
-        # The epoch checkpoint may be older than a cut of the log: above here the batches alone are believed.
+        # The epoch checkpoint may be older than a truncation: above this offset only the batches are trusted.
         # Not so where compaction has been: the first ones of an epoch may be gone, and the chain was durable.
         loaded.epochs.truncate_from_end(max(start, self._options.cleaned_offset))
         next_offset = start
@@ -312,7 +313,7 @@ class LogLoader:
             loaded.gap = SegmentGap(segment.log_path, next_offset, segment.base_offset)
 
     def _recover_segment(self, loaded: LoadedLog, segment: LogSegment) -> tuple[int, Damage | None]:
-        """Check every batch and rebuild what is derived; returns where the good part ends, and why."""
+        """Check every batch and rebuild the derived state; returns where the valid part ends, and why."""
         segment.reset_indexes()
         end, next_offset = 0, segment.base_offset
         reason = "incomplete batch"
@@ -339,7 +340,7 @@ class LogLoader:
         return next_offset, Damage(segment.log_path, end, next_offset, reason, kind)
 
     def _drop(self, loaded: LoadedLog, suspects: tuple[LogSegment, ...], damage: Damage) -> None:
-        """End the log at the damage; what lies behind is kept aside where it may be evidence."""
+        """End the log at the damage; what follows is kept as evidence where it may be valid."""
         first, *rest = suspects
         if damage.position == 0 and first not in loaded.recovered:
             rest = list(suspects)

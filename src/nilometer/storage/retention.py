@@ -1,8 +1,8 @@
-"""Deleting what need not be kept: old segments, by time, by size, or because the log start passed them.
+"""Deleting old segments: by time, by size, or because the log start passed them.
 
-Only whole segments below the high watermark go (KAFKA-5634), oldest first. If the active segment is due
-as well, a new one is begun in its place. Files are renamed to ``.deleted`` now, so that a restart would
-remove them, and handed to the caller to be removed at leisure.
+Only whole segments below the high watermark are deleted (KAFKA-5634), oldest first. If the active segment is
+due as well, a new one replaces it. Files are renamed to ``.deleted`` now, so that a restart would remove
+them, and returned to the caller, which removes them later.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def delete_old_segments(log: LocalLog, high_watermark: int, wall_ms: int) -> lis
 
 
 def advance_log_start_offset(log: LocalLog, offset: int, high_watermark: int) -> bool:
-    """Serve no records below ``offset`` any more (it may lie inside a batch); true if the start moved.
+    """Make records below ``offset`` unreadable (it may lie inside a batch); true if the log start moved.
 
     Raises KafkaError above the high watermark, LogFenced.
     """

@@ -19,11 +19,11 @@ from nilometer.storage.tail_damage import Damage, DamageKind
 
 class SegmentGap(NamedTuple):
     path: str
-    """The log file behind the gap."""
+    """The log file after the gap."""
     offset: int
     """Where the segment before it ends."""
     next_offset: int
-    """Where the segment behind it begins."""
+    """Where the segment after it begins."""
 
     def as_damage(self, evidence: list[str]) -> Damage:
         reason = f"segment begins at offset {self.next_offset}, the one before ended at {self.offset}"

@@ -1,8 +1,8 @@
-"""Where a recovered log had to end, why, and what was put aside.
+"""Where a recovered log had to end, why, and which bytes were kept as evidence.
 
-A tail is *torn* when nothing whole lies behind the first bad byte: the usual trace of a process or
-machine that died while writing. It is *damaged* when a whole, valid batch lies behind: bytes that were
-once good have changed. Damaged bytes are kept as evidence beside the log (``<base>.log.<position>.corrupt``).
+A tail is *torn* when no valid batch follows the first bad byte: the usual result of a process or
+machine that failed while writing. It is *damaged* when a valid batch follows: bytes that were once
+valid have changed. Damaged bytes are kept as evidence beside the log (``<base>.log.<position>.corrupt``).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Damage:
 
 
 def cut_off_damage(files: SegmentFiles, segment: LogSegment, damage: Damage) -> list[str]:
-    """Cut the segment at the damage; what is cut off is copied aside first unless it is a torn tail."""
+    """Truncate the segment at the damage; unless it is a torn tail, the rest is copied to a file first."""
     evidence: list[str] = []
     file = segment.open_log()
     if damage.kind is DamageKind.DAMAGED:

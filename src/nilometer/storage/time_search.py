@@ -25,7 +25,7 @@ class TimestampOffset(NamedTuple):
     timestamp: int
     offset: int
     leader_epoch: int
-    """-1 where the batch does not say."""
+    """-1 where the batch has none."""
 
 
 def offset_for_timestamp(log: LocalLog, timestamp: int) -> TimestampOffset | None:
@@ -70,7 +70,7 @@ def _first_not_before(
             for batch in batches:
                 header = batch.header
                 if header.max_timestamp < timestamp or header.last_offset < log.log_start_offset:
-                    _check(segment, batch)  # or a changed header would hide the record that is sought
+                    _check(segment, batch)  # or a damaged header would hide the record that is sought
                     continue
                 for record in _records(segment, batch):
                     if record.timestamp >= timestamp and record.offset >= log.log_start_offset:

@@ -1,6 +1,6 @@
 """Every topic-level key of Apache Kafka 4.x: types, defaults, ranges, broker synonyms.
 
-Of a key whose feature does not exist here only the value is accepted that leaves the feature off. A table,
+For a key whose feature does not exist here, only the value that disables the feature is accepted. A table,
 hence a long module.
 """
 
@@ -223,7 +223,7 @@ TOPIC_CONFIG = ConfigDefinition.of(
             "max.decompressed.message.bytes",
             _K.INT,
             2147483639,
-            "Size up to which the broker decompresses a batch when it has to look inside.",
+            "Size up to which the broker decompresses a batch when it has to read its records.",
             synonym="max.decompressed.message.bytes",
             minimum=1,
             maximum=2147483639,
@@ -232,7 +232,7 @@ TOPIC_CONFIG = ConfigDefinition.of(
             "max.message.bytes",
             _K.INT,
             1048588,
-            "Largest batch that is accepted, compressed as it comes.",
+            "Largest batch that is accepted, in bytes as sent (compressed).",
             synonym="message.max.bytes",
             minimum=0,
         ),
@@ -240,7 +240,7 @@ TOPIC_CONFIG = ConfigDefinition.of(
             "message.timestamp.after.max.ms",
             _K.LONG,
             HOUR_MS,
-            "How far a record's own timestamp may lie in the future. Not judged with LogAppendTime.",
+            "How far a record's own timestamp may lie in the future. Not checked with LogAppendTime.",
             synonym="log.message.timestamp.after.max.ms",
             minimum=0,
         ),
@@ -248,7 +248,7 @@ TOPIC_CONFIG = ConfigDefinition.of(
             "message.timestamp.before.max.ms",
             _K.LONG,
             LONG_MAX,
-            "How far a record's own timestamp may lie in the past. Not judged with LogAppendTime.",
+            "How far a record's own timestamp may lie in the past. Not checked with LogAppendTime.",
             synonym="log.message.timestamp.before.max.ms",
             minimum=0,
         ),

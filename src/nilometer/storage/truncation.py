@@ -1,9 +1,9 @@
-"""Cutting a log: from its end, or altogether.
+"""Truncating a log: from its end, or completely.
 
-Epoch cache and producer state follow the cut (KAFKA-10706, KAFKA-12153). Segments above the cut go
-first, from the last down, then the one that is cut: whatever moment a process dies at, what remains is
-a prefix. A caller who lowered the recovery point must have it checkpointed before the log grows again,
-or a machine crash could leave torn bytes below a checkpoint that vouches for them.
+Epoch cache and producer state are truncated too (KAFKA-10706, KAFKA-12153). Segments above the offset are
+removed first, from the last one down, then the one that holds it is truncated: whenever the process dies,
+a prefix of the log remains. A caller that lowered the recovery point must have it checkpointed before the
+log grows again, or a machine crash could leave torn bytes below a checkpointed recovery point.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nilometer.wire.errors import KafkaError
 
 
 class Truncation(NamedTuple):
-    """``removable``: files renamed to ``.deleted``, to be removed at leisure."""
+    """``removable``: files renamed to ``.deleted``, to be removed later."""
 
     log_end_offset: int
     recovery_point_lowered: bool
@@ -50,7 +50,7 @@ def truncate_to(log: LocalLog, offset: int, wall_ms: int) -> Truncation:
 def truncate_fully_and_start_at(
     log: LocalLog, offset: int, log_start_offset: int | None, wall_ms: int
 ) -> Truncation:
-    """Drop all records; the log goes on at ``offset``, for a follower whose leader no longer has its end.
+    """Drop all records; the log continues at ``offset``, for a follower whose leader no longer has its end.
 
     Rare, and durable at once: may stall.
     """
@@ -78,7 +78,7 @@ def truncate_fully_and_start_at(
 
 
 def cut_at_gap(log: LocalLog, gap: SegmentGap, wall_ms: int) -> list[str]:
-    """End the log before the gap; returns the files of what lay behind, which are kept. Raises LogFenced."""
+    """End the log before the gap; returns the files after it, which are kept. Raises LogFenced."""
     log.check_writable()
     try:
         return _cut(log, gap.offset, wall_ms, names.CORRUPT_SUFFIX).removable
@@ -139,7 +139,7 @@ def _before_damage(segment: LogSegment) -> tuple[int, int]:
                 break
             position, end_offset = batch.position + batch.header.size, batch.header.next_offset
     except KafkaError:
-        pass  # this is the place that was looked for
+        pass  # this is the position that was searched for
     return position, end_offset
 
 
@@ -159,7 +159,7 @@ def replay_producers(log: LocalLog, wall_ms: int) -> None:
 
 
 def _invalidate(log: LocalLog) -> None:
-    """What was learnt of the log's tail no longer holds."""
+    """Forget what is cached about the log's tail."""
     log.truncations += 1
     log.name_changes += 1
     log.epoch_writes += 1

@@ -1,1 +1,1 @@
-"""Log directories: which logs lie in them, whose they are, how they were left, and how they fail."""
+"""Log directories: their logs, their owner, clean shutdowns, checkpoints and failures."""

@@ -4,7 +4,7 @@ In three steps: plan on the thread that owns the logs, run on any thread, note o
 One plan runs at a time. A plan that comes after a newer one writes nothing, so an old value never replaces a
 newer one.
 
-Between a plan and its note either content may be on disk. What is asked here is answered for both.
+Between running a plan and recording it either content may be on disk. The queries here cover both.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class CheckpointPlan:
     content: Mapping[str, Offsets]
     """By file name."""
     void_markers: Mapping[TopicPartition, tuple[str, ...]]
-    """To be removed once the files are written: from then on they hold no older line of these names."""
+    """To be removed once the files are written: from then on these hold no older line of those names."""
     cuts: Mapping[TopicPartition, int]
-    """How often each log that waits for its cut to be checkpointed had been cut."""
+    """The truncation count of each log that waits for its truncation to be checkpointed."""
 
     @property
     def directory(self) -> str:
@@ -57,11 +57,11 @@ class CheckpointFiles:
         self._disk = disk
         self.directory = directory
         self.void_markers: dict[TopicPartition, tuple[str, ...]] = {}
-        """Of the folders for which the files say nothing yet."""
+        """Of the folders for which the lines in the files are void."""
         self.errors: list[CorruptCheckpoint] = []
         """Files that could not be read and were taken as empty."""
         self._written: dict[str, Offsets] = {}
-        """What the files hold, by file name."""
+        """The content of the files, by file name."""
         self._planned: list[CheckpointPlan] = []
         """Plans that may have written something, the oldest first."""
         self._last_number = 0
@@ -72,14 +72,14 @@ class CheckpointFiles:
         self._written = {name: self._read(name) for name in FILES}
 
     def trusted(self, name: str) -> dict[TopicPartition, int]:
-        """The lines of one file, but for the folders whose lines are void."""
+        """The lines of one file, except those of folders whose lines are void."""
         return {key: offset for key, offset in self._written[name].items() if key not in self.void_markers}
 
     def may_have_line(self, key: TopicPartition) -> bool:
         return any(key in offsets for content in self._contents() for offsets in content.values())
 
     def may_exceed(self, key: TopicPartition, name: str, offset: int) -> bool:
-        """Whether a line on disk may say more than ``offset``."""
+        """Whether a line on disk may be above ``offset``."""
         return any(content.get(name, {}).get(key, 0) > offset for content in self._contents())
 
     def least(self, key: TopicPartition, name: str) -> int:
@@ -134,7 +134,7 @@ def cleaned_offsets(logs: Mapping[TopicPartition, Log]) -> dict[TopicPartition, 
 
 
 def moved_starts(logs: Mapping[TopicPartition, Log]) -> dict[TopicPartition, int]:
-    """Log starts that the first segment's name does not tell."""
+    """Log starts that differ from the first segment's base offset."""
     return {
         key: log.log_start_offset
         for key, log in logs.items()

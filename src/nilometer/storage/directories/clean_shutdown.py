@@ -1,8 +1,8 @@
-"""The marker of an orderly stop (``.kafka_cleanshutdown``) and the lock file of a log directory.
+"""The marker of a clean shutdown (``.kafka_cleanshutdown``) and the lock file of a log directory.
 
 The marker is written after every log was flushed and closed, and removed before the first log is
-opened again: while it lies there, all files can be trusted. It carries the broker epoch, by which the
-controller learns whether a returning broker kept its tail (KIP-966).
+opened again: while it exists, all files can be trusted. It holds the broker epoch, from which the
+controller knows whether a returning broker has all records it acknowledged (KIP-966).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def write(disk: Disk, path: str, broker_epoch: int) -> None:
 
 
 def read_broker_epoch(disk: Disk, path: str) -> int | None:
-    """The broker epoch of the last orderly stop; -1 for a marker that does not tell, None without one."""
+    """The broker epoch of the last clean shutdown; -1 for a marker without it, None without a marker."""
     try:
         content = disk.read_file(path)
     except FileNotFoundError:

@@ -1,11 +1,11 @@
-"""A partition that has folders in several log directories, and the one of them that counts.
+"""A partition that has folders in several log directories, and which of them is used.
 
 Such folders arise while a directory is offline: the topic is deleted and created again, or the replica is
-moved away and back, and its new log is made in another directory. When the old directory can be used again,
-the folder in it is stale. It is renamed to ``…-stray``, as Kafka names what no metadata asks for: it is kept,
-and never served.
+moved away and back, and its new log is created in another directory. When the old directory can be used
+again, the folder in it is stale. It is renamed to ``…-stray``, Kafka's name for folders that the metadata
+does not assign: it is kept, and never served.
 
-Which one is stale is known once the metadata is: the topic id in ``partition.metadata`` tells it. May stall.
+The metadata and the topic id in ``partition.metadata`` show which one is stale. May stall.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class StaleFolder:
-    """What became of a stale folder. ``kept`` is the folder that counts."""
+    """A stale folder and its new name. ``kept`` is the folder in use."""
 
     folder: str
     renamed_to: str
@@ -53,23 +53,23 @@ class StaleFolder:
     def __str__(self) -> str:
         return (
             f"{self.folder} (topic id {self.topic_id}) is a stale copy of {self.kept} (topic id "
-            f"{self.kept_topic_id}); it is set aside as {self.renamed_to}, to be removed by hand"
+            f"{self.kept_topic_id}); it was renamed to {self.renamed_to}; remove it if it is not needed"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedDuplicates:
-    """``failures``: the directories, by path, that failed meanwhile; they are still to be taken offline."""
+    """``failures``: the directories, by path, that failed meanwhile; the caller must take them offline."""
 
     stale_folders: list[StaleFolder]
     failures: dict[str, OSError]
 
 
 def choose(copies: Sequence[Copy], topic_id: uuid.UUID | None) -> Copy:
-    """The copy that counts for the topic ``topic_id`` (None: there is no such topic).
+    """The copy to use for the topic ``topic_id`` (None: there is no such topic).
 
     Of two copies of one topic, the one written last: with the later leader epoch, then with more records.
-    That is likely, not certain; so whoever finds duplicates does not claim that it lost nothing.
+    That is likely, not certain; so a broker that finds duplicates does not claim that it lost no records.
     """
 
     def rank(copy: Copy) -> tuple[bool, bool, int, int]:
@@ -82,7 +82,7 @@ def choose(copies: Sequence[Copy], topic_id: uuid.UUID | None) -> Copy:
 
 @dataclass(frozen=True, slots=True)
 class DuplicateHost:
-    """What is needed of the keeper of all logs."""
+    """The interface of the log manager that is needed here."""
 
     disk: Disk
     opened: Callable[[TopicPartition], Copy | None]
@@ -90,7 +90,7 @@ class DuplicateHost:
     load: Callable[[DuplicateFolder], Log]
     """Opens the log, and does not use it yet. Raises OSError."""
     use: Callable[[Copy], None]
-    """In place of the one in use."""
+    """Use this copy in place of the current one."""
 
 
 def resolve(

@@ -1,4 +1,4 @@
-"""One log directory: its lock, its identity, its checkpoints, and how its last user left it.
+"""One log directory: its lock, its identity, its checkpoints, and whether it was shut down cleanly.
 
 Knows nothing of the logs inside beyond their offsets in checkpoint files.
 """
@@ -16,13 +16,13 @@ from nilometer.storage.directories.meta_properties import MetaProperties
 from nilometer.storage.names import FolderKind, PartitionFolder, TopicPartition
 
 METADATA_TOPIC = "__cluster_metadata"
-"""A KRaft controller's log may share a directory with a broker's; it is no partition of ours."""
+"""A KRaft controller's log may share a directory with a broker's; it is not a partition of the broker."""
 
 Offsets = dict[TopicPartition, int]
 
 
 class LogDirectory:
-    """Invariant: while the lock is held, nobody else writes here."""
+    """Invariant: while the lock is held, no other process writes here."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
@@ -32,7 +32,7 @@ class LogDirectory:
         """Why the directory is offline; None while it is in use."""
         self.identity = MetaProperties()
         self.clean_broker_epoch: int | None = None
-        """The broker epoch at the last orderly stop (-1: not told); None after any other end."""
+        """The broker epoch at the last clean shutdown (-1: unknown); None after any other end."""
         self.recovery_points: Offsets = {}
         self.high_watermarks: Offsets = {}
         self.log_start_offsets: Offsets = {}
@@ -52,7 +52,7 @@ class LogDirectory:
             self._lock = None
 
     def load(self, node_id: int, cluster_id: str | None, entropy: Entropy) -> None:
-        """Read identity, checkpoints and the marker of an orderly stop, which is removed.
+        """Read identity, checkpoints and the marker of a clean shutdown, which is removed.
 
         Raises OSError, CorruptCheckpoint (the directory belongs to another node or cluster).
         """
@@ -74,14 +74,14 @@ class LogDirectory:
             self._disk.sync_directory(self.path)
 
     def _remove_temporaries(self) -> None:
-        """What a crash left of a file that was being replaced."""
+        """Remove temporary files that a crash left when a file was being replaced."""
         for name in self._disk.list_directory(self.path):
             path = self._join(name)
             if name.endswith(names.TEMPORARY_SUFFIX) and not self._disk.is_directory(path):
                 self._disk.remove(path)
 
     def _load_checkpoints(self) -> None:
-        """Lines of a folder that was made while older lines of its name may have been on disk are void."""
+        """Lines of a folder are void if older lines of its name may have been on disk when it was created."""
         for folder in self.partition_folders():
             markers = void_checkpoints.find(self._disk, self._join(folder.name))
             if markers and folder.kind is FolderKind.LIVE:
@@ -97,7 +97,7 @@ class LogDirectory:
         return self.clean_broker_epoch is not None
 
     def assign_cluster_id(self, cluster_id: str) -> None:
-        """Note which cluster the data belongs to, once that is known. May stall."""
+        """Write the cluster id into the directory, once it is known. May stall."""
         path = self._join(names.META_PROPERTIES)
         self.identity.check(path, self.identity.node_id or 0, cluster_id)
         if self.identity.cluster_id != cluster_id:
@@ -160,7 +160,7 @@ class LogDirectory:
         return self._join(names.stray_folder_name(topic_partition, entropy.uuid().hex))
 
     def leftovers(self) -> list[str]:
-        """Folders of partitions deleted by an earlier life, still to be removed."""
+        """Folders of partitions that were deleted before the last start, still to be removed."""
         return [
             self._join(folder.name) for folder in self.partition_folders() if folder.kind is FolderKind.DELETE
         ]

@@ -1,12 +1,12 @@
 """All logs of a broker, in one or more log directories.
 
-Opens what is there, creates and deletes logs, writes the checkpoint files, and keeps trouble local: a
+Opens existing logs, creates and deletes logs, writes the checkpoint files, and isolates failures: a
 directory that fails takes its own logs offline and no others.
 
-Invariants: a partition has at most one live log; a directory is used only while its lock is held; the
-marker of an orderly stop exists only while no log of its directory is open.
+Invariants: a partition has at most one log in use; a directory is used only while its lock is held; the
+marker of a clean shutdown exists only while no log of its directory is open.
 
-Everything here may stall except lookups and what says otherwise; a shell offloads it.
+Everything here may stall, except lookups and methods that say otherwise; a shell offloads it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class LogManager:
         self._directory_of: dict[TopicPartition, LogDirectory] = {}
         self._logs_of: dict[str, dict[TopicPartition, Log]] = {path: {} for path in options.directories}
         self.removable_folders: list[str] = []
-        """Folders of deleted partitions found on opening, to be removed at leisure."""
+        """Folders of deleted partitions found on opening, to be removed asynchronously."""
         self.duplicates: list[DuplicateFolder] = []
         """Further folders of partitions that are open, until :meth:`resolve_duplicates`."""
 
@@ -96,17 +96,18 @@ class LogManager:
 
     @property
     def damages(self) -> list[Damage]:
-        """What recovery put aside when the logs were opened."""
+        """The damage that recovery found when the logs were opened."""
         return [damage for _, log in sorted(self.logs.items()) for damage in log.damages]
 
     @property
     def has_gaps(self) -> bool:
-        """Whether in some log it is not decided yet if records were lost."""
+        """Whether for some log it is not decided yet if records were lost."""
         return any(log.gap is not None for log in self.logs.values())
 
     @property
     def previous_broker_epoch(self) -> int | None:
-        """The broker epoch of the last orderly stop; None if any directory in use was left in disorder."""
+        """The broker epoch of the last clean shutdown; None if any directory in use was not shut down
+        cleanly."""
         epochs = [each.clean_broker_epoch for each in self.directories if each.failure is None]
         known = [epoch for epoch in epochs if epoch is not None]
         return max(known) if known and len(known) == len(epochs) else None
@@ -125,9 +126,9 @@ class LogManager:
     # -- creating and deleting
 
     def plan_folders(self, wanted: Sequence[tuple[TopicPartition, uuid.UUID]]) -> list[NewFolder]:
-        """What :meth:`create` would have to make on the disk, to be made anywhere, one plan at a time.
+        """A plan of the files that :meth:`create` needs, to be run on any thread, one plan at a time.
 
-        Never stalls. ``create`` is still to be called, with the plan's directory. Raises NoLogDirectory.
+        Never stalls. Call ``create`` afterwards, with the plan's directory. Raises NoLogDirectory.
         """
         counts = {each.path: len(self._logs_in(each)) for each in self._online()}
         if not counts:
@@ -192,8 +193,8 @@ class LogManager:
         return target
 
     def truncate_to(self, log: Log, offset: int, *, wall_ms: int) -> Truncation:
-        """Truncate. Where checkpoint lines say too much then, the log takes no appends until the next
-        checkpoint is noted as written: ``log.awaits_checkpoint``. Raises LogFenced.
+        """Truncate. If checkpoint lines are then above the log's end, the log accepts no appends until the
+        next checkpoint is recorded as written: ``log.awaits_checkpoint``. Raises LogFenced.
         """
         truncation = log.truncate_to(offset, wall_ms=wall_ms)
         self._hold_after_cut(log)
@@ -216,10 +217,10 @@ class LogManager:
         return damage
 
     def _hold_after_cut(self, log: Log) -> None:
-        """A crash after the log grew again would find lines that vouch for, or hide, what is new."""
+        """After a crash, lines above the truncation point would be trusted for records appended since."""
         key = log.topic_partition
         if self.logs.get(key) is not log:
-            return  # deleted, or offline: it takes no appends
+            return  # deleted, or offline: it accepts no appends
         bounds = (
             (names.RECOVERY_POINT_CHECKPOINT, log.recovery_point),
             (names.REPLICATION_OFFSET_CHECKPOINT, log.log_end_offset),
@@ -235,7 +236,7 @@ class LogManager:
     def plan_checkpoints(
         self, high_watermarks: Mapping[TopicPartition, int], directory_path: str | None = None
     ) -> list[CheckpointPlan]:
-        """One plan for each directory in use (or the one given), to be run anywhere, one at a time.
+        """One plan for each directory in use (or the given one), to be run on any thread, one at a time.
 
         Never stalls. After ``run`` call :meth:`note_checkpoint`; after an OSError :meth:`fail_directory`.
         """
@@ -260,7 +261,7 @@ class LogManager:
         return plans
 
     def note_checkpoint(self, plan: CheckpointPlan) -> None:
-        """``plan`` has run, and wrote: logs that waited for it take appends again. Never stalls."""
+        """``plan`` has run, and wrote: logs that waited for it accept appends again. Never stalls."""
         plan.owner.note_written(plan)
         for key, cuts in plan.cuts.items():
             log = self.logs.get(key)
@@ -268,7 +269,7 @@ class LogManager:
                 log.awaits_checkpoint = False
 
     def assign_cluster_id(self, cluster_id: str) -> dict[str, OSError]:
-        """The directories that failed, by path; they are still to be taken offline.
+        """The directories that failed, by path; the caller must take them offline.
 
         Raises CorruptCheckpoint where a directory belongs to another cluster.
         """
@@ -285,8 +286,7 @@ class LogManager:
     def resolve_duplicates(
         self, topic_ids: Callable[[TopicPartition], uuid.UUID | None], *, wall_ms: int
     ) -> ResolvedDuplicates:
-        """Keep one folder of each partition, and set the others aside. ``topic_ids``: of the topics that
-        there are."""
+        """Keep one folder of each partition, and rename the others. ``topic_ids``: of the existing topics."""
         found, self.duplicates = self.duplicates, []
         host = DuplicateHost(
             self._disk,
@@ -299,8 +299,8 @@ class LogManager:
     # -- failures
 
     def fail_directory(self, path: str, reason: Exception) -> list[TopicPartition]:
-        """Take a directory offline: its logs are fenced and forgotten. Returns the partitions concerned,
-        which ``on_directory_failed`` hears of too, whoever noticed the failure.
+        """Take a directory offline: its logs are fenced and forgotten. Returns the affected partitions and
+        passes them to ``on_directory_failed``, whichever task noticed the failure.
         """
         directory = next(each for each in self.directories if each.path == path)
         if directory.failure is not None:
@@ -336,7 +336,7 @@ class LogManager:
     def close(
         self, high_watermarks: Mapping[TopicPartition, int], *, broker_epoch: int, wall_ms: int
     ) -> list[Exception]:
-        """Flush and close every log, write the checkpoints, then the marker of an orderly stop.
+        """Flush and close every log, write the checkpoints, then the marker of a clean shutdown.
 
         A directory where any of that fails gets no marker, and so is checked when it is opened again.
         Returns the failures. A directory with duplicates is left as it was found: checkpoints of the logs in
@@ -363,7 +363,7 @@ class LogManager:
         return failures
 
     def abandon(self) -> None:
-        """Let go of files and locks without writing anything: as a crash would, but for the locks."""
+        """Release files and locks without writing anything, as in a crash."""
         self._files.pool.close()
         for directory in self.directories:
             directory.release()
@@ -418,7 +418,7 @@ class LogManager:
         return log
 
     def _mark_void(self, directory: LogDirectory, key: TopicPartition, folder: str) -> None:
-        """No line of an earlier folder of this name is ever believed for the new one."""
+        """No line of an earlier folder of this name is ever used for the new one."""
         markers = void_checkpoints.find(self._disk, folder)
         if not markers and (name := directory.prepare_folder(key, self._options.entropy)) is not None:
             void_checkpoints.write(self._disk, folder, name)
@@ -439,7 +439,7 @@ class LogManager:
         return self._logs_of[directory.path]
 
     def _add(self, directory: LogDirectory, log: Log) -> None:
-        """In use from here on, in place of a log of the same partition in another directory."""
+        """Use this copy from now on, in place of a log of the same partition in another directory."""
         key = log.topic_partition
         if (earlier := self._directory_of.get(key)) is not None:
             del self._logs_of[earlier.path][key]

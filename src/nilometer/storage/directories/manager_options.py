@@ -1,4 +1,4 @@
-"""What a :class:`LogManager` is told, and what it tells: options, progress of loading, sizes."""
+"""Input and output of a :class:`LogManager`: options, progress of loading, sizes."""
 
 from __future__ import annotations
 

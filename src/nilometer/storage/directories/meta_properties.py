@@ -1,7 +1,7 @@
 """``meta.properties`` of a log directory: which node and cluster its data belongs to.
 
-Java properties, version 1: ``node.id``, ``cluster.id``, ``directory.id``. A directory that carries another
-node's or cluster's name is refused rather than mixed up.
+Java properties, version 1: ``node.id``, ``cluster.id``, ``directory.id``. A directory of another
+node or cluster is refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class MetaProperties:
     directory_id: str | None = None
 
     def check(self, path: str, node_id: int, cluster_id: str | None) -> None:
-        """Raises CorruptCheckpoint where the directory belongs to someone else."""
+        """Raises CorruptCheckpoint where the directory belongs to another node or cluster."""
         if self.node_id is not None and self.node_id != node_id:
             raise CorruptCheckpoint(path, f"belongs to node {self.node_id}, this is node {node_id}")
         if cluster_id is not None and self.cluster_id is not None and self.cluster_id != cluster_id:

@@ -1,8 +1,8 @@
-"""The folder of a partition that is new here, as the log that will be opened in it would make it.
+"""The folder of a new partition, with the files that an empty log has.
 
-To make the files is what takes time, all the more while others sync theirs; so it can be done apart from the
-log and away from the event loop. Knows names and paths; touches nobody's state. What a crash leaves of it
-opens as an empty log.
+Creating the files takes time, even more while others sync theirs; so it is separate from the log and can run
+off the event loop. Knows names and paths; changes no other state. After a crash in between, the folder opens
+as an empty log.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nilometer.storage.directories import void_checkpoints
 from nilometer.storage.names import TopicPartition
 
 _EMPTY_SEGMENT = (names.LOG_SUFFIX, names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX)
-"""The log file first: an index without one belongs to nothing."""
+"""The log file comes first: an index file without one is removed at the next start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,10 @@ class NewFolder:
     """The log directory that it was planned for."""
     folder: str
     void_marker: str | None = None
-    """Made first, where the checkpoint files may have lines of an earlier folder of this name."""
+    """Created first, if the checkpoint files may have lines of an earlier folder of this name."""
 
     def make(self) -> None:
-        """On any thread, unless another makes the same folder. Stalls. Raises OSError."""
+        """On any thread, but one at a time for the same folder. Stalls. Raises OSError."""
         self.disk.make_directories(self.folder)
         if self.void_marker is not None:
             void_checkpoints.write(self.disk, self.folder, self.void_marker)

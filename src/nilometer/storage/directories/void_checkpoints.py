@@ -1,11 +1,11 @@
-"""The marker of a partition's folder for which the checkpoint files say nothing yet.
+"""The marker of a partition's folder whose lines in the checkpoint files are void.
 
-A checkpoint line carries a name and no topic id. Where a folder is made while the files may still hold a line
-of an earlier folder of that name, it gets this marker before its first log file. While the marker lies there,
-no line is believed. The next write of the checkpoint files has no old line of the name any more; then the
+A checkpoint line has a name and no topic id. If a folder is created while the files may still have a line
+of an earlier folder of that name, it gets this marker before its first log file. While the marker exists,
+the lines are ignored. The next write of the checkpoint files has no old line of the name any more; then the
 marker is removed. A crash at any point leaves the marker, or no old line.
 
-Names of one folder reach the disk in the order in which they were made, so the marker needs no sync.
+Names in one folder reach the disk in the order of their creation, so the marker needs no sync.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ PREFIX = "checkpoints-void."
 
 
 def file_name(unique_hex: str) -> str:
-    """Unique, so that a late removal never hits the marker of a later folder of the same name."""
+    """Unique, so that a late removal never removes the marker of a later folder of the same name."""
     return PREFIX + unique_hex
 
 
 def write(disk: Disk, folder: str, name: str) -> None:
-    """Make the folder, and the marker in it. Raises OSError."""
+    """Create the folder, and the marker in it. Raises OSError."""
     disk.make_directories(folder)
     disk.open(posixpath.join(folder, name), create=True).close()
 

@@ -1,1 +1,1 @@
-"""What a log knows of its producers: their last sequence numbers, their open transactions."""
+"""The producer state of a log: last sequence numbers, open transactions."""

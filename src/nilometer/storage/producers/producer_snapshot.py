@@ -2,7 +2,7 @@
 
 Big-endian: version (int16, 1), CRC-32C of all that follows it (uint32), count (int32), then 46 bytes
 for each producer. Only the last batch of a producer is kept. A file that fails its checksum is
-reported, never believed (KAFKA-9892).
+reported, never used (KAFKA-9892).
 """
 
 from __future__ import annotations

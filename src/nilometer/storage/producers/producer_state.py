@@ -53,7 +53,7 @@ class ProducerStateManager:
     # -- what readers and appenders ask
 
     def updates(self, origin: AppendOrigin) -> ProducerUpdates:
-        """A fresh collection of changes, to be filled by an append and given to :meth:`apply`."""
+        """An empty collection of changes, to be filled by an append and passed to :meth:`apply`."""
         return ProducerUpdates(self.producers, origin)
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
@@ -73,7 +73,7 @@ class ProducerStateManager:
     # -- the fold
 
     def apply(self, updates: ProducerUpdates) -> list[AbortedTxn]:
-        """Take over what an append changed; returns the entries for the segment's ``.txnindex``."""
+        """Apply the changes of an append; returns the entries for the segment's ``.txnindex``."""
         self.producers.update(updates.entries)
         for first_offset, producer_id in updates.started:
             self.ongoing[first_offset] = producer_id
@@ -145,7 +145,7 @@ class ProducerStateManager:
     def load_latest(self, log_start_offset: int, end_offset: int, wall_ms: int) -> None:
         """Start from the newest good snapshot in ``[log_start_offset, end_offset]``; the rest are removed.
 
-        One exactly at the log start still tells of producers whose records are gone (KAFKA-7190).
+        One exactly at the log start still has producers whose records are deleted (KAFKA-7190).
 
         ``map_end_offset`` then says from where the log has to be replayed.
         """
@@ -167,7 +167,7 @@ class ProducerStateManager:
             return
 
     def truncate_fully(self, offset: int) -> None:
-        """Know nothing; the log begins anew at ``offset``."""
+        """Forget everything; the log starts again at ``offset``."""
         for snapshot in self._snapshots[:]:
             self._remove_snapshot(snapshot)
         self._clear(offset)

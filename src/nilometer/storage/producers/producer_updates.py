@@ -1,9 +1,9 @@
-"""What one append would change in the producer state: judged first, applied after the write.
+"""What one append would change in the producer state: checked first, applied after the write.
 
-Judging follows Kafka: an older producer epoch is fenced; a batch must continue the sequence of the
+The checks follow Kafka: an older producer epoch is fenced; a batch must continue the sequence of the
 last one; a new epoch begins at sequence 0; a producer that the log knows nothing of may begin anywhere,
-since its records may have been deleted (KIP-360). Sequences are judged only for records from clients,
-by the leader; a follower takes what the leader accepted (KAFKA-6003).
+since its records may have been deleted (KIP-360). Sequences are checked only for records from clients,
+by the leader; a follower accepts what the leader accepted (KAFKA-6003).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nilometer.wire.record_batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, BatchHea
 
 
 class AppendOrigin(enum.Enum):
-    """Who the records come from, hence how far they are trusted."""
+    """The source of the records, which decides how far they are trusted."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
@@ -39,7 +39,7 @@ class CompletedTxn(NamedTuple):
 
 
 class ProducerUpdates:
-    """Collects the changes of the batches of one append, each judged against those before it."""
+    """Collects the changes of the batches of one append, each checked against those before it."""
 
     __slots__ = ("_known", "_origin", "completed", "entries", "started")
 

@@ -1,1 +1,1 @@
-"""Segment files and their indexes: what is read and written at a byte, and the descriptors that takes."""
+"""Segment files and their indexes: reads and writes at byte positions, and the open files for them."""

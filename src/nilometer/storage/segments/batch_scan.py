@@ -1,6 +1,6 @@
 """Walking the batches of a log file from a position on, in large reads.
 
-Only headers are looked at; whether a batch is undamaged is the caller's question. The walk ends before
+Only headers are read; the caller checks whether a batch is undamaged. The walk ends before
 a batch that is not whole, and raises what ``read_header`` raises for bytes that are no header, so the
 caller knows the first position it could not pass (the end of the last batch it was given).
 """

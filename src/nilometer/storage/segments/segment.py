@@ -1,7 +1,7 @@
 """One segment of a log: ``.log``, ``.index``, ``.timeindex`` and perhaps ``.txnindex``.
 
 Knows where batches lie and how old they are; knows nothing of epochs, producers or watermarks. Appends
-whole batches that others have judged.
+whole batches that its callers have checked.
 
 Invariants: ``size`` counts whole batches only, never bytes behind a failed write; index entries point
 at the first byte of a batch and carry its last offset; only the active segment grows, its indexes live
@@ -98,7 +98,7 @@ class LogSegment:
         index_interval_bytes: int,
         jitter_ms: int = 0,
     ) -> LogSegment:
-        """A new, empty, active segment. Files of that name left by an earlier life are emptied."""
+        """A new, empty, active segment. Files of that name left from before are emptied."""
         segment = cls(
             files,
             folder,
@@ -128,7 +128,7 @@ class LogSegment:
     def append(self, buffers: Sequence[Buffer], marks: Sequence[BatchMark]) -> int:
         """Write the batches that ``marks`` describe; returns the new size, for the caller to set.
 
-        :attr:`size` is what readers go by, on whatever thread: the log sets it once its end offset is true.
+        Readers on any thread use :attr:`size` as the bound: the log sets it after its end offset.
         After an OSError nothing must be written again.
         """
         position = self.size
@@ -186,7 +186,7 @@ class LogSegment:
         return self._offset_of_max_timestamp
 
     def largest_timestamp(self) -> int:
-        """What retention by time goes by: :attr:`max_timestamp`, or else when the file last changed."""
+        """The time that retention uses: :attr:`max_timestamp`, or else when the file last changed."""
         newest = self.max_timestamp
         return newest if newest >= 0 else self._files.disk.modified_ms(self.log_path)
 
@@ -244,7 +244,7 @@ class LogSegment:
         return found
 
     def reset_indexes(self, *, keep_aborted: bool = False) -> None:
-        """Begin the indexes anew; the segment is active from now on."""
+        """Reset the indexes; the segment is active from now on."""
         self._indexes = SegmentIndexes(OffsetIndex(self.base_offset), TimeIndex(self.base_offset))
         self._files.index_cache.forget(self.log_path)
         self._bytes_since_index_entry = 0
@@ -263,7 +263,7 @@ class LogSegment:
                 self.index_batch(position, BatchMark(header.last_offset, header.max_timestamp, header.size))
 
     def index_batch(self, position: int, mark: BatchMark) -> None:
-        """Take note of a batch that lies in the file already: how recovery rebuilds the indexes."""
+        """Index a batch that is already in the file; recovery rebuilds the indexes with it."""
         indexes = self._indexes
         assert indexes is not None, "only an active segment is indexed"
         if mark.max_timestamp > self.max_timestamp:
@@ -313,7 +313,7 @@ class LogSegment:
         next_offset = self.base_offset
         start = end = found.offsets.last_position
         if len(found.offsets) and not self._is_true(found.offsets.last_offset, start):
-            raise CorruptIndex(f"the last entry of the index of {self.log_path} is not true of it")
+            raise CorruptIndex(f"the last entry of the index of {self.log_path} does not match it")
         for batch in scan(self.open_log(), start, self.size):
             header = batch.header
             if verify:
@@ -330,7 +330,7 @@ class LogSegment:
         if said.timestamp >= 0 and (
             tail is None or not names_batch(self._index_files, self.open_log(), said, tail)
         ):
-            raise CorruptIndex(f"the last entry of the time index of {self.log_path} is not true of it")
+            raise CorruptIndex(f"the last entry of the time index of {self.log_path} does not match it")
         if tail is not None and tail.max_timestamp > said.timestamp:
             said = Youngest(tail.max_timestamp, tail.last_offset)
         self._max_timestamp, self._offset_of_max_timestamp = said
@@ -411,6 +411,6 @@ class LogSegment:
         return self._index_files.existing()
 
     def mark_deleted(self, suffix: str = names.DELETED_SUFFIX) -> list[str]:
-        """Rename all files aside; returns their new names, to be removed at leisure."""
+        """Rename all files with a suffix; returns their new names, to be removed later."""
         self._files.index_cache.forget(self.log_path)
         return self._index_files.rename_aside(suffix)

@@ -1,12 +1,12 @@
-"""How young the youngest record of a segment is: what its time index says, where the log agrees.
+"""The timestamp of the youngest record of a segment: from its time index, where the log agrees.
 
-Retention and searches by time go by it, so a wrong entry would delete records too early, or hide them. The
-last entry of the time index is believed if the batch that it names has that timestamp, and if no batch in the
-tail of the segment, behind the last entry of the offset index, is younger. That is cheap where timestamps
-rise: both entries lie within the last few kilobytes. What is not noticed is an older index file, whole and
-true, of a segment whose timestamps go back.
+Retention and searches by time use it, so a wrong entry would delete records too early, or hide them. The
+last entry of the time index is trusted if the batch that it names has that timestamp, and if no batch in the
+tail of the segment, after the last entry of the offset index, is younger. That is cheap where timestamps
+rise: both entries lie within the last few kilobytes. It does not detect an older, undamaged index file of a
+segment whose timestamps go back.
 
-Reads files of its own and changes nothing: for any thread.
+Opens its own files and changes nothing: for any thread.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Youngest(NamedTuple):
 def find_youngest(files: IndexFiles, log: File, base_offset: int, size: int) -> Youngest:
     """Of a sealed segment; -1 and the base offset where no batch has a timestamp.
 
-    Where the time index is not to be believed, every batch is looked at. Raises OSError, of ``log`` only.
+    Where the time index is not trusted, every batch is read. Raises OSError, of ``log`` only.
     """
     said = Youngest(NO_TIMESTAMP, base_offset)
     with suppress(CorruptIndex, FileNotFoundError):
@@ -83,7 +83,8 @@ def _youngest_of_tail(files: IndexFiles, log: File, size: int) -> BatchHeader | 
 
 
 def _look_at_all(log: File, said: Youngest, base_offset: int, size: int) -> Youngest:
-    """What the batches say. Behind damage nobody knows: then what was said counts, too, if it is younger."""
+    """The youngest timestamp of the batches. Behind damage it is unknown: then the index counts if
+    younger."""
     youngest, end = Youngest(NO_TIMESTAMP, base_offset), 0
     with suppress(KafkaError):
         for position, header, buffer, at in scan(log, 0, size):

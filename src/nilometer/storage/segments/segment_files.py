@@ -1,7 +1,7 @@
-"""The files of one segment by name, and the reading and writing of its indexes as wholes.
+"""The files of one segment by name, and reading and writing of whole indexes.
 
-Knows paths and index file formats; nothing of what an active segment holds in memory. Files come from
-the pool and go back at once; what says so leaves the pool alone, and is safe on any thread.
+Knows paths and index file formats, not the state that an active segment holds in memory. Files come from
+the pool and are returned at once; methods marked so do not use the pool, and are safe on any thread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _INDEX_FILES = (
 
 
 class SegmentFiles(NamedTuple):
-    """What all segments of a process share."""
+    """The parts that all segments of a process share."""
 
     pool: FilePool
     index_cache: IndexCache

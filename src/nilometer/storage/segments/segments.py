@@ -1,6 +1,6 @@
 """The segments of a log, ordered by base offset.
 
-The order is one tuple that is replaced as a whole on every change: whoever holds it, on whatever
+The order is one tuple that is replaced as a whole on every change: code that holds it, on any
 thread, sees one consistent state.
 """
 
