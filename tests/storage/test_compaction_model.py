@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nilometer.storage.producers.transaction_marker import ControlType
 from nilometer.wire.compression import Codec
-from support.compaction_story import RETENTION_MS, Story, read_all
+from support.compaction_scenario import RETENTION_MS, CompactionScenario, read_all
 from support.log_cleaner import clean_log, make_durable
 
 PAIRS = st.lists(
@@ -47,7 +47,7 @@ EVENTS = st.lists(
     phases=(Phase.explicit, Phase.generate),  # shrinking takes minutes
 )
 def test_a_cleaned_log_is_as_the_model_has_it(events: list[tuple[object, ...]]) -> None:
-    story = Story()
+    scenario = CompactionScenario()
     for event in [
         *events,
         ("roll",),
@@ -56,43 +56,43 @@ def test_a_cleaned_log_is_as_the_model_has_it(events: list[tuple[object, ...]]) 
         ("roll",),
         ("clean", 1 << 20),
     ]:
-        play(story, event)
-    story.check_producers()
+        play(scenario, event)
+    scenario.check_producers()
 
 
-def play(story: Story, event: tuple[object, ...]) -> None:
-    story.now_ms += 5
+def play(scenario: CompactionScenario, event: tuple[object, ...]) -> None:
+    scenario.now_ms += 5
     match event:
         case ("append", pairs, codec):
-            story.append(pairs, codec=codec)  # pyright: ignore[reportArgumentType]
+            scenario.append(pairs, codec=codec)  # pyright: ignore[reportArgumentType]
         case ("idempotent", pairs, producer):
-            story.append(pairs, producer=producer)  # pyright: ignore[reportArgumentType]
+            scenario.append(pairs, producer=producer)  # pyright: ignore[reportArgumentType]
         case ("in transaction", pairs, producer):
-            story.append(pairs, producer=producer, in_transaction=True)  # pyright: ignore[reportArgumentType]
+            scenario.append(pairs, producer=producer, in_transaction=True)  # pyright: ignore[reportArgumentType]
         case ("end", producer, kind):
-            story.end_transaction(producer, kind)  # pyright: ignore[reportArgumentType]
+            scenario.end_transaction(producer, kind)  # pyright: ignore[reportArgumentType]
         case ("roll",):
-            story.roll()
+            scenario.roll()
         case ("wait", ms):
-            story.now_ms += ms  # pyright: ignore[reportOperatorIssue]
+            scenario.now_ms += ms  # pyright: ignore[reportOperatorIssue]
         case ("clean", buffer_bytes):
-            story.clean(buffer_bytes)  # pyright: ignore[reportArgumentType]
-            story.check()
+            scenario.clean(buffer_bytes)  # pyright: ignore[reportArgumentType]
+            scenario.check()
         case _:
-            cleaned = story.log.cleaned_offset
-            story.reopen().cleaned_offset = cleaned
-            story.check()
+            cleaned = scenario.log.cleaned_offset
+            scenario.reopen().cleaned_offset = cleaned
+            scenario.check()
 
 
-def test_long_stories(seeds: int = 4) -> None:
+def test_long_scenarios(seeds: int = 4) -> None:
     """Many rounds over one log, with an offset map that is too small for it."""
     for seed in range(seeds):
         chance = random.Random(seed)
-        story = Story()
+        scenario = CompactionScenario()
         for _ in range(300):
-            play(story, _draw(chance))
-        story.check()
-        story.check_producers()
+            play(scenario, _draw(chance))
+        scenario.check()
+        scenario.check_producers()
 
 
 def _draw(chance: random.Random) -> tuple[object, ...]:
@@ -115,29 +115,31 @@ def _draw(chance: random.Random) -> tuple[object, ...]:
 
 
 def test_nothing_is_cleaned_while_there_is_no_whole_segment() -> None:
-    story = Story()
-    story.append([(b"a", b"1")])
-    story.append([(b"a", b"2")])
-    assert not story.clean()
-    story.roll()
-    assert story.clean()
-    assert [record.value for _, records in read_all(story.log) for record in records] == [b"2"]
+    scenario = CompactionScenario()
+    scenario.append([(b"a", b"1")])
+    scenario.append([(b"a", b"2")])
+    assert not scenario.clean()
+    scenario.roll()
+    assert scenario.clean()
+    assert [record.value for _, records in read_all(scenario.log) for record in records] == [b"2"]
 
 
 @pytest.mark.parametrize("bound", ["high watermark", "open transaction", "recovery point"])
 def test_nothing_is_cleaned_above_the_bounds(bound: str) -> None:
-    story = Story()
+    scenario = CompactionScenario()
     for number in range(6):
-        story.append([(b"a", b"%d" % number)])
+        scenario.append([(b"a", b"%d" % number)])
         if number == 2 and bound == "open transaction":
-            story.append([(b"b", b"")], producer=11, in_transaction=True)
+            scenario.append([(b"b", b"")], producer=11, in_transaction=True)
         if number == 2 and bound == "recovery point":
-            make_durable(story.log)
-        story.roll()
+            make_durable(scenario.log)
+        scenario.roll()
     if bound != "recovery point":
-        make_durable(story.log)
-    watermark = story.log.segments.from_offset(3)[0].base_offset if bound == "high watermark" else None
-    clean_log(story.log, wall_ms=story.now_ms, high_watermark=watermark)
-    values = [record.value for _, records in read_all(story.log) for record in records if record.key == b"a"]
+        make_durable(scenario.log)
+    watermark = scenario.log.segments.from_offset(3)[0].base_offset if bound == "high watermark" else None
+    clean_log(scenario.log, wall_ms=scenario.now_ms, high_watermark=watermark)
+    values = [
+        record.value for _, records in read_all(scenario.log) for record in records if record.key == b"a"
+    ]
     assert values[-3:] == [b"3", b"4", b"5"]
     assert b"0" not in values

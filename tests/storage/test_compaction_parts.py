@@ -22,7 +22,7 @@ from nilometer.storage.log_reader import LogFolderReader
 from nilometer.storage.producers.transaction_marker import ControlType
 from nilometer.wire.compression import Codec
 from nilometer.wire.errors import KafkaError
-from support.compaction_story import CONFIG, RETENTION_MS, Story, read_all
+from support.compaction_scenario import CONFIG, RETENTION_MS, CompactionScenario, read_all
 from support.log_cleaner import clean_log, make_durable
 from support.memory_disk import MemoryDisk
 
@@ -55,15 +55,15 @@ def test_an_offset_map_is_not_larger_than_its_keys_need() -> None:
 # ── what may be cleaned, and when that is worth it ──────────────────────────────────────────────────
 
 
-def story_of(segments: int, per_segment: int = 1) -> Story:
-    story = Story()
+def scenario_of(segments: int, per_segment: int = 1) -> CompactionScenario:
+    scenario = CompactionScenario()
     for number in range(segments):
         for _ in range(per_segment):
-            story.append([(b"a", b"%d" % number)])
-        story.roll()
-        story.now_ms += 100
-    make_durable(story.log)
-    return story
+            scenario.append([(b"a", b"%d" % number)])
+        scenario.roll()
+        scenario.now_ms += 100
+    make_durable(scenario.log)
+    return scenario
 
 
 def view_of(log: Log, bound: int | None = None) -> CleanableView:
@@ -74,10 +74,10 @@ def view_of(log: Log, bound: int | None = None) -> CleanableView:
 
 
 def test_the_dirty_ratio_decides_and_max_compaction_lag_overrules_it() -> None:
-    story = story_of(4)
-    log = story.log
+    scenario = scenario_of(4)
+    log = scenario.log
     log.cleaned_offset = 3
-    plan = plan_cleaning(view_of(log), story.now_ms)
+    plan = plan_cleaning(view_of(log), scenario.now_ms)
     assert plan is not None
     assert (plan.first_dirty_offset, plan.end_offset) == (3, 4)
     assert plan.dirty_ratio == pytest.approx(0.25, abs=0.05)
@@ -89,33 +89,33 @@ def test_the_dirty_ratio_decides_and_max_compaction_lag_overrules_it() -> None:
     ):
         config = dataclasses.replace(CONFIG, min_cleanable_dirty_ratio=ratio, max_compaction_lag_ms=lag_ms)
         log.config = config
-        plan = plan_cleaning(view_of(log), story.now_ms)
+        plan = plan_cleaning(view_of(log), scenario.now_ms)
         assert plan is not None
         assert plan.is_worth_it(config) == expected
 
 
 def test_min_compaction_lag_keeps_the_first_young_segment_and_all_behind_it() -> None:
-    story = story_of(4)
-    story.log.config = dataclasses.replace(CONFIG, min_compaction_lag_ms=250)
-    plan = plan_cleaning(view_of(story.log), story.now_ms)
+    scenario = scenario_of(4)
+    scenario.log.config = dataclasses.replace(CONFIG, min_compaction_lag_ms=250)
+    plan = plan_cleaning(view_of(scenario.log), scenario.now_ms)
     assert plan is not None
     assert plan.end_offset == 2
 
 
 def test_a_bound_inside_a_segment_ends_the_plan_before_it() -> None:
-    story = story_of(3, per_segment=2)
+    scenario = scenario_of(3, per_segment=2)
     for bound, expected in ((6, 6), (5, 4), (4, 4), (3, 2)):
-        plan = plan_cleaning(view_of(story.log, bound), story.now_ms)
+        plan = plan_cleaning(view_of(scenario.log, bound), scenario.now_ms)
         assert plan is not None
         assert plan.end_offset == expected
         assert plan.segments[-1].base_offset == expected - 2
-    assert plan_cleaning(view_of(story.log, 1), story.now_ms) is None
-    assert not view_of(story.log, 1).is_promising
+    assert plan_cleaning(view_of(scenario.log, 1), scenario.now_ms) is None
+    assert not view_of(scenario.log, 1).is_promising
 
 
 def test_a_group_keeps_to_the_size_of_a_segment_and_to_the_reach_of_an_index() -> None:
-    story = story_of(6)
-    segments = tuple(story.log.segments)[:-1]
+    scenario = scenario_of(6)
+    segments = tuple(scenario.log.segments)[:-1]
     size = segments[0].size
     assert [len(group) for group in group_segments(segments, 6, size * 3)] == [3, 3]
     assert [len(group) for group in group_segments(segments, 6, 1)] == [1] * 6
@@ -128,75 +128,75 @@ def test_a_group_keeps_to_the_size_of_a_segment_and_to_the_reach_of_an_index() -
 
 
 def test_a_thinned_batch_keeps_offsets_producer_codec_and_headers() -> None:
-    story = Story()
-    story.append([(b"a", b"1"), (b"b", b"2"), (b"c", None)], producer=7, codec=Codec.ZSTD)
-    story.append([(b"a", b"3")])
-    story.roll()
-    [(before, _), _] = read_all(story.log)
-    story.clean()
-    [(header, records), _] = read_all(story.log)
+    scenario = CompactionScenario()
+    scenario.append([(b"a", b"1"), (b"b", b"2"), (b"c", None)], producer=7, codec=Codec.ZSTD)
+    scenario.append([(b"a", b"3")])
+    scenario.roll()
+    [(before, _), _] = read_all(scenario.log)
+    scenario.clean()
+    [(header, records), _] = read_all(scenario.log)
     assert (header.base_offset, header.last_offset, header.records_count) == (0, 2, 2)
     same = ("producer_id", "producer_epoch", "base_sequence", "partition_leader_epoch", "codec")
     assert [getattr(header, name) for name in same] == [getattr(before, name) for name in same]
     assert header.has_delete_horizon
-    assert header.base_timestamp == story.now_ms + RETENTION_MS
-    assert records == [story.records[1], story.records[2]]
+    assert header.base_timestamp == scenario.now_ms + RETENTION_MS
+    assert records == [scenario.records[1], scenario.records[2]]
     assert header.max_timestamp == records[-1].timestamp
 
 
 def test_the_first_round_sets_the_delete_horizon_and_later_ones_leave_it() -> None:
-    story = Story()
-    story.append([(b"a", None)])
-    story.roll()
-    story.clean()
-    first = read_all(story.log)[0][0].base_timestamp
+    scenario = CompactionScenario()
+    scenario.append([(b"a", None)])
+    scenario.roll()
+    scenario.clean()
+    first = read_all(scenario.log)[0][0].base_timestamp
     for waited in (1, RETENTION_MS - 2):
-        story.now_ms += waited
-        story.append([(b"b", b"1")])
-        story.roll()
-        story.clean()
-        assert read_all(story.log)[0][0].base_timestamp == first
-    story.now_ms += 1
-    story.append([(b"b", b"1")])
-    story.roll()
-    story.clean()
-    assert b"a" not in {record.key for _, records in read_all(story.log) for record in records}
+        scenario.now_ms += waited
+        scenario.append([(b"b", b"1")])
+        scenario.roll()
+        scenario.clean()
+        assert read_all(scenario.log)[0][0].base_timestamp == first
+    scenario.now_ms += 1
+    scenario.append([(b"b", b"1")])
+    scenario.roll()
+    scenario.clean()
+    assert b"a" not in {record.key for _, records in read_all(scenario.log) for record in records}
 
 
 def test_the_search_for_the_newest_record_passes_over_a_batch_without_records() -> None:
-    story = Story()
-    story.append([(b"a", b"1")], producer=7)
-    story.now_ms -= 500
-    last = story.append([(b"a", b"2")])
-    story.roll()
-    story.clean()
-    assert [header.records_count for header, _ in read_all(story.log)] == [0, 1]
-    found = story.log.offset_of_max_timestamp()
+    scenario = CompactionScenario()
+    scenario.append([(b"a", b"1")], producer=7)
+    scenario.now_ms -= 500
+    last = scenario.append([(b"a", b"2")])
+    scenario.roll()
+    scenario.clean()
+    assert [header.records_count for header, _ in read_all(scenario.log)] == [0, 1]
+    found = scenario.log.offset_of_max_timestamp()
     assert found is not None
-    assert (found.offset, found.timestamp) == (last, story.now_ms)
+    assert (found.offset, found.timestamp) == (last, scenario.now_ms)
 
 
 def test_an_index_entry_stays_as_long_as_a_batch_of_its_transaction_does() -> None:
-    story = Story()
-    story.append([(b"a", b"1")], producer=11, in_transaction=True)
-    story.end_transaction(11, ControlType.ABORT)
-    story.append([(b"b", b"1")])
-    story.roll()
+    scenario = CompactionScenario()
+    scenario.append([(b"a", b"1")], producer=11, in_transaction=True)
+    scenario.end_transaction(11, ControlType.ABORT)
+    scenario.append([(b"b", b"1")])
+    scenario.roll()
     for expected in (1, 1, 1):  # the batch is the last one of its producer
-        story.clean()
-        assert len(story.log.aborted_transactions(0, 3)) == expected
-        story.append([(b"b", b"1")])
-        story.roll()
-    story.append([(b"c", b"1")], producer=11, in_transaction=True)
-    story.end_transaction(11, ControlType.COMMIT)
-    story.roll()
-    story.clean()  # the batch goes; it was met
-    assert len(story.log.aborted_transactions(0, 3)) == 1
-    story.append([(b"b", b"1")])
-    story.roll()
-    story.clean()
-    assert story.log.aborted_transactions(0, 3) == []
-    story.check()
+        scenario.clean()
+        assert len(scenario.log.aborted_transactions(0, 3)) == expected
+        scenario.append([(b"b", b"1")])
+        scenario.roll()
+    scenario.append([(b"c", b"1")], producer=11, in_transaction=True)
+    scenario.end_transaction(11, ControlType.COMMIT)
+    scenario.roll()
+    scenario.clean()  # the batch goes; it was met
+    assert len(scenario.log.aborted_transactions(0, 3)) == 1
+    scenario.append([(b"b", b"1")])
+    scenario.roll()
+    scenario.clean()
+    assert scenario.log.aborted_transactions(0, 3) == []
+    scenario.check()
 
 
 # ── what ends a round ───────────────────────────────────────────────────────────────────────────────
@@ -204,8 +204,8 @@ def test_an_index_entry_stays_as_long_as_a_batch_of_its_transaction_does() -> No
 
 @pytest.mark.parametrize("what", ["truncation", "records deleted", "policy", "retention", "deletion"])
 def test_a_round_is_given_up_when_the_log_changes_under_it(what: str) -> None:
-    story = story_of(4)
-    log = story.log
+    scenario = scenario_of(4)
+    log = scenario.log
 
     def change() -> None:
         if what == "truncation":
@@ -221,12 +221,14 @@ def test_a_round_is_given_up_when_the_log_changes_under_it(what: str) -> None:
             log.fence(OSError("the partition was deleted"))
 
     with pytest.raises(RoundOvertaken):
-        clean_log(log, wall_ms=story.now_ms, meanwhile=change)
+        clean_log(log, wall_ms=scenario.now_ms, meanwhile=change)
     assert log.cleaned_offset == 0
-    assert not [name for name in story.disk.list_directory(log.folder) if name.endswith(names.CLEANED_SUFFIX)]
+    assert not [
+        name for name in scenario.disk.list_directory(log.folder) if name.endswith(names.CLEANED_SUFFIX)
+    ]
     if what == "deletion":
         return
-    story.reopen()
+    scenario.reopen()
     kept = [record.value for _, records in read_all(log) for record in records]
     assert kept == {"truncation": [b"0", b"1", b"2"], "retention": [b"1", b"2", b"3"]}.get(
         what, [b"1", b"2", b"3"] if what == "records deleted" else [b"0", b"1", b"2", b"3"]
@@ -393,31 +395,31 @@ def test_a_reader_under_which_segments_are_replaced_reads_as_one_that_comes_late
     for offset in range(0, 30, 3):
         disk = BusyDisk()
         disk.suffix = suffix
-        story = Story(disk=disk)
+        scenario = CompactionScenario(disk=disk)
         for number in range(30):
-            story.now_ms = 1_000_000 + (number if number != 8 else 100)
-            story.append([(b"%d" % (number % 7), b"%d" % number * 10)])
-        make_durable(story.log)
-        story.now_ms = 1_000_000
-        disk.log = story.log
-        found = read(story.log, offset)
+            scenario.now_ms = 1_000_000 + (number if number != 8 else 100)
+            scenario.append([(b"%d" % (number % 7), b"%d" % number * 10)])
+        make_durable(scenario.log)
+        scenario.now_ms = 1_000_000
+        disk.log = scenario.log
+        found = read(scenario.log, offset)
         if disk.log is not None:
             continue  # it needed no such file
         swaps += 1
-        assert found == read(story.log, offset)
-        story.check_after_crash()
+        assert found == read(scenario.log, offset)
+        scenario.check_after_crash()
     assert swaps, "the reader was disturbed"
 
 
 def test_a_reader_of_the_folder_finds_what_was_merged_into_the_segment_behind_it() -> None:
-    story = story_of(4)
+    scenario = scenario_of(4)
     for number in range(4):
-        story.append([(b"k%d" % number, b"x")])
-        story.roll()
-    make_durable(story.log)
-    reader = LogFolderReader(story.disk, story.log.folder).batches(verify=True)
+        scenario.append([(b"k%d" % number, b"x")])
+        scenario.roll()
+    make_durable(scenario.log)
+    reader = LogFolderReader(scenario.disk, scenario.log.folder).batches(verify=True)
     found = [next(reader).header.base_offset]
-    assert clean_log(story.log, wall_ms=story.now_ms) is not None
+    assert clean_log(scenario.log, wall_ms=scenario.now_ms) is not None
     found += [batch.header.base_offset for batch in reader]
     assert found == [0, 3, 4, 5, 6, 7]
-    assert [offset for offset, _ in read_from(story.log, 0, 8)] == [3, 4, 5, 6, 7]
+    assert [offset for offset, _ in read_from(scenario.log, 0, 8)] == [3, 4, 5, 6, 7]

@@ -1,7 +1,7 @@
 """A log that is compacted, and a naive model of it: a list of all records, and nothing else.
 
-A story appends batches (plain, idempotent, in transactions that commit or abort), rolls, lets time pass, and
-cleans; then the log is held against the model.
+A scenario appends batches (plain, idempotent, in transactions that commit or abort), rolls, lets time pass,
+and cleans; then the log is held against the model.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CONFIG = LogConfig(
 
 
 @dataclass
-class Story:
+class CompactionScenario:
     """A log, and all that was ever written to it."""
 
     disk: MemoryDisk = field(default_factory=MemoryDisk)
@@ -163,7 +163,7 @@ class Story:
                 assert offset in found, "a tombstone stays for delete.retention.ms"
 
     def check_producers(self) -> None:
-        """Whoever rebuilds the producer state from the batches knows every producer's last sequence."""
+        """The producer state rebuilt from the batches knows every producer's last sequence."""
         copy = follower_of(self.log)
         for producer, count in self.sequences.items():
             if count:
