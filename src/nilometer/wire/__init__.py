@@ -1,7 +1,7 @@
 """Kafka's wire protocol: frames, API versions, record batches as views on bytes.
 
-Message schemas come from kio (``messages`` is the only door to it); record batches are our own
-(``record_batch``, ``records``), since the hot path never looks inside them. Knows nothing of disks,
+Message schemas come from kio (only ``messages`` imports it); record batches are implemented here
+(``record_batch``, ``records``), since the hot path never decodes them. Knows nothing of disks,
 sockets or clusters.
 """
 
@@ -12,8 +12,8 @@ import sys
 
 
 def _import_kio_alone() -> None:
-    """kio imports hypothesis wherever that is installed, to offer it strategies: a quarter of the time that a
-    process takes to start, for tests that are not run in it."""
+    """Import kio without hypothesis, which it imports where that is installed, only for tests: that would
+    take a quarter of a process's start time."""
     if "hypothesis" in sys.modules:
         return
     sys.modules["hypothesis"] = None  # type: ignore[assignment]  # "not there", to whoever asks

@@ -1,4 +1,4 @@
-"""What one version of one API can do, whether Kafka's schemas or our own define its messages."""
+"""The interface of one version of one API, whether Kafka's schemas or Nilometer's define its messages."""
 
 from __future__ import annotations
 

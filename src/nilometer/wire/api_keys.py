@@ -99,7 +99,7 @@ class ApiKey(enum.IntEnum):
 
 
 class NilometerApiKey(enum.IntEnum):
-    """Far above Kafka's, so that none of theirs will ever mean one of these."""
+    """Far above Kafka's keys, so that they will never collide."""
 
     DESCRIBE_REPLICAS = 32100
     FORFEIT_REPLICAS = 32101
@@ -112,5 +112,5 @@ AnyApiKey: TypeAlias = ApiKey | NilometerApiKey
 
 
 def any_api_key(number: int) -> AnyApiKey:
-    """Raises ValueError for a number that nobody has given a meaning."""
+    """Raises ValueError for an unknown number."""
     return NilometerApiKey(number) if number >= NilometerApiKey.DESCRIBE_REPLICAS else ApiKey(number)

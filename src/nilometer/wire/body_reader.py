@@ -44,7 +44,8 @@ class BodyReader:
         return uuid_of(bytes(self.take(_UUID_BYTES)))
 
     def count(self) -> int:
-        """Of an array; one that cannot fit into what is left is refused before anything is made of it."""
+        """Of an array; one that cannot fit into the rest of the frame is refused before anything is
+        allocated."""
         count = self.length32()
         if not 0 <= count <= self.end - self.position:
             raise MalformedRequest(f"an array of {count} in the {self.end - self.position} bytes left")
@@ -72,7 +73,7 @@ class BodyReader:
             self.take(self.varint())
 
     def tagged_field(self, wanted: int) -> memoryview | None:
-        """The value of one tagged field; all others are for somebody else."""
+        """The value of one tagged field; all others are skipped."""
         found: memoryview | None = None
         for _ in range(self.varint()):
             tag, length = self.varint(), self.varint()

@@ -83,7 +83,7 @@ def _names_in_any_version(message_type: type[Any]) -> frozenset[str]:
 
 
 def implicit_default(field: FieldShape) -> Any:
-    """What a field without a default of its own is when nobody gives it."""
+    """The value of a field without a default that is not given."""
     if field.is_array:
         return ()
     if field.entity is not None:

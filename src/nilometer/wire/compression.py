@@ -44,7 +44,7 @@ _OUTPUT_FULL = "failed to write whole buffer"
 
 
 def compress(codec: Codec, data: Bytes, level: int | None = None) -> bytes:
-    """``level`` means what the codec takes it to mean; snappy has none."""
+    """``level`` is the codec's own; snappy has none."""
     match codec:
         case Codec.NONE:
             return bytes(data)
@@ -83,7 +83,7 @@ def _beyond(limit: int) -> CorruptBatch:
 
 
 def _decompress_growing(codec: Codec, data: Bytes, limit: int) -> bytes:
-    """Into a buffer that grows until the data fits: no size that the data claims can be believed."""
+    """Into a buffer that grows until the data fits: no size that the data claims can be trusted."""
     into = {
         Codec.GZIP: cramjam.gzip.decompress_into,
         Codec.LZ4: cramjam.lz4.decompress_into,

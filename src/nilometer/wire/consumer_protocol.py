@@ -1,4 +1,4 @@
-"""What consumers of a group tell each other through its coordinator: subscriptions and assignments.
+"""What consumers of a group exchange through its coordinator: subscriptions and assignments.
 
 Kafka's embedded protocol of type ``consumer``: the metadata of a member in JoinGroup, its assignment in
 SyncGroup. A coordinator of the classic protocol passes these bytes on unread; clients, and a coordinator
@@ -37,7 +37,7 @@ Partitions = tuple[tuple[str, int], ...]
 class Subscription:
     topics: tuple[str, ...]
     user_data: bytes | None = None
-    """What the assignor of this subscription wants to hear again from its members."""
+    """User data of the assignor, which its members send back."""
     owned: Partitions = ()
     generation: int = NO_GENERATION
     """In which ``owned`` was assigned."""
@@ -85,7 +85,7 @@ def encode_assignment(assignment: Assignment) -> bytes:
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """No bytes at all are what a member gets for which its leader had nothing. Raises MalformedMessage."""
+    """Empty bytes mean that the leader assigned nothing to the member. Raises MalformedMessage."""
     if not data:
         return Assignment()
     reader = _Reader(data)

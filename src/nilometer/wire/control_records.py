@@ -1,4 +1,4 @@
-"""Control records: the markers that end a transaction, and their like.
+"""Control records: the markers that end a transaction, and others.
 
 Knows the key (version, type) and the value of an end-of-transaction marker. A control batch holds exactly one
 such record, belongs to a producer, and is transactional.

@@ -1,7 +1,7 @@
-"""DescribeRebalances, Nilometer's own API: why groups rebalanced last, and who made them do so.
+"""DescribeRebalances, Nilometer's own API: the last rebalances of groups, their reasons and causing members.
 
-A coordinator answers for the groups that it keeps and knows of no others. What it tells began when it loaded
-the group. Fields may be added; a reader ignores those it does not know.
+A coordinator answers for the groups that it coordinates. Its history begins when it loaded the group. Fields
+may be added; a reader ignores those it does not know.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class DescribeRebalancesRequest(msgspec.Struct, frozen=True, kw_only=True):
 class RebalanceState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     group_id: str
     error_code: int = 0
-    """Why nothing is told of this group: not the coordinator, no such group."""
+    """The error for this group: not the coordinator, no such group."""
     reason: str | None = None
-    """None: it has not rebalanced since it was loaded, or keeps no account of it."""
+    """None: it has not rebalanced since it was loaded, or has no record of it."""
     member_id: str = ""
-    """Who made it: as it was called then."""
+    """The member that caused it, by its id at that time."""
     group_instance_id: str | None = None
     client_id: str = ""
     client_host: str = ""

@@ -1,8 +1,8 @@
-"""DescribeReplicas, Nilometer's own API: what one broker knows of its own replicas, in full.
+"""DescribeReplicas, Nilometer's own API: the full state of one broker's replicas.
 
-A broker answers for itself alone: a leader tells of its followers what their fetches told it, nobody tells
-of replicas elsewhere. Offsets and epochs are as everywhere; -1 stands for *not known*. Fields may be added;
-a reader ignores those it does not know.
+A broker answers for its own replicas only; a leader adds what it knows of its followers from their fetches.
+Offsets and epochs are as everywhere; -1 means *not known*. Fields may be added; a reader ignores those it
+does not know.
 """
 
 from __future__ import annotations
@@ -43,37 +43,38 @@ class RemoteReplicaState(msgspec.Struct, frozen=True, kw_only=True):
 
     broker_id: int
     broker_epoch: int
-    """The life of the broker that fetched last."""
+    """The broker epoch of the last fetch."""
     log_start_offset: int
     log_end_offset: int
     caught_up_age_ms: int | None
-    """For how long it has not had everything that the leader has; None: not since the leader took office."""
+    """For how long it has not been caught up (ms); None: not since this leader's epoch began."""
     is_assigned: bool
     is_eligible: bool
-    """Whether that life of the broker may be in sync."""
+    """Whether that broker epoch may be in sync."""
 
 
 class HighWatermarkHoldState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why the high watermark is not further."""
+    """Why the high watermark does not advance."""
 
     reason: str
     """One of the four above."""
     text: str
-    """The same, for people."""
+    """The same, as text for operators."""
     replicas: tuple[int, ...] = ()
-    """Whom it waits for."""
+    """The replicas it waits for."""
 
 
 class LeaderState(msgspec.Struct, frozen=True, kw_only=True):
-    """What only a leader knows."""
+    """The state that only a leader has."""
 
     epoch_start_offset: int
     isr: tuple[int, ...]
     """Committed."""
     maximal_isr: tuple[int, ...]
-    """Those who must have a record before it counts: the committed ISR and whoever is being added."""
+    """The replicas that must have a record before it is committed: the committed ISR and those being
+    added."""
     pending_isr: tuple[int, ...] | None
-    """What the controller has been asked for and has not decided yet."""
+    """The ISR requested from the controller and not decided yet."""
     needed_in_sync: int
     """With fewer in the committed ISR, nothing is committed."""
     hold: HighWatermarkHoldState
@@ -86,14 +87,14 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     broker_id: int
     role: str
-    """``leader``, ``follower``, ``none`` (not told of a role yet) or ``offline`` (its log cannot be used)."""
+    """``leader``, ``follower``, ``none`` (no role yet) or ``offline`` (its log cannot be used)."""
     leader_id: int
     leader_epoch: int
-    """Of the role; without one, of the metadata."""
+    """The role's; without a role, the metadata's."""
     partition_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
-    """As the metadata that this broker has folded says."""
+    """By the metadata that this broker has folded."""
     in_sync: bool
     log_start_offset: int = -1
     log_end_offset: int = -1
@@ -105,7 +106,7 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     """(leader epoch, start offset), oldest first."""
     leader: LeaderState | None = None
     problems: tuple[str, ...] = ()
-    """For people: why it is offline, or what its broker fails to do for it at present and tries again."""
+    """For operators: why it is offline, or which work for it currently fails and is tried again."""
 
 
 class BrokerState(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """Kafka's error codes, and exceptions that carry one.
 
 Knows the numbers of the protocol and what they mean to a client (retriable or not). Never touches
-bytes. Every exception that a request may end in is a :class:`KafkaError`: a handler turns it into the
+bytes. Every exception that can end a request is a :class:`KafkaError`: a handler turns it into the
 error code of its response and needs no table of its own.
 """
 
@@ -32,7 +32,7 @@ def is_retriable(code: ErrorCode) -> bool:
 
 
 class KafkaError(Exception):
-    """Something the protocol has a number for."""
+    """An error with a code of the protocol."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(f"{code.name.upper()}: {message}" if message else code.name.upper())
@@ -45,14 +45,14 @@ class KafkaError(Exception):
 
 
 class MalformedMessage(KafkaError):
-    """Bytes that do not follow the schema they claim to follow."""
+    """Bytes that do not match their schema."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.invalid_request, message)
 
 
 class MalformedRequest(MalformedMessage):
-    """A client sent it. The connection it came from can no longer be trusted to be in step."""
+    """A client sent it. The position in its connection's stream can no longer be trusted."""
 
 
 class MalformedResponse(MalformedMessage):
@@ -76,7 +76,7 @@ class CorruptBatch(KafkaError):
 
 
 class UnsupportedMagic(KafkaError):
-    """A message of the formats before record batches (magic 0 and 1), or of one not yet invented."""
+    """A message of the formats before record batches (magic 0 and 1), or of a newer one."""
 
     def __init__(self, magic: int) -> None:
         super().__init__(
@@ -86,7 +86,7 @@ class UnsupportedMagic(KafkaError):
 
 
 class InvalidRecord(KafkaError):
-    """A batch that is whole but says something its sender has no right to say."""
+    """A batch that is undamaged but violates a rule for its sender."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.invalid_record, message)

@@ -1,7 +1,7 @@
 """The body of a Fetch request, versions 4 to 18, read by hand.
 
-A follower that is in sync asks once for every record, so this is read as often as Produce. Whatever a peer
-sends ends in a value or in MalformedRequest; nothing is allocated by what a count claims.
+An in-sync follower fetches once for every record, so this is read as often as Produce. Any bytes of a peer
+end in a value or in MalformedRequest; no count in the request decides how much is allocated.
 
 Version notes: 5 log start offset, 7 sessions, 9 leader epoch, 11 rack, 12 flexible and the last fetched
 epoch, 13 topic ids, 15 the follower's broker epoch, in a tagged field.

@@ -1,7 +1,7 @@
 """Fetch responses, versions 4 to 18, written by hand.
 
 Written apart from the general writer because the record sets of a response must not be copied, and because
-a follower's fetch may have thousands of partitions. Knows the layout only, not what belongs into it.
+a follower's fetch may have thousands of partitions. Knows the layout only, not the meaning.
 
 Version notes: 5 log start offset, 7 sessions, 11 preferred read replica, 12 flexible and the tagged fields of
 KIP-595 (diverging epoch, current leader, snapshot id), 13 topic ids, 16 node endpoints.

@@ -33,7 +33,7 @@ _NO_DIVERGENCE = (-1, -1)
 
 
 class FetchedFromLeader(NamedTuple):
-    """What the leader says of one partition."""
+    """The leader's answer for one partition."""
 
     topic_id: UUID
     partition: int

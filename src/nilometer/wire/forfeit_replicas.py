@@ -1,8 +1,8 @@
-"""ForfeitReplicas, Nilometer's own API: a broker gives up its place in partitions whose records it lost.
+"""ForfeitReplicas, Nilometer's own API: a broker leaves the ISR and ELR of partitions whose records it lost.
 
-Between brokers: damage at rest was found in a replica, and the controller is asked to take it out of the ISR
-and of the eligible replicas, and out of office if it leads. Or the replica cannot be used any more at all, as
-its log directory failed. Every partition is answered for itself.
+Between brokers: damage was found on the disk of a replica, and the controller is asked to remove it from the
+ISR and the eligible leader replicas, and from the leadership. Or the replica cannot be used at all any more,
+since its log directory failed. Every partition gets its own answer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ForfeitReplicasRequest(msgspec.Struct, frozen=True, kw_only=True):
     broker_epoch: int
     replicas: tuple[ReplicaOfPartition, ...]
     offline: bool = False
-    """They cannot be used until the broker registers again; nothing keeps their places."""
+    """They cannot be used until the broker registers again, and leave the ISR in any case."""
 
 
 class ForfeitOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -44,6 +44,6 @@ class ForfeitReplicasResponse(msgspec.Struct, frozen=True, kw_only=True, omit_de
     __version__: ClassVar[int] = 0
 
     error_code: int
-    """Why nothing was decided at all."""
+    """The error if the whole request was refused."""
     message: str = ""
     outcomes: tuple[ForfeitOutcome, ...] = ()

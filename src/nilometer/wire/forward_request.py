@@ -1,4 +1,4 @@
-"""ForwardRequest, Nilometer's own API: a client's request on its way to the controller, and who asked.
+"""ForwardRequest, Nilometer's own API: a client's request, forwarded to the controller with its context.
 
 Between brokers. What Kafka's Envelope (KIP-590) is for; the listener is told besides, and addresses are text.
 """

@@ -1,4 +1,4 @@
-"""Requests and responses: kio's schemas, and our own, behind one door.
+"""Requests and responses: kio's schemas and Nilometer's own, behind one interface.
 
 Knows for every (API key, version) the types, the header versions and how to read and write them. Frames
 come in and go out whole; nothing here knows what a message means.
@@ -56,7 +56,7 @@ __all__ = [
 
 
 class RequestHeader(NamedTuple):
-    """What every request starts with, whatever its API and version."""
+    """The start of every request, whatever its API and version."""
 
     api_key: int
     api_version: int
@@ -88,7 +88,7 @@ def api(api_key: int, version: int) -> Api:
 
 
 class KafkaApi:
-    """One version of one of Kafka's APIs: kio's readers, our writer. Fits ``Api``."""
+    """One version of one of Kafka's APIs: kio's readers, Nilometer's writer. Implements ``Api``."""
 
     def __init__(self, key: int, version: int) -> None:
         self.key = ApiKey(key)
@@ -214,7 +214,7 @@ def decode_response(api_key: int, version: int, frame: bytes) -> tuple[int, Mess
 
 
 def decode_correlation_id(frame: bytes) -> int:
-    """Of a response, before it is known what it answers."""
+    """Of a response, before the request that it answers is known."""
     if len(frame) < 4:
         raise MalformedResponse(f"response of {len(frame)} bytes")
     return int.from_bytes(frame[:4], "big", signed=True)
@@ -254,7 +254,7 @@ def _read(
 
 
 def _after_tagged_fields(failure: type[MalformedMessage], frame: bytes, position: int) -> int:
-    """Where the header ends; it has no tagged field that anything here would want."""
+    """Where the header ends; its tagged fields are ignored."""
     try:
         return skip_tagged_fields(frame, position, len(frame))
     except (MalformedMessage, IndexError) as error:
@@ -262,6 +262,6 @@ def _after_tagged_fields(failure: type[MalformedMessage], frame: bytes, position
 
 
 _PANIC = "PanicException"
-"""How a panic of compiled Rust code shows; it is no ``Exception``, and its class has no importable home."""
+"""The class name of a panic of compiled Rust code; it is no ``Exception``, and cannot be imported."""
 _REQUEST_START = struct.Struct(">hhih")
 """API key, version, correlation id, length of the client id."""

@@ -1,8 +1,8 @@
 """Nilometer's own APIs: their messages are JSON, framed and numbered as all others are.
 
 A request has the header of version 1 (API key, version, correlation id, client id), a response that of
-version 0 (correlation id); the JSON document behind it reaches to the end of the frame. Keys lie far above
-Kafka's, so clients that do not know them pass over them in ApiVersions.
+version 0 (correlation id); the JSON document after it reaches to the end of the frame. Keys are far above
+Kafka's, so clients that do not know them ignore them in ApiVersions.
 
 Invariant: as everywhere, whatever bytes a peer sends end in a value of the message's type or in a
 MalformedMessage, within memory proportional to the frame.
@@ -27,7 +27,8 @@ from nilometer.wire.prove_broker import ProveBrokerRequest, ProveBrokerResponse
 
 
 class OwnApi:
-    """Fits :class:`~nilometer.wire.api.Api`. Parts of messages are built from their classes directly."""
+    """Implements :class:`~nilometer.wire.api.Api`. Parts of messages are built from their classes
+    directly."""
 
     def __init__(
         self, key: NilometerApiKey, version: int, request_type: type[Any], response_type: type[Any]

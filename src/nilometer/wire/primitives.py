@@ -20,7 +20,7 @@ _INT32 = struct.Struct(">i").pack
 
 
 class NodeEndpoint(NamedTuple):
-    """Where a leader is that a client did not know of (KIP-951)."""
+    """The endpoint of a leader that a client did not know (KIP-951)."""
 
     node_id: int
     host: str

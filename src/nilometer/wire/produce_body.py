@@ -1,7 +1,7 @@
 """The body of a Produce request, versions 3 to 13, read by hand: batches stay where they were received.
 
-The general reader copies every record set once; here they are views on the frame, good for as long as that
-is. Whatever a peer sends ends in a value or in MalformedRequest; nothing is allocated by what a count claims.
+The general reader copies every record set once; here they are views on the frame, valid as long as it
+is. Any bytes of a peer end in a value or in MalformedRequest; no count decides how much is allocated.
 
 Version notes: 9 flexible, 13 topic ids.
 """

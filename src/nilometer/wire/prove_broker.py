@@ -24,7 +24,7 @@ class ProveBrokerRequest(msgspec.Struct, frozen=True, kw_only=True, omit_default
     broker_id: int = -1
     """Of the broker that connects."""
     expected_broker_id: int = -1
-    """Of the broker that it means to reach."""
+    """Of the broker that it wants to reach."""
     secret_number: int = -1
     """The current secret of the broker that connects."""
     nonce: bytes = b""

@@ -171,9 +171,9 @@ def batches(buffer: Bytes, position: int = 0) -> Iterator[tuple[int, BatchHeader
 
 
 def check_batch(buffer: Bytes, position: int, header: BatchHeader) -> None:
-    """That the batch is whole and undamaged. Raises CorruptBatch or UnsupportedMagic.
+    """Check that the batch is whole and undamaged. Raises CorruptBatch or UnsupportedMagic.
 
-    Holds for every batch at rest or in flight; what only a producer must obey is ``check_produced_batch``.
+    For every batch on disk or in flight; ``check_produced_batch`` has the rules for producers only.
     """
     if header.magic != MAGIC:
         raise UnsupportedMagic(header.magic)
@@ -198,8 +198,8 @@ def skip_good_batches(
     """Position and next offset behind the whole, undamaged batches that follow ``next_offset``.
 
     Stops before the first batch that reaches behind ``limit`` or ``upper_bound_offset``, leaves a gap, or is
-    not as it should be in whatever way; the caller finds that out with :func:`read_header` and
-    :func:`check_batch`. This judges as they do, and is quick because no batch becomes an object.
+    invalid in any way; the caller finds the reason with :func:`read_header` and
+    :func:`check_batch`. The checks are the same, and fast because no batch becomes an object.
     """
     unpack = _HEADER.unpack_from
     with memoryview(buffer) as view:
@@ -219,7 +219,7 @@ def skip_good_batches(
 
 
 def check_produced_batch(header: BatchHeader) -> None:
-    """That a producer may send this: offsets without gaps, no control records. Raises InvalidRecord."""
+    """Check that a producer may send this: offsets without gaps, no control records. Raises InvalidRecord."""
     if header.records_count < 1 or header.records_count != header.last_offset_delta + 1:
         raise InvalidRecord(
             f"{header.records_count} records with a last offset delta of {header.last_offset_delta}"
@@ -246,7 +246,7 @@ def patched_header(
     """The first 61 bytes of the batch, with offset and epoch assigned by the leader.
 
     With ``max_timestamp`` (and ``log_append_time``, which makes it every record's timestamp) the CRC is
-    computed anew; the records behind the header stay as they are in either case.
+    computed again; the records after the header stay unchanged in either case.
     """
     header = bytearray(memoryview(buffer)[position : position + HEADER_BYTES])
     struct.pack_into(">q", header, 0, base_offset)

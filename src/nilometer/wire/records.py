@@ -1,7 +1,7 @@
 """The records inside a batch: reading them, and building batches of them.
 
-Knows the encoding of one record and the way a batch is put together; compression is ``compression``'s,
-the header ``record_batch``'s. Never asks for the time: every timestamp is an argument.
+Knows the encoding of one record and how a batch is composed; ``compression`` has the codecs and
+``record_batch`` the header. Never reads a clock: every timestamp is an argument.
 
 Invariant: what ``BatchBuilder`` builds passes ``check_batch`` and ``check_produced_batch``.
 """

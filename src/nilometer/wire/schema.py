@@ -32,7 +32,7 @@ FIXED_SIZES: Mapping[str, int] = {
     "datetime_i64": 8,
     "uuid": 16,
 }
-"""Bytes of the types that always take the same room."""
+"""Bytes of the types with a fixed size."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Looking over a message's bytes before anything is allocated for it.
+"""Checking a message's bytes before anything is allocated for it.
 
 A surveyor walks the bytes by the shape of the schema and makes sure that every length and every count fits
 into what is left of the frame. Needed because kio's reader trusts counts: five bytes that announce four
