@@ -199,7 +199,7 @@ class Broker:
         self.fenced = reason
         self.fail(f"This broker is fenced: {reason}")
 
-    # ── coming up ───────────────────────────────────────────────────────────────────────────────
+    # ── startup ─────────────────────────────────────────────────────────────────────────────────
     async def _listen(self) -> None:
         endpoint = self._config.listeners[0]
         try:
@@ -485,7 +485,7 @@ class Broker:
                 logger.exception("Cluster membership failed")
             self.fail(f"this broker can no longer take part in its cluster: {error}")
 
-    # ── trouble ─────────────────────────────────────────────────────────────────────────────────
+    # ── failures ────────────────────────────────────────────────────────────────────────────────
     def _on_session_lost(self, reason: str) -> None:
         """The other brokers consider this broker dead: stop leading and following at once."""
         if self._replicas is not None:
@@ -525,7 +525,7 @@ class Broker:
         if is_last:
             self.fail(f"no log directory is usable any more: {error}")
 
-    # ── going down ──────────────────────────────────────────────────────────────────────────────
+    # ── shutdown ────────────────────────────────────────────────────────────────────────────────
     async def _announce_shutdown(self) -> None:
         """Controlled shutdown: move leaderships before this broker stops. If it fails, the end of the session
         does."""

@@ -36,7 +36,7 @@ def run_broker(
     ready_fd: int | None,
     status_path: Path | None = None,
 ) -> int:
-    """Run a broker until it is told to stop.
+    """Run a broker until it is asked to stop.
 
     ``ready_fd`` gets ``host:port`` once clients are served. ``status_path`` is a file that exists while
     this broker, or the one that ended last, has a reason for not serving: a JSON object with ``state``

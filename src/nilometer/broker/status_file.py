@@ -36,10 +36,10 @@ class BrokerStatusFile:
         """A failed write is only logged: the reason is in the log, too."""
         if self._path is None:
             return
-        aside = self._path.with_suffix(".tmp")
+        temporary = self._path.with_suffix(".tmp")
         try:
-            aside.write_text(json.dumps({"state": state, "reason": reason}), encoding="utf-8")
-            aside.replace(self._path)
+            temporary.write_text(json.dumps({"state": state, "reason": reason}), encoding="utf-8")
+            temporary.replace(self._path)
         except OSError as error:
             logger.error("%s cannot be written: %s", self._path, error)
 

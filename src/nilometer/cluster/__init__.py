@@ -7,10 +7,10 @@ Every broker reads the same entries and folds them::
 
 The holder of ``/controller`` turns requests and events into records, and acts only on what the fold says::
 
-    entry = controllership_entry(image, broker_id, incarnation, entropy)  # append, fold: controller if it
-    counted decision = decide_create_topics(image, topics, ...)                   # pure; the image is
-    unchanged for entry in entries_of(decision.units, image.controllership): ...    # append each, fold each
-    decision.reply                                                        # to be sent once all were accepted
+    entry = controllership_entry(image, broker_id, incarnation, entropy)  # append, fold; then controller
+    decision = decide_create_topics(image, topics, ...)                   # pure; the image is unchanged
+    for entry in entries_of(decision.units, image.controllership): ...    # append each, fold each
+    decision.reply                                                        # send it once all were accepted
 
 ``records`` defines the changes that are possible, ``image`` the state after the changes so far,
 ``controller`` which changes to make next. Pure: no clock, no randomness but what is passed in, no I/O. The

@@ -181,17 +181,17 @@ class SystemDisk:
             return file.read()
 
     def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
-        aside = f"{path}.{os.getpid()}-{next(_temporary_numbers)}.tmp"
+        temporary = f"{path}.{os.getpid()}-{next(_temporary_numbers)}.tmp"
         try:
-            with open(aside, "wb") as file:
+            with open(temporary, "wb") as file:
                 file.write(data)
                 if sync:
                     file.flush()
                     os.fsync(file.fileno())
-            os.replace(aside, path)
+            os.replace(temporary, path)
         except OSError:
             with contextlib.suppress(OSError):  # the first error is the one to report
-                os.unlink(aside)
+                os.unlink(temporary)
             raise
         if sync:
             self.sync_directory(os.path.dirname(path) or ".")

@@ -16,7 +16,7 @@ def _import_kio_alone() -> None:
     take a quarter of a process's start time."""
     if "hypothesis" in sys.modules:
         return
-    sys.modules["hypothesis"] = None  # type: ignore[assignment]  # "not there", to whoever asks
+    sys.modules["hypothesis"] = None  # type: ignore[assignment]  # looks like "not installed"
     try:
         importlib.import_module("kio.static.primitive")
     finally:

@@ -65,7 +65,7 @@ def _must_report(session_round: FetchRound, outcome: FetchOutcome) -> bool:
     session = session_round.session
     if session is None:
         return True
-    news = session.must_report(
+    must_report = session.must_report(
         outcome.asked.key,
         failed=outcome.error is not ErrorCode.none or outcome.diverging is not None,
         has_records=outcome.size > 0,
@@ -73,7 +73,7 @@ def _must_report(session_round: FetchRound, outcome: FetchOutcome) -> bool:
         high_watermark=outcome.high_watermark,
         log_start=outcome.log_start_offset,
     )
-    return news or not session_round.incremental or outcome.preferred_read_replica >= 0
+    return must_report or not session_round.incremental or outcome.preferred_read_replica >= 0
 
 
 def _partition(hints: LeaderHints, outcome: FetchOutcome) -> FetchedPartition:

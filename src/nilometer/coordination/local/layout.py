@@ -2,14 +2,15 @@
 
     store                             the description: format, cluster, first entries folder
     entries/<base>.<token>/           entries after the snapshot of number <base>
-        snapshot                      that snapshot (none in the first folder) <number>
-        one entry; or the seal, which names the folder where the sequence continues
-    preparing/<base>.<token>/         an entries folder not yet in force retired/<base>.<token>.<token>/   one
-    being removed aside/<token>.<n>                 staged files, before they are linked into place
+        snapshot                      that snapshot (none in the first folder)
+        <number>                      one entry; or the seal, which names the folder of the next entries
+    preparing/<base>.<token>/         an entries folder not yet in force
+    retired/<base>.<token>.<token>/   one being removed
+    aside/<token>.<n>                 staged files, before they are linked into place
     sessions/<id>.lock                locked by the process that is (or was last) broker <id>; never unlinked
-    sessions/<id>.<incarnation>.session|heartbeat|expired sessions/controller.<n>           a link to the
-    session record of the n-th controller; empty: it resigned members/secret.<number>           the cluster's
-    secret; the newest number counts. Only the owner may read it
+    sessions/<id>.<incarnation>.session|heartbeat|expired
+    sessions/controller.<n>           a link to the session record of the n-th controller; empty: it resigned
+    members/secret.<number>           the secret; the newest number counts. Only its owner may read it
 
 Each file starts with one line, ``kind checksum length``, then its content.
 """

@@ -83,7 +83,7 @@ class SessionFolder:
             lock.release()
         self._locks.clear()
 
-    # ---- one's own session
+    # ---- this process's session
 
     async def register(self, broker_id: int, payload: bytes) -> OwnSession:
         if len(payload) > ENTRY_SIZE_MAX:
@@ -144,7 +144,7 @@ class SessionFolder:
         disk."""
         self._put_empty(layout.expired_name(session))
 
-    # ---- everybody's sessions
+    # ---- all sessions
 
     def look(self, own: SessionName | None, now_ms: int) -> bool:
         """End the sessions of dead and hung processes; whether any name changed since the last check.

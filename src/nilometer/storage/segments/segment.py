@@ -204,7 +204,7 @@ class LogSegment:
             try:
                 self.first_timestamp = read_header(file.read_at(0, HEADER_BYTES)).max_timestamp
             except KafkaError:
-                return None  # damage: whoever reads the segment reports it
+                return None  # damage: a read of the segment reports it
             finally:
                 file.close()
         return self.first_timestamp
