@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from nilometer.cluster.image import ClusterImage
-from nilometer.coordinators.effects import Token
+from nilometer.coordinators.effects import Producer, Token
+from nilometer.coordinators.transactional import TransactionalRecord, TransactionEnd
 from nilometer.groups.config import GroupConfig
 from nilometer.groups.record_format import decode_record, encode_record
 from nilometer.groups.records import CoordinatorRecord
@@ -78,6 +79,10 @@ class GroupWorld:
     image: ClusterImage = field(default_factory=ClusterImage)
     now_ms: int = 0
     log: list[tuple[bytes, bytes | None]] = field(default_factory=list[tuple[bytes, bytes | None]])
+    log_of_transactions: dict[int, Producer | TransactionEnd] = field(
+        default_factory=dict[int, "Producer | TransactionEnd"]
+    )
+    """By position in ``log``: whose transaction a record is written in; or a marker, with nothing else."""
     replies: dict[Token, Reply] = field(default_factory=dict[Token, Reply])
     written: list[CoordinatorRecord] = field(default_factory=list[CoordinatorRecord])
     """By the last call."""
@@ -99,10 +104,17 @@ class GroupWorld:
         more."""
         self._forgotten.update(self.unanswered())
         self.shard = GroupShard(self.config, self._new_member_id, self.image)
-        for key, value in self.log:
+        for position, (key, value) in enumerate(self.log):
+            transactional = self.log_of_transactions.get(position)
+            if isinstance(transactional, TransactionEnd):
+                self.shard.replay_end(transactional)
+                continue
             record = decode_record(key, value)
             assert record is not None
-            self.shard.replay(record)
+            if transactional is None:
+                self.shard.replay(record)
+            else:
+                self.shard.replay_transactional(TransactionalRecord(transactional.producer_id, record))
         self._take(self.shard.on_loaded(self.now_ms, self.wall_ms))
 
     fail_over = load
@@ -112,11 +124,20 @@ class GroupWorld:
         for record in effects.records:
             key, value = encode_record(record)
             assert decode_record(key, value) == record
+            if effects.producer is not None:
+                self.log_of_transactions[len(self.log)] = effects.producer
             self.log.append((key, value))
         for token, reply in effects.replies:
             assert token not in self.replies, f"{token} is answered twice"
             self.replies[token] = reply
         return effects
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        """Its marker is written."""
+        end = TransactionEnd(producer_id, committed)
+        self.log_of_transactions[len(self.log)] = end
+        self.log.append((b"", None))
+        self.shard.replay_end(end)
 
     def send(self, request: GroupRequest) -> Token:
         self._tokens += 1
@@ -238,6 +259,7 @@ class GroupWorld:
         metadata: str | None = None,
         retention_ms: int = -1,
         knows_member_epochs: bool = True,
+        producer: Producer | None = None,
     ) -> ErrorCode:
         reply = self.ask(
             OffsetCommit(
@@ -248,6 +270,7 @@ class GroupWorld:
                 instance,
                 retention_ms,
                 knows_member_epochs,
+                producer,
             ),
             OffsetCommitReply,
         )

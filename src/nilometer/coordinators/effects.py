@@ -12,7 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, NewType, TypeVar
+from typing import Generic, NamedTuple, NewType, TypeVar
 
 Token = NewType("Token", int)
 """Names a request that waits for its reply. The shell makes it up; the shard only hands it back."""
@@ -22,9 +22,18 @@ ReplyT = TypeVar("ReplyT")
 ActionT = TypeVar("ActionT")
 
 
+class Producer(NamedTuple):
+    """In whose transaction records are written."""
+
+    producer_id: int
+    producer_epoch: int
+
+
 @dataclass(frozen=True, slots=True)
 class Effects(Generic[RecordT, ReplyT, ActionT]):
     records: tuple[RecordT, ...] = ()
     replies: tuple[tuple[Token, ReplyT], ...] = ()
     actions: tuple[ActionT, ...] = ()
     """Behind the replies, in order."""
+    producer: Producer | None = None
+    """The records count once its transaction is committed; None: as soon as they are."""

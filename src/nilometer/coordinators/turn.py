@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Generic
 
-from nilometer.coordinators.effects import ActionT, Effects, RecordT, ReplyT, Token
+from nilometer.coordinators.effects import ActionT, Effects, Producer, RecordT, ReplyT, Token
 
 
 class Turn(Generic[RecordT, ReplyT, ActionT]):
     """Collects; the shard's parts change their state themselves, before or after they write."""
 
-    __slots__ = ("_actions", "_records", "_replies", "now_ms", "wall_ms")
+    __slots__ = ("_actions", "_records", "_replies", "now_ms", "producer", "wall_ms")
 
     def __init__(self, now_ms: int, wall_ms: int) -> None:
         self.now_ms = now_ms
         """Monotonic: for time-outs."""
         self.wall_ms = wall_ms
         """For what records say."""
+        self.producer: Producer | None = None
+        """In whose transaction all records of this turn are written."""
         self._records: list[RecordT] = []
         self._replies: list[tuple[Token, ReplyT]] = []
         self._actions: list[ActionT] = []
@@ -44,4 +46,4 @@ class Turn(Generic[RecordT, ReplyT, ActionT]):
         take them. Those that are answered now are removed from it."""
         replies = tuple(each for each in self._replies if each[0] in waiting)
         waiting.difference_update(token for token, _ in replies)
-        return Effects(tuple(self._records), replies, tuple(self._actions))
+        return Effects(tuple(self._records), replies, tuple(self._actions), self.producer)

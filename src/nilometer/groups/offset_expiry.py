@@ -15,7 +15,7 @@ from nilometer.groups.classic.groups import ClassicGroups
 from nilometer.groups.group import Group, RetentionStart
 from nilometer.groups.offsets import Offsets
 from nilometer.groups.offsets_table import tombstone
-from nilometer.groups.records import OffsetCommitValue
+from nilometer.groups.records import OffsetCommitKey, OffsetCommitValue
 from nilometer.groups.shard_state import ShardState
 from nilometer.groups.timers import TimerKey, TimerKind
 from nilometer.groups.turn import Turn
@@ -65,10 +65,11 @@ class OffsetExpiry:
             if not group.is_subscribed_to(topic)
             for partition, value in partitions.items()
             if self._is_expired(value, start, turn.wall_ms)
+            and not self._offsets.pending.is_pending(OffsetCommitKey(group.group_id, topic, partition))
         ][:budget]
         for topic, partition in expired:
             self._offsets.write(turn, tombstone(group.group_id, topic, partition))
-        if group.is_empty and not self._offsets.table.of_group(group.group_id):
+        if group.is_empty and not self._offsets.has_any(group.group_id):
             return len(expired) + self._remove(turn, group)
         return len(expired)
 

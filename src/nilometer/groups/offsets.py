@@ -12,6 +12,7 @@ from nilometer.coordinators.effects import Token
 from nilometer.groups.classic.group import ClassicGroup
 from nilometer.groups.group import Group
 from nilometer.groups.offsets_table import OffsetsTable, tombstone
+from nilometer.groups.pending_offsets import PendingOffsets
 from nilometer.groups.records import CoordinatorRecord, OffsetCommitKey, OffsetCommitValue
 from nilometer.groups.requests import (
     OffsetCommit,
@@ -40,12 +41,33 @@ class Offsets:
     def __init__(self, state: ShardState) -> None:
         self._state = state
         self.table = OffsetsTable()
+        self.pending = PendingOffsets()
 
     def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
-        """While loading, and with everything written here."""
+        """While loading, and with everything written here outside of transactions."""
+        self.pending.on_plain_record(key, value)
+        self._apply(key, value)
+
+    def _apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
         self.table.apply(key, value)
-        if value is not None and key.group not in self._state.groups:
-            self._state.groups[key.group] = ClassicGroup(key.group)
+        if value is not None:
+            self._found(key.group)
+
+    def _found(self, group_id: str) -> None:
+        """A group with offsets and nothing else."""
+        if group_id not in self._state.groups:
+            self._state.groups[group_id] = ClassicGroup(group_id)
+
+    def replay_pending(self, producer_id: int, key: OffsetCommitKey, value: OffsetCommitValue) -> None:
+        """While loading, and with everything written here in a transaction."""
+        self.pending.add(producer_id, key, value)
+        self._found(key.group)
+
+    def replay_end(self, producer_id: int, *, committed: bool) -> None:
+        """The producer's transaction is decided."""
+        for key, value in self.pending.end(producer_id):
+            if committed:
+                self._apply(key, value)
 
     def write(self, turn: Turn, record: CoordinatorRecord) -> None:
         assert isinstance(record.key, OffsetCommitKey)
@@ -65,9 +87,14 @@ class Offsets:
     def _check_commit(self, request: OffsetCommit) -> ErrorCode:
         group = self._state.groups.get(request.group_id)
         if group is not None:
-            return group.check_offset_commit(request)
+            verdict = group.check_offset_commit(request)
+            # TxnOffsetCommit knows no member epochs.
+            is_stale = request.is_transactional and verdict is ErrorCode.stale_member_epoch
+            return ErrorCode.illegal_generation if is_stale else verdict
         if request.generation_id_or_member_epoch < 0:
             return ErrorCode.none
+        if request.is_transactional:
+            return ErrorCode.illegal_generation
         return ErrorCode.group_id_not_found if request.knows_member_epochs else ErrorCode.illegal_generation
 
     def _commit_topic(
@@ -79,9 +106,19 @@ class Offsets:
             if error_code is ErrorCode.none and self._is_too_large(partition.committed_metadata):
                 error_code = ErrorCode.offset_metadata_too_large
             if error_code is ErrorCode.none:
-                self.write(turn, _commit_record(turn, request, topic, partition))
+                self._write_commit(turn, request, _commit_record(turn, request, topic, partition))
             replies.append(OffsetCommitPartitionReply(partition.partition_index, error_code))
         return OffsetCommitTopicReply(topic.name, tuple(replies), topic.topic_id)
+
+    def _write_commit(self, turn: Turn, request: OffsetCommit, record: CoordinatorRecord) -> None:
+        if request.producer is None:
+            self.write(turn, record)
+            return
+        assert isinstance(record.key, OffsetCommitKey)
+        assert isinstance(record.value, OffsetCommitValue)
+        turn.producer = request.producer
+        turn.write(record)
+        self.replay_pending(request.producer.producer_id, record.key, record.value)
 
     def _is_too_large(self, metadata: str | None) -> bool:
         """Counted as Java counts: in UTF-16 units."""
@@ -102,26 +139,39 @@ class Offsets:
             turn.reply(token, OffsetFetchReply(request.group_id, verdict))
             return
         if request.topics is None:
-            topics = self._everything(request.group_id)
+            topics = self._everything(request)
         else:
-            topics = tuple(self._fetch_topic(request.group_id, topic) for topic in request.topics)
+            topics = tuple(self._fetch_topic(request, topic) for topic in request.topics)
         turn.reply(token, OffsetFetchReply(request.group_id, topics=topics))
 
-    def _everything(self, group_id: str) -> tuple[OffsetFetchTopicReply, ...]:
+    def _everything(self, request: OffsetFetch) -> tuple[OffsetFetchTopicReply, ...]:
         return tuple(
             OffsetFetchTopicReply(
                 topic,
-                tuple(_fetched(partition, value) for partition, value in partitions.items()),
+                tuple(
+                    _unstable(partition)
+                    if self._is_unstable(request, topic, partition)
+                    else _fetched(partition, value)
+                    for partition, value in partitions.items()
+                ),
                 next(iter(partitions.values())).topic_id,
             )
-            for topic, partitions in self.table.of_group(group_id).items()
+            for topic, partitions in self.table.of_group(request.group_id).items()
         )
 
-    def _fetch_topic(self, group_id: str, topic: OffsetFetchTopic) -> OffsetFetchTopicReply:
+    def _is_unstable(self, request: OffsetFetch, topic: str, partition: int) -> bool:
+        """Whether a transaction that is not decided may change it, and the reader asked to wait for that."""
+        return request.require_stable and self.pending.is_pending(
+            OffsetCommitKey(request.group_id, topic, partition)
+        )
+
+    def _fetch_topic(self, request: OffsetFetch, topic: OffsetFetchTopic) -> OffsetFetchTopicReply:
         replies: list[OffsetFetchPartitionReply] = []
         for partition in topic.partition_indexes:
-            value = self.table.get(group_id, topic.name, partition)
-            if value is None or _is_of_another(topic, value):
+            value = self.table.get(request.group_id, topic.name, partition)
+            if self._is_unstable(request, topic.name, partition):
+                replies.append(_unstable(partition))
+            elif value is None or _is_of_another(topic, value):
                 replies.append(OffsetFetchPartitionReply(partition))
             else:
                 replies.append(_fetched(partition, value))
@@ -145,7 +195,7 @@ class Offsets:
         is_read = group.is_subscribed_to(topic.name)
         verdict = ErrorCode.group_subscribed_to_topic if is_read else ErrorCode.none
         for partition in () if is_read else topic.partition_indexes:
-            if self.table.get(group.group_id, topic.name, partition) is not None:
+            if self._has_offset(OffsetCommitKey(group.group_id, topic.name, partition)):
                 self.write(turn, tombstone(group.group_id, topic.name, partition))
         return OffsetDeleteTopicReply(
             topic.name,
@@ -155,6 +205,15 @@ class Offsets:
     def delete_all(self, turn: Turn, group_id: str) -> None:
         for record in self.table.tombstones(group_id):
             self.write(turn, record)
+        for key in self.pending.of_group(group_id):
+            self.write(turn, CoordinatorRecord(key, None))
+
+    def has_any(self, group_id: str) -> bool:
+        """Whether the group has offsets, decided or not."""
+        return bool(self.table.of_group(group_id) or self.pending.of_group(group_id))
+
+    def _has_offset(self, key: OffsetCommitKey) -> bool:
+        return self.table.get(key.group, key.topic, key.partition) is not None or self.pending.is_pending(key)
 
 
 def _commit_record(
@@ -173,6 +232,10 @@ def _commit_record(
 
 def _is_of_another(topic: OffsetFetchTopic, value: OffsetCommitValue) -> bool:
     return None not in (topic.topic_id, value.topic_id) and topic.topic_id != value.topic_id
+
+
+def _unstable(partition: int) -> OffsetFetchPartitionReply:
+    return OffsetFetchPartitionReply(partition, error_code=ErrorCode.unstable_offset_commit)
 
 
 def _fetched(partition: int, value: OffsetCommitValue) -> OffsetFetchPartitionReply:

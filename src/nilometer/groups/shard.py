@@ -17,6 +17,7 @@ from typing import assert_never
 
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordinators.effects import Token
+from nilometer.coordinators.transactional import TransactionalRecord, TransactionEnd
 from nilometer.groups.classic.group import ClassicGroup
 from nilometer.groups.classic.groups import ClassicGroups
 from nilometer.groups.config import GroupConfig
@@ -83,6 +84,16 @@ class GroupShard:
             self._classic.replay(key, value)
         else:
             self._consumer.replay(record)
+
+    def replay_transactional(self, transactional: TransactionalRecord[CoordinatorRecord]) -> None:
+        """Folds a record that was written in a transaction: offsets alone are."""
+        record = transactional.record
+        if isinstance(record.key, OffsetCommitKey) and isinstance(record.value, OffsetCommitValue):
+            self._offsets.replay_pending(transactional.producer_id, record.key, record.value)
+
+    def replay_end(self, end: TransactionEnd) -> None:
+        """A producer's transaction is decided: while loading, and live once its marker is written."""
+        self._offsets.replay_end(end.producer_id, committed=end.committed)
 
     def on_loaded(self, now_ms: int, wall_ms: int) -> Effects:
         """The partition has been read to its end; time begins."""
@@ -165,7 +176,7 @@ class GroupShard:
             return
         self._expiry.note_commit([topic.name for topic in request.topics])
         group = self._state.groups.get(request.group_id)
-        if isinstance(group, ClassicGroup):
+        if isinstance(group, ClassicGroup) and not request.is_transactional:
             self._classic.on_offsets_committed(turn, group, request)
 
     def _list(self, request: ListGroups) -> ListGroupsReply:

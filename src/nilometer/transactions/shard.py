@@ -20,6 +20,7 @@ from nilometer.cluster.image import ClusterImage
 from nilometer.coordinators import effects, turn
 from nilometer.coordinators.effects import Token
 from nilometer.coordinators.timers import Timers
+from nilometer.coordinators.transactional import TransactionalRecord, TransactionEnd
 from nilometer.transactions.actions import AllocateProducerId, SendMarkers, TransactionAction
 from nilometer.transactions.config import TransactionConfig
 from nilometer.transactions.ends import (
@@ -84,6 +85,13 @@ class TransactionShard:
         self._transactions[transactional_id] = transaction
         if transaction.state is TransactionState.ONGOING:
             self._ongoing[transactional_id] = None
+
+    def replay_transactional(self, transactional: TransactionalRecord[TransactionRecord]) -> None:
+        """Nothing is written to this topic in a transaction; a record that is there counts."""
+        self.replay(transactional.record)
+
+    def replay_end(self, end: TransactionEnd) -> None:
+        """Of a transaction that wrote nothing here."""
 
     def on_loaded(self, now_ms: int, wall_ms: int) -> Effects:
         """The partition has been read to its end: what was prepared is finished."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordinators.effects import Effects, Token
+from nilometer.coordinators.transactional import TransactionalRecord, TransactionEnd
 from nilometer.wire.compression import Codec
 from nilometer.wire.errors import ErrorCode
 
@@ -26,6 +27,12 @@ class Shard(Protocol[RequestT_contra, ReplyT, RecordT, ActionT]):
     then :meth:`on_loaded`, and dropped when the broker leads the partition no longer or an append fails."""
 
     def replay(self, record: RecordT) -> None: ...
+
+    def replay_transactional(self, transactional: TransactionalRecord[RecordT]) -> None: ...
+
+    def replay_end(self, end: TransactionEnd) -> None:
+        """While loading, and when a marker is written live."""
+        ...
 
     def on_loaded(self, now_ms: int, wall_ms: int) -> Effects[RecordT, ReplyT, ActionT]: ...
 

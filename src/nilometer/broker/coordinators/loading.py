@@ -13,7 +13,9 @@ from typing import Any, Generic, NamedTuple, TypeAlias
 
 from nilometer.broker.coordinators.kind import CoordinatorKind, RecordT
 from nilometer.broker.replicas.partition import Partition
+from nilometer.coordinators.transactional import TransactionalRecord, TransactionEnd
 from nilometer.runtime import Runtime
+from nilometer.storage.producers.transaction_marker import ControlType, read_marker
 from nilometer.wire.compression import Bytes
 from nilometer.wire.record_batch import batches
 from nilometer.wire.records import decode_records
@@ -28,8 +30,12 @@ PROGRESS_EVERY_MS = 1_000
 Decode: TypeAlias = Callable[[bytes, bytes | None], RecordT | None]
 
 
+Loaded: TypeAlias = RecordT | TransactionalRecord[RecordT] | TransactionEnd
+"""What a log holds, in its order."""
+
+
 class _Slice(NamedTuple, Generic[RecordT]):
-    records: Sequence[RecordT]
+    records: Sequence[Loaded[RecordT]]
     next_offset: int
     unreadable: int
     """Records whose key names a type that is not known here: of a newer Kafka."""
@@ -37,7 +43,7 @@ class _Slice(NamedTuple, Generic[RecordT]):
 
 async def read_records(
     partition: Partition, runtime: Runtime, kind: CoordinatorKind[Any, Any, RecordT, Any]
-) -> AsyncGenerator[Sequence[RecordT], None]:
+) -> AsyncGenerator[Sequence[Loaded[RecordT]], None]:
     """Everything up to where the log ends when that is reached. Raises KafkaError, OSError."""
     clock, log = runtime.clock, partition.log
     started_ms = reported_ms = clock.monotonic_ms()
@@ -86,16 +92,21 @@ def _read_slice(
     return _Slice(records, found.next_offset, unreadable)
 
 
-def _decode(data: Bytes, decode: Decode[RecordT]) -> tuple[list[RecordT], int]:
-    decoded: list[RecordT] = []
+def _decode(data: Bytes, decode: Decode[RecordT]) -> tuple[list[Loaded[RecordT]], int]:
+    decoded: list[Loaded[RecordT]] = []
     unreadable = 0
     for position, header in batches(data):
         if header.is_control:
+            if (marker := read_marker(data, position, header)) is not None:
+                committed = marker.control_type is ControlType.COMMIT
+                decoded.append(TransactionEnd(header.producer_id, committed))
             continue
         for record in decode_records(data, position, header):
             known = None if record.key is None else decode(record.key, record.value)
             if known is None:
                 unreadable += 1
+            elif header.is_transactional:
+                decoded.append(TransactionalRecord(header.producer_id, known))
             else:
                 decoded.append(known)
     return decoded, unreadable

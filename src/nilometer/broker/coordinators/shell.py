@@ -26,9 +26,10 @@ from nilometer.broker.coordinators.waiting_effects import WaitingEffects
 from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.image import ClusterImage
-from nilometer.coordinators.effects import Effects, Token
+from nilometer.coordinators.effects import Effects, Producer, Token
+from nilometer.coordinators.transactional import TransactionalRecord, TransactionEnd
 from nilometer.runtime import Runtime
-from nilometer.storage import AppendOrigin, CorruptRecordFound
+from nilometer.storage import AppendInfo, AppendOrigin, CorruptRecordFound
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.records import BatchBuilder
 
@@ -60,6 +61,8 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
         self.state = ShellState.UNLOADED
+        self.loads = 0
+        """How often the log has been loaded: what an earlier state asked for is not this one's."""
         self._runtime = runtime
         self._tasks = tasks
         self._kind = kind
@@ -82,6 +85,7 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
     # ── loading and unloading ───────────────────────────────────────────────────────────────────
     def load(self) -> None:
         self.state = ShellState.LOADING
+        self.loads += 1
         self._loading = self._tasks.spawn(self._load(), name=f"loading {self.partition}")
 
     def unload(self, error: ErrorCode = ErrorCode.not_coordinator) -> None:
@@ -106,7 +110,12 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
             async with aclosing(read_records(self.partition, self._runtime, self._kind)) as pieces:
                 async for records in pieces:
                     for record in records:
-                        shard.replay(record)
+                        if isinstance(record, TransactionalRecord):
+                            shard.replay_transactional(record)
+                        elif isinstance(record, TransactionEnd):
+                            shard.replay_end(record)
+                        else:
+                            shard.replay(record)
         except (KafkaError, OSError) as problem:
             logger.error("%s could not be loaded: %s", self, problem)
             self.state = ShellState.FAILED
@@ -163,6 +172,16 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
         if shard is not None:
             self._carry_out_safely(lambda: shard.on_image(image, clock.monotonic_ms(), clock.wall_ms()))
 
+    def append_marker(self, write: Callable[[Partition], AppendInfo], end: TransactionEnd) -> AppendInfo:
+        """Have a marker written into the shard's log, and the shard notified of it. Raises KafkaError."""
+        shard = self._shard
+        if shard is None or self.state is not ShellState.ACTIVE:
+            raise KafkaError(ErrorCode.coordinator_load_in_progress)
+        appended = write(self.partition)
+        self._end_offset = appended.last_offset + 1
+        self._carry_out_safely(lambda: _notify_end(shard, end))
+        return appended
+
     # ── effects ─────────────────────────────────────────────────────────────────────────────────
     def _carry_out_safely(self, decide: Callable[[], Effects[RecordT, ReplyT, ActionT]]) -> None:
         """A fault in a decision leaves a state that nobody vouches for."""
@@ -175,16 +194,16 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
         self._carry_out(effects)
 
     def _carry_out(self, effects: Effects[RecordT, ReplyT, ActionT]) -> None:
-        if effects.records and not self._append(effects.records):
+        if effects.records and not self._append(effects.records, effects.producer):
             return
         if effects.replies or effects.actions:
             self._release_when_committed(effects)
         self._schedule()
 
-    def _append(self, records: Sequence[RecordT]) -> bool:
+    def _append(self, records: Sequence[RecordT], producer: Producer | None) -> bool:
         try:
             appended = self.partition.append(
-                self._encode(records), all_replicas=False, origin=AppendOrigin.COORDINATOR
+                self._encode(records, producer), all_replicas=False, origin=AppendOrigin.COORDINATOR
             )
         except KafkaError as problem:
             logger.warning("%s could not append: %s", self, problem)
@@ -193,12 +212,16 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
         self._end_offset = appended.last_offset + 1
         return True
 
-    def _encode(self, records: Sequence[RecordT]) -> bytes:
+    def _encode(self, records: Sequence[RecordT], producer: Producer | None) -> bytes:
         builder = BatchBuilder(self._kind.codec)
         wall_ms = self._runtime.clock.wall_ms()
         for record in records:
             builder.append(wall_ms, *self._kind.encode(record))
-        return builder.build()
+        if producer is None:
+            return builder.build()
+        return builder.build(
+            producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, transactional=True
+        )
 
     def _fail_all(self, error: ErrorCode) -> None:
         askers, self._askers = self._askers, {}
@@ -263,3 +286,11 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
             asker = self._askers.pop(token, None)
             if asker is not None:
                 asker.deliver(self._kind.refuse_for_log(asker.request, ErrorCode.request_timed_out))
+
+
+def _notify_end(
+    shard: Shard[RequestT, ReplyT, RecordT, ActionT], end: TransactionEnd
+) -> Effects[RecordT, ReplyT, ActionT]:
+    """Nothing but the marker is written; requests that wait for it ask again."""
+    shard.replay_end(end)
+    return Effects()

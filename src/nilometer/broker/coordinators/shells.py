@@ -22,8 +22,10 @@ from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.image import ClusterImage
+from nilometer.coordinators.transactional import TransactionEnd
 from nilometer.replication import LeaderRole
 from nilometer.runtime import Runtime
+from nilometer.storage import AppendInfo
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger("nilometer.broker")
@@ -84,6 +86,38 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
             return respond(reply)
 
         return self.ask(((key, request),), respond_to)
+
+    def append_marker(
+        self, index: int, write: Callable[[Partition], AppendInfo], end: TransactionEnd
+    ) -> AppendInfo:
+        """Have a marker written into partition ``index`` of the topic by its coordinator, which takes note.
+
+        Raises KafkaError.
+        """
+        shell = self._shells.get(index)
+        if shell is None:
+            raise KafkaError(ErrorCode.not_leader_or_follower)
+        return shell.append_marker(write, end)
+
+    def answer(self, key: str, request: RequestT) -> asyncio.Future[ReplyT]:
+        """The reply to one request, for the broker's own use."""
+        future: asyncio.Future[ReplyT] = asyncio.get_running_loop().create_future()
+
+        def deliver(reply: ReplyT) -> None:
+            if not future.done():
+                future.set_result(reply)
+
+        shell = self._shells.get(self._partition_for(key))
+        try:
+            if shell is None:
+                raise KafkaError(ErrorCode.not_coordinator)
+            token = shell.submit(request, deliver)
+        except KafkaError as refused:
+            deliver(self._kind.refuse(request, refused.code))
+            return future
+        if shell is not None and token is not None:
+            future.add_done_callback(lambda done: shell.forget(token) if done.cancelled() else None)
+        return future
 
     def ask_all(
         self, request: RequestT, respond: Callable[[Sequence[ReplyT]], Frame]

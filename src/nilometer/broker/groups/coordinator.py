@@ -13,11 +13,13 @@ from nilometer.broker.coordinators.kind import CoordinatorKind
 from nilometer.broker.coordinators.shell import CoordinatorShell
 from nilometer.broker.coordinators.shells import CoordinatorShells
 from nilometer.broker.groups.refusals import refuse, refuse_for_log
+from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.topic import GROUP_METADATA_TOPIC
 from nilometer.coordinators.partitioning import partition_for_key
+from nilometer.coordinators.transactional import TransactionEnd
 from nilometer.groups.record_format import decode_record, encode_record
 from nilometer.groups.records import CoordinatorRecord
 from nilometer.groups.requests import (
@@ -31,6 +33,7 @@ from nilometer.groups.requests import (
     SyncGroup,
 )
 from nilometer.runtime import Runtime
+from nilometer.storage import AppendInfo
 from nilometer.wire.compression import Codec
 from nilometer.wire.errors import ErrorCode
 
@@ -103,6 +106,17 @@ class GroupCoordinator:
     def ask_all_shells(self, request: ListGroups, respond: Respond) -> Frame | asyncio.Future[Frame]:
         """As :meth:`ask`, of every shell here."""
         return self._shells.ask_all(request, respond)
+
+    def answer(self, group_id: str, request: GroupRequest) -> asyncio.Future[Reply]:
+        """The reply to one request, for a handler that has more to do."""
+        return self._shells.answer(group_id, request)
+
+    def append_marker(
+        self, index: int, write: Callable[[Partition], AppendInfo], end: TransactionEnd
+    ) -> AppendInfo:
+        """Have a marker written into partition ``index`` of ``__consumer_offsets``: pending offsets of the
+        producer are decided by it. Raises KafkaError."""
+        return self._shells.append_marker(index, write, end)
 
     # ── shards ──────────────────────────────────────────────────────────────────────────────────
     def _make_shard(self) -> GroupShard:

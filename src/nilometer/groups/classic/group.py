@@ -263,7 +263,7 @@ class ClassicGroup:
 
     def check_offset_commit(self, request: OffsetCommit) -> ErrorCode:
         generation = request.generation_id_or_member_epoch
-        if generation < 0 and self.is_empty:
+        if generation < 0 and (self.is_empty or (request.is_transactional and not request.names_member)):
             return ErrorCode.none
         if generation < 0 and not request.member_id and request.group_instance_id is None:
             return ErrorCode.unknown_member_id
@@ -273,7 +273,7 @@ class ClassicGroup:
         if generation != self.generation:
             return ErrorCode.illegal_generation
         # The member knows this generation, but not yet what it owns in it.
-        if self.state is ClassicGroupState.COMPLETING_REBALANCE:
+        if self.state is ClassicGroupState.COMPLETING_REBALANCE and not request.is_transactional:
             return ErrorCode.rebalance_in_progress
         return ErrorCode.none
 

@@ -155,6 +155,8 @@ class ConsumerGroup:
     def check_offset_commit(self, request: OffsetCommit) -> ErrorCode:
         if request.generation_id_or_member_epoch < 0 and not self.members:
             return ErrorCode.none
+        if request.is_transactional and not request.names_member:
+            return ErrorCode.none
         return check_commit(self.members.get(request.member_id), request)
 
     def check_offset_fetch(self, request: OffsetFetch) -> ErrorCode:

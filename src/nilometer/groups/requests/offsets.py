@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
+from nilometer.coordinators.effects import Producer
 from nilometer.groups.requests.classic import NO_GENERATION, NO_MEMBER_ID
 from nilometer.wire.errors import ErrorCode
 
@@ -37,6 +38,20 @@ class OffsetCommit:
     """Versions 2 to 4 may ask for a time of their own."""
     knows_member_epochs: bool = True
     """Version 9 and later: understands GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH (KIP-848)."""
+    producer: Producer | None = None
+    """Of TxnOffsetCommit: the offsets count once this producer's transaction is committed."""
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.producer is not None
+
+    @property
+    def names_member(self) -> bool:
+        return (
+            self.generation_id_or_member_epoch >= 0
+            or self.member_id != NO_MEMBER_ID
+            or self.group_instance_id is not None
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,22 @@
+"""What a coordinator's log holds besides plain records: records of a producer's transaction, and its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic
+
+from nilometer.coordinators.effects import RecordT
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionalRecord(Generic[RecordT]):
+    """Counts once the producer's transaction is committed."""
+
+    producer_id: int
+    record: RecordT
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionEnd:
+    producer_id: int
+    committed: bool
