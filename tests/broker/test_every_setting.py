@@ -22,7 +22,13 @@ from nilometer.groups.config import GroupConfig
 from nilometer.storage import LogConfig
 from nilometer.storage.topic_config import TOPIC_CONFIG
 
-TABLES = {"config_keys.py", "group_config_keys.py", "group_settings.py", "topic_config.py"}
+TABLES = {
+    "config_keys.py",
+    "group_config_keys.py",
+    "group_settings.py",
+    "topic_config.py",
+    "transaction_config_keys.py",
+}
 OTHER_TEXTS = ("true", "false", "5", "2000000", "*", "0:1", "compact", "gzip", "LogAppendTime", "0.25", "1")
 READ_UNDER_ANOTHER_NAME = {
     "cleanup.policy": "is_compacted",

@@ -1,4 +1,4 @@
-"""``__consumer_offsets``: made when it is first needed, as big as the cluster allows, and grown with it."""
+"""Internal topics: made when they are first needed, as big as the cluster allows, and grown with it."""
 
 from __future__ import annotations
 
@@ -67,26 +67,25 @@ def test_the_first_question_about_a_group_makes_the_topic(broker: NilometerBroke
         assert settings["segment.bytes"] == "104857600"
 
 
-@pytest.mark.parametrize(
-    ("key_type", "error"), [(1, ErrorCode.coordinator_not_available), (2, ErrorCode.invalid_request)]
-)
-def test_there_is_no_coordinator_of_other_things(
-    broker: NilometerBroker, key_type: int, error: ErrorCode
-) -> None:
+def test_there_is_no_coordinator_of_other_things(broker: NilometerBroker) -> None:
     with WirePeer(broker.bootstrap) as peer:
-        found = peer.ask(ApiKey.FIND_COORDINATOR, 6, key_type=key_type, coordinator_keys=("a",))
-        assert [one.error_code for one in found.coordinators] == [error]
+        found = peer.ask(ApiKey.FIND_COORDINATOR, 6, key_type=2, coordinator_keys=("a",))
+        assert [one.error_code for one in found.coordinators] == [ErrorCode.invalid_request]
 
 
-def test_an_internal_topic_that_is_not_needed_is_not_created_as_an_ordinary(
-    broker: NilometerBroker,
-) -> None:
+def test_the_first_request_for_a_transactional_id_creates_its_topic(broker: NilometerBroker) -> None:
+    name = "__transaction_state"
     with WirePeer(broker.bootstrap) as peer:
-        asked = topic_of(peer, "__transaction_state", create=True)
-        assert (asked.error_code, asked.is_internal) == (ErrorCode.unknown_topic_or_partition, True)
-        assert topic_of(peer, "ordinary", create=True).error_code is ErrorCode.none
-        names = {topic.name for topic in peer.ask(ApiKey.METADATA, 12, topics=None).topics}
-        assert "__transaction_state" not in names
+        assert topic_of(peer, name).error_code is ErrorCode.unknown_topic_or_partition
+        found = peer.ask(ApiKey.FIND_COORDINATOR, 6, key_type=1, coordinator_keys=("a",))
+        assert [(one.error_code, one.node_id) for one in found.coordinators] == [(ErrorCode.none, 1)]
+        topic = topic_of(peer, name)
+        assert (topic.is_internal, len(topic.partitions)) == (True, 50)
+        settings = settings_of(peer, name)
+        assert settings["cleanup.policy"] == "compact"
+        assert settings["compression.type"] == "uncompressed"
+        assert settings["min.insync.replicas"] == "2"
+        assert settings["unclean.leader.election.enable"] == "false"
 
 
 def test_clients_do_not_write_to_it(broker: NilometerBroker) -> None:

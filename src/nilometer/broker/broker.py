@@ -28,6 +28,7 @@ from nilometer.broker.control.controller_link import ControllerLink
 from nilometer.broker.control.internal_topics import InternalTopicGrowth, InternalTopics
 from nilometer.broker.control.membership import Membership, RegistrationRefused
 from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.control.peer_connections import PeerConnections
 from nilometer.broker.control.preferred_leader_rebalancer import PreferredLeaderRebalancer
 from nilometer.broker.control.producer_ids import ProducerIds
 from nilometer.broker.control.secret_keeper import REFRESH_INTERVAL_MS, SecretKeeper
@@ -49,10 +50,15 @@ from nilometer.broker.replicas.replication_quota import ReplicationQuotas
 from nilometer.broker.services import Services
 from nilometer.broker.settings.config import BrokerConfig, Endpoint
 from nilometer.broker.tasks import Tasks, describe
+from nilometer.broker.transactions.coordinator import TransactionCoordinator
+from nilometer.broker.transactions.marker_sender import MarkerSender
+from nilometer.broker.transactions.markers import MarkerWriter
+from nilometer.broker.transactions.verification import TransactionVerification
 from nilometer.cluster.controller.brokers import BrokerRegistration
 from nilometer.cluster.entries import BadEntry
 from nilometer.cluster.identifiers import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, Incarnation
 from nilometer.cluster.records import Endpoint as ClusterEndpoint
+from nilometer.cluster.topic import GROUP_METADATA_TOPIC
 from nilometer.coordination import CoordinationError, CoordinationStore, make_store
 from nilometer.runtime import Listener, LockHeld, Runtime
 from nilometer.storage import CorruptCheckpoint, DamageKind, Log, LogConfig
@@ -91,6 +97,7 @@ class Broker:
         self._metadata: MetadataLog | None = None
         self._services: Services | None = None
         self._channel: ControllerChannel | None = None
+        self._peer_connections: PeerConnections | None = None
         self._link: ControllerLink | None = None
         self._membership: Membership | None = None
         self._checkpoints: CheckpointWriter | None = None
@@ -168,6 +175,8 @@ class Broker:
             self._replicas.stop()
         if self._channel is not None:
             self._channel.close()
+        if self._peer_connections is not None:
+            self._peer_connections.close()
         await self._tasks.stop()
         if self._checkpoints is not None:
             await self._checkpoints.wait_idle()
@@ -318,6 +327,16 @@ class Broker:
         metadata.subscribe(replicas.on_delta, replicas.on_reload)
         topics = InternalTopics(config, metadata, link, runtime.entropy)
         groups = GroupCoordinator(config, runtime, self._tasks, metadata, replicas, topics)
+        producer_ids = ProducerIds(link)
+        self._peer_connections = connections = PeerConnections(
+            f"transactions-of-broker-{config.node_id}", peers, metadata
+        )
+        marker_writer = MarkerWriter(replicas, {GROUP_METADATA_TOPIC: groups.append_marker})
+        markers = MarkerSender(config.node_id, runtime, self._tasks, metadata, marker_writer, connections)
+        transactions = TransactionCoordinator(
+            config, runtime, self._tasks, metadata, replicas, topics, producer_ids, markers
+        )
+        verification = TransactionVerification(config, metadata, transactions, connections)
         growth = InternalTopicGrowth(config, controller, metadata)
         self._services = services = Services(
             config=config,
@@ -328,8 +347,11 @@ class Broker:
             controller_channel=channel,
             controller_link=link,
             replicas=replicas,
-            producer_ids=ProducerIds(link),
+            producer_ids=producer_ids,
             groups=groups,
+            transactions=transactions,
+            verification=verification,
+            marker_writer=marker_writer,
             fetch_sessions=FetchSessionCache(
                 config.integer("max.incremental.fetch.session.cache.slots"), runtime.entropy
             ),

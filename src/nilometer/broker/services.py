@@ -17,6 +17,9 @@ from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replicas.replication_quota import ReplicationQuotas
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.transactions.coordinator import TransactionCoordinator
+from nilometer.broker.transactions.markers import MarkerWriter
+from nilometer.broker.transactions.verification import TransactionVerification
 from nilometer.cluster.controller.topics import TopicDefaults
 from nilometer.cluster.image import ClusterImage
 from nilometer.config.definition import ConfigValue
@@ -35,6 +38,9 @@ class Services:
     replicas: ReplicaManager
     producer_ids: ProducerIds
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    verification: TransactionVerification
+    marker_writer: MarkerWriter
     fetch_sessions: FetchSessionCache
     replication_quotas: ReplicationQuotas
     cluster_id: str

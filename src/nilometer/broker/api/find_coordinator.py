@@ -1,20 +1,19 @@
 """FindCoordinator: which broker coordinates a group or a transactional id.
 
-The first request for a group creates ``__consumer_offsets``. Versions: 1 has key types and messages; 4
-many keys at once; 6 has share groups, which are not served. There is no transaction coordinator yet:
-its keys are answered with COORDINATOR_NOT_AVAILABLE, which clients take as *try again later*.
+The first request for a group creates ``__consumer_offsets``, for a transactional id ``__transaction_state``.
+Versions: 1 has key types and messages; 4 many keys at once; 6 has share groups, which are not served.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from nilometer.broker.api.spec import ApiSpec, Request, spawn
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
-from nilometer.cluster.topic import GROUP_METADATA_TOPIC
+from nilometer.cluster.topic import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 
@@ -30,17 +29,37 @@ class _Found(NamedTuple):
     message: str | None = None
 
 
+class _Kind(NamedTuple):
+    """Where the keys of one type are kept."""
+
+    topic: str
+    partition_for: Callable[[str], int]
+    ensure_topic: Callable[[], Awaitable[bool]]
+
+
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
     many = request.version >= FIRST_WITH_MANY_KEYS
     keys: Sequence[str] = request.body.coordinator_keys if many else (request.body.key,)
-    is_group = request.field("key_type", KEY_GROUP) == KEY_GROUP
-    if is_group and keys and services.image.topic(GROUP_METADATA_TOPIC) is None:
-        return spawn(services, _create_then_respond(services, request, keys))
+    kind = _kind(services, request.field("key_type", KEY_GROUP))
+    if kind is not None and keys and services.image.topic(kind.topic) is None:
+        return spawn(services, _create_then_respond(services, request, keys, kind))
     return _respond(services, request, keys)
 
 
-async def _create_then_respond(services: Services, request: Request, keys: Sequence[str]) -> Reply:
-    await services.groups.ensure_topic()
+def _kind(services: Services, key_type: int) -> _Kind | None:
+    if key_type == KEY_GROUP:
+        groups = services.groups
+        return _Kind(GROUP_METADATA_TOPIC, groups.partition_for, groups.ensure_topic)
+    if key_type == KEY_TRANSACTION:
+        transactions = services.transactions
+        return _Kind(TRANSACTION_STATE_TOPIC, transactions.partition_for, transactions.ensure_topic)
+    return None
+
+
+async def _create_then_respond(
+    services: Services, request: Request, keys: Sequence[str], kind: _Kind
+) -> Reply:
+    await kind.ensure_topic()
     return _respond(services, request, keys)
 
 
@@ -73,13 +92,11 @@ def _respond(services: Services, request: Request, keys: Sequence[str]) -> Reply
 
 
 def _find(services: Services, key_type: int, key: str) -> _Found:
-    if key_type == KEY_TRANSACTION:
-        why = "There is no transaction coordinator."
-        return _Found(ErrorCode.coordinator_not_available, message=why)
-    if key_type != KEY_GROUP:
+    kind = _kind(services, key_type)
+    if kind is None:
         return _Found(ErrorCode.invalid_request, message=f"Key type {key_type} is not served.")
     image = services.image
-    state = image.partition(GROUP_METADATA_TOPIC, services.groups.partition_for(key))
+    state = image.partition(kind.topic, kind.partition_for(key))
     broker = image.broker(state.leader) if state is not None and state.has_leader else None
     endpoint = broker.endpoint("PLAINTEXT") if broker is not None and not broker.fenced else None
     if broker is None or endpoint is None:

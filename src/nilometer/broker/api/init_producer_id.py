@@ -1,7 +1,8 @@
-"""InitProducerId: an identity for an idempotent producer.
+"""InitProducerId: an identity for an idempotent or a transactional producer.
 
 A request without a transactional id gets a new producer id, also if it names its current id and epoch
-(version 3): only the id of a transactional id can be fenced against its previous user.
+(version 3): only the id of a transactional id can be fenced against its previous user. With one, its
+transaction coordinator decides. Version 4 knows PRODUCER_FENCED.
 """
 
 from __future__ import annotations
@@ -9,34 +10,56 @@ from __future__ import annotations
 import asyncio
 
 from nilometer.broker.api.spec import ApiSpec, Request, spawn
+from nilometer.broker.api.transaction_errors import error_for
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.coordination.store import CoordinationError
+from nilometer.transactions.requests import InitProducerId, InitProducerIdReply
+from nilometer.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.messages import milliseconds
+
+FIRST_WITH_PRODUCER_FENCED = 4
 
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    if request.body.transactional_id is not None:
-        empty = request.body.transactional_id == ""
-        error = ErrorCode.invalid_request if empty else ErrorCode.coordinator_not_available
-        return _respond(request, error, -1, -1)
     return spawn(services, _answer(services, request))
 
 
 async def _answer(services: Services, request: Request) -> Reply:
-    known_id, known_epoch = request.field("producer_id", -1), request.field("producer_epoch", -1)
-    if (known_id < 0) != (known_epoch < 0):
-        return _respond(request, ErrorCode.invalid_request, -1, -1)
+    transactional_id: str | None = request.body.transactional_id
+    producer_id = request.field("producer_id", NO_PRODUCER_ID)
+    producer_epoch = request.field("producer_epoch", NO_EPOCH)
+    if transactional_id != "" and (producer_id < 0) != (producer_epoch < 0):
+        return _respond(request, InitProducerIdReply(ErrorCode.invalid_request))
+    if transactional_id is None:
+        return _respond(request, await _new_identity(services))
+    reply = await services.transactions.answer(
+        InitProducerId(
+            transactional_id=transactional_id,
+            transaction_timeout_ms=milliseconds(request.body.transaction_timeout),
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+        )
+    )
+    assert isinstance(reply, InitProducerIdReply)
+    return _respond(request, reply)
+
+
+async def _new_identity(services: Services) -> InitProducerIdReply:
     try:
-        return _respond(request, ErrorCode.none, await services.producer_ids.next(), 0)
+        return InitProducerIdReply(ErrorCode.none, await services.producer_ids.next(), 0)
     except (KafkaError, CoordinationError):
-        return _respond(request, ErrorCode.coordinator_load_in_progress, -1, -1)
+        return InitProducerIdReply(ErrorCode.coordinator_load_in_progress)
 
 
-def _respond(request: Request, error: ErrorCode, producer_id: int, producer_epoch: int) -> Reply:
+def _respond(request: Request, reply: InitProducerIdReply) -> Reply:
     return request.respond(
-        throttle_time_ms=0, error_code=error, producer_id=producer_id, producer_epoch=producer_epoch
+        throttle_time_ms=0,
+        error_code=error_for(reply.error_code, request.version, FIRST_WITH_PRODUCER_FENCED),
+        producer_id=reply.producer_id,
+        producer_epoch=reply.producer_epoch,
     )
 
 

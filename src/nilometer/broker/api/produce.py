@@ -4,6 +4,9 @@ Versions: 3 has record batches (2 and older are refused, though 0 is advertised:
 would otherwise send gzip and snappy uncompressed, KAFKA-18659); 7 zstd; 8 per-record errors; 9 flexible; 10
 returns the current leader with NOT_LEADER_OR_FOLLOWER (KIP-951); 12 transactions v2; 13 topics by id.
 
+A transactional request whose transaction has not begun in a partition waits for its coordinator first
+(``broker/transactions/verification.py``), and later requests of its connection wait behind it.
+
 The path of a request: here → :class:`~nilometer.broker.replicas.partition.Partition` → log → segment; back
 up through :class:`~nilometer.broker.replicas.delayed_produce.DelayedProduce` where the acknowledgement has to
 wait.
@@ -12,12 +15,13 @@ wait.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
 
 from nilometer.broker.api.leader_hints import LeaderHints
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.spec import ApiSpec, Request, spawn
 from nilometer.broker.connection import CloseConnection, Reply
 from nilometer.broker.control.internal_topics import check_client_may_write
 from nilometer.broker.produced_records import check_produced_records
@@ -25,6 +29,7 @@ from nilometer.broker.refused_batches import RefusedBatches
 from nilometer.broker.replicas.delayed_produce import DelayedProduce, ProduceOutcome
 from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.services import Services
+from nilometer.broker.transactions.verification import Asker, Guard
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError, is_retriable
@@ -33,6 +38,8 @@ from nilometer.wire.produce_response import ProducedPartition, ProducedTopic, en
 from nilometer.wire.record_batch import BatchHeader, CorruptBatch, UnsupportedMagic, read_header
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
+FIRST_WITH_ABORTABLE, FIRST_THAT_ADDS = 11, 12
+NOTHING_REFUSED: Mapping[Partition, ErrorCode] = MappingProxyType({})
 
 
 class TopicOutcomes(NamedTuple):
@@ -42,6 +49,52 @@ class TopicOutcomes(NamedTuple):
 
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    body: ProduceBody = request.body
+    if body.transactional_id is not None:
+        guards = _guards(services, body, request.version)
+        if guards:
+            request.connection.take_up_alone()  # later batches of the producer must not pass this one
+            return spawn(services, _verify_then_append(services, request, body.transactional_id, guards))
+    return _append_all(services, request)
+
+
+def _guards(services: Services, body: ProduceBody, version: int) -> list[Guard]:
+    """Of the partitions whose transaction begins with this request, as far as their logs know."""
+    guards: list[Guard] = []
+    for topic in body.topics:
+        for part in topic.partitions:
+            header = _sequenced(part.records)
+            if header is None or not header.is_transactional:
+                continue
+            try:
+                partition = _find(services, topic.topic, part.partition)
+            except KafkaError:
+                continue  # refused when it comes to its turn
+            guard = services.verification.guard(
+                partition, header.producer_id, header.producer_epoch, _asker(version)
+            )
+            if guard is not None:
+                guards.append(guard)
+    return guards
+
+
+def _asker(version: int) -> Asker:
+    return Asker(knows_abortable=version >= FIRST_WITH_ABORTABLE, adds=version >= FIRST_THAT_ADDS)
+
+
+async def _verify_then_append(
+    services: Services, request: Request, transactional_id: str, guards: Sequence[Guard]
+) -> Reply:
+    errors = await services.verification.verify(transactional_id, guards, _asker(request.version))
+    refused = {guard.partition: errors[guard.name] for guard in guards if errors[guard.name]}
+    refused.update({guard.partition: ErrorCode.invalid_txn_state for guard in guards if not guard.is_intact})
+    reply = _append_all(services, request, refused)
+    return await reply if isinstance(reply, asyncio.Future) else reply
+
+
+def _append_all(
+    services: Services, request: Request, unverified: Mapping[Partition, ErrorCode] = NOTHING_REFUSED
+) -> Reply | asyncio.Future[Reply]:
     body: ProduceBody = request.body
     topics = [
         TopicOutcomes(topic.topic, [ProduceOutcome(part.partition) for part in topic.partitions])
@@ -53,6 +106,8 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
         for part, outcome in zip(topic.partitions, outcomes.partitions, strict=True):
             try:
                 partition = _find(services, topic.topic, part.partition)
+                if unverified and (error := unverified.get(partition)) is not None:
+                    raise KafkaError(error, f"{partition} is not part of the transaction")
                 if refused:
                     _check_passes_none(refused, partition, topic.topic, part, now_ms())
                 _append(partition, body, request.version, part.records, outcome, waiting)
@@ -128,8 +183,6 @@ def _append(
     if not records:
         raise KafkaError(ErrorCode.invalid_record, "no records")
     check_produced_records(records, version, in_transaction=body.transactional_id is not None)
-    if body.transactional_id is not None:
-        raise KafkaError(ErrorCode.transactional_id_not_found, "there is no transaction coordinator")
     check_client_may_write(partition.topic, waiting.client_id)
     appended = partition.append(records, all_replicas=acks == ACKS_ALL)
     outcome.base_offset = appended.first_offset

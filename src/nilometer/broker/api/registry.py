@@ -6,6 +6,8 @@ import functools
 from collections.abc import Mapping
 
 from nilometer.broker.api import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     allocate_producer_ids,
     alter_partition,
     alter_partition_reassignments,
@@ -22,10 +24,13 @@ from nilometer.broker.api import (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_producers,
     describe_rebalances,
     describe_replicas,
     describe_topic_partitions,
+    describe_transactions,
     elect_leaders,
+    end_txn,
     fetch,
     find_coordinator,
     forfeit_replicas,
@@ -38,6 +43,7 @@ from nilometer.broker.api import (
     list_groups,
     list_offsets,
     list_partition_reassignments,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
@@ -46,11 +52,15 @@ from nilometer.broker.api import (
     produce,
     prove_broker,
     sync_group,
+    txn_offset_commit,
     unregister_broker,
+    write_txn_markers,
 )
 from nilometer.broker.api.spec import ApiSpec
 
 _SPECS = (
+    add_offsets_to_txn.API,
+    add_partitions_to_txn.API,
     allocate_producer_ids.API,
     alter_partition.API,
     alter_partition_reassignments.API,
@@ -67,10 +77,13 @@ _SPECS = (
     describe_configs.API,
     describe_groups.API,
     describe_log_dirs.API,
+    describe_producers.API,
     describe_rebalances.API,
     describe_replicas.API,
     describe_topic_partitions.API,
+    describe_transactions.API,
     elect_leaders.API,
+    end_txn.API,
     fetch.API,
     find_coordinator.API,
     forfeit_replicas.API,
@@ -82,6 +95,7 @@ _SPECS = (
     list_groups.API,
     list_offsets.API,
     list_partition_reassignments.API,
+    list_transactions.API,
     metadata.API,
     offset_commit.API,
     offset_delete.API,
@@ -90,7 +104,9 @@ _SPECS = (
     produce.API,
     prove_broker.API,
     sync_group.API,
+    txn_offset_commit.API,
     unregister_broker.API,
+    write_txn_markers.API,
 )
 
 APIS: Mapping[int, ApiSpec] = {

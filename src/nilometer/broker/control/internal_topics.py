@@ -21,7 +21,7 @@ from nilometer.cluster.controller.internal_topics import decide_internal_topic_g
 from nilometer.cluster.controller.topics import NewTopic
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.topic import GROUP_METADATA_TOPIC, INTERNAL_TOPICS
+from nilometer.cluster.topic import GROUP_METADATA_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
 from nilometer.coordination.store import CoordinationError
 from nilometer.runtime import Entropy
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -53,6 +53,19 @@ INTERNAL_TOPIC_SETTINGS: Mapping[str, InternalTopicSettings] = {
         replication_factor="offsets.topic.replication.factor",
         configs={"cleanup.policy": "compact", "compression.type": "producer"},
         configs_by_key={"segment.bytes": "offsets.topic.segment.bytes"},
+    ),
+    TRANSACTION_STATE_TOPIC: InternalTopicSettings(
+        num_partitions="transaction.state.log.num.partitions",
+        replication_factor="transaction.state.log.replication.factor",
+        configs={
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "unclean.leader.election.enable": "false",
+        },
+        configs_by_key={
+            "min.insync.replicas": "transaction.state.log.min.isr",
+            "segment.bytes": "transaction.state.log.segment.bytes",
+        },
     ),
 }
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from nilometer.broker.settings.config_keys import IGNORED_KEYS, KNOWN_KEYS_WITHOUT_EFFECT, OWN_KEYS
 from nilometer.broker.settings.group_settings import group_config
+from nilometer.broker.settings.transaction_settings import transaction_config
 from nilometer.config import ConfigDefinition, ConfigError, ConfigKey, Settings
 from nilometer.config.definition import ConfigValue
 from nilometer.coordination.connect_string import parse_connect_string
@@ -79,6 +80,7 @@ class BrokerConfig(Settings):
         self.coordination = self._coordination()
         self.accepts_unproved_brokers = self.string("nilometer.inter.broker.authentication") == "accept"
         self.groups = group_config(self)
+        self.transactions = transaction_config(self)
         TOPIC_CONFIG.judge({}, self.topic_defaults())
 
     def topic_defaults(self, *dynamic: Mapping[str, str]) -> dict[str, ConfigValue]:

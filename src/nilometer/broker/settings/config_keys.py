@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from nilometer.broker.replica_selection import SELECTORS
 from nilometer.broker.settings.group_config_keys import GROUP_BOUNDS, GROUP_KEYS, GROUP_KEYS_WITHOUT_EFFECT
+from nilometer.broker.settings.transaction_config_keys import TRANSACTION_KEYS
 from nilometer.config import ConfigKey, ConfigKind
 
 _BOOLEAN, _INT, _LONG = ConfigKind.BOOLEAN, ConfigKind.INT, ConfigKind.LONG
@@ -296,6 +297,7 @@ OWN_KEYS = [
     *COORDINATION,
     *SECURITY,
     *GROUP_KEYS,
+    *TRANSACTION_KEYS,
 ]
 
 IGNORED_KEYS = frozenset(

@@ -1,0 +1,30 @@
+"""The answer of a request whose partitions may have to wait, given when the last of them has decided."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from nilometer.broker.connection import Reply
+from nilometer.broker.replicas.delayed_request import DelayedRequest
+
+
+class DelayedReply:
+    def __init__(self, respond: Callable[[], Reply]) -> None:
+        """``respond`` makes the answer of outcomes that the caller keeps."""
+        self.delayed = DelayedRequest(self._finish)
+        self._respond = respond
+        self._future: asyncio.Future[Reply] | None = None
+
+    def reply(self, timeout_ms: int) -> Reply | asyncio.Future[Reply]:
+        if not self.delayed.is_waiting:
+            self.delayed.close()
+            return self._respond()
+        self._future = asyncio.get_running_loop().create_future()
+        self.delayed.start_timer(timeout_ms)
+        return self._future
+
+    def _finish(self) -> None:
+        future = self._future
+        if future is not None and not future.done():
+            future.set_result(self._respond())

@@ -1,0 +1,61 @@
+"""DescribeProducers: the producers that a partition's leader knows, and where their transactions begin."""
+
+from __future__ import annotations
+
+from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.connection import Reply
+from nilometer.broker.services import Services
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.messages import Message
+
+
+def handle(services: Services, request: Request) -> Reply:
+    topics = tuple(
+        request.make(
+            "TopicResponse",
+            name=topic.name,
+            partitions=tuple(
+                _describe(services, request, topic.name, index) for index in topic.partition_indexes
+            ),
+        )
+        for topic in request.body.topics
+    )
+    return request.respond(throttle_time_ms=0, topics=topics)
+
+
+def _describe(services: Services, request: Request, topic: str, index: int) -> Message:
+    try:
+        partition = services.replicas.partition(topic, index)
+        _ = partition.leader  # raises where another broker leads
+        known = partition.log.producers.producers
+    except KafkaError as refused:
+        return request.make(
+            "PartitionResponse",
+            partition_index=index,
+            error_code=refused.code,
+            error_message=None,
+            active_producers=(),
+        )
+    producers = tuple(
+        request.make(
+            "ProducerState",
+            producer_id=producer_id,
+            producer_epoch=entry.producer_epoch,
+            last_sequence=entry.last_sequence,
+            last_timestamp=entry.last_timestamp,
+            coordinator_epoch=entry.coordinator_epoch,
+            current_txn_start_offset=entry.current_txn_first_offset,
+        )
+        for producer_id, entry in sorted(known.items())
+    )
+    return request.make(
+        "PartitionResponse",
+        partition_index=index,
+        error_code=ErrorCode.none,
+        error_message=None,
+        active_producers=producers,
+    )
+
+
+API = ApiSpec(key=ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0), handle=handle)

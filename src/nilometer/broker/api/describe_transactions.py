@@ -1,0 +1,58 @@
+"""DescribeTransactions: the state, producer and partitions of transactional ids kept here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.connection import Reply
+from nilometer.broker.services import Services
+from nilometer.transactions.requests import (
+    DescribeTransaction,
+    DescribeTransactionReply,
+    TransactionReply,
+)
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.messages import Message
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+"""-1 ms, for an id without a transaction, is a time like any other here: the field cannot be null."""
+
+
+def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    return services.transactions.ask(
+        [(each, DescribeTransaction(each)) for each in request.body.transactional_ids],
+        lambda replies: _respond(request, replies),
+    )
+
+
+def _respond(request: Request, replies: Sequence[TransactionReply]) -> Reply:
+    described = [reply for reply in replies if isinstance(reply, DescribeTransactionReply)]
+    return request.respond(
+        throttle_time_ms=0, transaction_states=tuple(_state(request, each) for each in described)
+    )
+
+
+def _state(request: Request, described: DescribeTransactionReply) -> Message:
+    topics: dict[str, list[int]] = {}
+    for partition in described.partitions:
+        topics.setdefault(partition.topic, []).append(partition.partition)
+    return request.make(
+        "TransactionState",
+        error_code=described.error_code,
+        transactional_id=described.transactional_id,
+        transaction_state=described.transaction_state,
+        transaction_timeout_ms=described.transaction_timeout_ms,
+        transaction_start_time=EPOCH + timedelta(milliseconds=described.transaction_start_time_ms),
+        producer_id=described.producer_id,
+        producer_epoch=described.producer_epoch,
+        topics=tuple(
+            request.make("TopicData", topic=name, partitions=tuple(indexes))
+            for name, indexes in topics.items()
+        ),
+    )
+
+
+API = ApiSpec(key=ApiKey.DESCRIBE_TRANSACTIONS, versions=(0, 0), handle=handle)

@@ -1,0 +1,51 @@
+"""EndTxn: commit or abort the open transaction of a producer.
+
+Versions: 2 knows PRODUCER_FENCED; 5 bumps the epoch with every end, and says which producer id and epoch the
+next transaction is to use (KIP-890).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from nilometer.broker.api.spec import ApiSpec, Request, spawn
+from nilometer.broker.api.transaction_errors import error_for
+from nilometer.broker.connection import Reply
+from nilometer.broker.services import Services
+from nilometer.transactions.config import EPOCH_BUMP_VERSION
+from nilometer.transactions.requests import EndTransaction, EndTransactionReply
+from nilometer.wire.api_keys import ApiKey
+
+FIRST_WITH_EPOCH_BUMP = 5
+FIRST_WITH_PRODUCER_FENCED = 2
+
+
+def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    return spawn(services, _answer(services, request))
+
+
+async def _answer(services: Services, request: Request) -> Reply:
+    body = request.body
+    bumps = request.version >= FIRST_WITH_EPOCH_BUMP
+    reply = await services.transactions.answer(
+        EndTransaction(
+            transactional_id=body.transactional_id,
+            producer_id=body.producer_id,
+            producer_epoch=body.producer_epoch,
+            committed=body.committed,
+            version=EPOCH_BUMP_VERSION if bumps else 0,
+        )
+    )
+    assert isinstance(reply, EndTransactionReply)
+    error = error_for(reply.error_code, request.version, FIRST_WITH_PRODUCER_FENCED)
+    if not bumps:
+        return request.respond(throttle_time_ms=0, error_code=error)
+    return request.respond(
+        throttle_time_ms=0,
+        error_code=error,
+        producer_id=reply.producer_id,
+        producer_epoch=reply.producer_epoch,
+    )
+
+
+API = ApiSpec(key=ApiKey.END_TXN, versions=(0, 5), handle=handle)

@@ -1,0 +1,53 @@
+"""ListTransactions: the transactional ids kept by this broker's coordinators.
+
+Versions: 1 filters by how long a transaction is open (KIP-994); 2 by a pattern of the id (KIP-1152).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.connection import Reply
+from nilometer.broker.services import Services
+from nilometer.transactions.requests import ListTransactions, ListTransactionsReply, TransactionReply
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode
+
+
+def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    body = request.body
+    asked = ListTransactions(
+        state_filters=tuple(body.state_filters),
+        producer_id_filters=tuple(body.producer_id_filters),
+        duration_filter_ms=request.field("duration_filter", -1),
+        transactional_id_pattern=request.field("transactional_id_pattern") or "",
+    )
+    return services.transactions.ask_all_shells(asked, lambda replies: _respond(request, replies))
+
+
+def _respond(request: Request, replies: Sequence[TransactionReply]) -> Reply:
+    """An error of one shard is that of all: a list with a hole would be taken as whole."""
+    listed = [reply for reply in replies if isinstance(reply, ListTransactionsReply)]
+    error = next((each.error_code for each in listed if each.error_code), ErrorCode.none)
+    unknown = dict.fromkeys(name for reply in listed for name in reply.unknown_state_filters)
+    return request.respond(
+        throttle_time_ms=0,
+        error_code=error,
+        unknown_state_filters=tuple(unknown),
+        transaction_states=tuple(
+            request.make(
+                "TransactionState",
+                transactional_id=each.transactional_id,
+                producer_id=each.producer_id,
+                transaction_state=each.transaction_state,
+            )
+            for reply in listed
+            if error is ErrorCode.none
+            for each in reply.transactions
+        ),
+    )
+
+
+API = ApiSpec(key=ApiKey.LIST_TRANSACTIONS, versions=(0, 2), handle=handle)

@@ -1,0 +1,151 @@
+"""TxnOffsetCommit: offsets of a group that count once the producer's transaction is committed.
+
+Versions: 2 brings leader epochs; 3 the member and its generation (KIP-447), which fence a member that lost
+its partitions; 4 knows TRANSACTION_ABORTABLE; 5 adds the partition of ``__consumer_offsets`` to the
+transaction itself (KIP-890). As with a produced batch, the coordinator of the transaction is asked first
+whether that partition is part of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from nilometer.broker.api.spec import ApiSpec, Request, spawn
+from nilometer.broker.connection import Reply
+from nilometer.broker.coordinators.refusals import coordinator_error
+from nilometer.broker.services import Services
+from nilometer.broker.transactions.verification import Asker
+from nilometer.cluster.topic import GROUP_METADATA_TOPIC
+from nilometer.coordinators.effects import Producer
+from nilometer.groups.requests import (
+    OffsetCommit,
+    OffsetCommitPartition,
+    OffsetCommitReply,
+    OffsetCommitTopic,
+    OffsetCommitTopicReply,
+)
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.messages import Message
+
+FIRST_WITH_LOADING = 2
+FIRST_WITH_ABORTABLE = 4
+FIRST_THAT_ADDS = 5
+
+Errors = Mapping[tuple[str, int], ErrorCode]
+
+
+def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    known = _known_topics(services, request.body.topics)
+    if not known:
+        return _respond(request, {})
+    return spawn(services, _answer(services, request, known))
+
+
+def _known_topics(services: Services, asked: Sequence[Message]) -> tuple[OffsetCommitTopic, ...]:
+    """The partitions that exist."""
+    known: list[OffsetCommitTopic] = []
+    for topic in asked:
+        found = services.image.topic(topic.name)
+        partitions = tuple(
+            OffsetCommitPartition(
+                partition.partition_index,
+                partition.committed_offset,
+                getattr(partition, "committed_leader_epoch", -1),
+                partition.committed_metadata,
+            )
+            for partition in topic.partitions
+            if found is not None and found.partition(partition.partition_index) is not None
+        )
+        if found is not None and partitions:
+            known.append(OffsetCommitTopic(topic.name, partitions, found.uuid))
+    return tuple(known)
+
+
+async def _answer(services: Services, request: Request, known: tuple[OffsetCommitTopic, ...]) -> Reply:
+    body = request.body
+    error = await _verify(services, request)
+    if error is not ErrorCode.none:
+        return _respond(request, _everywhere(known, error))
+    commit = OffsetCommit(
+        group_id=body.group_id,
+        topics=known,
+        generation_id_or_member_epoch=request.field("generation_id", -1),
+        member_id=request.field("member_id", ""),
+        group_instance_id=request.field("group_instance_id"),
+        producer=Producer(body.producer_id, body.producer_epoch),
+    )
+    reply = await services.groups.answer(commit.group_id, commit)
+    assert isinstance(reply, OffsetCommitReply)
+    return _respond(request, _errors(reply.topics))
+
+
+async def _verify(services: Services, request: Request) -> ErrorCode:
+    """Whether the group's partition is part of the transaction, and the producer the one that has it."""
+    body = request.body
+    asker = Asker(
+        knows_abortable=request.version >= FIRST_WITH_ABORTABLE, adds=request.version >= FIRST_THAT_ADDS
+    )
+    try:
+        index = services.groups.partition_for(body.group_id)
+        partition = services.replicas.partition(GROUP_METADATA_TOPIC, index)
+        _ = partition.leader  # raises where another broker leads
+    except KafkaError:
+        return ErrorCode.not_coordinator
+    guard = services.verification.guard(partition, body.producer_id, body.producer_epoch, asker)
+    if guard is not None:
+        errors = await services.verification.verify(body.transactional_id, (guard,), asker)
+        if errors[guard.name] is not ErrorCode.none:
+            return coordinator_error(errors[guard.name])
+        if not guard.is_intact:
+            return ErrorCode.invalid_txn_state
+    producer = partition.log.producers.producers.get(body.producer_id)
+    is_fenced = producer is not None and body.producer_epoch < producer.producer_epoch
+    return ErrorCode.invalid_producer_epoch if is_fenced else ErrorCode.none
+
+
+def _everywhere(topics: Sequence[OffsetCommitTopic], error: ErrorCode) -> Errors:
+    return {
+        (topic.name, partition.partition_index): error for topic in topics for partition in topic.partitions
+    }
+
+
+def _errors(topics: Sequence[OffsetCommitTopicReply]) -> Errors:
+    return {
+        (topic.name, partition.partition_index): partition.error_code
+        for topic in topics
+        for partition in topic.partitions
+    }
+
+
+def _respond(request: Request, errors: Errors) -> Reply:
+    """In the order of the request; what is not in ``errors`` does not exist."""
+
+    def error_of(topic: str, index: int) -> ErrorCode:
+        error = errors.get((topic, index), ErrorCode.unknown_topic_or_partition)
+        if error is ErrorCode.coordinator_load_in_progress and request.version < FIRST_WITH_LOADING:
+            return ErrorCode.coordinator_not_available  # older producers fail on the other (KAFKA-7296)
+        return error
+
+    return request.respond(
+        throttle_time_ms=0,
+        topics=tuple(
+            request.make(
+                "TxnOffsetCommitResponseTopic",
+                name=topic.name,
+                partitions=tuple(
+                    request.make(
+                        "TxnOffsetCommitResponsePartition",
+                        partition_index=partition.partition_index,
+                        error_code=error_of(topic.name, partition.partition_index),
+                    )
+                    for partition in topic.partitions
+                ),
+            )
+            for topic in request.body.topics
+        ),
+    )
+
+
+API = ApiSpec(key=ApiKey.TXN_OFFSET_COMMIT, versions=(0, 5), handle=handle)

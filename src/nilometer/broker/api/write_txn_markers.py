@@ -1,0 +1,91 @@
+"""WriteTxnMarkers: the control records that end a transaction, in partitions led here.
+
+Sent by transaction coordinators, and by tools that abort a transaction whose coordinator has lost it.
+Answered once the markers are committed. Version 2 says how the end came about: with ``transaction.version``
+2 the epoch of a marker is above that of the transaction's records, so that a marker of an earlier end, sent
+again, does not end a later transaction (KIP-890).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from nilometer.broker.api.delayed_reply import DelayedReply
+from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.connection import Reply
+from nilometer.broker.replicas.delayed_produce import ProduceOutcome
+from nilometer.broker.services import Services
+from nilometer.broker.transactions.markers import Marker
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.messages import Message
+
+TIMEOUT_MS = 30_000
+"""How long markers may wait for the high watermark: Kafka's ``request.timeout.ms``."""
+
+
+class _TopicOutcomes(NamedTuple):
+    name: str
+    partitions: Sequence[ProduceOutcome]
+
+
+class _MarkerOutcomes(NamedTuple):
+    producer_id: int
+    topics: Sequence[_TopicOutcomes]
+
+
+def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    markers: list[_MarkerOutcomes] = []
+    waiting = DelayedReply(lambda: _respond(request, markers))
+    for asked in request.body.markers:
+        marker = _marker(services, asked)
+        topics = [
+            _TopicOutcomes(topic.name, [ProduceOutcome(index) for index in topic.partition_indexes])
+            for topic in asked.topics
+        ]
+        markers.append(_MarkerOutcomes(asked.producer_id, topics))
+        for topic in topics:
+            for outcome in topic.partitions:
+                services.marker_writer.begin(topic.name, marker, outcome, waiting.delayed)
+    return waiting.reply(TIMEOUT_MS)
+
+
+def _marker(services: Services, asked: Message) -> Marker:
+    return Marker(
+        producer_id=asked.producer_id,
+        producer_epoch=asked.producer_epoch,
+        committed=asked.transaction_result,
+        coordinator_epoch=asked.coordinator_epoch,
+        version=getattr(asked, "transaction_version", 0),
+        timestamp_ms=services.runtime.clock.wall_ms(),
+    )
+
+
+def _respond(request: Request, markers: Sequence[_MarkerOutcomes]) -> Reply:
+    return request.respond(
+        markers=tuple(
+            request.make(
+                "WritableTxnMarkerResult",
+                producer_id=marker.producer_id,
+                topics=tuple(_topic(request, topic) for topic in marker.topics),
+            )
+            for marker in markers
+        )
+    )
+
+
+def _topic(request: Request, topic: _TopicOutcomes) -> Message:
+    return request.make(
+        "WritableTxnMarkerTopicResult",
+        name=topic.name,
+        partitions=tuple(
+            request.make(
+                "WritableTxnMarkerPartitionResult", partition_index=outcome.index, error_code=outcome.error
+            )
+            for outcome in topic.partitions
+        ),
+    )
+
+
+API = ApiSpec(key=ApiKey.WRITE_TXN_MARKERS, versions=(1, 2), handle=handle)

@@ -1,0 +1,61 @@
+"""The broker's settings for transactions: of their coordinator, and of the topic that keeps them."""
+
+from __future__ import annotations
+
+from nilometer.config import ConfigKey, ConfigKind
+from nilometer.storage.topic_config import SEGMENT_BYTES_MIN
+
+_BOOLEAN, _INT, _SHORT = ConfigKind.BOOLEAN, ConfigKind.INT, ConfigKind.SHORT
+
+
+def _number(name: str, default: int, doc: str, *, kind: ConfigKind = _INT, minimum: int = 1) -> ConfigKey:
+    return ConfigKey(name=name, kind=kind, default=default, doc=doc, minimum=minimum)
+
+
+TRANSACTION_KEYS = [
+    _number(
+        "transaction.max.timeout.ms",
+        900_000,
+        "The longest time-out that a transactional producer may ask for.",
+    ),
+    _number(
+        "transactional.id.expiration.ms",
+        604_800_000,
+        "After this long without a transaction a transactional id is forgotten.",
+    ),
+    _number(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        10_000,
+        "How often the coordinator looks for transactions that have timed out.",
+    ),
+    _number(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        3_600_000,
+        "How often the coordinator looks for transactional ids that have expired.",
+    ),
+    ConfigKey(
+        name="transaction.partition.verification.enable",
+        kind=_BOOLEAN,
+        default=True,
+        doc="Whether a partition asks the coordinator before it takes the first batch of a transaction.",
+    ),
+    _number("transaction.state.log.num.partitions", 50, "Partitions of __transaction_state."),
+    _number(
+        "transaction.state.log.replication.factor",
+        3,
+        "Replicas of __transaction_state, at most.",
+        kind=_SHORT,
+    ),
+    _number("transaction.state.log.min.isr", 2, "min.insync.replicas of __transaction_state."),
+    _number(
+        "transaction.state.log.segment.bytes",
+        104_857_600,
+        "segment.bytes of __transaction_state, with its lower limit.",
+        minimum=SEGMENT_BYTES_MIN,
+    ),
+    _number(
+        "transaction.state.log.load.buffer.size",
+        5_242_880,
+        "How much of __transaction_state is read at once while a coordinator is loaded.",
+    ),
+]

@@ -1,0 +1,168 @@
+"""The transaction coordinators of one broker: where a transactional id is kept, and what actions do.
+
+A producer id is drawn only when a shard needs one: the request is then asked again with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeAlias, TypeVar, assert_never
+
+from nilometer.broker.connection import Reply as Frame
+from nilometer.broker.control.internal_topics import InternalTopics
+from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.control.producer_ids import ProducerIds
+from nilometer.broker.coordinators.kind import CoordinatorKind
+from nilometer.broker.coordinators.refusals import coordinator_error
+from nilometer.broker.coordinators.shells import CoordinatorShells
+from nilometer.broker.replicas.replica_manager import ReplicaManager
+from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.tasks import Tasks
+from nilometer.broker.transactions.marker_sender import MarkerSender, Shell
+from nilometer.cluster.topic import TRANSACTION_STATE_TOPIC
+from nilometer.coordination.store import CoordinationError
+from nilometer.coordinators.partitioning import partition_for_key
+from nilometer.runtime import Runtime
+from nilometer.transactions.actions import AllocateProducerId, SendMarkers, TransactionAction
+from nilometer.transactions.record_format import decode_record, encode_record
+from nilometer.transactions.records import TransactionRecord
+from nilometer.transactions.refusals import refusal
+from nilometer.transactions.requests import (
+    EndTransaction,
+    InitProducerId,
+    ListTransactions,
+    ProducerIdNeeded,
+    TimeOut,
+    TransactionReply,
+    TransactionRequest,
+)
+from nilometer.transactions.shard import TransactionShard
+from nilometer.wire.compression import Codec
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger("nilometer.broker")
+
+COMMIT_TIMEOUT_MS = 30_000
+"""How long an answer waits for its record to be committed: Kafka's ``request.timeout.ms``."""
+
+R = TypeVar("R")
+OfOneId: TypeAlias = InitProducerId | EndTransaction | TimeOut
+"""Those that may need a producer id."""
+Respond: TypeAlias = Callable[[Sequence[TransactionReply]], Frame]
+
+
+class TransactionCoordinator:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        runtime: Runtime,
+        tasks: Tasks,
+        metadata: MetadataLog,
+        replicas: ReplicaManager,
+        topics: InternalTopics,
+        producer_ids: ProducerIds,
+        markers: MarkerSender,
+    ) -> None:
+        self._config = config
+        self._tasks = tasks
+        self._metadata = metadata
+        self._topics = topics
+        self._producer_ids = producer_ids
+        self._markers = markers
+        kind: CoordinatorKind[TransactionRequest, TransactionReply, TransactionRecord, TransactionAction]
+        kind = CoordinatorKind(
+            name="transaction",
+            subject="transactions",
+            topic=TRANSACTION_STATE_TOPIC,
+            commit_timeout_ms=COMMIT_TIMEOUT_MS,
+            load_buffer_bytes=config.integer("transaction.state.log.load.buffer.size"),
+            codec=Codec.NONE,
+            make_shard=lambda: TransactionShard(config.transactions),
+            encode=encode_record,
+            decode=decode_record,
+            refuse=refusal,
+            refuse_for_log=lambda request, error: refusal(request, coordinator_error(error)),
+            carry_out=self._carry_out,
+        )
+        self._shells = CoordinatorShells(
+            kind,
+            runtime,
+            tasks,
+            metadata,
+            replicas,
+            lambda _key, _request: ErrorCode.none,
+            self.partition_for,
+        )
+
+    # ── where an id is ──────────────────────────────────────────────────────────────────────────
+    def partition_for(self, transactional_id: str) -> int:
+        """The partition of ``__transaction_state`` that keeps the id: by how many the topic has."""
+        topic = self._metadata.image.topic(TRANSACTION_STATE_TOPIC)
+        count = self._config.integer("transaction.state.log.num.partitions")
+        return partition_for_key(transactional_id, count if topic is None else len(topic.partitions))
+
+    async def ensure_topic(self) -> bool:
+        return await self._topics.ensure(TRANSACTION_STATE_TOPIC)
+
+    # ── requests ────────────────────────────────────────────────────────────────────────────────
+    def ask(
+        self, asked: Sequence[tuple[str, TransactionRequest]], respond: Respond
+    ) -> Frame | asyncio.Future[Frame]:
+        """Have each of ``asked`` (with its transactional id) answered, and the whole by ``respond`` of all
+        replies in their order."""
+        return self._shells.ask(asked, respond)
+
+    def ask_one(
+        self,
+        transactional_id: str,
+        request: TransactionRequest,
+        kind: type[R],
+        respond: Callable[[R], Frame],
+    ) -> Frame | asyncio.Future[Frame]:
+        """As :meth:`ask`, for one request whose reply is a ``kind``."""
+        return self._shells.ask_one(transactional_id, request, kind, respond)
+
+    def ask_all_shells(self, request: ListTransactions, respond: Respond) -> Frame | asyncio.Future[Frame]:
+        return self._shells.ask_all(request, respond)
+
+    async def answer(self, request: TransactionRequest) -> TransactionReply:
+        """Of one transactional id, with a new producer id if that is needed."""
+        assert not isinstance(request, ListTransactions), "that is asked of all shells"
+        reply = await self._shells.answer(request.transactional_id, request)
+        if not isinstance(reply, ProducerIdNeeded):
+            return reply
+        assert isinstance(request, OfOneId), "no other request needs a producer id"
+        try:
+            new_producer_id = await self._producer_ids.next()
+        except (KafkaError, CoordinationError) as refused:
+            logger.info("No producer id for %s yet: %s", request.transactional_id, refused)
+            return refusal(request, ErrorCode.coordinator_load_in_progress)
+        again = replace(request, new_producer_id=new_producer_id)
+        return await self._shells.answer(request.transactional_id, again)
+
+    # ── actions ─────────────────────────────────────────────────────────────────────────────────
+    def _carry_out(self, shell: Shell, action: TransactionAction) -> None:
+        match action:
+            case SendMarkers():
+                self._markers.send(shell, action)
+            case AllocateProducerId():
+                self._tasks.spawn(self._time_out(action.request), name="time-out of a transaction")
+            case _:
+                assert_never(action)
+
+    async def _time_out(self, request: TimeOut) -> None:
+        """What does not succeed now is found again with the next round of time-outs."""
+        try:
+            new_producer_id = await self._producer_ids.next()
+        except (KafkaError, CoordinationError) as refused:
+            logger.info("No producer id for %s yet: %s", request.transactional_id, refused)
+            return
+        await self._shells.answer(request.transactional_id, replace(request, new_producer_id=new_producer_id))
+
+
+def _check_nothing(transactional_id: str, request: TransactionRequest) -> ErrorCode:
+    """The shard refuses an empty id itself, as each of its requests does."""
+    return ErrorCode.none

@@ -1,0 +1,90 @@
+"""The marker that ends a producer's transaction in one partition, written by the partition's leader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from nilometer.broker.replicas.delayed_produce import DelayedProduce, ProduceOutcome
+from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.replica_manager import ReplicaManager
+from nilometer.coordinators.transactional import TransactionEnd
+from nilometer.storage import AppendInfo, AppendOrigin
+from nilometer.storage.producers.producer_entry import NO_OFFSET
+from nilometer.storage.producers.transaction_marker import ControlType, EndTxnMarker, build_marker
+from nilometer.transactions.config import EPOCH_BUMP_VERSION
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    producer_id: int
+    producer_epoch: int
+    committed: bool
+    coordinator_epoch: int
+    version: int
+    """The ``transaction.version`` of the end."""
+    timestamp_ms: int
+
+
+WriteMarker: TypeAlias = Callable[[Partition], AppendInfo]
+
+
+class MarkerWriter:
+    """Writes markers into partitions led here. In the topic of a coordinator, that takes note of the end."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        coordinators: Mapping[str, Callable[[int, WriteMarker, TransactionEnd], AppendInfo]],
+    ) -> None:
+        """``coordinators`` have a marker written into a partition of their topic, by its name."""
+        self._replicas = replicas
+        self._coordinators = coordinators
+
+    def begin(self, topic: str, marker: Marker, outcome: ProduceOutcome, request: DelayedProduce) -> None:
+        """``request`` waits until the marker is committed."""
+        try:
+            partition = self._replicas.partition(topic, outcome.index)
+            appended = self._write(partition, marker)
+            partition.acknowledge_when_committed(appended, outcome, request)
+        except KafkaError as refused:
+            outcome.fail(refused.code)
+
+    def _write(self, partition: Partition, marker: Marker) -> AppendInfo:
+        append = self._coordinators.get(partition.topic)
+        if append is None:
+            return write_marker(partition, marker)
+        end = TransactionEnd(marker.producer_id, marker.committed)
+        return append(partition.key.partition, lambda led: write_marker(led, marker), end)
+
+
+def write_marker(partition: Partition, marker: Marker) -> AppendInfo:
+    """Raises KafkaError: INVALID_PRODUCER_EPOCH where the partition has come past this end,
+    TRANSACTION_COORDINATOR_FENCED where it knows a later coordinator, and what an append may raise."""
+    _check_epoch(partition, marker)
+    kind = ControlType.COMMIT if marker.committed else ControlType.ABORT
+    batch = build_marker(
+        marker.producer_id,
+        marker.producer_epoch,
+        EndTxnMarker(kind, marker.coordinator_epoch, marker.timestamp_ms),
+    )
+    return partition.append(batch, all_replicas=True, origin=AppendOrigin.COORDINATOR)
+
+
+def _check_epoch(partition: Partition, marker: Marker) -> None:
+    """Where ends bump the epoch, an open transaction in the marker's own epoch is a later one."""
+    if marker.version < EPOCH_BUMP_VERSION:
+        return
+    known = partition.log.producers.producers.get(marker.producer_id)
+    if (
+        known is not None
+        and known.current_txn_first_offset != NO_OFFSET
+        and marker.producer_epoch <= known.producer_epoch
+    ):
+        raise KafkaError(
+            ErrorCode.invalid_producer_epoch,
+            f"the open transaction of producer {marker.producer_id} in {partition} is of epoch "
+            f"{known.producer_epoch}, which epoch {marker.producer_epoch} does not end",
+        )

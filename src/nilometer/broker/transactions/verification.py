@@ -1,0 +1,210 @@
+"""Before a partition takes the first batch of a transaction, it asks the coordinator: is it part of it?
+
+Without that, a batch that was delayed until after its transaction's end would open a transaction that no
+coordinator knows, and hold back every transactional reader (KIP-890, EDGE 38). For producers that know
+``transaction.version`` 2 the same question adds the partition.
+
+Between the answer and the append the transaction may end. A :class:`Guard` notices: the marker has then
+changed what the log knows of the producer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.control.peer_connections import PeerConnections
+from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.transactions.coordinator import TransactionCoordinator
+from nilometer.cluster.topic import TRANSACTION_STATE_TOPIC
+from nilometer.storage import TopicPartition
+from nilometer.storage.producers.producer_entry import NO_OFFSET, ProducerStateEntry
+from nilometer.transactions.config import EPOCH_BUMP_VERSION
+from nilometer.transactions.requests import (
+    AddPartitions,
+    AddPartitionsReply,
+    VerifyPartitions,
+    VerifyPartitionsReply,
+)
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.messages import Api, Message
+
+logger = logging.getLogger("nilometer.broker")
+
+_RETRY = (
+    ErrorCode.coordinator_load_in_progress,
+    ErrorCode.coordinator_not_available,
+    ErrorCode.not_coordinator,
+    ErrorCode.network_exception,
+)
+
+Errors = Mapping[TopicPartition, ErrorCode]
+
+
+class Asker(NamedTuple):
+    """What the producer understands, by the version of its request."""
+
+    knows_abortable: bool
+    """The error TRANSACTION_ABORTABLE."""
+    adds: bool
+    """It does not add its partitions itself: ``transaction.version`` 2."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A partition whose batch waits for the coordinator's answer, and what the log knew of its producer."""
+
+    partition: Partition
+    producer_id: int
+    producer_epoch: int
+    known: ProducerStateEntry | None
+
+    @property
+    def name(self) -> TopicPartition:
+        return self.partition.log.topic_partition
+
+    @property
+    def is_intact(self) -> bool:
+        """No marker has come since. Other batches of the transaction may have."""
+        now = _known(self.partition, self.producer_id)
+        return now is self.known or (
+            now is not None
+            and now.current_txn_first_offset != NO_OFFSET
+            and now.producer_epoch == self.producer_epoch
+        )
+
+
+class TransactionVerification:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        metadata: MetadataLog,
+        coordinator: TransactionCoordinator,
+        connections: PeerConnections,
+    ) -> None:
+        self._broker_id = config.node_id
+        self._verifies = config.boolean("transaction.partition.verification.enable")
+        self._metadata = metadata
+        self._coordinator = coordinator
+        self._connections = connections
+
+    def guard(
+        self, partition: Partition, producer_id: int, producer_epoch: int, asker: Asker
+    ) -> Guard | None:
+        """None where the producer's batch may be taken as it is."""
+        if not (self._verifies or asker.adds):
+            return None
+        known = _known(partition, producer_id)
+        if (
+            known is not None
+            and known.current_txn_first_offset != NO_OFFSET
+            and known.producer_epoch == producer_epoch
+        ):
+            return None
+        return Guard(partition, producer_id, producer_epoch, known)
+
+    async def verify(self, transactional_id: str, guards: Sequence[Guard], asker: Asker) -> Errors:
+        """What a producer is told of each partition."""
+        identities = {(guard.producer_id, guard.producer_epoch) for guard in guards}
+        if len(identities) > 1:
+            return {guard.name: ErrorCode.invalid_producer_id_mapping for guard in guards}
+        answered = await self._ask(transactional_id, guards, adds=asker.adds)
+        return {name: _told(error, asker) for name, error in answered.items()}
+
+    async def _ask(self, transactional_id: str, guards: Sequence[Guard], *, adds: bool) -> Errors:
+        leader = self._metadata.image.partition(
+            TRANSACTION_STATE_TOPIC, self._coordinator.partition_for(transactional_id)
+        )
+        if leader is None or not leader.has_leader:
+            return {guard.name: ErrorCode.coordinator_not_available for guard in guards}
+        if leader.leader == self._broker_id:
+            return await self._ask_here(transactional_id, guards, adds=adds)
+        try:
+            connection = await self._connections.to(int(leader.leader))
+            response = await connection.request(
+                ApiKey.ADD_PARTITIONS_TO_TXN,
+                lambda api: _request(api, transactional_id, guards, adds=adds),
+            )
+        except KafkaError as refused:
+            logger.info("The coordinator of %s gave no answer: %s", transactional_id, refused)
+            return {guard.name: ErrorCode.network_exception for guard in guards}
+        return _errors(response, guards)
+
+    async def _ask_here(self, transactional_id: str, guards: Sequence[Guard], *, adds: bool) -> Errors:
+        names = tuple(guard.name for guard in guards)
+        producer_id, producer_epoch = guards[0].producer_id, guards[0].producer_epoch
+        if not adds:
+            verified = await self._coordinator.answer(
+                VerifyPartitions(
+                    transactional_id=transactional_id,
+                    producer_id=producer_id,
+                    producer_epoch=producer_epoch,
+                    partitions=names,
+                )
+            )
+            assert isinstance(verified, VerifyPartitionsReply)
+            return dict(verified.errors)
+        added = await self._coordinator.answer(
+            AddPartitions(
+                transactional_id=transactional_id,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                partitions=frozenset(names),
+                version=EPOCH_BUMP_VERSION,
+            )
+        )
+        assert isinstance(added, AddPartitionsReply)
+        return dict.fromkeys(names, added.error_code)
+
+
+def _known(partition: Partition, producer_id: int) -> ProducerStateEntry | None:
+    return partition.log.producers.producers.get(producer_id)
+
+
+def _told(error: ErrorCode, asker: Asker) -> ErrorCode:
+    """In words on which the producer does the right thing."""
+    if error is ErrorCode.producer_fenced:
+        return ErrorCode.invalid_producer_epoch
+    if error is ErrorCode.transaction_abortable and not asker.knows_abortable:
+        return ErrorCode.invalid_txn_state
+    if error in _RETRY or (error is ErrorCode.concurrent_transactions and not asker.adds):
+        return ErrorCode.not_enough_replicas
+    return error
+
+
+def _request(api: Api, transactional_id: str, guards: Sequence[Guard], *, adds: bool) -> Message:
+    topics: dict[str, list[int]] = {}
+    for guard in guards:
+        topics.setdefault(guard.name.topic, []).append(guard.name.partition)
+    return api.request(
+        transactions=(
+            api.make_request(
+                "AddPartitionsToTxnTransaction",
+                transactional_id=transactional_id,
+                producer_id=guards[0].producer_id,
+                producer_epoch=guards[0].producer_epoch,
+                verify_only=not adds,
+                topics=tuple(
+                    api.make_request("AddPartitionsToTxnTopic", name=name, partitions=tuple(indexes))
+                    for name, indexes in topics.items()
+                ),
+            ),
+        )
+    )
+
+
+def _errors(response: Message, guards: Sequence[Guard]) -> Errors:
+    if response.error_code:
+        return {guard.name: ErrorCode(response.error_code) for guard in guards}
+    found = {
+        TopicPartition(topic.name, result.partition_index): ErrorCode(result.partition_error_code)
+        for transaction in response.results_by_transaction
+        for topic in transaction.topic_results
+        for result in topic.results_by_partition
+    }
+    return {guard.name: found.get(guard.name, ErrorCode.network_exception) for guard in guards}
