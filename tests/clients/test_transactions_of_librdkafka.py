@@ -59,7 +59,7 @@ def read_to_end(bootstrap: str, topic: str, isolation_level: str = "read_committ
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
-            "group.id": "nobody",
+            "group.id": "none",
             "isolation.level": isolation_level,
             "enable.auto.commit": False,
             "enable.partition.eof": True,

@@ -42,8 +42,8 @@ class Turn(Generic[RecordT, ReplyT, ActionT]):
         self._actions.append(action)
 
     def effects(self, waiting: set[Token]) -> Effects[RecordT, ReplyT, ActionT]:
-        """What has gathered. Replies to requests that are not in ``waiting`` are left out: nobody is there to
-        take them. Those that are answered now are removed from it."""
+        """What has gathered. Replies to requests that are not in ``waiting`` are left out: their clients
+        have gone. Those that are answered now are removed from it."""
         replies = tuple(each for each in self._replies if each[0] in waiting)
         waiting.difference_update(token for token, _ in replies)
         return Effects(tuple(self._records), replies, tuple(self._actions), self.producer)

@@ -136,7 +136,7 @@ class TransactionShard:
         return decision.reply
 
     def forget(self, token: Token) -> None:
-        """The connection is gone: nobody is there to answer."""
+        """The connection is gone: the reply has no receiver."""
         self._waiting.discard(token)
 
     # ── state ───────────────────────────────────────────────────────────────────────────────────
