@@ -15,7 +15,7 @@ import msgspec
 
 from nilometer.runtime import Disk
 
-NAME = "last-registered-life"
+NAME = "last-registered-life"  # codespell:ignore
 _VERSION = 1
 
 

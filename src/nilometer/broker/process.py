@@ -155,7 +155,8 @@ async def _first(*futures: asyncio.Future[Any]) -> None:
 
 
 def _announce(broker: Broker, ready_fd: int | None) -> bool:
-    """False where the command that started this broker has ended: a broker nobody knows of must not run."""
+    """False where the command that started this broker has ended: a broker without a record of it must not
+    run."""
     endpoint = broker.endpoint
     logger.info("Ready: serving clients on %s:%d", endpoint.host, endpoint.port)
     if ready_fd is None:

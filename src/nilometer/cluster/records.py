@@ -81,7 +81,7 @@ class ClusterCreated(_Record, frozen=True):
     format_version: int = FORMAT_VERSION
 
 
-class ControllerElected(_Record, frozen=True, tag="TakeOffice"):
+class ControllerElected(_Record, frozen=True, tag="TakeOffice"):  # codespell:ignore
     """The first record of the entry that begins a controller's term."""
 
     controller_id: BrokerId

@@ -102,7 +102,7 @@ class SystemFile:
             self._descriptor = -1
 
 
-_LOCK_QUERY = "hhqqi4x"  # struct flock on 64-bit Linux: type, whence, start, length, pid
+_LOCK_QUERY = "hhqqi4x"  # struct flock on 64-bit Linux: type, whence, start, length, pid; codespell:ignore
 
 
 _locked_here: dict[tuple[int, int], int] = {}

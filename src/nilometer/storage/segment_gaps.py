@@ -4,7 +4,7 @@ Compaction removes records at the end of a segment, and a gap is left before the
 may leave one, too: the end of a segment is lost, the segment behind it is not. The files look the same. So
 the folder tells (``LocalLog.may_have_gaps``): its marker is there before the first record is removed, whether
 by this replica or by the leader that it follows, and stays when the topic's policy changes. With it gaps are
-lawful. Without it only a loss makes a gap: the log ends before it, and what lies behind is kept aside, or
+lawful. Without it only a loss makes a gap: the log ends before it, and what lies behind is set apart, or
 readers would get a log with a hole in it without notice.
 
 Until the log is cut it has all its segments, and must not be closed as one in order.

@@ -1,9 +1,9 @@
 """InitProducerId: which producer id and epoch a producer goes on with (KIP-98, KIP-360).
 
-A producer that names nothing begins again: it gets the next epoch, and whoever had the last one is fenced. A
-producer that names what it has goes on: it gets the next epoch too, unless another producer has come between;
-asked twice, it gets the same answer twice. A transaction that is open is aborted first, by the coordinator,
-and the producer asks again.
+A producer that names nothing begins again: it gets the next epoch, and the producer with the last one is
+fenced. A producer that names what it has goes on: it gets the next epoch too, unless another producer has
+come between; asked twice, it gets the same answer twice. A transaction that is open is aborted first, by the
+coordinator, and the producer asks again.
 """
 
 from __future__ import annotations

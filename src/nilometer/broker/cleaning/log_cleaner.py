@@ -42,7 +42,7 @@ BUFFER_BYTES_MIN = 1 << 20
 REST_SHARE = 0.5
 """How long a cleaner rests after a slice, as a share of what that took: others need the processor, too."""
 RETRY_MS = 300_000
-"""After a round that failed: reading the same damage over and over helps nobody."""
+"""After a round that failed: reading the same damage again and again does not help."""
 _WORK = "compaction"
 _DONE = "done"
 
@@ -134,7 +134,7 @@ class LogCleaner:
             return [_plan_one(view, wall_ms) for _, view in views]
 
         found: list[tuple[Partition, CleaningPlan]] = []
-        for (partition, _), outcome in zip(views, await self._aside(plan), strict=True):
+        for (partition, _), outcome in zip(views, await self._offload(plan), strict=True):
             if isinstance(outcome, CleaningPlan):
                 found.append((partition, outcome))
             elif isinstance(outcome, OSError) and not partition.log.has_lost(partition.log.segments):
@@ -199,7 +199,7 @@ class LogCleaner:
         try:
             while True:
                 began_ms = clock.monotonic_ms()
-                step = await self._aside(lambda: next(steps, _DONE))
+                step = await self._offload(lambda: next(steps, _DONE))
                 if step == _DONE:
                     break
                 self._check(partition, cleaning)
@@ -227,9 +227,9 @@ class LogCleaner:
 
     async def _close(self, steps: Generator[Step, None, None]) -> None:
         """Remove what a round has written and not put in place."""
-        await self._aside(steps.close)
+        await self._offload(steps.close)
 
-    async def _aside(self, work: Callable[[], T]) -> T:
+    async def _offload(self, work: Callable[[], T]) -> T:
         """What ``work`` returns, run on the disk's threads. It has ended when this does, even cancelled."""
         running = asyncio.ensure_future(self._runtime.disk.offload(work))
         try:

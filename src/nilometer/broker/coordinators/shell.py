@@ -146,7 +146,7 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
         """Have ``request`` answered through ``deliver``, perhaps before this returns.
 
         The token is for :meth:`forget`; None if the answer was given already. Raises KafkaError instead
-        of answering where nobody here can.
+        of answering where this coordinator cannot.
         """
         shard = self._shard
         if shard is None or self.state is not ShellState.ACTIVE:
@@ -162,7 +162,7 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
         return token if token in self._askers else None
 
     def forget(self, token: Token) -> None:
-        """Whoever asked has gone."""
+        """The connection of the request is gone."""
         if self._askers.pop(token, None) is not None and self._shard is not None:
             self._shard.forget(token)
 
@@ -184,7 +184,7 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
 
     # ── effects ─────────────────────────────────────────────────────────────────────────────────
     def _carry_out_safely(self, decide: Callable[[], Effects[RecordT, ReplyT, ActionT]]) -> None:
-        """A fault in a decision leaves a state that nobody vouches for."""
+        """A fault in a decision leaves a state that may be wrong."""
         try:
             effects = decide()
         except Exception:

@@ -240,11 +240,11 @@ def _manual(image: ClusterImage, topic: NewTopic) -> Sequence[Replicas]:
             "partitions should be a consecutive 0-based integer sequence",
         )
     for partition, replicas in sorted(found.items()):
-        _refuse_nobody_active(image, partition, replicas)
+        _refuse_without_active_replica(image, partition, replicas)
     return [found[partition] for partition in range(len(found))]
 
 
-def _refuse_nobody_active(image: ClusterImage, partition: int, replicas: Replicas) -> None:
+def _refuse_without_active_replica(image: ClusterImage, partition: int, replicas: Replicas) -> None:
     if not first_isr(image, replicas):
         raise Refusal(
             ErrorCode.invalid_replica_assignment,
@@ -334,6 +334,6 @@ def _additional(
     for index, brokers in enumerate(request.assignments, start=present):
         replicas = tuple(BrokerId(broker) for broker in brokers)
         check_assignment(image, replicas, factor)
-        _refuse_nobody_active(image, index, replicas)
+        _refuse_without_active_replica(image, index, replicas)
         found.append(replicas)
     return found

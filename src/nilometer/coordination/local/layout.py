@@ -6,7 +6,7 @@
         <number>                      one entry; or the seal, which names the folder of the next entries
     preparing/<base>.<token>/         an entries folder not yet in force
     retired/<base>.<token>.<token>/   one being removed
-    aside/<token>.<n>                 staged files, before they are linked into place
+    aside/<token>.<n>                 files before they are linked into place  # codespell:ignore
     sessions/<id>.lock                locked by the process that is (or was last) broker <id>; never unlinked
     sessions/<id>.<incarnation>.session|heartbeat|expired
     sessions/controller.<n>           a link to the session record of the n-th controller; empty: it resigned
@@ -32,7 +32,7 @@ STORE = "store"
 ENTRIES = "entries"
 PREPARING = "preparing"
 RETIRED = "retired"
-STAGED = "aside"
+STAGED = "aside"  # codespell:ignore
 SESSIONS = "sessions"
 MEMBERS = "members"
 SNAPSHOT = "snapshot"

@@ -413,4 +413,4 @@ class LogSegment:
     def mark_deleted(self, suffix: str = names.DELETED_SUFFIX) -> list[str]:
         """Rename all files with a suffix; returns their new names, to be removed later."""
         self._files.index_cache.forget(self.log_path)
-        return self._index_files.rename_aside(suffix)
+        return self._index_files.rename_with_suffix(suffix)

@@ -136,7 +136,7 @@ class IndexFiles:
         paths = (self.path(suffix) for suffix in names.SEGMENT_SUFFIXES)
         return [path for path in paths if self._disk.exists(path)]
 
-    def rename_aside(self, suffix: str) -> list[str]:
+    def rename_with_suffix(self, suffix: str) -> list[str]:
         """Add ``suffix`` to the names of all files; returns the new names."""
         renamed: list[str] = []
         for path in self.existing():
