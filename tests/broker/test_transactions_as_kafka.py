@@ -12,8 +12,9 @@ import pytest
 
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.records import BatchBuilder
 from support.eventually import eventually
-from support.two_brokers import Plain, Side, differences
+from support.two_brokers import Plain, Side, differences, produce_fields
 from support.wire_peer import make
 
 pytestmark = pytest.mark.java
@@ -291,3 +292,39 @@ def test_a_listing_of_transactions(sides: tuple[Side, Side]) -> None:
         ]
 
     same(sides, "listed-id", scenario)
+
+
+@pytest.mark.parametrize("version", [9, 11])
+def test_edge_38_a_batch_is_taken_only_while_its_partition_is_part_of_the_transaction(
+    sides: tuple[Side, Side], version: int
+) -> None:
+    def scenario(talk: Talk) -> Plain:
+        topic = talk.side.create(f"produced-{version}")
+        talk.init()
+        told = [_produce(talk, topic, version, 0)]
+        talk.add(topic, 0)
+        told += [_produce(talk, topic, version, 0), _produce(talk, topic, version, 1)]
+        talk.end()
+        talk.settled(lambda: ErrorCode[talk.end()])
+        told.append(_produce(talk, topic, version, 2))
+        talk.add(topic, 0)
+        return [*told, _produce(talk, topic, version, 2), talk.end()]
+
+    same(sides, f"produced-{version}", scenario)
+
+
+def _produce(talk: Talk, topic: str, version: int, sequence: int) -> str:
+    builder = BatchBuilder()
+    builder.append(1_000, None, b"v")
+    records = builder.build(0, talk.producer_id, talk.epoch, sequence, transactional=True)
+    told: list[ErrorCode] = []
+
+    def ask() -> ErrorCode:
+        """Older versions are told NOT_ENOUGH_REPLICAS for what they are to try again."""
+        fields = produce_fields(version, topic, {0: records}, -1, talk.name)
+        answer = talk.side.message(ApiKey.PRODUCE, version, **fields)
+        told[:] = [answer.responses[0].partition_responses[0].error_code]
+        return CONCURRENT if told[0] is ErrorCode.not_enough_replicas else told[0]
+
+    talk.settled(ask)
+    return told[0].name
