@@ -16,6 +16,7 @@ from nilometer.cluster.controller import (
     decide_delete_topics,
 )
 from nilometer.cluster.records import PartitionCreated
+from nilometer.cluster.topic import TRANSACTION_STATE_TOPIC
 from nilometer.wire.errors import ErrorCode
 
 
@@ -209,6 +210,15 @@ def test_partitions_that_cannot_be_added(
     )
     assert not decision
     assert decision.reply[0][1].error is error
+
+
+def test_the_transaction_state_topic_gets_no_more_partitions(world: ClusterWorld) -> None:
+    """Its number of partitions says which broker coordinates a transactional id."""
+    world.create(TRANSACTION_STATE_TOPIC, num_partitions=2, replication_factor=2)
+    wanted = [MorePartitions(name=TRANSACTION_STATE_TOPIC, count=3)]
+    decision = decide_create_partitions(world.image, wanted, chance=world.chance)
+    assert not decision
+    assert decision.reply[0][1].error is ErrorCode.invalid_partitions
 
 
 def test_added_partitions_follow_a_manual_assignment(world: ClusterWorld) -> None:

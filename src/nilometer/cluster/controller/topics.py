@@ -27,7 +27,7 @@ from nilometer.cluster.records import (
     TopicCreated,
     TopicDeleted,
 )
-from nilometer.cluster.topic import Topic, collision_key, why_invalid_name
+from nilometer.cluster.topic import TRANSACTION_STATE_TOPIC, Topic, collision_key, why_invalid_name
 from nilometer.config import ConfigDefinition
 from nilometer.runtime import Entropy
 from nilometer.wire.errors import ErrorCode
@@ -303,6 +303,12 @@ def _add_partitions(image: ClusterImage, request: MorePartitions, chance: Entrop
     topic = image.topic(request.name)
     if topic is None:
         raise Refusal(ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition.")
+    if request.name == TRANSACTION_STATE_TOPIC:  # its number says which partition keeps a transactional id
+        raise Refusal(
+            ErrorCode.invalid_partitions,
+            f"The number of partitions of {request.name} cannot change: transactional ids would change "
+            "their coordinator, which does not know their state.",
+        )
     present = len(topic.partitions)
     if request.count == present:
         raise Refusal(ErrorCode.invalid_partitions, f"Topic already has {present} partition(s).")
