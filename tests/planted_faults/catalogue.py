@@ -5,6 +5,7 @@ from __future__ import annotations
 from planted_faults import (
     authentication_faults,
     client_faults,
+    compaction_faults,
     disk_error_faults,
     ensemble_faults,
     folder_faults,
@@ -29,5 +30,6 @@ FAULTS: tuple[PlantedFault, ...] = (
     *periodic_task_faults.FAULTS,
     *authentication_faults.FAULTS,
     *ensemble_faults.FAULTS,
+    *compaction_faults.FAULTS,
 )
 BY_NAME = {fault.name: fault for fault in FAULTS}

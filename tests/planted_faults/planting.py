@@ -47,6 +47,8 @@ class PlantedFault:
     """Whether a client acts as a broker."""
     reuses_names: bool = False
     """Whether a topic's name is used again and again."""
+    compacts: bool = False
+    """Whether a topic is compacted."""
     administers: bool = False
     """Whether random requests of an administrator are sent."""
     membership: MembershipPlan | None = None
@@ -94,6 +96,7 @@ class PlantedFault:
             moves=self.moves,
             rogue=self.rogue,
             reuses_names=self.reuses_names,
+            compacts=self.compacts,
             administers=self.administers,
             membership=self.membership,
             group=self.group,

@@ -14,6 +14,7 @@ from support.compaction_scenario import FOLDER, RETENTION_MS, CompactionScenario
 from support.log_cleaner import make_durable
 
 CRASHES = ["process", "power 1", "power 2"]
+ONE_ERROR = "one error, then process"
 
 
 def begun_scenario() -> CompactionScenario:
@@ -48,9 +49,9 @@ def crash(scenario: CompactionScenario, how: str) -> None:
         scenario.disk.crash_machine(int(how.split()[1]))
 
 
-def interrupted_at(number: int) -> CompactionScenario:
+def interrupted_at(number: int, how: str = "") -> CompactionScenario:
     scenario = begun_scenario()
-    scenario.disk.fail_from(number)
+    (scenario.disk.fail_once if how == ONE_ERROR else scenario.disk.fail_from)(number)
     with pytest.raises((OSError, LogFenced)):
         scenario.clean()
     return scenario
@@ -59,11 +60,11 @@ def interrupted_at(number: int) -> CompactionScenario:
 OPERATIONS = operations_of_a_round()
 
 
-@pytest.mark.parametrize("how", CRASHES)
+@pytest.mark.parametrize("how", [*CRASHES, ONE_ERROR])
 def test_a_round_that_ends_anywhere_loses_and_resurrects_nothing(how: str) -> None:
     assert OPERATIONS > 30
     for number in range(1, OPERATIONS + 1):
-        scenario = interrupted_at(number)
+        scenario = interrupted_at(number, how)
         end = scenario.log.log_end_offset
         crash(scenario, how)
         scenario.reopen()

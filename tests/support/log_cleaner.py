@@ -46,5 +46,6 @@ def clean_log(
                     log.files.disk.remove(path)
     finally:
         steps.close()
+        cleaning.round.discard()
     cleaning.finish()
     return cleaning.round.statistics

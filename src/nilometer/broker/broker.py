@@ -19,6 +19,7 @@ from uuid import UUID
 from nilometer.broker import broker_epoch_marker
 from nilometer.broker.api.dispatcher import RequestDispatcher
 from nilometer.broker.api.registry import ranges
+from nilometer.broker.cleaning.cleaner_report import CleanerReport
 from nilometer.broker.cleaning.log_cleaner import LogCleaner
 from nilometer.broker.connection import Connection, Reserve
 from nilometer.broker.control.broker_peers import BrokerPeers
@@ -127,6 +128,11 @@ class Broker:
     def services(self) -> Services:
         assert self._services is not None, "the broker has started"
         return self._services
+
+    @property
+    def cleaner_report(self) -> CleanerReport | None:
+        """What the log cleaner has done; None before it was started."""
+        return None if self._cleaner is None else self._cleaner.report
 
     async def start(self) -> None:
         """Start; returns when clients are served. Raises StartFailed."""

@@ -97,6 +97,8 @@ class Plan:
     """Whether random requests of an administrator are sent, valid and not."""
     reuses_names: bool = False
     """Whether a topic's name is used again and again within seconds."""
+    compacts: bool = False
+    """Whether a topic is compacted."""
     group: GroupPlan | None = None
     """The consumer group that reads all topics, if there is one."""
     membership: MembershipPlan | None = None
@@ -175,7 +177,9 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: 
         kinds=chosen,
         folders=folders,
         faults=schedule(random.Random(f"{seed}/faults"), chosen, minutes * 60 * FAULT_PHASE_SHARE, machines),
-        settings=_settings(chance) | (group.settings if group is not None else {}),
+        settings=_settings(chance)
+        | (group.settings if group is not None else {})
+        | _cleaner(random.Random(f"{seed}/cleaner")),
         topics=topics,
         writers=_writers(chance, topics),
         churn=chance.random() < 0.5,
@@ -191,6 +195,7 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: 
         membership=membership,
         ensemble=ensemble,
         reuses_names=random.Random(f"{seed}/names").random() < 0.35,
+        compacts=random.Random(f"{seed}/compaction").random() < 0.35,
     )
 
 
@@ -323,6 +328,15 @@ def _settings(chance: random.Random) -> dict[str, str]:
         "log.segment.delete.delay.ms": chance.choice(("1000", "60000")),
         "num.replica.fetchers": chance.choice(("1", "1", "2")),
         "max.incremental.fetch.session.cache.slots": chance.choice(("2", "1000")),
+    }
+
+
+def _cleaner(chance: random.Random) -> dict[str, str]:
+    """It looks often, and reads little at once: so much happens between its slices."""
+    return {
+        "log.cleaner.backoff.ms": chance.choice(("200", "2000")),
+        "log.cleaner.io.buffer.size": chance.choice(("1024", "524288")),
+        "log.cleaner.threads": chance.choice(("1", "1", "2")),
     }
 
 

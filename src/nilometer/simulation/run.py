@@ -18,7 +18,7 @@ from nilometer.client.group.coordinator import Coordinator
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.cluster.topic import GROUP_METADATA_TOPIC
 from nilometer.runtime import Runtime
-from nilometer.simulation.checkers import disks, failed_folders, metadata
+from nilometer.simulation.checkers import compaction, disks, failed_folders, metadata
 from nilometer.simulation.checkers.bounds import Bounds
 from nilometer.simulation.checkers.convergence import group_not_settled, not_converged
 from nilometer.simulation.checkers.failed_disks import FailedDisks
@@ -37,6 +37,7 @@ from nilometer.simulation.loop import Deadlock, Livelock
 from nilometer.simulation.plan import Plan, TopicPlan
 from nilometer.simulation.verdict import Exit, Verdict
 from nilometer.simulation.workload.admin_program import AdminProgram
+from nilometer.simulation.workload.compacted_topic import PARTITION, CompactedTopicWriter
 from nilometer.simulation.workload.consumers import Reader
 from nilometer.simulation.workload.members import GroupMember
 from nilometer.simulation.workload.membership import Membership
@@ -151,10 +152,13 @@ class _Run:
             ]
         durable = plan.machines_lost_max > 1 or (plan.one_machine and Kind.POWER in plan.kinds)
         self._reuser = NameReuser(self._clients, servers, flush_each=durable) if plan.reuses_names else None
+        self._compactor = (
+            CompactedTopicWriter(self._clients, servers, flush_each=durable) if plan.compacts else None
+        )
         self._rogue = RogueClient(self._clients, self._cluster) if plan.rogue else None
         self._random_admin = RandomAdministrator(self._clients, self._cluster) if plan.administers else None
         operators = (self._churn, self._mover, self._trimmer, self._reuser, self._rogue, self._random_admin)
-        changers = (*self._writers, *operators)
+        changers = (*self._writers, *operators, self._compactor)
         self._changers = [each for each in changers if each is not None]
         """Clients that change things: they end before the cluster is judged."""
         self._driver = FaultDriver(
@@ -225,8 +229,8 @@ class _Run:
         self._verdict.find(Exit.CRASH, self._failed_clients())
 
     def _producers(self) -> int:
-        reused = self._reuser.producers if self._reuser is not None else 0
-        return sum(writer.incarnations for writer in self._writers) + reused
+        programs = [one for one in (self._reuser, self._compactor) if one is not None]
+        return sum(each.incarnations for each in self._writers) + sum(each.producers for each in programs)
 
     def _busy(self) -> list[str]:
         """Who changes things still."""
@@ -329,6 +333,9 @@ class _Run:
         done["topics of a reused name"] = self._reuser.incarnations if self._reuser is not None else 0
         done["log starts risen"] = self._retention.taken
         done["deletions of records asked for"] = self._trimmer.trimmed if self._trimmer is not None else 0
+        if self._compactor is not None:
+            done["writes to a compacted topic"] = self._compactor.written
+            done["records compacted away"] = compaction.records_removed(self._cluster)
         done["requests of a client as a broker"] = self._rogue.tried.total() if self._rogue is not None else 0
         if self._random_admin is not None:
             done["answers to random requests"] = self._random_admin.answers.total()
@@ -359,6 +366,9 @@ class _Run:
         self._leader_invariants.compare_images()
         self._verdict.find(Exit.WRONG_RESULT, disks.compare_cluster(self._cluster, self._partitions))
         self._verdict.find(Exit.WRONG_RESULT, metadata.compare_cluster(self._cluster))
+        if self._compactor is not None and self._compactor.is_created:
+            found = compaction.compare_cluster(self._cluster, PARTITION, self._compactor.judge)
+            self._verdict.find(Exit.WRONG_RESULT, found)
 
     def _judge_history(self) -> None:
         verdict = self._verdict
@@ -375,6 +385,8 @@ class _Run:
             verdict.find(Exit.WRONG_RESULT, self._rogue.violations[:FINDINGS_SHOWN])
         if self._reuser is not None:
             verdict.find(Exit.WRONG_RESULT, self._reuser.violations)
+        if self._compactor is not None:
+            verdict.find(Exit.WRONG_RESULT, self._compactor.violations[:FINDINGS_SHOWN])
         if self._random_admin is not None:
             verdict.find(Exit.CRASH, self._random_admin.violations)
         verdict.find(Exit.WRONG_RESULT, (str(each) for each in check(self._history)[:20]))

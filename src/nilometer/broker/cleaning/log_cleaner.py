@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from nilometer.broker.cleaning.cleaner_report import CleanerReport, RoundReport
@@ -28,7 +28,7 @@ from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.runtime import Runtime
 from nilometer.storage import CorruptRecordFound, Log, LogFenced, TopicPartition
-from nilometer.storage.cleaning.cleaning_round import ReadyGroup, RoundOptions, Step
+from nilometer.storage.cleaning.cleaning_round import ReadyGroup, RoundOptions
 from nilometer.storage.cleaning.log_cleaning import LogCleaning, RoundOvertaken
 from nilometer.storage.cleaning.plan import CleanableView, CleaningPlan, plan_cleaning
 from nilometer.storage.topic_config import LONG_MAX
@@ -211,7 +211,8 @@ class LogCleaner:
                 rest_ms = max(throttled_ms, REST_SHARE * (now_ms - began_ms))
                 await asyncio.sleep(rest_ms / 1000)
         finally:
-            await self._close(steps)
+            steps.close()
+            await self._offload(cleaning.round.discard)
         self._check(partition, cleaning)
         cleaning.finish()
 
@@ -224,10 +225,6 @@ class LogCleaner:
         removable = cleaning.replace(group, wall_ms=self._runtime.clock.wall_ms())
         self._disposal.remove_files(removable, partition.log.config.file_delete_delay_ms)
         self._request_flush(partition)  # names changed
-
-    async def _close(self, steps: Generator[Step, None, None]) -> None:
-        """Remove what a round has written and not put in place."""
-        await self._offload(steps.close)
 
     async def _offload(self, work: Callable[[], T]) -> T:
         """What ``work`` returns, run on the disk's threads. It has ended when this does, even cancelled."""

@@ -85,10 +85,17 @@ class CleanedSegmentWriter:
         return Replacement(self._folder, self._inputs, tuple(outputs), self.size)
 
     def discard(self) -> None:
-        """Remove what was written, if it is there still. Raises OSError."""
+        """Remove what was written, if it is there still. Raises OSError.
+
+        Not where an error came between the renames to ``.swap``: what is left of ``.cleaned`` tells a restart
+        that they are not complete.
+        """
         if self._log is not None:
             self._log.close()
             self._log = None
+        swaps = [path.removesuffix(names.CLEANED_SUFFIX) + names.SWAP_SUFFIX for path in self._made]
+        if any(self._disk.exists(path) for path in swaps):
+            return
         for path in self._made:
             if self._disk.exists(path):
                 self._disk.remove(path)

@@ -101,12 +101,13 @@ class CleaningRound:
         self._producers = producers
         self._options = options
         self._slice = 0
+        self._writer: CleanedSegmentWriter | None = None
         self.statistics = RoundStatistics()
         self.end_offset = plan.first_dirty_offset
         """Up to where the log will be clean: known once the newest offsets are."""
 
     def steps(self) -> Generator[Step, None, None]:
-        """Slice by slice; to be closed where the round is given up. Stalls.
+        """Slice by slice; where the round is given up, :meth:`discard` is to follow. Stalls.
 
         Raises CorruptRecordFound; KafkaError where an index of aborted transactions is damaged; OSError, also
         where a segment was removed meanwhile.
@@ -131,6 +132,15 @@ class CleaningRound:
         reached = [one for one in self._plan.segments if one.base_offset < self.end_offset]
         for group in group_segments(reached, self._plan.end_offset, self._config.segment_bytes):
             yield from self._rewrite(group, cleaner)
+
+    def discard(self) -> None:
+        """Remove what was written and is not in place. Stalls. Raises OSError.
+
+        Not the generator's to do: one that is left alone ends where nobody expects it.
+        """
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.discard()
 
     def _find_aborted(self) -> None:
         try:
@@ -180,27 +190,27 @@ class CleaningRound:
     def _rewrite(self, group: tuple[LogSegment, ...], cleaner: BatchCleaner) -> Generator[Step, None, None]:
         statistics = self.statistics
         inputs = [segment.base_offset for segment in group]
-        writer = CleanedSegmentWriter(self._disk, self._folder, inputs, self._config.index_interval_bytes)
-        try:
-            for segment in group:
-                for batch in self._batches(segment):
-                    try:
-                        cleaned = cleaner.clean(batch.buffer, batch.at, batch.header)
-                    except CorruptBatch as problem:
-                        raise _damage(segment, batch.position, batch.header.base_offset, problem) from problem
-                    statistics.bytes_read += batch.header.size
-                    statistics.records_read += batch.header.records_count
-                    statistics.records_kept += cleaned.records
-                    if cleaned.aborted is not None:
-                        writer.append_aborted(cleaned.aborted)
-                    if cleaned.data:
-                        writer.append(cleaned.data, cleaned.header)
-                        statistics.bytes_written += cleaned.header.size
-                    if self._is_slice_over(batch.header.size):
-                        yield None
-            yield ReadyGroup(group, writer.finish())
-        finally:
-            writer.discard()
+        self._writer = writer = CleanedSegmentWriter(
+            self._disk, self._folder, inputs, self._config.index_interval_bytes
+        )
+        for segment in group:
+            for batch in self._batches(segment):
+                try:
+                    cleaned = cleaner.clean(batch.buffer, batch.at, batch.header)
+                except CorruptBatch as problem:
+                    raise _damage(segment, batch.position, batch.header.base_offset, problem) from problem
+                statistics.bytes_read += batch.header.size
+                statistics.records_read += batch.header.records_count
+                statistics.records_kept += cleaned.records
+                if cleaned.aborted is not None:
+                    writer.append_aborted(cleaned.aborted)
+                if cleaned.data:
+                    writer.append(cleaned.data, cleaned.header)
+                    statistics.bytes_written += cleaned.header.size
+                if self._is_slice_over(batch.header.size):
+                    yield None
+        yield ReadyGroup(group, writer.finish())
+        self._writer = None
 
     def _batches(self, segment: LogSegment) -> Iterator[ScannedBatch]:
         """All batches of a segment, each checked. Raises CorruptRecordFound, OSError."""

@@ -1,0 +1,65 @@
+"""A compacted partition at rest: on every replica the same newest value of each key, whatever else is left.
+
+Each replica compacts its log on its own. So the batches on their disks differ, and only what a reader from
+the start ends up with is compared. Offsets rise, CRCs are right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.simulation.checkers.disks import StoredReplica, read_replica
+from nilometer.simulation.cluster import Cluster
+from nilometer.wire.record_batch import read_header
+from nilometer.wire.records import decode_records
+
+
+def compare_cluster(
+    cluster: Cluster, partition: TopicPartition, judge: Callable[[Mapping[str, str]], list[str]]
+) -> list[str]:
+    """What is wrong on the disks of a cluster at rest; ``judge`` knows what a table must hold."""
+    name = f"{partition.topic}-{partition.partition}"
+    image = next(node.image for node in cluster.nodes.values() if node.image is not None)
+    state = image.partition(*partition)
+    wrong: list[str] = []
+    for broker_id in state.replicas if state else ():
+        node = cluster.nodes[broker_id]
+        for place in node.places_of(name):
+            replica = read_replica(node.host.disk, place, node.id)
+            if replica is None:
+                wrong.append(f"compaction: {name} is missing on broker {node.id}")
+                continue
+            found = [*_inside(replica), *judge(table_of(replica))]
+            wrong += [f"{problem} (on the disk of broker {node.id})" for problem in found]
+    return wrong
+
+
+def table_of(replica: StoredReplica) -> dict[str, str]:
+    table: dict[str, str] = {}
+    for batch in replica.batches:
+        for record in decode_records(batch.data, 0, read_header(batch.data)):
+            key = (record.key or b"").decode()
+            if record.value is None:
+                table.pop(key, None)
+            else:
+                table[key] = record.value.decode()
+    return table
+
+
+def _inside(replica: StoredReplica) -> list[str]:
+    wrong: list[str] = []
+    floor = 0
+    for batch in replica.batches:
+        if batch.base_offset < floor:
+            wrong.append(f"compaction: offset {batch.base_offset} behind {floor}")
+        if not batch.is_sound:
+            wrong.append(f"compaction: the CRC of the batch at {batch.base_offset} is wrong")
+        floor = batch.last_offset + 1
+    return wrong
+
+
+def records_removed(cluster: Cluster) -> int:
+    """By the brokers that run now, since they were started."""
+    reports = (node.broker.cleaner_report for node in cluster.nodes.values() if node.broker is not None)
+    return sum(report.records_removed for report in reports if report is not None)

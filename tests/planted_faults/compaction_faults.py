@@ -1,0 +1,64 @@
+"""Faults of compaction: which record stays, up to where, and what gaps mean to others."""
+
+from __future__ import annotations
+
+from nilometer.simulation.plan import Kind
+from nilometer.storage.cleaning.batch_cleaner import BatchCleaner
+from nilometer.storage.cleaning.record_spans import RecordSpan
+from nilometer.storage.local_log import LocalLog
+from nilometer.wire.record_batch import BatchHeader
+from planted_faults.planting import Patch, PlantedFault
+
+
+def drop_a_newest_value(patch: Patch) -> None:
+    def stays(self: BatchCleaner, span: RecordSpan, header: BatchHeader) -> bool:
+        offset, newest = header.base_offset + span.offset_delta, self._rules.newest
+        return offset >= newest.end_offset or offset > newest.offsets.get(span.key or b"")
+
+    patch.setattr(BatchCleaner, "_stays", stays)
+
+
+def drop_tombstones_before_what_they_delete(patch: Patch) -> None:
+    """Of the values that they delete, those in the part that is clean already stay."""
+    stays = BatchCleaner._stays
+
+    def stays_with_a_value(self: BatchCleaner, span: RecordSpan, header: BatchHeader) -> bool:
+        if header.base_offset + span.offset_delta >= self._rules.newest.end_offset:
+            return True
+        if span.has_value and header.next_offset < self._rules.newest.end_offset // 2:
+            return True
+        return span.has_value and stays(self, span, header)
+
+    patch.setattr(BatchCleaner, "_stays", stays_with_a_value)
+
+
+def forget_that_gaps_are_lawful(patch: Patch) -> None:
+    patch.setattr(LocalLog, "allow_gaps", lambda self: None)
+
+
+FAULTS = (
+    PlantedFault(
+        name="drop-a-newest-value",
+        what="compaction drops a record that is not superseded",
+        plant=drop_a_newest_value,
+        kinds=(Kind.CRASH,),
+        seeds=4,
+        compacts=True,
+    ),
+    PlantedFault(
+        name="drop-tombstones-too-early",
+        what="compaction drops a tombstone and leaves an older value",
+        plant=drop_tombstones_before_what_they_delete,
+        kinds=(Kind.CRASH,),
+        seeds=4,
+        compacts=True,
+    ),
+    PlantedFault(
+        name="forget-lawful-gaps",
+        what="a log does not know that compaction came through it",
+        plant=forget_that_gaps_are_lawful,
+        kinds=(Kind.CRASH,),
+        seeds=4,
+        compacts=True,
+    ),
+)
