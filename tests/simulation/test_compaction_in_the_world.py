@@ -1,4 +1,4 @@
-"""A compacted topic in the simulated world: rounds happen amid crashes, and nothing is lost or comes back."""
+"""A compacted topic in the simulated world: rounds happen during crashes, and nothing is lost or comes back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nilometer.wire.records import BatchBuilder
 
 
 @pytest.mark.parametrize("seed", [3])
-def test_logs_are_compacted_amid_crashes(seed: int) -> None:
+def test_logs_are_compacted_during_crashes(seed: int) -> None:
     plan = replace(draw(seed, 0.3, [Kind.CRASH]), compacts=True)
     verdict = run(plan)
     assert verdict.exit is Exit.CLEAN, verdict.findings

@@ -54,7 +54,7 @@ class CompactedTopicWriter(AdminProgram):
         self.acknowledged: dict[str, str | None] = {}
         """The last value of each key; None: its deletion."""
         self.uncertain: defaultdict[str, set[str | None]] = defaultdict(set)
-        """Values of each key whose outcome nobody knows."""
+        """Values of each key with an unknown outcome."""
 
     def judge(self, table: Mapping[str, str]) -> list[str]:
         """What is wrong with a table of the whole topic."""

@@ -136,7 +136,7 @@ class CleaningRound:
     def discard(self) -> None:
         """Remove what was written and is not in place. Stalls. Raises OSError.
 
-        Not the generator's to do: one that is left alone ends where nobody expects it.
+        Not the generator's to do: an abandoned one ends at a time that is not known.
         """
         writer, self._writer = self._writer, None
         if writer is not None:
