@@ -127,7 +127,7 @@ def compactions(broker: NilometerBroker) -> int:
     return broker.output.count(f"Compacted {TOPIC}-0 up to offset")
 
 
-@pytest.mark.timeout(280)
+@pytest.mark.long
 def test_the_newest_values_outlive_compaction_and_kills(tmp_path: Path) -> None:
     broker = NilometerBroker(tmp_path / "data", BROKER)
     broker.start()
