@@ -1,4 +1,4 @@
-"""A compacted topic in the simulated world: rounds happen during crashes, and nothing is lost or comes back."""
+"""A compacted topic in the simulated world: rounds happen during crashes; nothing is lost or comes back."""
 
 from __future__ import annotations
 
