@@ -204,6 +204,12 @@ class Held:
         return look
 
 
+@pytest.mark.usefixtures("long_lines")
+def test_file_that_came_and_went_between_two_looks_that_are_taken_is_read() -> None:
+    """The look before it came and the look after it was gone found the same."""
+    assert verdict("delete 0, look 0, take 0, create 0, write 0, look 0, delete 0", named=False) == ([], [])
+
+
 def test_file_that_changed_after_the_look_that_is_taken_stays_held() -> None:
     held = Held()
     first = held.look(1)

@@ -65,8 +65,12 @@ class IngestSoak:
         self._paths = [self.logs.folder] if whole else self.logs.paths
 
     def __enter__(self) -> IngestSoak:
-        self.cluster.start()
-        self.cluster.create_topic(TOPIC, PARTITIONS)
+        try:
+            self.cluster.start()
+            self.cluster.create_topic(TOPIC, PARTITIONS)
+        except BaseException:
+            self.cluster.close()
+            raise
         return self
 
     def __exit__(

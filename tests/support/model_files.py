@@ -103,9 +103,7 @@ class ModelFiles:
             named=frozenset({LOG}) if self._named else frozenset(),
             reached=asked if self._disk.mounted else frozenset(),
         )
-        if self._follow:
-            self._held.on_look(look)
-        return look
+        return self._held.on_look(look) if self._follow else look
 
     def _found(self, known: AbstractSet[Identity]) -> list[FoundFile]:
         inodes = {number for _, number in known}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from nilometer.client.ingest.rotation_names import GZIP_SUFFIX
@@ -51,13 +51,11 @@ class Look:
     reached: frozenset[str] = frozenset()
     """What the user asked for and whose folder could be read."""
 
+    opened: int = 0
+    """Files that looks have opened to hold them, this one and those before. One may have come and be gone."""
+
     def is_as(self, other: Look | None) -> bool:
-        return other is not None and (self.files, self.errors, self.named, self.reached) == (
-            other.files,
-            other.errors,
-            other.named,
-            other.reached,
-        )
+        return other is not None and replace(other, number=self.number) == self
 
 
 class OpenFile(Protocol):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nilometer.client.ingest.found_files import FoundFile, Identity, Look, OpenFile, Stamp
 
@@ -38,13 +38,18 @@ class HeldFiles:
         self._last: dict[Identity, Stamp] = {}
         self._opened: deque[_Held] = deque()
         """By looks, to be held."""
+        self._opened_count = 0
         self._held: dict[Identity, _Held] = {}
 
-    def on_look(self, look: Look) -> None:
-        """Open what is new or changed since the last look."""
+    def on_look(self, look: Look) -> Look:
+        """Open what is new or changed since the last look. The look, with how many were opened."""
         stamps = {(file[1], file[2]): (file[3], file[4]) for file in look.files}
-        if stamps == self._last:
-            return
+        if stamps != self._last:
+            self._open_changed(look)
+            self._last = stamps
+        return replace(look, opened=self._opened_count)
+
+    def _open_changed(self, look: Look) -> None:
         for file in look.files:
             if self._last.get(file.identity) == file.stamp:
                 continue
@@ -52,9 +57,9 @@ class HeldFiles:
                 break
             try:
                 self._opened.append(_Held(self._opener(file), file, look.number, look.number))
+                self._opened_count += 1
             except OSError:
                 continue  # gone already, or not to be read: reading it says so
-        self._last = stamps
 
     def unnamed(self, look: Look) -> list[FoundFile]:
         """Files held of which ``look`` found no name. Raises OSError."""

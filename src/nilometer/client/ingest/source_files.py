@@ -80,9 +80,7 @@ class OsFiles:
         if look.files == self._files:
             look = replace(look, files=self._files)  # the same object: quickly compared
         self._files = look.files
-        if self._follow:
-            self._held.on_look(look)
-        return look
+        return self._held.on_look(look) if self._follow else look
 
     def unnamed(self, look: Look) -> list[FoundFile]:
         return self._held.unnamed(look)
