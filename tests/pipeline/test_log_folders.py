@@ -305,7 +305,7 @@ def test_a_transaction_whose_marker_lies_above_the_high_watermark_is_open(transa
     ("given", "says"),
     [
         ({"path": ""}, "must be given"),
-        ({"path": "/nowhere"}, "no folder"),
+        ({"path": "/nowhere"}, "not a folder"),
         ({"path": "nosuch://place"}, "nosuch"),
         ({"paths": "a,b"}, "JSON"),
         ({"highWatermark": "guess"}, "checkpoint, logEnd"),
@@ -314,9 +314,9 @@ def test_a_transaction_whose_marker_lies_above_the_high_watermark_is_open(transa
         ({"subscribe": "others"}, "others is not in"),
         ({"assign": '{"events": [0, 3]}'}, "events-3 is not in"),
         ({"kafka.bootstrap.servers": "h:1"}, "no broker is asked"),
-        ({"maxOffsetsPerTrigger": "5"}, "no meaning in a batch"),
+        ({"maxOffsetsPerTrigger": "5"}, "has no effect in a batch"),
         ({"startOffset": "1"}, "no such option"),
-        ({"startingOffsets": '{"events": {"0": 401}}'}, "beyond its end, 400"),
+        ({"startingOffsets": '{"events": {"0": 401}}'}, "beyond its end offset, 400"),
         ({"endingOffsets": '{"events": {"1": 4}}'}, "lacks events-0"),
     ],
 )
