@@ -17,7 +17,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import connection
+from multiprocessing import connection, resource_tracker
 from multiprocessing.context import SpawnContext, SpawnProcess
 
 from nilometer.cli.simulation.seed_report import SeedOptions, SeedReport, failed_report, play_seed
@@ -39,6 +39,7 @@ class _Child:
     def __init__(self, context: SpawnContext, play: Play, options: SeedOptions) -> None:
         self.pipe, theirs = context.Pipe()
         self.process: SpawnProcess = context.Process(target=_serve, args=(theirs, play, options), daemon=True)
+        resource_tracker.ensure_running()  # starting it later, with the first child, would unblock SIGINT
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self.process.start()  # inherits that: the parent alone answers to Ctrl-C
