@@ -153,7 +153,7 @@ def test_find_coordinator_answers_every_key(nilometer: Side, version: int) -> No
         assert (one["error_code"], one["node_id"]) in (("none", 1), ("coordinator_not_available", -1))
 
 
-def test_a_transactional_id_is_refused(nilometer: Side) -> None:
+def test_an_empty_transactional_id_is_refused(nilometer: Side) -> None:
     told = nilometer.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id="", transaction_timeout_ms=1000)
     assert told["error_code"] == ErrorCode.invalid_request.name
 

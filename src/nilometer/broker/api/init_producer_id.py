@@ -31,7 +31,7 @@ async def _answer(services: Services, request: Request) -> Reply:
     transactional_id: str | None = request.body.transactional_id
     producer_id = request.field("producer_id", NO_PRODUCER_ID)
     producer_epoch = request.field("producer_epoch", NO_EPOCH)
-    if transactional_id != "" and (producer_id < 0) != (producer_epoch < 0):
+    if transactional_id == "" or (producer_id < 0) != (producer_epoch < 0):
         return _respond(request, InitProducerIdReply(ErrorCode.invalid_request))
     if transactional_id is None:
         return _respond(request, await _new_identity(services))
