@@ -21,6 +21,11 @@ pytestmark = pytest.mark.java
 
 WAIT_S = 60.0
 CONCURRENT = ErrorCode.concurrent_transactions
+TRY_AGAIN = (
+    ErrorCode.not_enough_replicas,
+    ErrorCode.not_leader_or_follower,
+    ErrorCode.unknown_topic_or_partition,
+)
 NOT_YET = (
     ErrorCode.coordinator_not_available,
     ErrorCode.coordinator_load_in_progress,
@@ -320,11 +325,12 @@ def _produce(talk: Talk, topic: str, version: int, sequence: int) -> str:
     told: list[ErrorCode] = []
 
     def ask() -> ErrorCode:
-        """Older versions are told NOT_ENOUGH_REPLICAS for what they are to try again."""
+        """Older versions are told NOT_ENOUGH_REPLICAS for what they are to try again. The leader of a new
+        topic may not know its role yet."""
         fields = produce_fields(version, topic, {0: records}, -1, talk.name)
         answer = talk.side.message(ApiKey.PRODUCE, version, **fields)
         told[:] = [answer.responses[0].partition_responses[0].error_code]
-        return CONCURRENT if told[0] is ErrorCode.not_enough_replicas else told[0]
+        return CONCURRENT if told[0] in TRY_AGAIN else told[0]
 
     talk.settled(ask)
     return told[0].name

@@ -61,7 +61,7 @@ def test_p1_flush_and_short_memory_do_not_wait() -> None:
     gathered = accumulator(linger_ms=1_000_000)
     add(gathered, ZERO, b"a")
     assert gathered.ready(0)[0] == []
-    assert gathered.ready(0, memory_is_short=True)[0] == [ZERO]
+    assert gathered.ready(0, buffer_is_full=True)[0] == [ZERO]
     gathered.flushing = True
     assert gathered.ready(0)[0] == [ZERO]
 

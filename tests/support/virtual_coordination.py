@@ -134,9 +134,9 @@ class VirtualCluster:
         return member
 
     def run(self, scenario: Callable[[Any], Awaitable[None]]) -> None:
-        async def scenario(world: World) -> None:
+        async def with_ensemble(world: World) -> None:
             self.ensemble.start()
             await scenario(self)
 
-        self.world.run(scenario)
+        self.world.run(with_ensemble)
         assert self.world.failures == []
