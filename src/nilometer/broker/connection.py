@@ -101,7 +101,7 @@ class Connection(asyncio.BufferedProtocol):
         self._queued_bytes = 0
         self._waiting: deque[asyncio.Future[Reply]] = deque()  # replies to send, oldest first
         self._last_blocks_pipeline = False  # the last request in progress allows no pipelining
-        self._is_alone_asked = False
+        self._must_process_alone = False
         self._outgoing: list[Buffer] = []
         self._outgoing_bytes = 0
         self._write_paused = False
@@ -293,19 +293,19 @@ class Connection(asyncio.BufferedProtocol):
         if complete_early is not None:
             asyncio.get_running_loop().call_soon(complete_early)
 
-    def take_up_alone(self) -> None:
-        """Called while a request is served: none behind it is taken up before it is answered."""
-        self._is_alone_asked = True
+    def process_alone(self) -> None:
+        """Called while a request is served: none behind it is dispatched before it is answered."""
+        self._must_process_alone = True
 
     def _serve(self, frame: Buffer) -> None:
-        self._is_alone_asked = False
+        self._must_process_alone = False
         try:
             reply = self._dispatcher.dispatch(frame, self)
         except CloseConnection as reason:
             self.close(str(reason))
             return
         if isinstance(reply, asyncio.Future):
-            self._last_blocks_pipeline = self._is_alone_asked or not self._dispatcher.may_pipeline(frame)
+            self._last_blocks_pipeline = self._must_process_alone or not self._dispatcher.may_pipeline(frame)
             self._waiting.append(reply)
             reply.add_done_callback(self._on_reply)
         elif not self._waiting:

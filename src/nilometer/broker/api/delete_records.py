@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from nilometer.broker.api.delayed_reply import DelayedReply
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import Reply
 from nilometer.broker.replicas.delayed_delete_records import DeleteOutcome
@@ -28,14 +29,15 @@ class _TopicOutcomes:
 
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    waiting = _Waiting(request)
+    topics: list[_TopicOutcomes] = []
+    waiting = DelayedReply(lambda: _respond(request, topics))
     for topic in request.body.topics:
         asked = {part.partition_index: part.offset for part in topic.partitions}
         outcomes = [
             _delete(services, topic.name, offset, DeleteOutcome(index), waiting.delayed)
             for index, offset in asked.items()
         ]
-        waiting.topics.append(_TopicOutcomes(topic.name, outcomes))
+        topics.append(_TopicOutcomes(topic.name, outcomes))
     return waiting.reply(max(milliseconds(request.body.timeout), 0))
 
 
@@ -49,29 +51,6 @@ def _delete(
     except KafkaError as error:
         outcome.fail(error.code)
     return outcome
-
-
-class _Waiting:
-    """Builds the answer of one request, whether it has to wait or not."""
-
-    def __init__(self, request: Request) -> None:
-        self.topics: list[_TopicOutcomes] = []
-        self.delayed = DelayedRequest(self._finish)
-        self._request = request
-        self._future: asyncio.Future[Reply] | None = None
-
-    def reply(self, timeout_ms: int) -> Reply | asyncio.Future[Reply]:
-        if not self.delayed.is_waiting:
-            self.delayed.close()
-            return _respond(self._request, self.topics)
-        self._future = asyncio.get_running_loop().create_future()
-        self.delayed.start_timer(timeout_ms)
-        return self._future
-
-    def _finish(self) -> None:
-        future = self._future
-        if future is not None and not future.done():
-            future.set_result(_respond(self._request, self.topics))
 
 
 def _respond(request: Request, topics: Sequence[_TopicOutcomes]) -> Reply:

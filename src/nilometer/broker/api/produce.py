@@ -53,7 +53,7 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
     if body.transactional_id is not None:
         guards = _guards(services, body, request.version)
         if guards:
-            request.connection.take_up_alone()  # later batches of the producer must not pass this one
+            request.connection.process_alone()  # later batches of the producer must not pass this one
             return spawn(services, _verify_then_append(services, request, body.transactional_id, guards))
     return _append_all(services, request)
 

@@ -186,8 +186,8 @@ class LogCleaner:
             self.report.current[name].end_offset = log.cleaned_offset
             self._replicas.failures.over(partition, _WORK)
             self._checkpoints.request(self._replicas.logs.directory_of(name))
-        except (RoundOvertaken, KafkaError, OSError) as problem:
-            self._given_up(partition, cleaning, problem)
+        except (RoundOvertaken, KafkaError, OSError) as error:
+            self._given_up(partition, cleaning, error)
         finally:
             self._end_report(name)
 
@@ -239,28 +239,26 @@ class LogCleaner:
         self,
         partition: Partition,
         cleaning: LogCleaning | None,
-        problem: RoundOvertaken | KafkaError | OSError,
+        error: RoundOvertaken | KafkaError | OSError,
     ) -> None:
         """An error that the log's change explains is none of the disk's."""
         log = partition.log
-        if not isinstance(problem, RoundOvertaken | LogFenced) and cleaning is not None:
+        if not isinstance(error, RoundOvertaken | LogFenced) and cleaning is not None:
             try:
                 self._check(partition, cleaning)
-                if isinstance(problem, FileNotFoundError) and log.has_lost(cleaning.plan.segments):
+                if isinstance(error, FileNotFoundError) and log.has_lost(cleaning.plan.segments):
                     raise RoundOvertaken("its segments are gone")
             except (RoundOvertaken, LogFenced) as overtaken:
-                problem = (
-                    overtaken if isinstance(overtaken, RoundOvertaken) else RoundOvertaken(str(overtaken))
-                )
+                error = overtaken if isinstance(overtaken, RoundOvertaken) else RoundOvertaken(str(overtaken))
         if (report := self.report.current.get(log.topic_partition)) is not None:
-            report.given_up = str(problem)
-        if isinstance(problem, RoundOvertaken):
-            logger.info("The compaction of %s was given up: %s", log.name, problem)
+            report.given_up = str(error)
+        if isinstance(error, RoundOvertaken):
+            logger.info("The compaction of %s was given up: %s", log.name, error)
             return
         self._not_before_ms[log] = self._runtime.clock.monotonic_ms() + RETRY_MS
-        if isinstance(problem, CorruptRecordFound):
-            self._replicas.report_damage(problem)
-        self._replicas.failures.met(partition, _WORK, problem)
+        if isinstance(error, CorruptRecordFound):
+            self._replicas.report_damage(error)
+        self._replicas.failures.met(partition, _WORK, error)
 
     def _end_report(self, name: TopicPartition) -> None:
         if name not in self.report.current:

@@ -58,6 +58,8 @@ class CoordinatorKind(Generic[RequestT, ReplyT, RecordT, ActionT]):
     subject: str
     """What is loaded, as in "Loading groups"."""
     topic: str
+    num_partitions: int
+    """Of ``topic``, until it exists."""
     commit_timeout_ms: int
     """How long a reply waits for its records to be committed."""
     load_buffer_bytes: int

@@ -116,13 +116,13 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
                             shard.replay_end(record)
                         else:
                             shard.replay(record)
-        except (KafkaError, OSError) as problem:
-            logger.error("%s could not be loaded: %s", self, problem)
+        except (KafkaError, OSError) as error:
+            logger.error("%s could not be loaded: %s", self, error)
             self.state = ShellState.FAILED
-            if isinstance(problem, CorruptRecordFound):
-                self._report_damage(problem)
-            elif isinstance(problem, OSError):
-                self.partition.on_read_error(problem)
+            if isinstance(error, CorruptRecordFound):
+                self._report_damage(error)
+            elif isinstance(error, OSError):
+                self.partition.on_read_error(error)
             return
         except Exception:
             self.state = ShellState.FAILED
@@ -205,9 +205,9 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
             appended = self.partition.append(
                 self._encode(records, producer), all_replicas=False, origin=AppendOrigin.COORDINATOR
             )
-        except KafkaError as problem:
-            logger.warning("%s could not append: %s", self, problem)
-            self._fail_all(problem.code)
+        except KafkaError as error:
+            logger.warning("%s could not append: %s", self, error)
+            self._fail_all(error.code)
             return False
         self._end_offset = appended.last_offset + 1
         return True

@@ -22,6 +22,7 @@ from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.image import ClusterImage
+from nilometer.coordinators.partitioning import partition_for_key
 from nilometer.coordinators.transactional import TransactionEnd
 from nilometer.replication import LeaderRole
 from nilometer.runtime import Runtime
@@ -42,19 +43,23 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
         metadata: MetadataLog,
         replicas: ReplicaManager,
         check: Callable[[str, RequestT], ErrorCode],
-        partition_for: Callable[[str], int],
     ) -> None:
-        """``check`` says what is wrong with a request before it is asked of its key's shard;
-        ``partition_for`` which partition of the topic keeps a key."""
+        """``check`` says what is wrong with a request before it is asked of its key's shard."""
         self._kind = kind
         self._runtime = runtime
         self._tasks = tasks
         self._replicas = replicas
         self._check = check
-        self._partition_for = partition_for
+        self._metadata = metadata
         self._shells: dict[int, CoordinatorShell[RequestT, ReplyT, RecordT, ActionT]] = {}
         replicas.add_hosting_listener(self._on_hosted)
         metadata.subscribe(self._on_delta, self._on_image)
+
+    def partition_for(self, key: str) -> int:
+        """The partition of the topic that keeps ``key``: by how many the topic has."""
+        topic = self._metadata.image.topic(self._kind.topic)
+        count = self._kind.num_partitions if topic is None else len(topic.partitions)
+        return partition_for_key(key, count)
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────
     def ask(
@@ -64,7 +69,7 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
         their order. Requests whose client goes away are forgotten."""
         answer = Answer[RequestT, ReplyT](len(asked), respond)
         for index, (key, request) in enumerate(asked):
-            shell = self._shells.get(self._partition_for(key))
+            shell = self._shells.get(self.partition_for(key))
             try:
                 if (error := self._check(key, request)) is not ErrorCode.none:
                     raise KafkaError(error)
@@ -107,7 +112,7 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
             if not future.done():
                 future.set_result(reply)
 
-        shell = self._shells.get(self._partition_for(key))
+        shell = self._shells.get(self.partition_for(key))
         try:
             if shell is None:
                 raise KafkaError(ErrorCode.not_coordinator)

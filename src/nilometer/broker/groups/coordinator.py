@@ -18,7 +18,6 @@ from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.topic import GROUP_METADATA_TOPIC
-from nilometer.coordinators.partitioning import partition_for_key
 from nilometer.coordinators.transactional import TransactionEnd
 from nilometer.groups.record_format import decode_record, encode_record
 from nilometer.groups.records import CoordinatorRecord
@@ -67,6 +66,7 @@ class GroupCoordinator:
             name="group",
             subject="groups",
             topic=GROUP_METADATA_TOPIC,
+            num_partitions=config.integer("offsets.topic.num.partitions"),
             commit_timeout_ms=config.integer("offsets.commit.timeout.ms"),
             load_buffer_bytes=config.integer("offsets.load.buffer.size"),
             codec=Codec(config.integer("offsets.topic.compression.codec")),
@@ -77,14 +77,12 @@ class GroupCoordinator:
             refuse_for_log=refuse_for_log,
             carry_out=_no_actions,
         )
-        self._shells = CoordinatorShells(kind, runtime, tasks, metadata, replicas, _check, self.partition_for)
+        self._shells = CoordinatorShells(kind, runtime, tasks, metadata, replicas, _check)
 
     # ── where a group is ────────────────────────────────────────────────────────────────────────
     def partition_for(self, group_id: str) -> int:
         """The partition of ``__consumer_offsets`` that keeps the group."""
-        topic = self._metadata.image.topic(GROUP_METADATA_TOPIC)
-        count = self._config.integer("offsets.topic.num.partitions")
-        return partition_for_key(group_id, count if topic is None else len(topic.partitions))
+        return self._shells.partition_for(group_id)
 
     async def ensure_topic(self) -> bool:
         return await self._topics.ensure(GROUP_METADATA_TOPIC)

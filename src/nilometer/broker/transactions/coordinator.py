@@ -24,7 +24,6 @@ from nilometer.broker.tasks import Tasks
 from nilometer.broker.transactions.marker_sender import MarkerSender, Shell
 from nilometer.cluster.topic import TRANSACTION_STATE_TOPIC
 from nilometer.coordination.store import CoordinationError
-from nilometer.coordinators.partitioning import partition_for_key
 from nilometer.runtime import Runtime
 from nilometer.transactions.actions import AllocateProducerId, SendMarkers, TransactionAction
 from nilometer.transactions.record_format import decode_record, encode_record
@@ -66,9 +65,7 @@ class TransactionCoordinator:
         producer_ids: ProducerIds,
         markers: MarkerSender,
     ) -> None:
-        self._config = config
         self._tasks = tasks
-        self._metadata = metadata
         self._topics = topics
         self._producer_ids = producer_ids
         self._markers = markers
@@ -77,6 +74,7 @@ class TransactionCoordinator:
             name="transaction",
             subject="transactions",
             topic=TRANSACTION_STATE_TOPIC,
+            num_partitions=config.integer("transaction.state.log.num.partitions"),
             commit_timeout_ms=COMMIT_TIMEOUT_MS,
             load_buffer_bytes=config.integer("transaction.state.log.load.buffer.size"),
             codec=Codec.NONE,
@@ -93,16 +91,13 @@ class TransactionCoordinator:
             tasks,
             metadata,
             replicas,
-            lambda _key, _request: ErrorCode.none,
-            self.partition_for,
+            lambda _key, _request: ErrorCode.none,  # the shard refuses an empty id itself
         )
 
     # ── where an id is ──────────────────────────────────────────────────────────────────────────
     def partition_for(self, transactional_id: str) -> int:
-        """The partition of ``__transaction_state`` that keeps the id: by how many the topic has."""
-        topic = self._metadata.image.topic(TRANSACTION_STATE_TOPIC)
-        count = self._config.integer("transaction.state.log.num.partitions")
-        return partition_for_key(transactional_id, count if topic is None else len(topic.partitions))
+        """The partition of ``__transaction_state`` that keeps the id."""
+        return self._shells.partition_for(transactional_id)
 
     async def ensure_topic(self) -> bool:
         return await self._topics.ensure(TRANSACTION_STATE_TOPIC)
@@ -161,8 +156,3 @@ class TransactionCoordinator:
             logger.info("No producer id for %s yet: %s", request.transactional_id, refused)
             return
         await self._shells.answer(request.transactional_id, replace(request, new_producer_id=new_producer_id))
-
-
-def _check_nothing(transactional_id: str, request: TransactionRequest) -> ErrorCode:
-    """The shard refuses an empty id itself, as each of its requests does."""
-    return ErrorCode.none

@@ -80,6 +80,8 @@ class MarkerSender:
         self._connections = connections
         self._queues: dict[int, list[_Entry]] = {}
         """By the broker that leads their partitions."""
+        self._to_retry: list[_Entry] = []
+        """Routed again after :data:`RETRY_S`, all with one timer."""
         self._sending: dict[int, None] = {}
         """Brokers that a task is sending to."""
 
@@ -111,7 +113,14 @@ class MarkerSender:
             self._tasks.spawn(self._send_all(leader), name=f"markers to broker {leader}")
 
     def _retry(self, entry: _Entry) -> None:
-        asyncio.get_running_loop().call_later(RETRY_S, self._route, entry)
+        if not self._to_retry:
+            asyncio.get_running_loop().call_later(RETRY_S, self._route_again)
+        self._to_retry.append(entry)
+
+    def _route_again(self) -> None:
+        entries, self._to_retry = self._to_retry, []
+        for entry in entries:
+            self._route(entry)
 
     # ── sending ─────────────────────────────────────────────────────────────────────────────────
     async def _send_all(self, leader: int) -> None:

@@ -57,7 +57,7 @@ class Asker(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A partition whose batch waits for the coordinator's answer, and what the log knew of its producer."""
+    """A partition whose batch waits for the coordinator, and what the log knew of its producer then."""
 
     partition: Partition
     producer_id: int
@@ -109,12 +109,12 @@ class TransactionVerification:
         return Guard(partition, producer_id, producer_epoch, known)
 
     async def verify(self, transactional_id: str, guards: Sequence[Guard], asker: Asker) -> Errors:
-        """What a producer is told of each partition."""
+        """By partition, the error for the producer."""
         identities = {(guard.producer_id, guard.producer_epoch) for guard in guards}
         if len(identities) > 1:
             return {guard.name: ErrorCode.invalid_producer_id_mapping for guard in guards}
         answered = await self._ask(transactional_id, guards, adds=asker.adds)
-        return {name: _told(error, asker) for name, error in answered.items()}
+        return {name: _error_for(error, asker) for name, error in answered.items()}
 
     async def _ask(self, transactional_id: str, guards: Sequence[Guard], *, adds: bool) -> Errors:
         leader = self._metadata.image.partition(
@@ -166,8 +166,8 @@ def _known(partition: Partition, producer_id: int) -> ProducerStateEntry | None:
     return partition.log.producers.producers.get(producer_id)
 
 
-def _told(error: ErrorCode, asker: Asker) -> ErrorCode:
-    """In words on which the producer does the right thing."""
+def _error_for(error: ErrorCode, asker: Asker) -> ErrorCode:
+    """The error on which a producer of that version does the right thing."""
     if error is ErrorCode.producer_fenced:
         return ErrorCode.invalid_producer_epoch
     if error is ErrorCode.transaction_abortable and not asker.knows_abortable:

@@ -31,7 +31,7 @@ def compare_cluster(
                 wrong.append(f"compaction: {name} is missing on broker {node.id}")
                 continue
             found = [*_inside(replica), *judge(table_of(replica))]
-            wrong += [f"{problem} (on the disk of broker {node.id})" for problem in found]
+            wrong += [f"{error} (on the disk of broker {node.id})" for error in found]
     return wrong
 
 

@@ -146,8 +146,8 @@ class CleaningRound:
         try:
             for segment in self._sealed:
                 self._aborted += segment.aborted_apart()
-        except CorruptIndex as problem:
-            raise KafkaError(ErrorCode.kafka_storage_error, str(problem)) from problem
+        except CorruptIndex as error:
+            raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
 
     def _learn(self, offsets: OffsetMap) -> Generator[Step, None, None]:
         transactions = TransactionTracker(self._aborted)
@@ -183,8 +183,8 @@ class CleaningRound:
                 offset = header.base_offset + span.offset_delta
                 if span.key is not None and offset >= first_dirty and not offsets.put(span.key, offset):
                     return offset
-        except CorruptBatch as problem:
-            raise _damage(segment, batch.position, header.base_offset, problem) from problem
+        except CorruptBatch as error:
+            raise _damage(segment, batch.position, header.base_offset, error) from error
         return None
 
     def _rewrite(self, group: tuple[LogSegment, ...], cleaner: BatchCleaner) -> Generator[Step, None, None]:
@@ -197,8 +197,8 @@ class CleaningRound:
             for batch in self._batches(segment):
                 try:
                     cleaned = cleaner.clean(batch.buffer, batch.at, batch.header)
-                except CorruptBatch as problem:
-                    raise _damage(segment, batch.position, batch.header.base_offset, problem) from problem
+                except CorruptBatch as error:
+                    raise _damage(segment, batch.position, batch.header.base_offset, error) from error
                 statistics.bytes_read += batch.header.size
                 statistics.records_read += batch.header.records_count
                 statistics.records_kept += cleaned.records
@@ -228,10 +228,10 @@ class CleaningRound:
                 yield batch
             if end != size:
                 raise CorruptBatch(f"no batch ends at the end of the segment, {size}")
-        except KafkaError as problem:
-            if isinstance(problem, CorruptRecordFound):
+        except KafkaError as error:
+            if isinstance(error, CorruptRecordFound):
                 raise
-            raise _damage(segment, end, next_offset, problem) from problem
+            raise _damage(segment, end, next_offset, error) from error
         finally:
             file.close()
 
@@ -264,5 +264,5 @@ def last_batches(
     return is_last
 
 
-def _damage(segment: LogSegment, position: int, offset: int, problem: KafkaError) -> CorruptRecordFound:
-    return CorruptRecordFound(segment.log_path, position, offset, str(problem))
+def _damage(segment: LogSegment, position: int, offset: int, error: KafkaError) -> CorruptRecordFound:
+    return CorruptRecordFound(segment.log_path, position, offset, str(error))

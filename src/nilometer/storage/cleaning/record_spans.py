@@ -31,8 +31,8 @@ def record_spans(data: bytes, header: BatchHeader) -> Iterator[RecordSpan]:
     """Of every record in ``data``, in order. Raises CorruptBatch."""
     try:
         yield from _spans(data, header.records_count)
-    except IndexError as problem:
-        raise CorruptBatch(f"record cannot be read: {problem}") from problem
+    except IndexError as error:
+        raise CorruptBatch(f"record cannot be read: {error}") from error
 
 
 def _spans(data: bytes, count: int) -> Iterator[RecordSpan]:
