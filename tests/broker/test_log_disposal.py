@@ -18,42 +18,77 @@ from nilometer.runtime.system_disk import SystemDisk
 
 
 class RacedDisk(SystemDisk):
-    """Another removal of the same file comes in between whenever it can."""
-
-    def exists(self, path: str) -> bool:
-        found = super().exists(path)
-        Path(path).unlink(missing_ok=True)
-        return found
+    """Each file is gone already when it is to be removed; one cannot be removed at all."""
 
     def remove(self, path: str) -> None:
         if path.endswith("error.deleted"):
             raise OSError(5, "Input/output error", path)
+        Path(path).unlink(missing_ok=True)
         super().remove(path)
 
 
+def disposal_on(disk: SystemDisk, tasks: Tasks, failures: list[str]) -> LogDisposal:
+    runtime = Runtime(SystemClock(), disk, cast(Any, None), SeededEntropy(random.Random(1)))
+    logs: Any = type("Logs", (), {"is_offline": lambda _, directory: bool(failures)})()
+    return LogDisposal(
+        runtime, logs, tasks, cast(Any, None), lambda directory, _error: failures.append(directory)
+    )
+
+
+async def until_timers_have_run(delay_s: float) -> None:
+    """Timers run in the order of their times: those before ``delay_s`` have run, and so have their tasks."""
+    before = asyncio.all_tasks()
+    await asyncio.sleep(delay_s)
+    await asyncio.gather(*(asyncio.all_tasks() - before))
+
+
+def files(folder: Path, *names: str) -> list[str]:
+    folder.mkdir()
+    paths = [folder / f"{name}.deleted" for name in names]
+    for path in paths:
+        path.touch()
+    return [str(path) for path in paths]
+
+
 @pytest.mark.parametrize(("names", "failed"), [(("0.log", "0.index"), 0), (("0.log", "error"), 1)])
-def test_two_removals_of_one_name_do_not_fail_the_log_directory(
+def test_a_file_that_is_gone_already_does_not_fail_the_log_directory(
     tmp_path: Path, names: tuple[str, ...], failed: int
 ) -> None:
-    """A segment, or a log, that was created again at the same offset is deleted under the same name."""
     failures: list[str] = []
-    paths = [str(tmp_path / f"t-0/{name}.deleted") for name in names]
+    paths = files(tmp_path / "t-0", *names)
 
-    async def twice() -> None:
-        tasks = Tasks()
-        runtime = Runtime(SystemClock(), RacedDisk(), cast(Any, None), SeededEntropy(random.Random(1)))
-        logs: Any = type("Logs", (), {"is_offline": lambda _, directory: bool(failures)})()
-        disposal = LogDisposal(
-            runtime, logs, tasks, cast(Any, None), lambda directory, _error: failures.append(directory)
-        )
-        before = asyncio.all_tasks()
-        disposal.remove_files(paths, 0)
-        disposal.remove_files(paths, 0)
-        await asyncio.gather(*(asyncio.all_tasks() - before))
+    async def remove() -> None:
+        disposal_on(RacedDisk(), Tasks(), failures).remove_files(paths, 0)
+        await until_timers_have_run(0.01)
 
-    (tmp_path / "t-0").mkdir()
-    for path in paths:
-        Path(path).touch()
-    asyncio.run(twice())
-    assert failures[:1] == [str(tmp_path)] * failed
+    asyncio.run(remove())
+    assert failures == [str(tmp_path)] * failed
     assert [path for path in paths if Path(path).exists() and "error" not in path] == []
+
+
+def test_a_name_that_is_deleted_again_keeps_its_file_for_the_whole_delay(tmp_path: Path) -> None:
+    """Rounds of compaction delete the same base offset again and again: one removal waits, not all."""
+    failures: list[str] = []
+    again, once = files(tmp_path / "t-0", "0.log", "1.log")
+
+    async def remove() -> None:
+        disposal = disposal_on(SystemDisk(), Tasks(), failures)
+        disposal.remove_files([again, once], 1)
+        disposal.remove_files([again], 60_000)
+        await until_timers_have_run(0.01)
+
+    asyncio.run(remove())
+    assert (Path(again).exists(), Path(once).exists(), failures) == (True, False, [])
+
+
+def test_a_broker_that_stops_leaves_the_files_to_its_next_start(tmp_path: Path) -> None:
+    paths = files(tmp_path / "t-0", "0.log")
+
+    async def remove() -> None:
+        tasks = Tasks()
+        disposal_on(SystemDisk(), tasks, []).remove_files(paths, 1)
+        await tasks.stop()
+        await until_timers_have_run(0.01)
+
+    asyncio.run(remove())
+    assert Path(paths[0]).exists()

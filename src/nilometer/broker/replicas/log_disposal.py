@@ -1,6 +1,8 @@
 """Asynchronous deletion of files: renamed now, removed from the disk later, off the event loop.
 
-A read of a renamed file has ``file.delete.delay.ms`` to finish.
+A read of a renamed file has ``file.delete.delay.ms`` to finish. A name may be deleted again within that time:
+rounds of compaction replace the segment of one base offset again and again. The file of the last deletion
+stays for its whole delay.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ class LogDisposal:
         self._tasks = tasks
         self._on_directory_failure = on_directory_failure
         self._checkpoints = checkpoints
+        self._last_deletion: dict[str, object] = {}
+        """By path of a file to be removed: which deletion of that name was the last."""
 
     def delete(self, name: TopicPartition) -> None:
         """Delete a log: its folder is renamed at once, so that a topic of that name can be created again."""
@@ -59,20 +63,27 @@ class LogDisposal:
 
     def remove_files(self, paths: Sequence[str], delay_ms: int) -> None:
         """Remove files that were renamed to ``.deleted``."""
-        if paths:
-            self._tasks.spawn(self._remove_files(paths, delay_ms), name="removal of old segments")
+        if not paths:
+            return
+        deletion = object()
+        self._last_deletion.update(dict.fromkeys(paths, deletion))
+        asyncio.get_running_loop().call_later(delay_ms / 1000, self._remove_due, paths, deletion)
 
     async def _remove_folder(self, folder: str, delay_ms: int) -> None:
         await asyncio.sleep(delay_ms / 1000)
         await self._carry_out(folder, lambda: self._runtime.disk.remove_tree(folder))
 
-    async def _remove_files(self, paths: Sequence[str], delay_ms: int) -> None:
-        await asyncio.sleep(delay_ms / 1000)
+    def _remove_due(self, paths: Sequence[str], deletion: object) -> None:
+        due = [path for path in paths if self._last_deletion.get(path) is deletion]
+        for path in due:
+            del self._last_deletion[path]
+        if due and not self._tasks.is_stopping:  # else the next start removes them
+            self._tasks.spawn(self._remove_files(due), name="removal of old segments")
 
+    async def _remove_files(self, paths: Sequence[str]) -> None:
         def remove() -> None:
             for path in paths:
-                # A later segment of the same name may have been deleted too, and removed earlier.
-                with contextlib.suppress(FileNotFoundError):
+                with contextlib.suppress(FileNotFoundError):  # its folder may be gone
                     self._runtime.disk.remove(path)
 
         await self._carry_out(posixpath.dirname(paths[0]), remove)
