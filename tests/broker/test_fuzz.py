@@ -32,7 +32,7 @@ from support.wire_peer import WirePeer, make
 
 SEED, _, ONLY = os.environ.get("FUZZ", "20").partition(":")
 CONNECTIONS = 8
-FRAMES = 200_000
+FRAMES = 60_000
 FRAMES_LONG = 400_000
 UNSERVED_EVERY = 16
 """APIs that are not served end every connection in the same way: of their frames, only some are sent."""
@@ -62,7 +62,7 @@ def test_a_broker_survives_mutated_frames(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("seed", range(int(SEED) + 1, int(SEED) + 4))
+@pytest.mark.parametrize("seed", range(int(SEED), int(SEED) + 4))
 def test_a_broker_survives_many_mutated_frames(tmp_path: Path, seed: int) -> None:
     _rain(tmp_path, seed, FRAMES_LONG)
 
