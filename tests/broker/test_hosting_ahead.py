@@ -35,6 +35,7 @@ from nilometer.cluster.controller import (
     decide_create_topics,
 )
 from nilometer.cluster.entries import Controllership
+from nilometer.cluster.features import SUPPORTED_FEATURES
 from nilometer.cluster.identifiers import NO_BROKER_EPOCH, ControllerEpoch
 from nilometer.cluster.records import Endpoint
 from nilometer.coordination.store import CoordinationStore
@@ -108,6 +109,7 @@ def one_big_topic(configs: dict[str, str] | None = None) -> list[Entry]:
         rack=None,
         log_dirs=("dir-1",),
         previous_broker_epoch=NO_BROKER_EPOCH,
+        features=SUPPORTED_FEATURES,
     )
     append(*entries_of(decide_broker_up(image, registration).units, image.controllership))
     topic = NewTopic(

@@ -32,6 +32,7 @@ from nilometer.cluster.controller import (
     decide_brokers_down,
     decide_create_topics,
 )
+from nilometer.cluster.features import SUPPORTED_FEATURES
 from nilometer.config import ConfigDefinition, ConfigKey, ConfigKind
 from nilometer.runtime.entropy import SeededEntropy
 
@@ -133,6 +134,7 @@ class ClusterWorld:
             endpoints=(Endpoint("PLAINTEXT", "127.0.0.1", 9092 + broker),),
             rack=rack,
             log_dirs=tuple(dirs) if dirs is not None else (f"dir-{broker}",),
+            features=SUPPORTED_FEATURES,
             previous_broker_epoch=BrokerEpoch(self.last_epoch.get(broker, -1) if clean else -1),
         )
 

@@ -59,7 +59,7 @@ def test_an_entry_is_json_that_a_person_can_read() -> None:
     entry = next(entries_of([(TopicCreated(name="logs", topic_id=TOPIC), created(0))], CONTROLLERSHIP))
     data = encode_entry(entry)
     assert json.loads(data) == {
-        "version": FORMAT_VERSION,
+        "version": 1,
         "controller_id": 7,
         "controller_incarnation": "incarnation-7",
         "controller_epoch": 3,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from transaction_world import A, TransactionWorld
 
-from nilometer.transactions.config import TransactionConfig
 from nilometer.transactions.record_format import encode_record
 from nilometer.transactions.records import TransactionRecord
 from nilometer.transactions.requests import InitProducerId, InitProducerIdReply, ProducerIdNeeded
@@ -104,7 +103,7 @@ def test_edge_40_the_bump_that_rotates_the_producer_id_may_be_repeated() -> None
 @pytest.mark.parametrize("version", [0, 2])
 def test_edge_40_an_open_transaction_can_be_fenced_in_the_last_epoch(version: int) -> None:
     world = world_at(32_766)
-    world.config = TransactionConfig(transaction_version=version)
+    world.version = version
     world.fail_over()
     world.add(GIVEN(ErrorCode.none, 7, 32_766), A, version=version)
     assert world.init() == GIVEN(ErrorCode.concurrent_transactions)

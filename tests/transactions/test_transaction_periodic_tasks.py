@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from test_init_producer_id import world_at
-from transaction_world import TIMEOUT_MS, A, B, TransactionWorld
+from transaction_world import TIMEOUT_MS, A, B, TransactionWorld, image_with
 
 from nilometer.transactions import shard
 from nilometer.transactions.config import DAY_MS, TransactionConfig
@@ -24,7 +24,7 @@ CHECK_MS = 10_000
 # ── time-outs ─────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("version", [0, 2])
 def test_a_transaction_that_is_open_for_too_long_is_aborted_and_its_producer_fenced(version: int) -> None:
-    world = TransactionWorld(TransactionConfig(transaction_version=version))
+    world = TransactionWorld(version=version)
     producer = world.init()
     world.add(producer, A, version=version)
     world.advance(TIMEOUT_MS)
@@ -80,7 +80,7 @@ def test_many_time_outs_are_several_batches(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_edge_40_a_time_out_in_the_last_epoch_asks_for_a_new_producer_id_first() -> None:
     world = world_at(32_766)
-    world.config = TransactionConfig(transaction_version=2)
+    world.version = 2
     world.fail_over()
     producer = InitProducerIdReply(ErrorCode.none, 7, 32_766)
     world.add(producer, A, version=2)
@@ -189,3 +189,12 @@ def test_an_id_is_described_or_not_found() -> None:
     assert described.partitions == (A, B)
     assert world.describe("y").error_code is ErrorCode.transactional_id_not_found
     assert world.describe("").error_code is ErrorCode.invalid_request
+
+
+def test_the_coordinator_ends_transactions_by_the_level_that_is_finalized_now() -> None:
+    world = TransactionWorld(version=0)
+    for level, version in ((0, 0), (2, 2), (1, 0)):
+        world.shard.on_image(image_with(level), world.now_ms, world.wall_ms)
+        world.add(world.init(), A)
+        world.advance(TIMEOUT_MS + CHECK_MS)
+        assert world.write_markers().version == version

@@ -17,7 +17,6 @@ from transaction_world import TIMEOUT_MS, A, B, C, TransactionWorld
 from nilometer.coordinators.effects import Token
 from nilometer.storage import TopicPartition
 from nilometer.transactions.actions import AllocateProducerId, SendMarkers
-from nilometer.transactions.config import TransactionConfig
 from nilometer.transactions.record_format import decode_record, encode_record
 from nilometer.transactions.records import TransactionRecord
 from nilometer.transactions.requests import (
@@ -51,7 +50,7 @@ class TransactionShardMachine(RuleBasedStateMachine):
         """Near the end of the epochs every path of a rotation is met within a few steps."""
         kept = Transaction(producer_id=7, producer_epoch=epoch, timeout_ms=TIMEOUT_MS, updated_ms=0)
         self.world = TransactionWorld(
-            TransactionConfig(transaction_version=version),
+            version=version,
             log=[encode_record(TransactionRecord("x", kept))],
         )
         self.world.commit()

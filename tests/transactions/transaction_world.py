@@ -10,6 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from nilometer.cluster import (
+    BrokerId,
+    ClusterImage,
+    ControllerEpoch,
+    Controllership,
+    EntryNumber,
+    Incarnation,
+)
+from nilometer.cluster.entries import sign
+from nilometer.cluster.features import TRANSACTION_VERSION
+from nilometer.cluster.records import ControllerElected, FeatureLevelChanged
 from nilometer.coordinators.effects import Token
 from nilometer.storage import TopicPartition
 from nilometer.transactions.actions import AllocateProducerId, SendMarkers, TransactionAction
@@ -42,9 +53,22 @@ AnyReply = TypeVar("AnyReply", bound=TransactionReply)
 Waiting = tuple[int, Sequence[tuple[Token, TransactionReply]], Sequence[TransactionAction]]
 
 
+def image_with(transaction_version: int) -> ClusterImage:
+    image = ClusterImage()
+    term = Controllership(BrokerId(1), Incarnation("1"), ControllerEpoch(1))
+    elected = ControllerElected(
+        controller_id=term.controller_id, incarnation=term.incarnation, controller_epoch=term.controller_epoch
+    )
+    level = FeatureLevelChanged(name=TRANSACTION_VERSION, level=transaction_version)
+    image.apply_entry(EntryNumber(0), sign([elected, level], term))
+    return image
+
+
 @dataclass
 class TransactionWorld:
     config: TransactionConfig = field(default_factory=TransactionConfig)
+    version: int = 0
+    """The finalized ``transaction.version``."""
     now_ms: int = 0
     log: list[tuple[bytes, bytes | None]] = field(default_factory=list[tuple[bytes, bytes | None]])
     commits_at_once: bool = True
@@ -67,7 +91,7 @@ class TransactionWorld:
     # ── the shard ───────────────────────────────────────────────────────────────────────────────
     def load(self) -> None:
         self.waiting.clear()
-        self.shard = TransactionShard(self.config)
+        self.shard = TransactionShard(self.config, image_with(self.version))
         for key, value in self.log:
             record = decode_record(key, value)
             assert record is not None

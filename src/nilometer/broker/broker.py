@@ -57,6 +57,7 @@ from nilometer.broker.transactions.markers import MarkerWriter
 from nilometer.broker.transactions.verification import TransactionVerification
 from nilometer.cluster.controller.brokers import BrokerRegistration
 from nilometer.cluster.entries import BadEntry
+from nilometer.cluster.features import SUPPORTED_FEATURES
 from nilometer.cluster.identifiers import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, Incarnation
 from nilometer.cluster.records import Endpoint as ClusterEndpoint
 from nilometer.cluster.topic import GROUP_METADATA_TOPIC
@@ -491,6 +492,7 @@ class Broker:
             rack=self._config.rack,
             log_dirs=tuple(d.identity.directory_id for d in logs.directories if d.identity.directory_id),
             previous_broker_epoch=BrokerEpoch(self._lossless_broker_epoch),
+            features=SUPPORTED_FEATURES,
         )
 
     def _last_registration_number(self, logs: LogManager) -> int:

@@ -12,6 +12,7 @@ from nilometer.cluster.records import (
     BrokerRegistered,
     BrokerUnregistered,
     Endpoint,
+    SupportedFeature,
 )
 
 BrokerRecord = BrokerRegistered | BrokerFenced | BrokerInControlledShutdown | BrokerUnregistered
@@ -28,6 +29,8 @@ class Broker(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     log_dirs: tuple[str, ...] = ()
     fenced: bool = False
     in_controlled_shutdown: bool = False
+    features: tuple[SupportedFeature, ...] = ()
+    """What it supports, by name; empty: a version from before features were kept."""
 
     @property
     def is_active(self) -> bool:
@@ -48,6 +51,7 @@ def broker_after(before: Broker | None, record: BrokerRecord, number: EntryNumbe
             endpoints=record.endpoints,
             rack=record.rack,
             log_dirs=record.log_dirs,
+            features=record.features,
         )
     if before is None or before.epoch != record.broker_epoch:
         raise BrokenInvariant(f"{record} does not fit {before}")

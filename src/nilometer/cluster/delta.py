@@ -58,12 +58,14 @@ class ImageDelta:
         default_factory=dict[ConfigResource, dict[str, str | None]]
     )
     producer_ids: list[ProducerIdsAllocated] = field(default_factory=list[ProducerIdsAllocated])
+    features: dict[str, int] = field(default_factory=dict[str, int])
+    """Finalized levels, by feature."""
 
     def __bool__(self) -> bool:
         """Whether anything changed."""
         return bool(
             self.controller_changed or self.brokers or self.topics_created or self.topics_deleted
-            or self.partitions or self.configs or self.producer_ids
+            or self.partitions or self.configs or self.producer_ids or self.features
         )  # fmt: skip
 
     def partitions_on(self, broker: BrokerId) -> Iterator[tuple[TopicIdPartition, PartitionTransition]]:

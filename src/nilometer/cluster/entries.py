@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from nilometer.cluster.identifiers import BrokerId, ControllerEpoch, Incarnation
-from nilometer.cluster.records import FORMAT_VERSION, Record
+from nilometer.cluster.records import FORMAT_VERSION, OLDEST_FORMAT_VERSION, Record, format_version_of
 
 ENTRY_BYTES_TARGET = 256 * 1024
 ENTRY_BYTES_MAX = 900_000
@@ -46,7 +46,8 @@ class Controllership(NamedTuple):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    version: int = FORMAT_VERSION
+    version: int = OLDEST_FORMAT_VERSION
+    """The lowest that its records need."""
     controller_id: BrokerId
     controller_incarnation: Incarnation
     controller_epoch: ControllerEpoch
@@ -114,18 +115,21 @@ def entries_of(
                 f"an entry holds {ENTRY_BYTES_MAX - _ENVELOPE_BYTES}"
             )
         if gathered and size + unit_size > target:
-            yield _signed(gathered, controllership)
+            yield sign(gathered, controllership)
             gathered, size = [], _ENVELOPE_BYTES
         gathered.extend(unit)
         size += unit_size
     if gathered:
-        yield _signed(gathered, controllership)
+        yield sign(gathered, controllership)
 
 
-def _signed(records: Iterable[Record], controllership: Controllership) -> Entry:
+def sign(records: Iterable[Record], controllership: Controllership) -> Entry:
+    """The entry with ``records`` that the controller of this term appends."""
+    gathered = tuple(records)
     return Entry(
+        version=format_version_of(gathered),
         controller_id=controllership.controller_id,
         controller_incarnation=controllership.incarnation,
         controller_epoch=controllership.controller_epoch,
-        records=tuple(records),
+        records=gathered,
     )

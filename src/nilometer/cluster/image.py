@@ -24,6 +24,7 @@ from nilometer.cluster.broker import Broker, BrokerRecord, broker_after
 from nilometer.cluster.config_table import ConfigTable
 from nilometer.cluster.delta import ConfigResource, ImageDelta
 from nilometer.cluster.entries import Controllership, Entry
+from nilometer.cluster.features import LEVELS_BEFORE
 from nilometer.cluster.identifiers import (
     NO_LEADER,
     BrokerEpoch,
@@ -36,6 +37,8 @@ from nilometer.cluster.identifiers import (
 )
 from nilometer.cluster.partition import BrokenInvariant, PartitionState, partition_of
 from nilometer.cluster.records import (
+    FORMAT_VERSION,
+    OLDEST_FORMAT_VERSION,
     BrokerFenced,
     BrokerInControlledShutdown,
     BrokerRegistered,
@@ -45,6 +48,7 @@ from nilometer.cluster.records import (
     ConfigResourceType,
     ControllerElected,
     Election,
+    FeatureLevelChanged,
     PartitionChanged,
     PartitionCreated,
     ProducerIdsAllocated,
@@ -74,6 +78,8 @@ class ClusterImage:
         records."""
         self.last_known_elections = 0
         """Elections of the last known leader since the cluster was created."""
+        self._features: Mapping[str, int] | None = None
+        """Never changed in place; None until the first level is finalized."""
         self._brokers: dict[BrokerId, Broker] = {}
         self._topics = TopicTable()
         self._configs = ConfigTable()
@@ -91,6 +97,15 @@ class ClusterImage:
     @property
     def controller_epoch(self) -> ControllerEpoch:
         return self.controllership.controller_epoch
+
+    @property
+    def finalized_features(self) -> Mapping[str, int]:
+        """Levels by feature."""
+        return LEVELS_BEFORE if self._features is None else self._features
+
+    def feature_level(self, name: str) -> int:
+        """The finalized level; 0 where there is none."""
+        return self.finalized_features.get(name, 0)
 
     def broker(self, broker_id: BrokerId) -> Broker | None:
         return self._brokers.get(broker_id)
@@ -200,7 +215,8 @@ class ClusterImage:
             return delta
         single_values = (self.controllership, self.cluster_id, self.next_producer_id)
         elections = (self.unclean_elections, self.last_known_elections)
-        self._undo.append(lambda: self._restore_values(*single_values, *elections))
+        features = self._features
+        self._undo.append(lambda: self._restore_values(*single_values, *elections, features))
         try:
             for record in entry.records:
                 self._apply(record, delta)
@@ -222,7 +238,9 @@ class ClusterImage:
         next_producer_id: int,
         unclean_elections: int,
         last_known_elections: int,
+        features: Mapping[str, int] | None,
     ) -> None:
+        self._features = features
         self.controllership, self.cluster_id, self.next_producer_id = (
             controllership,
             cluster_id,
@@ -258,6 +276,9 @@ class ClusterImage:
             case ProducerIdsAllocated():
                 self.next_producer_id = record.next_producer_id
                 delta.producer_ids.append(record)
+            case FeatureLevelChanged():
+                self._features = {**self.finalized_features, record.name: record.level}
+                delta.features[record.name] = record.level
             case ControllerElected():
                 self.controllership = _controllership(record)
                 delta.controller_changed = True
@@ -371,6 +392,8 @@ class ClusterImage:
                 TopicSnapshot(topic.name, topic.id, tuple(topic.partitions)) for topic in self.topics()
             ),
             configs=self._configs.snapshot(),
+            version=OLDEST_FORMAT_VERSION if self._features is None else FORMAT_VERSION,
+            features=None if self._features is None else dict(self._features),
         )
 
     @classmethod
@@ -392,6 +415,7 @@ class ClusterImage:
                 state.check()
                 image._index.update(TopicIdPartition(topic.id, index), None, state)
         image._configs.restore(snapshot.configs)
+        image._features = snapshot.features
         return image
 
     def __eq__(self, other: object) -> bool:

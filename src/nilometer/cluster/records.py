@@ -13,6 +13,7 @@ with a higher ``FORMAT_VERSION``.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 
 import msgspec
 
@@ -28,8 +29,10 @@ from nilometer.cluster.identifiers import (
     TopicId,
 )
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """The newest format this code writes, and the newest it can read."""
+OLDEST_FORMAT_VERSION = 1
+"""What is written wherever it suffices: brokers of older versions then go on while a cluster is upgraded."""
 
 Replicas = tuple[BrokerId, ...]
 
@@ -72,13 +75,21 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
     security_protocol: str = "PLAINTEXT"
 
 
+class SupportedFeature(msgspec.Struct, frozen=True, gc=False):
+    """The lowest and highest level of a feature that a broker supports."""
+
+    name: str
+    low: int
+    high: int
+
+
 class _Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, tag=True):
     pass
 
 
 class ClusterCreated(_Record, frozen=True):
     cluster_id: str
-    format_version: int = FORMAT_VERSION
+    format_version: int = 1
 
 
 class ControllerElected(_Record, frozen=True, tag="TakeOffice"):  # codespell:ignore
@@ -99,6 +110,10 @@ class BrokerRegistered(_Record, frozen=True):
     log_dirs: tuple[str, ...] = ()
     previous_broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
     """From the marker of a clean shutdown; -1 where there was none."""
+    features: tuple[SupportedFeature, ...] = ()
+    """What the broker supports, by name; empty: a version from before features were kept.
+    Older brokers leave it out, which makes an update of features wait for another registration: so it needs
+    no higher format version."""
 
 
 class BrokerFenced(_Record, frozen=True):
@@ -187,6 +202,18 @@ class ProducerIdsAllocated(_Record, frozen=True):
     next_producer_id: int
 
 
+class FeatureLevelChanged(_Record, frozen=True):
+    """A level is finalized for a feature (since format version 2)."""
+
+    name: str
+    level: int
+
+
+def format_version_of(records: Iterable[Record]) -> int:
+    """The lowest format version that has all of ``records``."""
+    return 2 if any(isinstance(record, FeatureLevelChanged) for record in records) else OLDEST_FORMAT_VERSION
+
+
 Record = (
     ClusterCreated
     | ControllerElected
@@ -200,4 +227,5 @@ Record = (
     | TopicDeleted
     | ConfigChanged
     | ProducerIdsAllocated
+    | FeatureLevelChanged
 )

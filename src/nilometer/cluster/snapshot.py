@@ -36,6 +36,8 @@ class ImageSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     brokers: tuple[Broker, ...]
     topics: tuple[TopicSnapshot, ...]
     configs: tuple[ConfigSnapshot, ...]
+    features: dict[str, int] | None = None
+    """Finalized levels; None where the metadata log has none yet. With them: format version 2."""
 
 
 class _Envelope(msgspec.Struct):

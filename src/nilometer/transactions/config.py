@@ -20,9 +20,6 @@ class TransactionConfig:
     """``transaction.abort.timed.out.transaction.cleanup.interval.ms``."""
     expiration_check_interval_ms: int = 60 * 60_000
     """``transaction.remove.expired.transaction.cleanup.interval.ms``."""
-    transaction_version: int = 0
-    """The finalized level of the feature ``transaction.version``: how the coordinator itself ends a
-    transaction, when it times out or its producer is fenced."""
 
     def __post_init__(self) -> None:
         for name in ("max_timeout_ms", "id_expiration_ms", "abort_check_interval_ms"):

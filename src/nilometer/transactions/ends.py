@@ -7,7 +7,7 @@ equal epochs are all there is to go by: a repeated commit of a committed transac
 
 from __future__ import annotations
 
-from nilometer.transactions.config import EPOCH_BUMP_VERSION, TransactionConfig
+from nilometer.transactions.config import EPOCH_BUMP_VERSION
 from nilometer.transactions.decision import Decision
 from nilometer.transactions.requests import (
     EndTransaction,
@@ -47,11 +47,12 @@ def fence(
 
 
 def decide_time_out(
-    transaction: Transaction | None, request: TimeOut, config: TransactionConfig, wall_ms: int
+    transaction: Transaction | None, request: TimeOut, version: int, wall_ms: int
 ) -> Decision:
+    """``version``: the finalized level of ``transaction.version``."""
     if transaction is None or not _is_about(transaction, request) or not transaction.is_timed_out(wall_ms):
         return Decision(TimeOutReply(aborted=False))
-    after = fence(transaction, config.transaction_version, request.new_producer_id, wall_ms)
+    after = fence(transaction, version, request.new_producer_id, wall_ms)
     return Decision(TimeOutReply(aborted=after is not None), after)
 
 

@@ -18,8 +18,13 @@ from nilometer.wire.errors import ErrorCode
 
 
 def decide_init_producer_id(
-    transaction: Transaction | None, request: InitProducerId, config: TransactionConfig, wall_ms: int
+    transaction: Transaction | None,
+    request: InitProducerId,
+    config: TransactionConfig,
+    version: int,
+    wall_ms: int,
 ) -> Decision:
+    """``version``: the finalized level of ``transaction.version``."""
     if not request.transactional_id:
         return _refused(ErrorCode.invalid_request)
     if not 0 < request.transaction_timeout_ms <= config.max_timeout_ms:
@@ -31,7 +36,7 @@ def decide_init_producer_id(
     if _names_producer(request) and not _is_known(transaction, request):
         return _refused(ErrorCode.producer_fenced)
     if transaction.state is TransactionState.ONGOING:
-        return _abort_first(transaction, request, config, wall_ms)
+        return _abort_first(transaction, request, version, wall_ms)
     return _next_epoch(transaction, request, wall_ms)
 
 
@@ -69,10 +74,8 @@ def _first(request: InitProducerId, wall_ms: int) -> Decision:
     return _given(created.with_epoch(0, NO_EPOCH, request.transaction_timeout_ms, wall_ms))
 
 
-def _abort_first(
-    transaction: Transaction, request: InitProducerId, config: TransactionConfig, wall_ms: int
-) -> Decision:
-    after = fence(transaction, config.transaction_version, request.new_producer_id, wall_ms)
+def _abort_first(transaction: Transaction, request: InitProducerId, version: int, wall_ms: int) -> Decision:
+    after = fence(transaction, version, request.new_producer_id, wall_ms)
     if after is None:
         return Decision(ProducerIdNeeded())
     return Decision(InitProducerIdReply(ErrorCode.concurrent_transactions), after)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TypeAlias, assert_never
 
+from nilometer.cluster.features import TRANSACTION_VERSION
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordinators import effects, turn
 from nilometer.coordinators.effects import Token
@@ -66,8 +67,10 @@ class TimerKind(Enum):
 
 
 class TransactionShard:
-    def __init__(self, config: TransactionConfig) -> None:
+    def __init__(self, config: TransactionConfig, image: ClusterImage) -> None:
         self._config = config
+        self._version = image.feature_level(TRANSACTION_VERSION)
+        """By which the coordinator itself ends transactions."""
         self._transactions: dict[str, Transaction] = {}
         self._ongoing: dict[str, None] = {}
         """Those that may time out."""
@@ -116,7 +119,9 @@ class TransactionShard:
         transaction = self._transactions.get(request.transactional_id)
         match request:
             case InitProducerId():
-                decision = decide_init_producer_id(transaction, request, self._config, turn.wall_ms)
+                decision = decide_init_producer_id(
+                    transaction, request, self._config, self._version, turn.wall_ms
+                )
             case AddPartitions():
                 decision = decide_add_partitions(transaction, request, turn.wall_ms)
             case EndTransaction():
@@ -124,7 +129,7 @@ class TransactionShard:
             case MarkersWritten():
                 decision = decide_completion(transaction, request, turn.wall_ms)
             case TimeOut():
-                decision = decide_time_out(transaction, request, self._config, turn.wall_ms)
+                decision = decide_time_out(transaction, request, self._version, turn.wall_ms)
             case VerifyPartitions():
                 return verify_partitions(transaction, request)
             case DescribeTransaction():
@@ -149,7 +154,8 @@ class TransactionShard:
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
     def on_image(self, image: ClusterImage, now_ms: int, wall_ms: int) -> Effects:
-        """Of no consequence here: a deleted partition is found out when its marker is sent."""
+        """Only the finalized level counts: a deleted partition is found out when its marker is sent."""
+        self._version = image.feature_level(TRANSACTION_VERSION)
         return effects.Effects()
 
     def next_deadline_ms(self) -> int | None:
@@ -173,7 +179,7 @@ class TransactionShard:
             transaction = self._transactions[transactional_id]
             if not transaction.is_timed_out(turn.wall_ms):
                 continue
-            after = fence(transaction, self._config.transaction_version, None, turn.wall_ms)
+            after = fence(transaction, self._version, None, turn.wall_ms)
             if after is None:
                 turn.act(AllocateProducerId(_time_out(transactional_id, transaction)))
             else:

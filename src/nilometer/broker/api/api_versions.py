@@ -1,5 +1,6 @@
-"""ApiVersions: which APIs are served, in which versions.
+"""ApiVersions: which APIs are served, in which versions, and which features (KIP-584).
 
+Version 4 knows features that may be off: in version 3 a lowest level of 0 makes clients fail (KAFKA-17011).
 Also where a client introduces its software (KIP-511).
 """
 
@@ -10,8 +11,12 @@ import re
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.features import SUPPORTED_FEATURES
+from nilometer.cluster.image import ClusterImage
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
+
+FIRST_WITH_FEATURES, FIRST_WITH_LEVEL_0 = 3, 4
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?\Z")
 
@@ -27,7 +32,29 @@ def handle(services: Services, request: Request) -> Reply:
         request.make("ApiVersion", api_key=key, min_version=low, max_version=high)
         for key, (low, high) in advertised.items()
     )
-    return request.respond(error_code=ErrorCode.none, api_keys=keys, throttle_time_ms=0)
+    return request.respond(
+        error_code=ErrorCode.none, api_keys=keys, throttle_time_ms=0, **_features(services.image, request)
+    )
+
+
+def _features(image: ClusterImage, request: Request) -> dict[str, object]:
+    if request.version < FIRST_WITH_FEATURES:
+        return {}
+    return {
+        "supported_features": tuple(
+            request.make(
+                "SupportedFeatureKey", name=feature.name, min_version=feature.low, max_version=feature.high
+            )
+            for feature in SUPPORTED_FEATURES
+            if feature.low > 0 or request.version >= FIRST_WITH_LEVEL_0
+        ),
+        "finalized_features_epoch": image.number,
+        "finalized_features": tuple(
+            request.make("FinalizedFeatureKey", name=name, max_version_level=level, min_version_level=level)
+            for name, level in sorted(image.finalized_features.items())
+            if level > 0
+        ),
+    }
 
 
 API = ApiSpec(key=ApiKey.API_VERSIONS, versions=(0, 4), handle=handle)

@@ -54,6 +54,7 @@ from nilometer.broker.api import (
     sync_group,
     txn_offset_commit,
     unregister_broker,
+    update_features,
     write_txn_markers,
 )
 from nilometer.broker.api.spec import ApiSpec
@@ -106,6 +107,7 @@ _SPECS = (
     sync_group.API,
     txn_offset_commit.API,
     unregister_broker.API,
+    update_features.API,
     write_txn_markers.API,
 )
 

@@ -92,7 +92,7 @@ class Membership:
     async def join(self) -> None:
         """Begin a session; :meth:`run` does the rest. Raises RegistrationRefused, CoordinationError."""
         refusal = check_registration(self._metadata.image, self._registration)
-        if refusal.error is ErrorCode.inconsistent_cluster_id:
+        if refusal.error in (ErrorCode.inconsistent_cluster_id, ErrorCode.unsupported_version):
             raise RegistrationRefused(refusal.message)
         payload = msgspec.json.encode(self._registration)
         self._session = await self._store.register(self._registration.broker_id, payload)

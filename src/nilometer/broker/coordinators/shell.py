@@ -75,6 +75,8 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
         self._waiting = WaitingEffects[ReplyT, ActionT](
             partition.replica, partition.hold_until_committed, self._give, self._act
         )
+        self._unseen_image: ClusterImage | None = None
+        """One that came while the log was being loaded."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._loading: asyncio.Task[None] | None = None
@@ -133,6 +135,9 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
         self._end_offset = self.partition.log.log_end_offset
         self.state = ShellState.ACTIVE
         self._carry_out(shard.on_loaded(clock.monotonic_ms(), clock.wall_ms()))
+        image, self._unseen_image = self._unseen_image, None
+        if image is not None:
+            self.on_image(image)
 
     def _start_over(self, error: ErrorCode) -> None:
         """What the shard has decided is not in the log: only the log is right."""
@@ -167,9 +172,11 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
             self._shard.forget(token)
 
     def on_image(self, image: ClusterImage) -> None:
-        """Topics came, grew or went."""
+        """Topics came, grew or went, or a feature has another level."""
         shard, clock = self._shard, self._runtime.clock
-        if shard is not None:
+        if shard is None:
+            self._unseen_image = image
+        else:
             self._carry_out_safely(lambda: shard.on_image(image, clock.monotonic_ms(), clock.wall_ms()))
 
     def append_marker(self, write: Callable[[Partition], AppendInfo], end: TransactionEnd) -> AppendInfo:

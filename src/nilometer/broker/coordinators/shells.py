@@ -164,7 +164,7 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
     # ── the image ───────────────────────────────────────────────────────────────────────────────
     def _on_delta(self, delta: ImageDelta, image: ClusterImage) -> None:
         grown = any(change.before is None or change.after is None for change in delta.partitions.values())
-        if grown or delta.topics_created or delta.topics_deleted:
+        if grown or delta.topics_created or delta.topics_deleted or delta.features:
             self._on_image(image)
 
     def _on_image(self, image: ClusterImage) -> None:

@@ -17,6 +17,7 @@ from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
+from nilometer.cluster.features import GROUP_VERSION
 from nilometer.cluster.topic import GROUP_METADATA_TOPIC
 from nilometer.coordinators.transactional import TransactionEnd
 from nilometer.groups.record_format import decode_record, encode_record
@@ -60,8 +61,9 @@ class GroupCoordinator:
         self._runtime = runtime
         self._metadata = metadata
         self._topics = topics
-        self.serves_consumer_groups = "consumer" in config.strings("group.coordinator.rebalance.protocols")
-        """Whether the protocol of KIP-848 is on."""
+        self._may_serve_consumer_groups = "consumer" in config.strings(
+            "group.coordinator.rebalance.protocols"
+        )
         kind: CoordinatorKind[GroupRequest, Reply, CoordinatorRecord, Never] = CoordinatorKind(
             name="group",
             subject="groups",
@@ -78,6 +80,11 @@ class GroupCoordinator:
             carry_out=_no_actions,
         )
         self._shells = CoordinatorShells(kind, runtime, tasks, metadata, replicas, _check)
+
+    @property
+    def serves_consumer_groups(self) -> bool:
+        """Whether the protocol of KIP-848 is on: on this broker, and in the cluster."""
+        return self._may_serve_consumer_groups and self._metadata.image.feature_level(GROUP_VERSION) >= 1
 
     # ── where a group is ────────────────────────────────────────────────────────────────────────
     def partition_for(self, group_id: str) -> int:

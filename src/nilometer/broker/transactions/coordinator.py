@@ -78,7 +78,7 @@ class TransactionCoordinator:
             commit_timeout_ms=COMMIT_TIMEOUT_MS,
             load_buffer_bytes=config.integer("transaction.state.log.load.buffer.size"),
             codec=Codec.NONE,
-            make_shard=lambda: TransactionShard(config.transactions),
+            make_shard=lambda: TransactionShard(config.transactions, metadata.image),
             encode=encode_record,
             decode=decode_record,
             refuse=refusal,

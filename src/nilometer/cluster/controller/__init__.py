@@ -43,6 +43,7 @@ from nilometer.cluster.controller.elections import (
     decide_preferred_leaders,
     preferred_imbalance,
 )
+from nilometer.cluster.controller.features import FeatureUpdate, UpgradeType, decide_update_features
 from nilometer.cluster.controller.internal_topics import (
     decide_internal_topic_growth,
     fitting_replication_factor,
@@ -82,6 +83,7 @@ __all__ = [
     "Decision",
     "ElectedPartition",
     "ElectionType",
+    "FeatureUpdate",
     "IsrMember",
     "MorePartitions",
     "NewTopic",
@@ -93,6 +95,7 @@ __all__ = [
     "Refusal",
     "ShutdownProgress",
     "TopicDefaults",
+    "UpgradeType",
     "broker_events",
     "check_registration",
     "controllership_entry",
@@ -112,6 +115,7 @@ __all__ = [
     "decide_preferred_leaders",
     "decide_repair",
     "decide_unregister_broker",
+    "decide_update_features",
     "fitting_replication_factor",
     "internal_topic",
     "list_reassignments",

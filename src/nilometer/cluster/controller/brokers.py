@@ -22,6 +22,7 @@ from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
 from nilometer.cluster.controller.partition_change import RequestedChange
 from nilometer.cluster.controller.partition_draft import PartitionDraft
 from nilometer.cluster.entries import Unit
+from nilometer.cluster.features import unsupported_feature
 from nilometer.cluster.identifiers import (
     NO_BROKER_EPOCH,
     BrokerEpoch,
@@ -37,6 +38,7 @@ from nilometer.cluster.records import (
     BrokerRegistered,
     BrokerUnregistered,
     Endpoint,
+    SupportedFeature,
 )
 from nilometer.wire.errors import ErrorCode
 
@@ -58,6 +60,8 @@ class BrokerRegistration:
     """How many of its log directories the broker cannot use. They have failed, perhaps for a time only."""
     offline: Mapping[TopicId, tuple[int, ...]] = field(default_factory=dict[TopicId, tuple[int, ...]])
     """Partitions, by topic, whose log this broker should have but cannot use: its directory failed."""
+    features: tuple[SupportedFeature, ...] = ()
+    """What it supports, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +82,13 @@ def check_registration(image: ClusterImage, registration: BrokerRegistration) ->
             ErrorCode.inconsistent_cluster_id,
             f"The data of broker {registration.broker_id} belong to cluster {registration.cluster_id}, "
             f"but this is cluster {image.cluster_id}",
+        )
+    if (feature := unsupported_feature(image.finalized_features, registration.features)) is not None:
+        return Outcome(
+            ErrorCode.unsupported_version,
+            f"Broker {registration.broker_id} does not support level {image.feature_level(feature.name)} of "
+            f"{feature.name}, which is finalized in this cluster: start a version that does, or downgrade "
+            "the feature first",
         )
     if len(set(registration.log_dirs)) != len(registration.log_dirs):
         return Outcome(ErrorCode.invalid_registration, "Duplicate directory ID in registration")
@@ -114,6 +125,7 @@ def decide_broker_up(image: ClusterImage, registration: BrokerRegistration) -> D
         rack=registration.rack,
         log_dirs=_log_dirs(known, registration),
         previous_broker_epoch=registration.previous_broker_epoch,
+        features=registration.features,
     )
     before = draft.take_units()
     for key, state in draft.leaderless_partitions():

@@ -17,7 +17,8 @@ from nilometer.cluster.controller.decision import Decision
 from nilometer.cluster.controller.partition_change import RequestedChange
 from nilometer.cluster.controller.partition_draft import PartitionDraft
 from nilometer.cluster.delta import ConfigResource
-from nilometer.cluster.entries import Controllership, Entry
+from nilometer.cluster.entries import Controllership, Entry, sign
+from nilometer.cluster.features import LEVELS_OF_NEW_CLUSTERS
 from nilometer.cluster.identifiers import (
     BrokerId,
     ControllerEpoch,
@@ -27,7 +28,13 @@ from nilometer.cluster.identifiers import (
 )
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.partition import PartitionState
-from nilometer.cluster.records import ClusterCreated, ConfigResourceType, ControllerElected, Record
+from nilometer.cluster.records import (
+    ClusterCreated,
+    ConfigResourceType,
+    ControllerElected,
+    FeatureLevelChanged,
+    Record,
+)
 from nilometer.runtime import Entropy
 
 
@@ -65,12 +72,10 @@ def controllership_entry(
     ]
     if image.cluster_id is None:
         records.append(ClusterCreated(cluster_id=cluster_id or uuid_to_text(chance.uuid())))
-    return Entry(
-        controller_id=controller_id,
-        controller_incarnation=incarnation,
-        controller_epoch=controllership.controller_epoch,
-        records=tuple(records),
-    )
+        records.extend(
+            FeatureLevelChanged(name=name, level=level) for name, level in LEVELS_OF_NEW_CLUSTERS.items()
+        )
+    return sign(records, controllership)
 
 
 def broker_events(image: ClusterImage, sessions: Iterable[BrokerRegistration]) -> tuple[BrokerEvent, ...]:

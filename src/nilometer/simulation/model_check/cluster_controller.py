@@ -24,6 +24,7 @@ from nilometer.cluster.controller import (
     decide_brokers_down,
     decide_elect_leaders,
 )
+from nilometer.cluster.features import SUPPORTED_FEATURES
 from nilometer.cluster.identifiers import (
     NO_BROKER_EPOCH,
     NO_LEADER,
@@ -127,6 +128,7 @@ class ClusterController:
             incarnation=_incarnation(broker, broker_epoch),
             endpoints=(),
             previous_broker_epoch=gone.brokers[broker].epoch if lost_nothing else NO_BROKER_EPOCH,
+            features=SUPPORTED_FEATURES,
         )
         decision = decide_broker_up(self._cluster(gone), registration)
         return _folded(gone, decision, EntryNumber(broker_epoch))

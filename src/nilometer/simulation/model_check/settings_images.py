@@ -21,6 +21,7 @@ from nilometer.cluster.controller import (
 )
 from nilometer.cluster.controller.decision import Decision
 from nilometer.cluster.entries import BadEntry, Entry, decode_entry, encode_entry, entries_of
+from nilometer.cluster.features import SUPPORTED_FEATURES
 from nilometer.cluster.identifiers import NO_BROKER_EPOCH, BrokerId, EntryNumber, Incarnation
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.partition import BrokenInvariant
@@ -184,6 +185,7 @@ def _registration(broker_id: BrokerId) -> BrokerRegistration:
         incarnation=Incarnation(f"broker-{broker_id}"),
         endpoints=(),
         previous_broker_epoch=NO_BROKER_EPOCH,
+        features=SUPPORTED_FEATURES,
     )
 
 
