@@ -1,8 +1,8 @@
 """AddOffsetsToTxn: a transaction is about to commit offsets of a group.
 
-It adds the partition of ``__consumer_offsets`` that keeps the group, so that the transaction's marker is
-written there too. Producers of ``transaction.version`` 2 do not ask: their TxnOffsetCommit adds it. Versions:
-2 knows PRODUCER_FENCED.
+It adds the group's partition of ``__consumer_offsets`` to the transaction, so that the transaction's marker
+is written there too. Producers of ``transaction.version`` 2 do not send it: their TxnOffsetCommit adds the
+partition. Versions: 2 knows PRODUCER_FENCED.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""AddPartitionsToTxn: partitions that a transaction is about to write to, or a question about them.
+"""AddPartitionsToTxn: add partitions to a transaction before it writes to them, or verify that it has them.
 
-Versions: 2 knows PRODUCER_FENCED. From 4 on brokers ask, for many transactions at once: whether a partition
-is part of the transaction (``verify_only``), or to add it with the first batch of a producer that knows
-``transaction.version`` 2 (KIP-890).
+Versions: 2 knows PRODUCER_FENCED. From 4 on brokers send it, for many transactions at once: to verify that
+a partition is part of the transaction (``verify_only``), or to add it when a producer that knows
+``transaction.version`` 2 sends its first batch (KIP-890).
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _unknown(services: Services, partitions: Sequence[TopicPartition]) -> set[To
 
 
 def _not_attempted(partitions: Sequence[TopicPartition], unknown: set[TopicPartition]) -> Errors:
-    """All or none: where one partition does not exist, none is added."""
+    """Return the errors of a request that names ``unknown`` partitions: none of ``partitions`` is added."""
     missing, others = ErrorCode.unknown_topic_or_partition, ErrorCode.operation_not_attempted
     return {each: missing if each in unknown else others for each in partitions}
 

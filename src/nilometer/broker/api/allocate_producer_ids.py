@@ -1,4 +1,4 @@
-"""AllocateProducerIds: a broker asks the controller for a block of producer ids. Between brokers."""
+"""AllocateProducerIds: a broker requests a block of producer ids from the controller. Between brokers."""
 
 from __future__ import annotations
 

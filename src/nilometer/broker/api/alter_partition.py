@@ -1,4 +1,4 @@
-"""AlterPartition: a leader asks the controller for another ISR (KIP-497, KIP-841, KIP-903).
+"""AlterPartition: a leader requests a new ISR from the controller (KIP-497, KIP-841, KIP-903).
 
 Between brokers.
 """

@@ -1,7 +1,7 @@
 """ApiVersions: which APIs are served, in which versions, and which features (KIP-584).
 
 Version 4 knows features that may be off: in version 3 a lowest level of 0 makes clients fail (KAFKA-17011).
-Also where a client introduces its software (KIP-511).
+From version 3 on the request names the client's software and its version (KIP-511).
 """
 
 from __future__ import annotations

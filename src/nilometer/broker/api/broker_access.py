@@ -1,5 +1,5 @@
-"""Access to requests between brokers: only for a connection that proved to be the broker the request
-names."""
+"""Access to the APIs between brokers: only for a connection that proved to be from the broker that the
+request names."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from nilometer.broker.services import Services
 logger = logging.getLogger("nilometer.broker")
 
 OLD_FORWARDED_PREFIX = "forwarded-by-broker-"
-"""The client id of a forwarding broker whose version has no proofs."""
+"""Begins the client id of requests that older brokers, which cannot prove themselves, forward."""
 
 
 def why_not_broker(services: Services, request: Request, broker_id: int) -> str | None:
-    """Why the request may not be made as ``broker_id``; None where it may."""
+    """Return why the request's sender may not act as broker ``broker_id``; None if it may.
+
+    The first refusal on a connection is logged.
+    """
     context = request.context
     if context.broker_id == broker_id and context.is_broker:
         return None
@@ -37,7 +40,8 @@ def why_not_broker(services: Services, request: Request, broker_id: int) -> str 
 
 
 def comes_from_broker(services: Services, request: Request) -> bool:
-    """Whether a broker sent it, which located the controller itself: it is not forwarded again."""
+    """Whether a broker sent or forwarded the request: it has located the controller, so the request is not
+    forwarded again."""
     context = request.context
     if context.is_broker or context.is_forwarded:
         return True

@@ -1,7 +1,8 @@
-"""BrokerHeartbeat, only for controlled shutdown (sessions replace the rest): a broker announces that it
-stops.
+"""BrokerHeartbeat, only for controlled shutdown: a broker announces that it stops.
 
-Its leaderships move at once and it leaves every ISR it can; it may stop when it has folded that.
+The controller moves the broker's leaderships at once and removes it from every ISR that it can leave. The
+broker may stop once it has applied these changes from the metadata log. Liveness is not reported this way:
+the brokers' sessions with the coordination service show it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat (KIP-848): the only request of a member of a consumer group.
+"""ConsumerGroupHeartbeat (KIP-848): with it a member joins, stays in and leaves a consumer group.
 
 Versions: 1 adds subscription by regular expression, and member ids chosen by the members.
 """

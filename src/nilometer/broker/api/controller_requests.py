@@ -1,13 +1,13 @@
 """Requests that only the controller may decide: decided here if this broker is the controller, else
 forwarded.
 
-A client may ask any broker; the controller decides. While there is no controller, or it has just failed, the
-request waits and is tried again. This broker has folded the decision before it answers, so that a client that
-asks it next sees its own change.
+A client may send such a request to any broker; the controller decides. While there is no controller, or it
+has just failed, the request waits and is tried again. This broker applies the decision to its image before it
+responds, so that the client's next request to it sees the client's own change.
 
-A request with a ``timeout_ms`` is answered within it: REQUEST_TIMED_OUT where the change is not applied by
-then. A decision that has not begun by then never begins; one that has begun continues, and the client does
-not know its outcome.
+A request with a ``timeout_ms`` gets its response within that time: REQUEST_TIMED_OUT if the change is not
+applied by then. A decision that has not begun by then never begins; one that has begun continues, and the
+client does not know its outcome.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Refuse = Callable[[Services, Request, ErrorCode, str], Reply]
 WAIT_MS_DEFAULT = 15_000
 """How long a request without ``timeout_ms`` waits for a controller."""
 TIMEOUT_MS_MAX = 60_000
-"""No request waits longer, whatever ``timeout_ms`` it has."""
+"""The upper limit for a request's ``timeout_ms``."""
 RETRY_S = 0.05
 
 
@@ -50,11 +50,14 @@ def on_controller(
     *,
     acting_broker: int | None = None,
 ) -> asyncio.Future[Reply]:
-    """Answer with ``respond(reply of the decision)``, or with ``refuse`` where no decision came about.
+    """Decide the request on the controller, and return its future response.
 
-    ``acting_broker``: the broker that asks for itself or for a partition it leads; only a connection that
-    proved to be that broker is served. A forwarded request that reaches a broker which is not the controller
-    raises KafkaError (NOT_CONTROLLER), for the broker that sent it.
+    ``decide`` computes the decision from the controller's image, ``respond`` makes the response from the
+    decision's reply. If nothing was decided, ``refuse`` makes the response from an error code and a message.
+
+    ``acting_broker``: the broker that sends the request for itself or for a partition it leads; only a
+    connection that proved to be from that broker is served. A forwarded request that reaches a broker which
+    is not the controller fails with KafkaError (NOT_CONTROLLER), for the broker that forwarded it.
     """
 
     clock = services.runtime.clock
@@ -105,13 +108,16 @@ def on_controller(
 
 
 def _timeout_ms(request: Request) -> int | None:
-    """The request's ``timeout_ms``; None where its API has no such field."""
+    """Return the request's ``timeout_ms``, at most ``TIMEOUT_MS_MAX``; None if its API has no such field."""
     timeout: timedelta | None = request.field("timeout")
     return None if timeout is None else min(max(messages.milliseconds(timeout), 0), TIMEOUT_MS_MAX)
 
 
 async def _send_on(services: Services, request: Request, left_ms: int | None) -> Reply:
-    """``left_ms``: the rest of the request's own timeout, if it has one."""
+    """Forward the request to the controller and return its response, once this broker has applied the change.
+
+    ``left_ms``: the rest of the request's own timeout; None if it has none.
+    """
     body = request.body
     if left_ms is not None:
         body = dataclasses.replace(body, timeout=timedelta(milliseconds=max(left_ms, 0)))

@@ -1,4 +1,5 @@
-"""The answer of a request whose partitions may have to wait, given when the last of them has decided."""
+"""The response to a request some of whose partitions may have to wait: made when the last one has its
+outcome."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from nilometer.broker.replicas.delayed_request import DelayedRequest
 
 class DelayedReply:
     def __init__(self, respond: Callable[[], Reply]) -> None:
-        """``respond`` makes the answer of outcomes that the caller keeps."""
+        """``respond`` makes the response from the outcomes, which the caller keeps."""
         self.delayed = DelayedRequest(self._finish)
         self._respond = respond
         self._future: asyncio.Future[Reply] | None = None

@@ -1,7 +1,8 @@
 """DeleteRecords: move a partition's log start offset up; -1 means up to the high watermark.
 
-An offset above the high watermark is OFFSET_OUT_OF_RANGE. Answered with the partition's low watermark once
-every live replica has deleted; REQUEST_TIMED_OUT for partitions where that is not so within ``timeout_ms``.
+An offset above the high watermark is OFFSET_OUT_OF_RANGE. The response has the partition's low watermark and
+is sent once every live replica has moved its log start offset; a partition where that takes longer than
+``timeout_ms`` gets REQUEST_TIMED_OUT.
 """
 
 from __future__ import annotations

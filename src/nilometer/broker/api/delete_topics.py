@@ -1,4 +1,5 @@
-"""DeleteTopics, by name or (version 6) by id. The folders are renamed at once and removed a little later."""
+"""DeleteTopics, by name or (version 6) by id. The log folders are renamed at once, and removed after
+``file.delete.delay.ms``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """DescribeCluster: the brokers, the controller, the cluster's id.
 
-Version 2 lists fenced brokers when asked.
+Version 2 lists fenced brokers too if the request wants them.
 """
 
 from __future__ import annotations

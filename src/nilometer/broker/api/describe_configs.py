@@ -43,7 +43,11 @@ def _resource(services: Services, request: Request, resource: Message) -> Messag
 
 
 def _entries(services: Services, kind: int, name: str) -> list[EffectiveConfig]:
-    """Raises KafkaError."""
+    """Return the settings in force for the resource. Raises KafkaError for a resource not known here.
+
+    ``kind``: the resource type (``RESOURCE_TOPIC`` or ``RESOURCE_BROKER``). ``name``: the topic's name, or
+    this broker's id; an empty one means the defaults of all brokers.
+    """
     if kind == RESOURCE_TOPIC:
         if (error := why_invalid_name(name)) is not None:
             raise KafkaError(ErrorCode.invalid_topic_exception, error)

@@ -1,7 +1,7 @@
 """DescribeGroups: state, protocol and members of classic groups.
 
-Versions: 3 has the authorized operations; 4 instance ids; 6 answers GROUP_ID_NOT_FOUND where earlier ones
-describe an unknown group as dead.
+Versions: 3 has the authorized operations; 4 instance ids; 6 reports an unknown group as GROUP_ID_NOT_FOUND,
+earlier ones describe it as dead.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from nilometer.wire.messages import Message
 
 FIRST_WITH_NOT_FOUND = 6
 GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
-"""Read, delete, describe, describe and alter settings: there is no authorization."""
+"""A bit set of ACL operations: read, delete, describe, describe and alter settings. There is no
+authorization, so all of them are allowed."""
 STATE_DEAD = "Dead"
 
 

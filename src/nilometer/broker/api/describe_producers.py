@@ -1,4 +1,5 @@
-"""DescribeProducers: the producers that a partition's leader knows, and where their transactions begin."""
+"""DescribeProducers: the producers in the state of a partition's leader, and the first offsets of their open
+transactions."""
 
 from __future__ import annotations
 

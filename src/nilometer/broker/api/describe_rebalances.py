@@ -1,4 +1,5 @@
-"""DescribeRebalances (Nilometer's own): the last rebalances of groups coordinated here, and their causes."""
+"""DescribeRebalances (Nilometer's own): the last rebalance of each group coordinated by this broker, and its
+cause."""
 
 from __future__ import annotations
 

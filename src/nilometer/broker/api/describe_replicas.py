@@ -1,7 +1,8 @@
-"""DescribeReplicas (Nilometer's own): the full state of this broker's replicas, and what holds each one back.
+"""DescribeReplicas (Nilometer's own): the full state of this broker's replicas, and what holds back each
+leader's high watermark.
 
-Each replica is described consistently; a broker with many of them answers in slices, between which it
-serves other requests. A replica that is removed meanwhile is left out.
+The state of one replica is consistent. The response is built in slices of ``SLICE_REPLICAS`` replicas;
+between them the broker serves other requests. A replica that is removed meanwhile is left out.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ async def _answer(services: Services, request: Request) -> Reply:
 def _asked_for(
     services: Services, body: wire.DescribeReplicasRequest
 ) -> list[tuple[str, int, TopicIdPartition]]:
-    """Topic name, partition and key of this broker's replicas that were asked for, in order."""
+    """Return this broker's replicas that the request selects, as (topic name, partition, key), in that
+    order."""
     topics = None if body.topics is None else frozenset(body.topics)
     partitions = None if body.partitions is None else frozenset(body.partitions)
     image, asked = services.image, list[tuple[str, int, TopicIdPartition]]()

@@ -1,4 +1,7 @@
-"""DescribeTopicPartitions (KIP-966): partitions with their eligible leader replicas, in pages."""
+"""DescribeTopicPartitions (KIP-966): partitions with their eligible leader replicas, in pages.
+
+A response with a ``next_cursor`` is not the last page: the client sends the cursor with its next request.
+"""
 
 from __future__ import annotations
 

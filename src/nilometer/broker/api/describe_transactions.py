@@ -1,4 +1,5 @@
-"""DescribeTransactions: the state, producer and partitions of transactional ids kept here."""
+"""DescribeTransactions: the state, producer and partitions of transactional ids that this broker
+coordinates."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.messages import Message
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-"""-1 ms, for an id without a transaction, is a time like any other here: the field cannot be null."""
+"""The Unix epoch. Start times count from it; an id without a transaction has -1 ms, since the field cannot
+be null."""
 
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:

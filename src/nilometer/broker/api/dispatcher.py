@@ -1,4 +1,5 @@
-"""From a frame to a handler, and from any error there to an answer that the client understands."""
+"""Dispatches request frames to the handlers of their APIs, and turns errors into responses or a closed
+connection."""
 
 from __future__ import annotations
 
@@ -51,7 +52,10 @@ class RequestDispatcher:
         return spec is not None and spec.pipelined
 
     def dispatch(self, frame: Buffer, connection: Connection) -> asyncio.Future[Reply] | Reply:
-        """Raises CloseConnection for a request that cannot be answered."""
+        """Decode the request in ``frame`` and return the response of its handler, or its future.
+
+        Raises CloseConnection for a request that cannot be answered.
+        """
         connection.last_active_ms = self._services.runtime.clock.monotonic_ms()
         try:
             header = messages.decode_request_header(frame)  # type: ignore[arg-type]
@@ -80,9 +84,9 @@ class RequestDispatcher:
             raise CloseConnection(f"{spec.key.name} failed: {error}") from error
 
     def _refuse_version(self, header: messages.RequestHeader, spec: ApiSpec, frame: Buffer) -> Reply:
-        """UNSUPPORTED_VERSION in the format of the requested version, where there is one.
+        """Return UNSUPPORTED_VERSION in the format of the requested version.
 
-        Raises CloseConnection.
+        Raises CloseConnection if no format for that version is known.
         """
         if header.api_key == _API_VERSIONS:
             return (

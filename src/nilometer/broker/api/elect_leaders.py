@@ -1,4 +1,5 @@
-"""ElectLeaders: elect the preferred replica (0), or any replica at all (1, unclean)."""
+"""ElectLeaders: elect the preferred replica (election type 0), or any live replica even if it is not in sync
+(1, unclean)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """EndTxn: commit or abort the open transaction of a producer.
 
-Versions: 2 knows PRODUCER_FENCED; 5 bumps the epoch with every end, and says which producer id and epoch the
-next transaction is to use (KIP-890).
+Versions: 2 knows PRODUCER_FENCED; 5 bumps the producer epoch with every end, and returns the producer id and
+epoch for the next transaction (KIP-890).
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ Versions: 4 has record batches and isolation levels; 7 sessions (KIP-227); 9 the
 (KIP-320); 11 follower fetching (KIP-392); 12 diverging epochs; 13 topics by id; 15 the follower's broker
 epoch.
 
-A fetch that finds less than ``min_bytes`` waits (:mod:`nilometer.broker.replicas.delayed_fetch`); reads that
-would wait for the device are done off the event loop.
+A fetch that finds less than ``min_bytes`` waits (:mod:`nilometer.broker.replicas.delayed_fetch`). Reads of
+data that is not in memory run in another thread, off the event loop.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ logger = logging.getLogger("nilometer.broker")
 
 READ_COMMITTED = 1
 UPDATE_WAIT_MS = 5
-"""A waiting follower is sent a new high watermark after this time, or with the next record."""
+"""A new high watermark is sent to a waiting follower with the next record, or after this time (ms)."""
 
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
@@ -86,10 +86,10 @@ def _forgotten(topics: Sequence[ForgottenTopic]) -> list[PartitionKey]:
 
 
 class _Found:
-    """The partitions a fetch has found, for waiting on them.
+    """Collects the partitions that a fetch reads, so that it can wait for their changes.
 
-    A separate object, so that fetch and reader do not reference each other: what was read would otherwise
-    stay in memory until the next garbage collection.
+    It is a separate object so that fetch and reader do not reference each other: with such a cycle the
+    records would stay in memory until the next garbage collection.
     """
 
     def __init__(self, session_round: FetchRound, *, for_replica: bool) -> None:
@@ -108,7 +108,7 @@ class _Found:
 
 
 class _Fetch:
-    """One fetch request until it is answered."""
+    """One fetch request, until its response is made."""
 
     def __init__(self, services: Services, request: Request, session_round: FetchRound) -> None:
         self._services = services
@@ -142,7 +142,10 @@ class _Fetch:
 
     @property
     def _update_wait_ms(self) -> int:
-        """0 (at once) where consumers read from followers: they wait for the new high watermark (KIP-392)."""
+        """How long (ms) a waiting follower's fetch may hold back a new high watermark.
+
+        0 (not at all) if consumers may read from followers: they wait for that high watermark (KIP-392).
+        """
         return 0 if self._services.replicas.serves_from_followers else UPDATE_WAIT_MS
 
     @property
@@ -170,7 +173,10 @@ class _Fetch:
         return future
 
     def _maybe_answer(self, final: bool) -> bool:
-        """Read again; answer if that is enough bytes, or if ``final``. Whether it was answered."""
+        """Read again, and respond if there are enough bytes or if ``final``.
+
+        Returns whether the fetch is over: answered, about to be, or cancelled.
+        """
         future = self._future
         if future is None or future.done():
             return True

@@ -1,5 +1,5 @@
-"""The answer to a fetch: records are sent in the buffers in which they were read, never copied into the
-message.
+"""Builds the response to a fetch. Records are sent from the buffers into which they were read; they are not
+copied into the message.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ FIRST_WITH_ERROR = 7
 
 
 def refuse_fetch(request: Request, error: ErrorCode) -> Reply:
-    """An error for the whole fetch; in versions without such a field, for each of its partitions."""
+    """Return a response with ``error`` for the whole fetch; in versions without such a field, for each of its
+    partitions."""
     topics: list[FetchedTopic] = []
     if request.version < FIRST_WITH_ERROR:
         body: FetchBody = request.body

@@ -1,6 +1,7 @@
 """FindCoordinator: which broker coordinates a group or a transactional id.
 
-The first request for a group creates ``__consumer_offsets``, for a transactional id ``__transaction_state``.
+The first request for a group creates ``__consumer_offsets``, the first one for a transactional id
+``__transaction_state``.
 Versions: 1 has key types and messages; 4 many keys at once; 6 has share groups, which are not served.
 """
 
@@ -30,7 +31,7 @@ class _Found(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """Where the keys of one type are kept."""
+    """The internal topic that keeps the keys of one type, groups or transactional ids."""
 
     topic: str
     partition_for: Callable[[str], int]

@@ -1,5 +1,5 @@
 """ForfeitReplicas (Nilometer's own): a broker leaves the ISR and the ELR of partitions whose records are
-damaged on its disk, or whose log it cannot use any more.
+damaged on its disk, or (``offline``) whose log it cannot use any more.
 
 Between brokers.
 """

@@ -1,7 +1,8 @@
 """ForwardRequest (Nilometer's own): a broker forwards a client's request to the controller, with its context.
 
-Decided under the client's context, never the broker's: requests between brokers are refused in here. A broker
-that is not the controller answers NOT_CONTROLLER, and the sender locates the controller again.
+The inner request is decided under the client's context, never the broker's: an API between brokers cannot be
+carried. A broker that is not the controller responds NOT_CONTROLLER, and the sender locates the controller
+again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ FRAME_LENGTH_BYTES = 4
 
 
 def api_over(specs: Iterable[ApiSpec]) -> ApiSpec:
-    """The API that carries requests of those ``specs`` which are forwardable."""
+    """Return the ForwardRequest API, which carries requests of the forwardable APIs among ``specs``."""
     carried = {int(spec.key): spec for spec in specs if spec.forwardable}
 
     def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
@@ -38,7 +39,10 @@ def api_over(specs: Iterable[ApiSpec]) -> ApiSpec:
 
 
 def _inner(carried: Mapping[int, ApiSpec], request: Request) -> tuple[ApiSpec, Request]:
-    """Raises MalformedMessage."""
+    """Decode the forwarded request, and return its API and the request in its client's context.
+
+    Raises MalformedMessage if it cannot be decoded, or its API or version is not in ``carried``.
+    """
     body: wire.ForwardedRequest = request.body
     header = messages.decode_request_header(body.request)
     spec = carried.get(header.api_key)

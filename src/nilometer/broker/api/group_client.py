@@ -10,5 +10,5 @@ def client_id(request: Request) -> str:
 
 
 def client_host(request: Request) -> str:
-    """As Java prints an address without a name."""
+    """Return the client's IP address after a slash, as Kafka (Java) prints an address without a host name."""
     return f"/{request.connection.peer[0]}"

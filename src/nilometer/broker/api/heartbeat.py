@@ -1,4 +1,4 @@
-"""Heartbeat: keeps a member of a classic group alive; the answer says whether the group rebalances."""
+"""Heartbeat: renews the session of a classic group's member; REBALANCE_IN_PROGRESS makes it join again."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from nilometer.wire.messages import Message
 _TYPES = {RESOURCE_TOPIC: ConfigResourceType.TOPIC, RESOURCE_BROKER: ConfigResourceType.BROKER}
 
 Outcomes = dict[tuple[int, str], Outcome]
-"""By resource type (as on the wire) and name."""
+"""The outcome of each resource, by resource type (as on the wire) and name."""
 
 
 def handle(services: Services, request: Request) -> asyncio.Future[Reply]:

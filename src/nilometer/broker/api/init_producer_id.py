@@ -1,8 +1,8 @@
-"""InitProducerId: an identity for an idempotent or a transactional producer.
+"""InitProducerId: returns a producer id and epoch for an idempotent or a transactional producer.
 
-A request without a transactional id gets a new producer id, also if it names its current id and epoch
-(version 3): only the id of a transactional id can be fenced against its previous user. With one, its
-transaction coordinator decides. Version 4 knows PRODUCER_FENCED.
+A request without a transactional id gets a new producer id, even if it names its current id and epoch
+(version 3): without a transactional id the previous user of a producer id cannot be fenced. A request with
+one is decided by its transaction coordinator. Version 4 knows PRODUCER_FENCED.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""JoinGroup: become, or stay, a member of a classic group. Answered when all members have joined.
+"""JoinGroup: become, or stay, a member of a classic group. The response comes when all members have joined.
 
 Versions: 0 has no rebalance timeout; 4 gives a client without a member id one, with which it must join again
 (KIP-394); 5 has static members (KIP-345); 7 returns the protocol type; 8 takes a reason; 9 lets a leader skip

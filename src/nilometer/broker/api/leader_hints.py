@@ -1,5 +1,5 @@
-"""The current leader, in answers to clients that asked the wrong broker (KIP-951): saves them a Metadata
-request.
+"""The current leader, in responses to clients that sent a request to a broker that does not lead (KIP-951):
+saves them a Metadata request.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ class LeaderHints:
         self._leaders: set[int] = set()
 
     def leader(self, topic: str | UUID, index: int) -> LeaderIdAndEpoch:
-        """The leader of a partition, by its topic's name or id; -1 and -1 where no leader is known."""
+        """Return the leader of a partition, and note it for :meth:`endpoints`.
+
+        ``topic``: its name or id. -1 and -1 for a partition that does not exist; -1 as leader if it has none.
+        """
         image = self._services.image
         found = image.topic(topic) if isinstance(topic, str) else image.topic_by_uuid(topic)
         state = found.partition(index) if found is not None else None
@@ -27,7 +30,7 @@ class LeaderHints:
         return LeaderIdAndEpoch(state.leader, state.leader_epoch)
 
     def endpoints(self) -> tuple[NodeEndpoint, ...]:
-        """The endpoints of all leaders in this answer, by broker id."""
+        """Return the endpoints of the live brokers that :meth:`leader` has returned."""
         if not self._leaders:
             return ()
         return tuple(

@@ -1,6 +1,6 @@
 """LeaveGroup: members leave at once, rather than when their session expires.
 
-Versions: 3 takes many members, also by their instance id; before, the answer's error is that of the one
+Versions: 3 takes many members, also by their instance id; before, the response's error is that of its only
 member; 5 takes reasons.
 """
 
@@ -41,7 +41,7 @@ def _respond(request: Request, reply: LeaveGroupReply) -> Reply:
             error = reply.members[0].error_code
         return request.respond(throttle_time_ms=0, error_code=error)
     if error is ErrorCode.unknown_member_id:
-        # There is no such group: the error is repeated for each member.
+        # There is no such group: the response has the error at each member.
         answered = tuple(
             LeaveGroupMemberReply(one.member_id, one.group_instance_id, error) for one in _members(request)
         )

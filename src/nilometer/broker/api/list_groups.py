@@ -25,8 +25,11 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
 
 
 def _respond(request: Request, replies: Sequence[GroupReply]) -> Reply:
-    """An error while some of the groups are still being loaded; groups that have moved are listed
-    elsewhere."""
+    """Make one response from the replies of all coordinator partitions led here.
+
+    An error, such as groups that are still being loaded, is the error of the whole response. NOT_COORDINATOR
+    is not: those groups have moved, and their new coordinator lists them.
+    """
     listed = [reply for reply in replies if isinstance(reply, ListGroupsReply)]
     fine = (ErrorCode.none, ErrorCode.not_coordinator)
     for reply in listed:

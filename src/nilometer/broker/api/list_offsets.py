@@ -2,8 +2,8 @@
 
 Timestamps: -1 latest (the bound for the reader's isolation level), -2 earliest, -3 the record with the
 largest timestamp (version 7), -4 earliest local (8; the same as earliest, nothing is tiered), -5 last tiered
-(9; none), or milliseconds since the epoch: the first record not older. A new leader does not answer for
-*latest* and for points in time until its high watermark has reached the start of its epoch (KIP-207).
+(9; none), or milliseconds since the epoch: the first record not older. For *latest* and for points in time a
+new leader returns OFFSET_NOT_AVAILABLE until its high watermark has reached the start of its epoch (KIP-207).
 
 With replica id -2 (which Kafka keeps for debugging), uncommitted records count too: *latest* is the log end
 offset. Clients use it to learn up to which offset records may still become readable.

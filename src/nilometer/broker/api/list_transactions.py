@@ -1,4 +1,4 @@
-"""ListTransactions: the transactional ids kept by this broker's coordinators.
+"""ListTransactions: the transactional ids that this broker coordinates.
 
 Versions: 1 filters by how long a transaction is open (KIP-994); 2 by a pattern of the id (KIP-1152).
 """
@@ -28,7 +28,11 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
 
 
 def _respond(request: Request, replies: Sequence[TransactionReply]) -> Reply:
-    """An error of one shard is that of all: a list with a hole would be taken as whole."""
+    """Make one response from the replies of all coordinator partitions led here.
+
+    The error of one of them is the error of the whole response: clients would take a partial list for the
+    complete one.
+    """
     listed = [reply for reply in replies if isinstance(reply, ListTransactionsReply)]
     error = next((each.error_code for each in listed if each.error_code), ErrorCode.none)
     unknown = dict.fromkeys(name for reply in listed for name in reply.unknown_state_filters)

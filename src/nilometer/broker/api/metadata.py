@@ -1,8 +1,8 @@
 """Metadata: the brokers' endpoints and the partitions' leaders. Every client's first request.
 
-Versions: 0 lists all topics for an empty list, later ones for null; 4 can disable auto-creation; 10 topic
-ids; 12 topics by id; 13 an error for the whole. A topic that exists never has an empty partition list
-(SPARK-41375).
+Versions: 0 lists all topics for an empty list, later ones for null; 4 can disable auto-creation; 10 returns
+topic ids; 12 takes topics by id; 13 has an error for the whole response. A topic that exists never has an
+empty partition list (SPARK-41375).
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from nilometer.wire.errors import ErrorCode
 _NO_ID = UUID(int=0)
 OPERATIONS_NOT_ASKED = -(1 << 31)
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
-"""Read, write, create, delete, alter, describe, describe and alter settings: there is no authorization."""
+"""A bit set of ACL operations: read, write, create, delete, alter, describe, describe and alter settings.
+There is no authorization, so all of them are allowed."""
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
-"""Create, alter, describe, cluster action, describe and alter settings, idempotent write."""
+"""The same for the cluster: create, alter, describe, cluster action, describe and alter settings, idempotent
+write."""
 
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
@@ -127,7 +129,7 @@ def _partition(services: Services, request: Request, index: int, state: Partitio
 
 
 def offline_replicas(services: Services, state: PartitionState) -> tuple[int, ...]:
-    """The replicas whose broker is fenced, or cannot use their log."""
+    """Return the replicas (broker ids) whose broker is not registered, is fenced, or cannot use the log."""
     image = services.image
     return tuple(
         replica

@@ -1,9 +1,8 @@
-"""OffsetCommit: commits a group's offsets. Acknowledged when all in-sync replicas have them.
+"""OffsetCommit: commits a group's offsets. The response is sent when all in-sync replicas have them.
 
 Versions: 2 to 4 may set a retention time; 6 has leader epochs; 7 static members; 9 member epochs (KIP-848);
-10 topics by id. Topics and partitions that do not exist are refused here, before the group decides. A
-connection may have several in flight: each is decided before the next one, and they wait for their replicas
-together.
+10 topics by id. Topics and partitions that do not exist are rejected here, before the group decides. A
+connection may have several commits in flight: they are decided in order, and wait for the replicas together.
 """
 
 from __future__ import annotations
@@ -69,7 +68,8 @@ def _sort_by_outcome(
     known: list[OffsetCommitTopic],
     refused: list[OffsetCommitTopicReply],
 ) -> None:
-    """The partitions that exist, and those that do not."""
+    """Add the partitions of topic ``asked`` that exist to ``known``, and an error for each other one to
+    ``refused``."""
     topic, name, topic_id, unknown = _find(services, request, asked)
     found: list[OffsetCommitPartition] = []
     missing: list[OffsetCommitPartitionReply] = []
@@ -97,7 +97,8 @@ def _sort_by_outcome(
 def _find(
     services: Services, request: Request, asked: Message
 ) -> tuple[Topic | None, str, UUID | None, ErrorCode]:
-    """The topic, its name and id as far as they are known, and the error if there is none."""
+    """Return the topic, its name and id as far as they are known, and the error to return if the topic does
+    not exist."""
     if request.version >= FIRST_BY_ID:
         topic = services.image.topic_by_uuid(asked.topic_id) if asked.topic_id is not None else None
         name = "" if topic is None else topic.name

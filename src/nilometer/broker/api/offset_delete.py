@@ -42,7 +42,10 @@ def _unknown(indexes: Sequence[int]) -> tuple[OffsetDeletePartitionReply, ...]:
 
 
 def _respond(request: Request, reply: OffsetDeleteReply, refused: Sequence[OffsetDeleteTopicReply]) -> Reply:
-    """If the group itself is refused, the answer has no topics."""
+    """Make the response from the group's reply and the partitions that do not exist (``refused``).
+
+    If the reply has an error for the whole group, the response has no topics.
+    """
     gathered: dict[str, list[OffsetDeletePartitionReply]] = {}
     for topic in (*refused, *reply.topics) if reply.error_code is ErrorCode.none else ():
         gathered.setdefault(topic.name, []).extend(topic.partitions)

@@ -36,7 +36,7 @@ _NO_ID = UUID(int=0)
 class _Asked(NamedTuple):
     fetch: OffsetFetch
     unknown: tuple[OffsetFetchTopicReply, ...]
-    """Requested by ids that no topic has."""
+    """The response's entries for topic ids that no topic has."""
 
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
@@ -117,7 +117,7 @@ def _respond(
 def _complete(
     services: Services, request: Request, asked: _Asked, reply: OffsetFetchReply
 ) -> OffsetFetchReply:
-    """The reply in the format of the request's version."""
+    """Adapt the group's reply to the request's version: where errors are, and whether topics have ids."""
     if reply.error_code is not ErrorCode.none:
         if request.version >= FIRST_WITH_GROUP_ERROR:
             return reply
@@ -134,8 +134,8 @@ def _complete(
 
 
 def _with_id(services: Services, reply: OffsetFetchTopicReply) -> OffsetFetchTopicReply | None:
-    """A topic that was committed by name gets its current id; a topic without an id cannot be in the
-    answer."""
+    """Add the topic's current id to a reply that has only its name; None if the topic does not exist, since a
+    response by ids cannot name it."""
     if reply.topic_id is not None:
         return reply
     topic = services.image.topic(reply.name)

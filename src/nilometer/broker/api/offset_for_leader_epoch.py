@@ -1,5 +1,5 @@
-"""OffsetForLeaderEpoch: where an epoch ends in the leader's log, so that readers and replicas can find where
-they diverge (KIP-101, KIP-320).
+"""OffsetForLeaderEpoch: the end offset of an epoch in the leader's log, so that consumers and followers can
+find where they diverge from it (KIP-101, KIP-320).
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Produce: record batches for partitions led here.
 
-Versions: 3 has record batches (2 and older are refused, though 0 is advertised: librdkafka before 2.11
+Versions: 3 has record batches (2 and older are rejected, though 0 is advertised: librdkafka before 2.11
 would otherwise send gzip and snappy uncompressed, KAFKA-18659); 7 zstd; 8 per-record errors; 9 flexible; 10
 returns the current leader with NOT_LEADER_OR_FOLLOWER (KIP-951); 12 transactions v2; 13 topics by id.
 
-A transactional request whose transaction has not begun in a partition waits for its coordinator first
-(``broker/transactions/verification.py``), and later requests of its connection wait behind it.
+If a batch begins a transaction in its partition, the request is first verified with the transaction's
+coordinator (``broker/transactions/verification.py``), and later requests of its connection wait for it.
 
 The path of a request: here → :class:`~nilometer.broker.replicas.partition.Partition` → log → segment; back
-up through :class:`~nilometer.broker.replicas.delayed_produce.DelayedProduce` where the acknowledgement has to
+up through :class:`~nilometer.broker.replicas.delayed_produce.DelayedProduce` if the acknowledgement has to
 wait.
 """
 
@@ -44,7 +44,7 @@ NOTHING_REFUSED: Mapping[Partition, ErrorCode] = MappingProxyType({})
 
 class TopicOutcomes(NamedTuple):
     topic: str | UUID
-    """Its name, or from version 13 on its id."""
+    """The topic's name, or from version 13 on its id."""
     partitions: Sequence[ProduceOutcome]
 
 
@@ -59,7 +59,8 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
 
 
 def _guards(services: Services, body: ProduceBody, version: int) -> list[Guard]:
-    """Of the partitions whose transaction begins with this request, as far as their logs know."""
+    """Return a guard for each partition in which the producer has no open transaction yet: its batch must be
+    verified with the coordinator first."""
     guards: list[Guard] = []
     for topic in body.topics:
         for part in topic.partitions:
@@ -69,7 +70,7 @@ def _guards(services: Services, body: ProduceBody, version: int) -> list[Guard]:
             try:
                 partition = _find(services, topic.topic, part.partition)
             except KafkaError:
-                continue  # refused when it comes to its turn
+                continue  # _append_all reports the error
             guard = services.verification.guard(
                 partition, header.producer_id, header.producer_epoch, _asker(version)
             )
@@ -129,7 +130,10 @@ def _find(services: Services, topic: str | UUID, index: int) -> Partition:
 def _check_passes_none(
     refused: RefusedBatches, partition: Partition, topic: str | UUID, part: ProducedRecords, now_ms: int
 ) -> None:
-    """Of a producer that the log does not know, it would accept any batch as the first one."""
+    """Raise KafkaError if an earlier batch of the same producer was rejected on this connection.
+
+    Checked only for a producer that the log does not know: the log would accept any batch as its first one.
+    """
     header = _sequenced(part.records)
     if header is None or header.producer_id in partition.log.producers.producers:
         return
@@ -144,7 +148,10 @@ def _remember(
     error: ErrorCode,
     now_ms: Callable[[], int],
 ) -> ErrorCode:
-    """The answer for a batch that could not be appended."""
+    """Note a retriable ``error`` of a batch that was not appended, and return the error for its response.
+
+    OUT_OF_ORDER_SEQUENCE_NUMBER becomes the error of an earlier rejected batch, if that one caused it.
+    """
     out_of_order = error is ErrorCode.out_of_order_sequence_number
     if (out_of_order and not refused) or not (out_of_order or is_retriable(error)):
         return error
@@ -159,7 +166,7 @@ def _remember(
 
 
 def _sequenced(records: memoryview | None) -> BatchHeader | None:
-    """The header of a batch with a sequence number."""
+    """Return the header of the first batch; None if it cannot be read or has no producer id."""
     if not records:
         return None
     try:
@@ -195,10 +202,10 @@ def _append(
 
 
 class _Waiting:
-    """Builds the answer of one request, whether it has to wait or not.
+    """Makes the response to one request, at once or when its last partition has its outcome.
 
-    Holds no records: what was appended is in the log. No reference cycle outlives the answer, or the records
-    of thousands of requests would wait for the garbage collector.
+    It keeps no records, and no reference cycle outlives the response: otherwise the records of thousands of
+    requests would stay in memory until the next garbage collection.
     """
 
     def __init__(
@@ -254,7 +261,8 @@ def _partition(hints: LeaderHints, topic: str | UUID, outcome: ProduceOutcome) -
 
 
 def _close_on_error(topics: Sequence[TopicOutcomes]) -> None:
-    """With acks=0 there is no answer: closing the connection is how a producer learns of a failure."""
+    """Raise CloseConnection if an append failed: with acks=0 there is no response, and a producer learns of a
+    failure only from the closed connection."""
     for topic in topics:
         for outcome in topic.partitions:
             if outcome.error is not ErrorCode.none:

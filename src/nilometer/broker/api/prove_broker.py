@@ -1,7 +1,7 @@
 """ProveBroker (Nilometer's own): a connection proves that it is from a broker of this cluster.
 
-One attempt for each connection; a wrong proof closes it. :mod:`nilometer.cluster.broker_proof` describes the
-proofs; the other side is :mod:`nilometer.broker.control.broker_peers`.
+A connection has one attempt; a wrong proof closes it. :mod:`nilometer.cluster.broker_proof` describes the
+proofs; :mod:`nilometer.broker.control.broker_peers` is the connecting side.
 """
 
 from __future__ import annotations

@@ -119,5 +119,8 @@ APIS: Mapping[int, ApiSpec] = {
 
 @functools.cache
 def ranges(*, for_brokers: bool) -> Mapping[int, tuple[int, int]]:
-    """API key to the lowest and highest version advertised: to brokers of this cluster, or to all others."""
+    """Return, by API key, the lowest and highest version that is advertised.
+
+    ``for_brokers``: to brokers of this cluster, with the APIs between brokers; else to all other clients.
+    """
     return {key: spec.advertised for key, spec in APIS.items() if for_brokers or not spec.between_brokers}

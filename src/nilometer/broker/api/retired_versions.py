@@ -1,9 +1,9 @@
-"""Versions that are no longer served but still requested: refused in their own format, with
-UNSUPPORTED_VERSION.
+"""Responses, with UNSUPPORTED_VERSION, to versions that are no longer served but that clients still send.
 
-Produce 0–2 and Fetch 0–3 carry the message formats from before record batches; ListOffsets 0 asks for segment
-borders. Without an answer in the format it expects, a client sees a closed socket and retries endlessly. The
-format of every other version out of range is unknown, and the connection is closed, as Kafka does.
+Produce 0–2 and Fetch 0–3 carry the message formats from before record batches; ListOffsets 0 requests segment
+base offsets. Without a response in the format it expects, a client sees a closed connection and retries
+endlessly. The format of every other version out of range is unknown, and the connection is closed, as Kafka
+does.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ _UNSUPPORTED = int(ErrorCode.unsupported_version)
 
 
 class _Body:
-    """Reads the fixed-width layouts of those versions. Raises MalformedRequest where the bytes end too
-    early."""
+    """Reads the fixed-width layouts of those versions and builds their responses.
+
+    Raises MalformedRequest if the bytes end too early.
+    """
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -41,12 +43,13 @@ class _Body:
         return self._data[self._position - size : self._position]
 
     def string(self) -> bytes:
-        """The answer's frame, with its length."""
+        """Read a string, and return it as it is encoded in the response: length, then bytes."""
         (length,) = self.take(">h")
         return struct.pack(">h", length) + self.skip(max(0, length))
 
     def topics(self, partition: Callable[[_Body], bytes]) -> bytes:
-        """The answer's topics: each partition of the request answered with ``partition``."""
+        """Read the request's topics and return those of the response; ``partition`` reads one partition and
+        returns its part of the response."""
         return self._array(lambda body: body.string() + body._array(partition))
 
     def _array(self, item: Callable[[_Body], bytes]) -> bytes:
@@ -55,7 +58,10 @@ class _Body:
 
 
 def refuse_retired_version(header: RequestHeader, frame: bytes) -> bytes | None:
-    """The refusal, as a frame; None where no answer is due or none can be given. Raises MalformedRequest."""
+    """Return the response's frame, with its length; None if none is due (acks=0) or its format is unknown.
+
+    Raises MalformedRequest.
+    """
     body = _Body(bytes(frame)[header.size :])
     answer: bytes | None = None
     if header.api_key == ApiKey.PRODUCE and 0 <= header.api_version <= 2:

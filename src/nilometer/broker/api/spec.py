@@ -1,4 +1,4 @@
-"""What an API file declares, and the request that its handler gets."""
+"""The declaration of an API (:class:`ApiSpec`), and the request that its handler gets."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class Request(NamedTuple):
         return self.api.version
 
     def field(self, name: str, default: Any = None) -> Any:
-        """A field of the body, or ``default`` in versions that do not have it."""
+        """Return a field of the body, or ``default`` in versions that do not have it."""
         return getattr(self.body, name, default)
 
     def make(self, type_name: str, /, **fields: object) -> messages.Message:
-        """A part of the response, by the name of its type."""
+        """Make a part of the response, of the message type ``type_name``."""
         return self.api.make(type_name, **fields)
 
     def respond(self, **fields: object) -> Reply:
-        """The whole response, as buffers to send."""
+        """Encode the whole response; returns the buffers to send."""
         response = self.api.response(**fields)
         return (
             messages.encode_response(
@@ -58,18 +58,18 @@ class ApiSpec:
     """Lowest and highest version served."""
     handle: Handler
     decode: Callable[[int, memoryview, int], Any] | None = None
-    """Reads the body itself, from (version, frame, end of the header's client id), in place of the schema.
-
-    Raises MalformedRequest.
+    """Decodes the body in place of the schema's decoder, from (version, frame, end of the header's client
+    id). Raises MalformedRequest.
     """
     advertised_min: int | None = None
-    """A lower version that is advertised though it is refused, for clients that misread a higher one."""
+    """A version below the served ones that is advertised but rejected, for clients that misread a higher
+    minimum. None: the lowest served one is advertised."""
     between_brokers: bool = False
     """Served on connections of brokers only, and advertised only to them."""
     forwardable: bool = False
-    """Whether a broker may forward a client's request of this kind to the controller."""
+    """Whether a broker may forward a client's request of this API to the controller."""
     pipelined: bool = False
-    """Whether it may be processed while earlier requests of its connection wait."""
+    """Whether a request may be processed while earlier requests of its connection wait."""
 
     @property
     def advertised(self) -> tuple[int, int]:
@@ -81,5 +81,5 @@ class ApiSpec:
 
 
 def spawn(services: Services, work: Coroutine[Any, Any, Reply]) -> asyncio.Future[Reply]:
-    """Answer by a coroutine: for what has to wait for the controller or the disk."""
+    """Run ``work`` as a task, for a response that has to wait for the controller or the disk."""
     return services.tasks.spawn(work)

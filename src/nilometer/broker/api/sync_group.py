@@ -1,4 +1,4 @@
-"""SyncGroup: the leader brings the assignments of a generation, every member takes its own.
+"""SyncGroup: the leader sends the assignments of a generation, and each member's response has its own.
 
 Versions: 3 has static members; 5 requires protocol type and name.
 """

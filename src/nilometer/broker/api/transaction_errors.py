@@ -1,4 +1,4 @@
-"""Errors of transactions in the words of older versions of their APIs."""
+"""Errors of transactions, as older versions of their APIs know them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from nilometer.wire.errors import ErrorCode
 
 
 def error_for(error: ErrorCode, version: int, first_with_producer_fenced: int) -> ErrorCode:
-    """PRODUCER_FENCED where the version knows it, else INVALID_PRODUCER_EPOCH, which is as fatal there."""
+    """Return ``error``, or INVALID_PRODUCER_EPOCH for PRODUCER_FENCED in versions that do not know it: there
+    it is as fatal."""
     if error is ErrorCode.producer_fenced and version < first_with_producer_fenced:
         return ErrorCode.invalid_producer_epoch
     return error

@@ -1,9 +1,9 @@
 """TxnOffsetCommit: offsets of a group that count once the producer's transaction is committed.
 
-Versions: 2 brings leader epochs; 3 the member and its generation (KIP-447), which fence a member that lost
-its partitions; 4 knows TRANSACTION_ABORTABLE; 5 adds the partition of ``__consumer_offsets`` to the
-transaction itself (KIP-890). As with a produced batch, the coordinator of the transaction is asked first
-whether that partition is part of it.
+Versions: 2 has leader epochs; 3 the member and its generation (KIP-447), which fence a member that lost
+its partitions; 4 knows TRANSACTION_ABORTABLE; 5 adds the group's partition of ``__consumer_offsets`` to the
+transaction (KIP-890). As with a produced batch, it is first verified with the transaction's coordinator that
+this partition is part of the transaction.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
 
 
 def _known_topics(services: Services, asked: Sequence[Message]) -> tuple[OffsetCommitTopic, ...]:
-    """The partitions that exist."""
+    """Return the offsets to commit of those topics and partitions that exist."""
     known: list[OffsetCommitTopic] = []
     for topic in asked:
         found = services.image.topic(topic.name)
@@ -82,7 +82,8 @@ async def _answer(services: Services, request: Request, known: tuple[OffsetCommi
 
 
 async def _verify(services: Services, request: Request) -> ErrorCode:
-    """Whether the group's partition is part of the transaction, and the producer the one that has it."""
+    """Return the error if the group's partition is not part of the transaction, or if the producer is
+    fenced; else ``none``."""
     body = request.body
     asker = Asker(
         knows_abortable=request.version >= FIRST_WITH_ABORTABLE, adds=request.version >= FIRST_THAT_ADDS
@@ -120,12 +121,12 @@ def _errors(topics: Sequence[OffsetCommitTopicReply]) -> Errors:
 
 
 def _respond(request: Request, errors: Errors) -> Reply:
-    """In the order of the request; what is not in ``errors`` does not exist."""
+    """Make the response, in the order of the request; a partition missing in ``errors`` does not exist."""
 
     def error_of(topic: str, index: int) -> ErrorCode:
         error = errors.get((topic, index), ErrorCode.unknown_topic_or_partition)
         if error is ErrorCode.coordinator_load_in_progress and request.version < FIRST_WITH_LOADING:
-            return ErrorCode.coordinator_not_available  # older producers fail on the other (KAFKA-7296)
+            return ErrorCode.coordinator_not_available  # older producers do not retry on loading (KAFKA-7296)
         return error
 
     return request.respond(

@@ -1,6 +1,6 @@
-"""UnregisterBroker: a broker will never return; no partition waits for its log any more.
+"""UnregisterBroker: remove a broker that will never return, so that no partition waits for its log any more.
 
-Refused for a live broker: it would register again at once, and no longer count as safe.
+Rejected for a live broker: it would register again at once, without its former place in the ISRs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""WriteTxnMarkers: the control records that end a transaction, in partitions led here.
+"""WriteTxnMarkers: writes the control records that end a transaction to partitions led here.
 
-Sent by transaction coordinators, and by tools that abort a transaction whose coordinator has lost it.
-Answered once the markers are committed. Version 2 says how the end came about: with ``transaction.version``
-2 the epoch of a marker is above that of the transaction's records, so that a marker of an earlier end, sent
-again, does not end a later transaction (KIP-890).
+Sent by transaction coordinators, and by tools that abort a transaction whose coordinator has lost it. The
+response comes once the markers are committed. Version 2 has the ``transaction.version``: with 2 the epoch of
+a marker is above that of the transaction's records, so that a repeated marker of an earlier transaction does
+not end a later one (KIP-890).
 """
 
 from __future__ import annotations
