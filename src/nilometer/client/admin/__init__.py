@@ -1,1 +1,1 @@
-"""Topics, settings and groups, looked at and changed from outside."""
+"""Admin clients: describe and change topics, configurations, log directories and consumer groups."""

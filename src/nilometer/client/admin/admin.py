@@ -1,8 +1,8 @@
-"""Topics and the cluster, looked at and changed: what `nilometer topic` and programs use.
+"""The admin client for topics, configurations and the cluster; `nilometer topic` uses it.
 
-Knows which broker an operation must go to (controller, each broker for itself, any) and what may be tried
-again. An operation on many topics returns one outcome per topic: None, or the KafkaError that says why
-not; the others are done all the same.
+Each method sends its requests to the right broker (the controller, the broker concerned, or any broker) and
+retries retriable errors until ``default.api.timeout.ms``. An operation on many topics returns one outcome
+per topic: None, or the topic's KafkaError. An error of one topic does not stop the others.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Admin:
         return await self._change(ApiKey.CREATE_TOPICS, names, make, lambda response: response.topics)
 
     async def create_topic(self, topic: NewTopic) -> None:
-        """Raises KafkaError when it cannot be created."""
+        """Create one topic. Raises KafkaError when it cannot be created."""
         _raise_first(await self.create_topics([topic]))
 
     async def delete_topics(self, names: Sequence[str]) -> Outcomes:
@@ -83,7 +83,11 @@ class Admin:
     async def create_partitions(
         self, counts: Mapping[str, int], assignments: Mapping[str, Sequence[Sequence[int]]] | None = None
     ) -> Outcomes:
-        """Raise numbers of partitions to ``counts``; ``assignments``: the replicas of the new partitions."""
+        """Raise the partition count of each topic to ``counts[topic]``; return the outcome per topic.
+
+        ``assignments`` gives, per topic, the replicas of each new partition; without it the controller
+        chooses them.
+        """
         given = assignments or {}
 
         def make(api: Api, left: Sequence[str]) -> Message:
@@ -106,12 +110,12 @@ class Admin:
         )
 
     async def list_topics(self) -> dict[str, TopicMetadata]:
-        """All topics, by name."""
+        """Return the metadata of all topics by name, sorted by name. Raises KafkaError."""
         answer = read_metadata(await self._any(ApiKey.METADATA, lambda api: metadata_request(api, None)))
         return dict(sorted(answer.metadata.topics.items()))
 
     async def describe_topics(self, names: Sequence[str]) -> dict[str, TopicMetadata | KafkaError]:
-        """Each topic's partitions and where they are, or why it cannot be described."""
+        """Return, by topic name, the topic's metadata or the KafkaError that the broker returned for it."""
         response = await self._any(ApiKey.METADATA, lambda api: metadata_request(api, names))
         answer = read_metadata(response)
         found: dict[str, TopicMetadata | KafkaError] = {}
@@ -124,7 +128,10 @@ class Admin:
     async def list_offsets(
         self, timestamps: Mapping[TopicPartition, int], *, isolation_level: int = READ_UNCOMMITTED
     ) -> dict[TopicPartition, ListedOffset]:
-        """The first offset at or after a timestamp, or at one of the constants of ``offset_queries``."""
+        """Return, per partition, the first offset whose record's timestamp is at or after ``timestamps[…]``.
+
+        Timestamps are in milliseconds, or one of the constants of ``offset_queries``. Raises KafkaError.
+        """
         return await list_offsets(self.client, timestamps, isolation_level, self._timeout_ms)
 
     # --- cluster and configuration
@@ -145,7 +152,10 @@ class Admin:
         return await self.client.retry(ask, self._timeout_ms)
 
     async def describe_configs(self, resource_type: ResourceType, name: str) -> dict[str, ConfigEntry]:
-        """The settings of a topic, or of a broker (``name`` is its id). Raises KafkaError."""
+        """Return a topic's or a broker's configuration by key; a broker's ``name`` is its id.
+
+        Raises KafkaError.
+        """
 
         def make(api: Api) -> Message:
             resource = api.make_request(
@@ -170,7 +180,10 @@ class Admin:
     async def incremental_alter_configs(
         self, resource_type: ResourceType, name: str, changes: Sequence[ConfigChange]
     ) -> None:
-        """Change some settings and leave the others. Raises KafkaError; then none is changed."""
+        """Apply ``changes`` to the configuration of one resource; keys not named keep their values.
+
+        Raises KafkaError; then none of the changes is applied.
+        """
 
         def make(api: Api) -> Message:
             configs = tuple(
@@ -195,7 +208,10 @@ class Admin:
         await self.client.retry(ask, self._timeout_ms)
 
     async def describe_log_dirs(self, broker_ids: Sequence[int] | None = None) -> list[LogDirDescription]:
-        """The log folders of brokers (of all by default) and the size of each replica. Raises KafkaError."""
+        """Return the log directories of brokers (default: all) with the sizes of their replicas.
+
+        Raises KafkaError.
+        """
 
         async def ask(broker_id: int) -> list[LogDirDescription]:
             response = await self.client.send_to(
@@ -223,7 +239,11 @@ class Admin:
         make: Callable[[Api, Sequence[str]], Message],
         results: Callable[[Message], Sequence[Any]],
     ) -> Outcomes:
-        """Have the controller change topics; those that failed for a passing reason are asked for again."""
+        """Send the request of ``make(api, names)`` to the controller; return the outcome per topic.
+
+        ``results`` reads the results per topic from a response. Topics that fail with NOT_CONTROLLER are
+        requested again until the timeout.
+        """
         outcomes: Outcomes = {}
 
         async def ask() -> Outcomes:

@@ -1,4 +1,4 @@
-"""The keys that an admin client knows: a closed set."""
+"""The configuration keys of an admin client; any other key is rejected."""
 
 from __future__ import annotations
 

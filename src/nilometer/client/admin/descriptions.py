@@ -1,4 +1,4 @@
-"""What an admin asks with and is answered with: topics to be, settings, brokers, log folders. Values only."""
+"""Values that the admin client takes and returns: new topics, configurations, brokers, log directories."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nilometer.client.network.cluster_metadata import BrokerNode, TopicPartition
 from nilometer.wire.errors import ErrorCode
 
 BROKER_DEFAULT = -1
-"""For a number of partitions or replicas: what the broker is configured with."""
+"""As a number of partitions or a replication factor: use the broker's configured default."""
 
 
 class ResourceType(enum.IntEnum):
@@ -20,7 +20,7 @@ class ResourceType(enum.IntEnum):
 
 
 class ConfigSource(enum.IntEnum):
-    """Where a value in force comes from, in the numbers of DescribeConfigs."""
+    """The source of an effective configuration value, numbered as in DescribeConfigs."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1
@@ -47,7 +47,7 @@ class NewTopic:
     replication_factor: int = BROKER_DEFAULT
     configs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     assignments: Mapping[int, Sequence[int]] = field(default_factory=lambda: MappingProxyType({}))
-    """Partition to its replicas; where it is given, the two numbers above are not."""
+    """Partition index to broker ids; if given, ``partitions`` and ``replication_factor`` are ignored."""
 
 
 @dataclass(frozen=True, slots=True)

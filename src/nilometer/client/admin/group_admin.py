@@ -1,7 +1,8 @@
-"""Groups looked at and changed from outside: what ``nilometer group`` and programs use.
+"""The admin client for consumer groups; ``nilometer group`` uses it.
 
-Knows which broker to ask (all for a list, the coordinator for one group) and both kinds of groups; they are
-described alike. What was asked of several groups has one outcome per group.
+Lists are requested from all brokers, everything else from the group's coordinator. Classic groups and groups
+of the consumer protocol (KIP-848) are described by the same values. An operation on several groups returns
+one outcome per group: the result, or the group's KafkaError.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ CLASSIC, CONSUMER = "classic", "consumer"
 STATES_SINCE, TYPES_SINCE = 4, 5
 DEAD, EMPTY = "Dead", "Empty"
 _ELSEWHERE = frozenset({ErrorCode.group_id_not_found, ErrorCode.unsupported_version})
-"""A group that is not of the consumer protocol, as brokers with and without that protocol say it."""
+"""Error codes of ConsumerGroupDescribe for a classic group: from a broker with and without KIP-848."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,9 @@ class MemberDescription:
     host: str
     assignment: tuple[TopicPartition, ...]
     topics: tuple[str, ...] = ()
-    """What it subscribes to, as far as it can be told."""
+    """The subscribed topics; empty if the member's metadata is not in Kafka's consumer format."""
     target: tuple[TopicPartition, ...] | None = None
-    """Where the coordinator wants it to get to, in the consumer protocol."""
+    """The target assignment of the consumer protocol (KIP-848); None for a classic group."""
     epoch: int | None = None
     rack: str | None = None
 
@@ -72,7 +73,7 @@ class GroupDescription:
     epoch: int | None = None
     assignment_epoch: int | None = None
     last_rebalance: RebalanceState | None = None
-    """As Nilometer's coordinators tell it."""
+    """The group's last rebalance; None from a coordinator that is not a Nilometer broker."""
 
     def owner(self, partition: TopicPartition) -> MemberDescription | None:
         return next((member for member in self.members if partition in member.assignment), None)
@@ -85,7 +86,10 @@ class GroupAdmin:
         self._coordinators: dict[str, Coordinator] = {}
 
     async def list_groups(self, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[GroupListing]:
-        """By name; only those in one of ``states`` and of one of ``types``, where any are given."""
+        """Return the groups of all brokers, sorted by group id. Raises KafkaError.
+
+        ``states`` and ``types``, if not empty, limit the result to groups in one of these.
+        """
 
         def make(api: Api) -> Message:
             return api.request(
@@ -123,7 +127,7 @@ class GroupAdmin:
         return await self._each(group_ids, self._describe)
 
     async def committed(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """All that a group has committed. Raises KafkaError."""
+        """Return all committed offsets of a group. Raises KafkaError."""
         coordinator = self._coordinator(group_id)
 
         async def ask() -> dict[TopicPartition, OffsetAndMetadata]:
@@ -142,7 +146,7 @@ class GroupAdmin:
         return await self._client.retry(ask, self._timeout_ms)
 
     async def alter_offsets(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit for a group that has no members now. Raises KafkaError."""
+        """Commit ``offsets`` for a group that has no active members. Raises KafkaError."""
         committer = Committer(
             self._client, self._coordinator(group_id), MemberIdentity, lambda _code, _identity: None
         )
@@ -154,7 +158,10 @@ class GroupAdmin:
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Forget committed offsets of topics that no member subscribes to. Raises KafkaError."""
+        """Delete committed offsets of topics that no member subscribes to; return the outcome per partition.
+
+        Raises KafkaError if the coordinator rejects the whole request.
+        """
         by_topic: dict[str, list[int]] = {}
         for topic, number in partitions:
             by_topic.setdefault(topic, []).append(number)
@@ -257,7 +264,10 @@ class GroupAdmin:
         )
 
     async def _last_rebalance(self, coordinator: Coordinator) -> RebalanceState | None:
-        """None where the coordinator is no broker of Nilometer's, or has nothing to tell."""
+        """Return the group's last rebalance, or None.
+
+        None if the coordinator is not a Nilometer broker or remembers no rebalance. Raises KafkaError.
+        """
         try:
             response = await coordinator.ask(
                 NilometerApiKey.DESCRIBE_REBALANCES, lambda api: api.request(groups=(coordinator.group_id,))
@@ -315,7 +325,7 @@ def _classic_member(member: Message, protocol_type: str) -> MemberDescription:
             assignment = tuple(sorted(TopicPartition(topic, number) for topic, number in found))
             topics = decode_subscription(member.member_metadata).topics if member.member_metadata else ()
         except MalformedMessage:
-            pass  # a client that writes its own format under this name: the rest can still be described
+            pass  # The client writes its own format under this protocol name: describe the rest.
     return MemberDescription(
         member_id=member.member_id,
         instance_id=getattr(member, "group_instance_id", None),

@@ -1,7 +1,8 @@
-"""How far a group has read and how far it could: lag, and the offsets that a reset would set. A shell.
+"""The lag of a group per partition, and the offsets that a reset would commit. Sends ListOffsets requests.
 
-*Lag* is counted to the high watermark; that of a reader of committed transactions to the last stable offset.
-A partition whose log cannot be asked now (its topic is gone, it has no leader) has unknown ends, not none.
+*Lag* is the number of offsets from the committed offset to the high watermark; for a ``read_committed``
+reader, to the last stable offset. A partition without a leader (or of a deleted topic) has unknown log
+offsets: they are None.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ async def lags(
     also: Iterable[TopicPartition],
     timeout_ms: int,
 ) -> list[PartitionLag]:
-    """Of all partitions with a committed offset, and of ``also``. Raises KafkaError."""
+    """Return the lag of each partition of ``committed`` and ``also``, sorted. Raises KafkaError."""
     wanted = sorted({*committed, *also})
     there = await reachable(client, wanted)
     starts = await _ends(client, there, EARLIEST_TIMESTAMP, READ_UNCOMMITTED, timeout_ms)
@@ -75,7 +76,7 @@ async def lags(
 
 
 async def reachable(client: Client, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
-    """Those that exist and have a leader, by fresh metadata."""
+    """Refresh the metadata and return those of ``partitions`` that exist and have a leader."""
     client.watch_topics(sorted({partition.topic for partition in partitions}))
     metadata = await client.refresh()
     return [partition for partition in partitions if metadata.leader(partition) is not None]
@@ -84,7 +85,10 @@ async def reachable(client: Client, partitions: Sequence[TopicPartition]) -> lis
 async def partitions_of(
     client: Client, topic: str, numbers: Sequence[int], timeout_ms: int
 ) -> list[TopicPartition]:
-    """All partitions of a topic, or those with ``numbers``. Raises KafkaError for what is not there."""
+    """Return the partitions of ``topic`` with ``numbers``, or all if ``numbers`` is empty.
+
+    Raises KafkaError if the topic or one of the partitions does not exist.
+    """
     found = await client.topic(topic, timeout_ms)
     count = len(found.partitions)
     for number in numbers:
@@ -98,7 +102,10 @@ async def partitions_of(
 
 @dataclass(frozen=True, slots=True)
 class ResetTo:
-    """Where to set offsets: exactly one of these says it."""
+    """The target of an offset reset: exactly one field is set.
+
+    ``shift_by`` is relative to the committed offset; ``timestamp_ms`` means the first record at or after it.
+    """
 
     earliest: bool = False
     latest: bool = False
@@ -114,7 +121,7 @@ class PlannedReset:
     before: int | None
     after: int
     note: str = ""
-    """What was asked for and could not be had."""
+    """Why ``after`` differs from the requested offset; empty if it does not."""
 
 
 async def plan_reset(
@@ -124,7 +131,11 @@ async def plan_reset(
     to: ResetTo,
     timeout_ms: int,
 ) -> list[PlannedReset]:
-    """What a reset would set. An offset outside the log is drawn to its nearer end. Raises KafkaError."""
+    """Return the offset that a reset would commit for each partition, without committing it.
+
+    An offset outside the log is replaced by the log start offset or the high watermark, whichever is nearer.
+    Raises KafkaError.
+    """
     starts = await _ends(client, partitions, EARLIEST_TIMESTAMP, READ_UNCOMMITTED, timeout_ms)
     ends = await _ends(client, partitions, LATEST_TIMESTAMP, READ_UNCOMMITTED, timeout_ms)
     times: Mapping[TopicPartition, int] = {}
@@ -146,6 +157,11 @@ def planned(
     end: int,
     by_time: int | None,
 ) -> PlannedReset:
+    """Return the reset of one partition whose log is ``[start, end)``.
+
+    ``by_time`` is the offset found for ``to.timestamp_ms``; negative or None if no record is that late.
+    Raises KafkaError for a shift without a committed offset.
+    """
     before = committed.offset if committed is not None else None
     if to.earliest:
         return PlannedReset(partition, before, start)

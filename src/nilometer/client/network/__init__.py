@@ -1,5 +1,5 @@
-"""The way to the brokers: one connection, all connections, cluster metadata, which broker to ask.
+"""Connections to brokers, cluster metadata, and the choice of the broker for a request.
 
 From the bottom up: ``connection`` (one TCP connection), ``cluster_metadata`` and ``metadata_exchange``
-(pure), ``connection_pool``, ``client`` (which broker to ask, retries).
+(pure: no I/O), ``connection_pool``, ``client`` (chooses the broker, retries).
 """

@@ -1,4 +1,4 @@
-"""How long to wait before trying again: exponential, jittered, bounded (KIP-580)."""
+"""The pause before a retry: exponential, with jitter, bounded (KIP-580)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ class Backoff:
     max_ms: int
 
     def delay_ms(self, failures: int, entropy: Entropy) -> int:
-        """The pause after ``failures`` failures in a row (1 after the first)."""
+        """Return the pause after ``failures`` failures in a row: 0 if there was none.
+
+        ``entropy`` is the source of randomness for the jitter.
+        """
         if failures < 1:
             return 0
-        # The exponent is bounded: long series of failures must not make huge numbers.
+        # The exponent is bounded: a long series of failures must not compute huge numbers.
         base = min(self.initial_ms * MULTIPLIER ** min(failures - 1, 30), self.max_ms)
         return min(round(base * entropy.uniform(1 - JITTER, 1 + JITTER)), self.max_ms)

@@ -1,16 +1,17 @@
-"""One client of a cluster: where the brokers are, which of them to ask, and trying again.
+"""The network client that producer, consumer and admin share: metadata, choice of the broker, retries.
 
-The shell around :class:`~nilometer.client.network.cluster_metadata.ClusterMetadata` and
-:class:`~nilometer.client.network.connection_pool.ConnectionPool` that producer, consumer and admin share.
-Knows which broker to ask and when to ask again; the callers know what to ask.
+Does the I/O around :class:`~nilometer.client.network.cluster_metadata.ClusterMetadata` and
+:class:`~nilometer.client.network.connection_pool.ConnectionPool`. It chooses the broker and the time of each
+attempt; the callers make the requests and read the responses.
 
 Invariants:
 
-- A refresh of the metadata that was asked for begins after it was asked for: its result is newer than the
-  request.
-- Metadata is refreshed at most once per ``retry.backoff.ms``, however often it is asked for.
-- Who leads and who coordinates is asked of another broker each time: a broker that is cut off from the others
-  answers with what it knew before, and is the least busy of all because it serves no clients.
+- :meth:`Client.refresh` returns metadata that was requested after the call, never the result of a request
+  that was already under way.
+- The background task refreshes the metadata at most once per ``retry.backoff.ms``, however often
+  :meth:`Client.request_refresh` is called.
+- Consecutive Metadata and FindCoordinator requests go to different brokers: a broker that is cut off from the
+  others responds with old metadata, and looks the least busy because it serves no clients.
 - Pauses between attempts follow ``retry.backoff.ms``; no attempt goes on past its deadline.
 """
 
@@ -58,10 +59,10 @@ STALE_METADATA = frozenset(
         ErrorCode.request_timed_out,
     }
 )
-"""Errors after which fresh metadata may name another broker to ask."""
+"""Errors after which :meth:`Client.retry` refreshes the metadata: another broker may be the right one now."""
 
 ROUND_ROBIN_APIS = frozenset({ApiKey.METADATA, ApiKey.FIND_COORDINATOR})
-"""What a broker may answer from an old picture of the cluster: the next broker is asked the next time."""
+"""APIs that a broker may serve from old metadata: consecutive requests go to different brokers."""
 
 
 class Client:
@@ -74,7 +75,7 @@ class Client:
         self.settings = settings
         self.metadata = ClusterMetadata()
         self.topic_errors: dict[str, ErrorCode] = {}
-        """What the brokers last said of topics that they would not describe."""
+        """The error code of each topic that the last Metadata response did not describe."""
         self.auto_create_topics = False
         self.on_metadata: list[Callable[[ClusterMetadata], None]] = []
         self._bootstrap = [parse_server(text) for text in settings.strings("bootstrap.servers")]
@@ -90,7 +91,7 @@ class Client:
         self._stale = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._answered_last: dict[int, int] = {}
-        """The broker that answered last, by API key, of the APIs in ``ROUND_ROBIN_APIS``."""
+        """API key of ``ROUND_ROBIN_APIS`` to the id of the broker that responded last."""
 
     async def __aenter__(self) -> Client:
         await self.start()
@@ -100,7 +101,10 @@ class Client:
         await self.close()
 
     async def start(self) -> None:
-        """Find the cluster. Raises ConnectionLost when no bootstrap server answers."""
+        """Fetch the metadata from a bootstrap server and start refreshing it in the background.
+
+        Raises ConnectionLost when no bootstrap server responds.
+        """
         await self.refresh()
         self._keeper = asyncio.create_task(self._keep_metadata_fresh(), name="client-metadata")
 
@@ -114,23 +118,23 @@ class Client:
     # --- metadata
 
     def watch_topics(self, topics: Iterable[str]) -> bool:
-        """Keep the metadata of ``topics`` from the next refresh on; whether some of them are new."""
+        """Include ``topics`` in every refresh from the next one on. Returns whether any of them is new."""
         new = [topic for topic in topics if topic not in self._topics]
         self._topics.update(dict.fromkeys(new))
         return bool(new)
 
     def watch_all_topics(self) -> None:
-        """Keep the metadata of every topic there is, from the next refresh on."""
+        """Request a refresh, and have it and every later one fetch the metadata of all topics."""
         if not self._all_topics:
             self._all_topics = True
             self.request_refresh()
 
     def request_refresh(self) -> None:
-        """Have the metadata refreshed soon, in the background."""
+        """Wake the background task, which refreshes the metadata."""
         self._stale.set()
 
     async def refresh(self) -> ClusterMetadata:
-        """Metadata not older than this call. Raises KafkaError when no broker answers."""
+        """Return metadata that was requested after this call. Raises KafkaError when no broker responds."""
         begun = self._refreshes_begun
         async with self._refresh_lock:
             if self._refreshed <= begun:
@@ -141,7 +145,10 @@ class Client:
         return self.metadata
 
     async def topic(self, name: str, timeout_ms: int) -> TopicMetadata:
-        """The metadata of one topic, waiting for it to appear. Raises KafkaError saying why it did not."""
+        """Return the metadata of one topic; wait up to ``timeout_ms`` for the topic to have partitions.
+
+        Raises KafkaError with the topic's error code if it has none by then.
+        """
         known = self.metadata.topics.get(name)
         if known is not None and known.partitions:
             return known
@@ -159,8 +166,10 @@ class Client:
     def learn_leader(
         self, partition: TopicPartition, leader_id: int, leader_epoch: int, nodes: Iterable[BrokerNode] = ()
     ) -> bool:
-        """Take over a leader that a produce or fetch response named (KIP-951). Returns whether it was
-        unknown."""
+        """Set the leader that a Produce or Fetch response named (KIP-951).
+
+        Returns whether this changed the metadata: it does not if ``leader_epoch`` is not newer.
+        """
         changed = self.metadata.with_leader(partition, leader_id, leader_epoch, nodes)
         if changed is self.metadata:
             return False
@@ -197,9 +206,9 @@ class Client:
                 await self.refresh()
                 failures = 0
             except KafkaError:
-                self._stale.set()  # no broker answered; the waiters for metadata get the error
+                self._stale.set()  # No broker responded: try again. Callers of refresh() get their own error.
                 failures += 1
-            # At least one pause between refreshes, however often they are asked for.
+            # At least one pause between refreshes, however often request_refresh() is called.
             await self.pause(max(failures, 1))
 
     # --- requests
@@ -207,7 +216,10 @@ class Client:
     async def send_to(
         self, node_id: int, api_key: int, make: MakeRequest, *, at_most: int | None = None
     ) -> Message:
-        """Ask one broker. Raises KafkaError."""
+        """Send a request to one broker and return the response. Raises KafkaError.
+
+        ``at_most`` limits the API version.
+        """
         connection = await self.connections.get(node_id)
         return await connection.request(api_key, make, at_most=at_most)
 
@@ -225,10 +237,11 @@ class Client:
         return await self.send_to(self.metadata.controller_id, api_key, make)
 
     async def send_to_any(self, api_key: int, make: MakeRequest) -> Message:
-        """Ask any broker: a connected one, else any known one, else a bootstrap server.
+        """Send a request to one broker after another until one responds; return the response.
 
-        For the APIs in ``ROUND_ROBIN_APIS`` the broker that answered last comes after the other known ones.
-        Raises the KafkaError of the last broker asked.
+        The order: connected brokers, other known brokers, bootstrap servers. For ``ROUND_ROBIN_APIS`` the
+        broker that responded last comes after the other known ones. Raises the first error that is not
+        retriable, else the error of the last broker.
         """
         error: KafkaError = ConnectionLost("no broker is known")
         for node_id in self._any_order(api_key):
@@ -269,9 +282,9 @@ class Client:
     # --- trying again
 
     async def retry(self, attempt: Callable[[], Awaitable[T]], timeout_ms: int) -> T:
-        """The result of ``attempt``, tried until it succeeds, fails finally, or the time is over.
+        """Call ``attempt`` until it succeeds and return its result; pause between the calls.
 
-        Raises the KafkaError of the last attempt.
+        Raises KafkaError when an attempt fails with an error that is not retriable, or after ``timeout_ms``.
         """
         clock = self.runtime.clock
         deadline_ms = clock.monotonic_ms() + timeout_ms
@@ -297,5 +310,5 @@ class Client:
                 await asyncio.sleep(delay_ms / 1000)
 
     async def pause(self, failures: int) -> None:
-        """Wait as long as is fitting after so many failures in a row."""
+        """Wait for the back-off time after ``failures`` failures in a row."""
         await asyncio.sleep(self._backoff.delay_ms(failures, self.runtime.entropy) / 1000)

@@ -1,9 +1,9 @@
-"""What a client knows of the cluster: brokers, topics, leaders. Pure values and one fold.
+"""A client's metadata of the cluster: brokers, topics, leaders. Pure values.
 
-:class:`ClusterMetadata` is a picture that never changes; :meth:`ClusterMetadata.merged` folds a newer
-answer into it. Invariant: **the leader epoch of a partition never goes back** while its topic id stays
-the same. Brokers learn of a change of leader at different times, and an answer from one that is behind
-must not undo what a client has already learnt (KIP-320).
+:class:`ClusterMetadata` is immutable; :meth:`ClusterMetadata.merged` returns it updated by a newer Metadata
+response. Invariant: **the leader epoch of a partition never decreases** while its topic id stays the same.
+Brokers learn of a change of leader at different times, and the response of a broker with older metadata must
+not replace a newer leader (KIP-320).
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class TopicMetadata:
     name: str
     topic_id: UUID | None
     partitions: tuple[PartitionMetadata, ...]
-    """Ordered by number, without gaps."""
+    """Ordered by partition index, without gaps."""
     is_internal: bool = False
     available: tuple[int, ...] = field(init=False, repr=False, compare=False)
-    """The partitions that have a leader."""
+    """The indexes of the partitions that have a leader."""
 
     def __post_init__(self) -> None:
         available = tuple(part.partition for part in self.partitions if part.leader_id != NO_LEADER)
@@ -66,7 +66,7 @@ class ClusterMetadata:
     topics: Mapping[str, TopicMetadata] = field(default_factory=dict[str, TopicMetadata])
 
     def partition_count(self, topic: str) -> int:
-        """How many partitions ``topic`` has; 0 where it is not known."""
+        """Return the number of partitions of ``topic``; 0 if the topic is unknown."""
         known = self.topics.get(topic)
         return len(known.partitions) if known is not None else 0
 
@@ -91,7 +91,10 @@ class ClusterMetadata:
         return None
 
     def merged(self, newer: ClusterMetadata, gone: Iterable[str] = ()) -> ClusterMetadata:
-        """This picture with ``newer`` over it; topics that ``newer`` leaves out stay, but for ``gone``."""
+        """Return ``newer``, plus the topics that only this metadata has, except those in ``gone``.
+
+        A partition whose leader epoch is older in ``newer`` keeps its present state.
+        """
         topics = dict(self.topics)
         for name in gone:
             topics.pop(name, None)
@@ -102,7 +105,11 @@ class ClusterMetadata:
     def with_leader(
         self, partition: TopicPartition, leader_id: int, leader_epoch: int, nodes: Iterable[BrokerNode] = ()
     ) -> ClusterMetadata:
-        """This picture after a broker named a newer leader in a Produce or Fetch response (KIP-951)."""
+        """Return the metadata with the leader that a Produce or Fetch response named (KIP-951).
+
+        ``nodes`` are the brokers of that response. Returns this same object if the epoch is not newer, or if
+        the partition or the leader is unknown.
+        """
         known = self.partition(partition)
         if known is None or leader_epoch <= known.leader_epoch:
             return self
@@ -119,7 +126,7 @@ class ClusterMetadata:
 
 
 def _newest(known: TopicMetadata | None, answer: TopicMetadata) -> TopicMetadata:
-    """``answer``, but with the known state of each partition whose epoch it would take back."""
+    """Return ``answer``, except for partitions whose leader epoch is newer in ``known``: those stay."""
     if known is None or known.topic_id != answer.topic_id:
         return answer
     partitions = list(answer.partitions)

@@ -1,15 +1,15 @@
-"""One connection to one broker: requests out, responses matched to them by correlation id.
+"""One connection to one broker: sends requests and matches the responses to them by correlation id.
 
-Knows correlation ids, the versions that the broker speaks, and time-outs. How bytes become frames is for
-``response_frames``; what a request means, retries and other brokers are for its users: the client's pool,
-replica fetchers, forwarding to the controller.
+Handles correlation ids, API versions and time-outs. ``response_frames`` splits the received bytes into
+responses; the users of a connection (the client's connection pool, replica fetchers, forwarding to the
+controller) decide what to send, and retry.
 
 Invariants:
 
-- Every future handed out is resolved exactly once: by its response, by its time-out, or by
-  :class:`ConnectionLost` when the connection ends. None is left waiting.
-- A request that times out ends the connection. The broker may still be working on it, and what is asked
-  next must not wait behind it.
+- Every future that is returned is resolved exactly once: by its response, by its time-out, or by
+  :class:`ConnectionLost` when the connection ends.
+- A request that times out ends the connection. The broker may still be working on it, and later requests
+  must not wait for it.
 """
 
 from __future__ import annotations
@@ -36,13 +36,15 @@ from nilometer.wire.messages import (
 )
 
 MakeRequest = Callable[[Api], Message]
-"""Makes the request in whatever version the broker and this client both speak."""
+"""Makes the request in the API version it is given: the newest that the broker and this client support."""
 
 T = TypeVar("T")
 
 ReadResponse = Callable[[memoryview, int], T]
-"""Reads a frame from behind its correlation id on, whose bytes are gone afterwards. Raises
-MalformedResponse."""
+"""Decodes a response frame, given the position after its correlation id. Raises MalformedResponse.
+
+The frame's memory is reused after the call: the result must not refer to it.
+"""
 
 Versions = Mapping[int, tuple[int, int]]
 
@@ -50,14 +52,14 @@ DEFAULT_CLIENT_ID = "nilometer"
 REQUEST_TIMEOUT_MS = 30_000
 CONNECTION_SETUP_TIMEOUT_MS = 10_000
 WRITE_BUFFER_BYTES = 1024 * 1024
-"""More than this waiting in the transport, and :meth:`Connection.wait_writable` waits."""
+"""With more unsent bytes than this in the transport, :meth:`Connection.wait_writable` waits."""
 CORRELATION_ID_BYTES = 4
 SOFTWARE_NAME = "nilometer"
 _UNSUPPORTED_VERSION = ErrorCode.unsupported_version.to_bytes(2, "big")
 
 
 class ConnectionLost(KafkaError):
-    """The connection ended, or never came to be. Whether the broker acted on the request is not known."""
+    """The connection ended or could not be made. Whether the broker acted on the request is not known."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.network_exception, message)
@@ -86,17 +88,17 @@ class _InFlight:
         self.future = future
         self.timer = timer
         self.read = read
-        """In place of the schema's reader."""
+        """Decodes the response instead of the schema's decoder; None: the schema's decoder does."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Get one from :meth:`open`."""
+    """A connection to one broker. :meth:`open` makes one."""
 
     def __init__(self, host: str, port: int, client_id: str, request_timeout_ms: int) -> None:
         self.host = host
         self.port = port
         self.versions: Versions = MappingProxyType({})
-        """What the broker serves: API key to lowest and highest version."""
+        """The broker's API versions: API key to lowest and highest version."""
         self.on_lost: Callable[[Connection], None] | None = None
         self.on_writable: Callable[[], None] | None = None
         self.last_used = 0.0
@@ -123,9 +125,10 @@ class Connection(asyncio.BufferedProtocol):
         setup_timeout_ms: int = CONNECTION_SETUP_TIMEOUT_MS,
         before_use: Callable[[Connection], Awaitable[None]] | None = None,
     ) -> Connection:
-        """Connect and ask for the broker's versions. Raises ConnectionLost, or what the broker refused.
+        """Connect, request the broker's API versions and return the connection.
 
-        ``before_use`` speaks first, and may refuse the connection by what it raises.
+        ``before_use`` is called before the first request (brokers authenticate each other in it); if it
+        raises, the connection is closed. Raises ConnectionLost, or the KafkaError of ApiVersions.
         """
         connection: Connection | None = None
 
@@ -169,7 +172,10 @@ class Connection(asyncio.BufferedProtocol):
         return len(self._in_flight)
 
     def api(self, api_key: int, at_most: int | None = None) -> Api:
-        """The newest version that both sides speak. Raises UnsupportedVersion."""
+        """Return the codec of the newest version that both sides support, not above ``at_most``.
+
+        Raises UnsupportedVersion if there is none.
+        """
         try:
             low, high = self.versions[api_key]
         except KeyError:
@@ -183,11 +189,14 @@ class Connection(asyncio.BufferedProtocol):
     async def request(
         self, api_key: int, make: MakeRequest, *, at_most: int | None = None, timeout_ms: int | None = None
     ) -> Message:
-        """Send what ``make`` makes and wait for the response. Raises KafkaError."""
+        """Send the request that ``make`` returns and wait for the response. Raises KafkaError.
+
+        ``at_most`` limits the API version; ``timeout_ms`` replaces the connection's request timeout.
+        """
         return await self.send(make(self.api(api_key, at_most)), timeout_ms=timeout_ms)
 
     def send(self, request: Message, *, timeout_ms: int | None = None) -> asyncio.Future[Message]:
-        """Send at once; the future is the response. Raises ConnectionLost when the connection has ended."""
+        """Send at once; return the future of the response. Raises ConnectionLost if the connection ended."""
         transport, correlation_id = self._begin()
         frame = encode_request(correlation_id, self._client_id, request)
         future: asyncio.Future[Message] = self._loop.create_future()
@@ -198,7 +207,10 @@ class Connection(asyncio.BufferedProtocol):
     def send_body(
         self, codec: Api, body: bytes, read: ReadResponse[T], *, timeout_ms: int | None = None
     ) -> asyncio.Future[T]:
-        """As :meth:`send`, for a request that was written by hand, and whose response is read so."""
+        """Send an encoded request body; return the future of what ``read`` makes of the response.
+
+        ``codec`` gives the API and version of ``body``. Raises ConnectionLost if the connection ended.
+        """
         transport, correlation_id = self._begin()
         header = request_header(codec, correlation_id, self._client_id)
         future: asyncio.Future[T] = self._loop.create_future()
@@ -207,7 +219,7 @@ class Connection(asyncio.BufferedProtocol):
         return future
 
     def send_without_response(self, request: Message) -> None:
-        """For a Produce request with acks=0, which the broker does not answer. Raises ConnectionLost."""
+        """Send a request that has no response: a Produce request with acks=0. Raises ConnectionLost."""
         transport, correlation_id = self._begin()
         transport.write(encode_request(correlation_id, self._client_id, request))
 
@@ -219,7 +231,7 @@ class Connection(asyncio.BufferedProtocol):
             raise self._lost
 
     def close(self, reason: str = "closed by this side") -> None:
-        """End the connection; requests without a response fail with ConnectionLost. May be called again."""
+        """End the connection; requests still in flight fail with ConnectionLost. May be called again."""
         transport = self._transport
         self._fail(ConnectionLost(f"{self.host}:{self.port}: {reason}"))
         if transport is not None:
@@ -248,7 +260,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport, correlation_id
 
     async def _negotiate(self) -> None:
-        """Learn the broker's versions, falling back to version 0 for a broker that is older (KIP-511)."""
+        """Fetch the broker's API versions; an older broker is asked in an older version (KIP-511)."""
         _, newest = supported_versions(ApiKey.API_VERSIONS)
         response = await self.send(self._api_versions_request(newest))
         if response.error_code == ErrorCode.unsupported_version:
@@ -271,7 +283,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one without being a subclass
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is not a subclass
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -305,7 +317,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- responses
 
     def _on_frame(self, received: memoryview) -> None:
-        frame = cast(bytes, received.toreadonly())  # read like bytes; the decoder takes nothing writable
+        frame = cast(bytes, received.toreadonly())  # The decoder only reads, and accepts nothing writable.
         correlation_id = decode_correlation_id(frame)
         waiting = self._in_flight.pop(correlation_id, None)
         if waiting is None:
@@ -318,7 +330,7 @@ class Connection(asyncio.BufferedProtocol):
             waiting.timer.cancel()
         version = waiting.version
         if waiting.api_key == ApiKey.API_VERSIONS and frame[4:6] == _UNSUPPORTED_VERSION:
-            version = 0  # what a broker answers in that does not know the version asked for (KIP-511)
+            version = 0  # A broker that does not support the requested version responds in 0 (KIP-511).
         try:
             if waiting.read is not None:
                 response = waiting.read(received.toreadonly(), CORRELATION_ID_BYTES)
@@ -353,7 +365,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _reason(error: OSError) -> str:
-    """The system's words: asyncio puts its own in their place."""
+    """Return the operating system's error text: asyncio's own messages hide it."""
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or str(error) or type(error).__name__

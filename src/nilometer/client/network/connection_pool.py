@@ -1,12 +1,12 @@
-"""Connections to the brokers of one cluster, made when first needed and again when lost.
+"""Connections to the brokers of one cluster, made when first needed and made again when lost.
 
-Knows addresses (looked up for each attempt, since brokers move) and the pauses between attempts. Which
-broker to talk to is the caller's choice.
+Reads a broker's address from the metadata for each attempt, since brokers move, and pauses between attempts.
+The caller chooses the broker.
 
 Invariants:
 
-- At most one connection per broker and channel, and at most one attempt at a time to make it; all who
-  wait for it share the attempt, and none of them can cancel it for the others.
+- There is at most one connection per broker and channel, and at most one attempt at a time to make it; all
+  callers that wait for it share the attempt, and none of them can cancel it for the others.
 - A broker that could not be reached is tried again no sooner than ``reconnect.backoff.ms`` later.
 """
 
@@ -26,14 +26,14 @@ from nilometer.wire.errors import KafkaError
 
 MAIN_CHANNEL = "main"
 FETCH_CHANNEL = "fetch"
-"""Fetches wait at the broker, and what is sent behind them would wait too: they have their own connection."""
+"""The connection for Fetch requests: they wait at the broker, and later requests would wait after them."""
 
 _Key = tuple[int, str]
 
 
 @dataclass(slots=True)
 class _Reconnect:
-    """Failures in a row to reach one broker, and when (by the loop's time) to try next."""
+    """Failed attempts in a row to reach one broker, and the event loop's time before which none is made."""
 
     failures: int = 0
     not_before: float = 0.0
@@ -57,7 +57,7 @@ class ConnectionPool:
         self._closed = False
 
     async def get(self, node_id: int, channel: str = MAIN_CHANNEL) -> Connection:
-        """An open connection to a broker of the cluster, made if need be. Raises KafkaError."""
+        """Return the open connection to a broker on ``channel``; make it if needed. Raises KafkaError."""
         connection = self.existing(node_id, channel)
         if connection is not None:
             return connection
@@ -72,7 +72,7 @@ class ConnectionPool:
         return await asyncio.shield(task)
 
     def existing(self, node_id: int, channel: str = MAIN_CHANNEL) -> Connection | None:
-        """The connection to a broker if there is one that is open and leads to where the broker is now."""
+        """Return the open connection to a broker, or None. Closes one to an address that has changed."""
         connection = self._open.get((node_id, channel))
         if connection is None or connection.closed:
             return None
@@ -83,7 +83,7 @@ class ConnectionPool:
         return connection
 
     async def open(self, host: str, port: int) -> Connection:
-        """A connection of the caller's own, to an address. Raises KafkaError."""
+        """Open a connection to an address; the caller owns and closes it. Raises KafkaError."""
         return await Connection.open(
             self._runtime,
             host,
@@ -94,7 +94,11 @@ class ConnectionPool:
         )
 
     def by_nearness(self) -> list[int]:
-        """All known brokers: connected ones, the least busy first; then by how seldom they failed lately."""
+        """Return the ids of all known brokers, in the order in which to try them.
+
+        First the connected ones, by requests in flight; then the others, by failed attempts in a row, in
+        random order where these are equal.
+        """
         connected: list[tuple[int, int]] = []
         others: list[tuple[int, int, int]] = []
         for node_id in sorted(self._brokers()):
@@ -140,7 +144,7 @@ class ConnectionPool:
     def _on_attempt_ended(self, key: _Key, task: asyncio.Task[Connection]) -> None:
         del self._connecting[key]
         if not task.cancelled():
-            task.exception()  # every waiter got the error; without waiters it is dropped
+            task.exception()  # Mark it as retrieved: every waiter got the error, and there may be none.
 
     def _on_lost(self, key: _Key, lost: Connection) -> None:
         if self._open.get(key) is lost:

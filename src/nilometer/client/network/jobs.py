@@ -1,7 +1,7 @@
-"""Background jobs of one client: at most one of each name at a time, all ended with their owner.
+"""Background jobs of one client: at most one of each name at a time; all are cancelled by :meth:`Jobs.close`.
 
-A job deals with every KafkaError itself. Any other exception is a mistake of ours and goes to the event
-loop's exception handler.
+A job handles every KafkaError itself. Any other exception is a bug and goes to the event loop's exception
+handler.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Jobs:
         self._closed = False
 
     def start(self, name: str, job: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run ``job``, unless one of that name is running."""
+        """Start ``job`` as a task, unless one of that name is running or the jobs are closed."""
         if name in self._running or self._closed:
             return
         task = asyncio.create_task(job(), name=f"{self._owner}-{name}")

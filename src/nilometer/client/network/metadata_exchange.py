@@ -1,4 +1,4 @@
-"""Metadata requests made, and their responses turned into the values of ``cluster_metadata``. Pure."""
+"""Makes Metadata requests, and turns their responses into the values of ``cluster_metadata``. Pure."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from nilometer.wire.messages import Api, Message
 class MetadataAnswer:
     metadata: ClusterMetadata
     errors: dict[str, ErrorCode]
-    """Topics that were not described, and why."""
+    """Topic name (or topic id) to error code, for the topics that were not described."""
 
 
 def metadata_request(api: Api, topics: Iterable[str] | None, *, create: bool = False) -> Message:
-    """``topics`` None: all of them."""
+    """Make a Metadata request for ``topics`` (None: all); ``create`` lets the broker create missing ones."""
     named = None
     if topics is not None:
         named = tuple(api.make_request("MetadataRequestTopic", name=name, topic_id=None) for name in topics)
         if not named and api.version == 0:
-            named = None  # in version 0 an empty list means all topics: more than is wanted, but no less
+            named = None  # Version 0 cannot request no topics at all: request all.
     elif api.version == 0:
         named = ()
     return api.request(topics=named, allow_auto_topic_creation=create)
@@ -55,7 +55,7 @@ def read_metadata(response: Message) -> MetadataAnswer:
 
 
 def _topic(topic: Message) -> TopicMetadata:
-    # A partition may be missing while its topic is being created: without it there are no gaps above either.
+    # A partition may be missing while its topic is being created: stop before it, so that there is no gap.
     found = {part.partition_index: part for part in topic.partitions}
     partitions: list[PartitionMetadata] = []
     while (part := found.get(len(partitions))) is not None:

@@ -1,10 +1,10 @@
-"""What a broker sends, cut into responses, each received once and copied at most once more, by its decoder.
+"""Splits the bytes that a broker sends into responses, without copying those that arrive whole.
 
-Memory of its own for an event loop to receive into (as an asyncio.BufferedProtocol hands it out), and whole
-frames out of it, without their lengths. A frame that did not come in one piece is received into a buffer of
+Provides the memory that the event loop receives into (for asyncio.BufferedProtocol), and yields whole frames
+from it, without their length prefixes. A frame that does not arrive in one piece is received into a buffer of
 exactly its size.
 
-Invariant: a frame that is handed out stays as it is until the next one is asked for, and no longer.
+Invariant: a frame that is yielded is valid until the next one is requested, and no longer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LENGTH_BYTES = 4
 
 
 class ResponseFrames:
-    """One per connection."""
+    """The receive buffers of one connection."""
 
     __slots__ = ("_filled", "_frame", "_frame_filled", "_received", "_received_view")
 
@@ -28,17 +28,20 @@ class ResponseFrames:
         self._received_view = memoryview(self._received)
         self._filled = 0
         self._frame: memoryview | None = None
-        """One that did not come in one piece."""
+        """The buffer of a frame of which a part has arrived; None if there is none."""
         self._frame_filled = 0
 
     def room(self) -> memoryview:
-        """Where what comes next belongs."""
+        """Return the memory for the next received bytes."""
         if self._frame is not None:
             return self._frame[self._frame_filled :]
         return self._received_view[self._filled :]
 
     def received(self, size: int) -> Iterator[memoryview]:
-        """So many bytes have come: every frame that is whole now. Raises MalformedResponse."""
+        """Note that ``size`` bytes were received into :meth:`room`; yield every frame that is now whole.
+
+        Raises MalformedResponse for an impossible length.
+        """
         if self._frame is None:
             self._filled += size
             yield from self._split()
@@ -49,7 +52,7 @@ class ResponseFrames:
             yield frame
 
     def _split(self) -> Iterator[memoryview]:
-        """Take every whole frame out of what was received; give an unfinished one a buffer of its own."""
+        """Yield every whole frame of the receive buffer; move an unfinished one to a buffer of its size."""
         view, position, end = self._received_view, 0, self._filled
         while end - position >= LENGTH_BYTES:
             size = int.from_bytes(view[position : position + LENGTH_BYTES], "big", signed=True)

@@ -1,1 +1,1 @@
-"""Places in a partition: a consumer's positions, where to begin without one, asking brokers for offsets."""
+"""A consumer's positions, ``auto.offset.reset``, and requests for offsets and leader epochs."""

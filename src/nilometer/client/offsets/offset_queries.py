@@ -1,7 +1,7 @@
-"""Questions about offsets that the leaders of partitions answer: ListOffsets and OffsetForLeaderEpoch.
+"""ListOffsets and OffsetForLeaderEpoch requests to the leaders of partitions; for consumer and admin.
 
-A question about many partitions is cut by leader, asked in parallel, and asked again of those partitions
-whose leader had moved. Used by consumer and admin.
+A query for many partitions is split by leader and sent in parallel. Partitions with a retriable error (their
+leader has moved, for example) are queried again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 
 CONSUMER_REPLICA_ID = -1
 DEBUGGING_REPLICA_ID = -2
-"""Asks a replica for what its log holds, committed or not: ``latest`` is then the log end offset."""
+"""As the replica id of ListOffsets: ``latest`` is the log end offset rather than the high watermark."""
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 
@@ -42,13 +42,13 @@ A = TypeVar("A")
 
 class ListedOffset(NamedTuple):
     offset: int
-    """-1 where no record is as late as was asked for."""
+    """-1 if no record has a timestamp at or after the requested one."""
     timestamp: int
     leader_epoch: int
 
 
 class EpochEnd(NamedTuple):
-    """The largest epoch not above the one asked for, and the offset behind its last record."""
+    """The largest leader epoch not above the requested one, and the offset after its last record."""
 
     leader_epoch: int
     end_offset: int
@@ -62,7 +62,10 @@ async def list_offsets(
     *,
     replica_id: int = CONSUMER_REPLICA_ID,
 ) -> dict[TopicPartition, ListedOffset]:
-    """The first offset at or after a timestamp (or one of the constants), by partition. Raises KafkaError."""
+    """Return, per partition, the first offset whose record's timestamp is at or after the given one.
+
+    Timestamps are in milliseconds, or one of ``special_timestamps``. Raises KafkaError.
+    """
 
     def make(api: Api, asked: Mapping[TopicPartition, int]) -> Message:
         topics = _by_topic(asked)
@@ -111,9 +114,9 @@ async def list_offsets(
 async def log_end_offsets(
     client: Client, partitions: Iterable[TopicPartition], timeout_ms: int
 ) -> dict[TopicPartition, int]:
-    """The end of each leader's log, also of what is not committed. Raises KafkaError.
+    """Return the log end offset of each partition's leader. Raises KafkaError.
 
-    An upper bound of what can become readable under the present leader; never below the high watermark.
+    It is never below the high watermark: the records between the two are not committed yet.
     """
     latest = dict.fromkeys(partitions, LATEST_TIMESTAMP)
     found = await list_offsets(client, latest, READ_UNCOMMITTED, timeout_ms, replica_id=DEBUGGING_REPLICA_ID)
@@ -123,7 +126,10 @@ async def log_end_offsets(
 async def epoch_ends(
     client: Client, epochs: Mapping[TopicPartition, int], timeout_ms: int
 ) -> dict[TopicPartition, EpochEnd]:
-    """Where a leader epoch ended, by the present leader (KIP-320). Raises KafkaError."""
+    """Return, per partition, the end offset of leader epoch ``epochs[…]`` in the present leader's log.
+
+    (KIP-320.) Raises KafkaError.
+    """
 
     def make(api: Api, asked: Mapping[TopicPartition, int]) -> Message:
         return api.request(
@@ -170,11 +176,15 @@ async def _ask_leaders(
     read: Callable[[Message], list[tuple[TopicPartition, ErrorCode, A]]],
     timeout_ms: int,
 ) -> dict[TopicPartition, A]:
+    """Send ``questions`` to the partitions' leaders; retry until each has an answer. Raises KafkaError.
+
+    ``make`` makes the request for the partitions of one leader; ``read`` returns its results per partition.
+    """
     answers: dict[TopicPartition, A] = {}
     client.watch_topics(sorted({partition.topic for partition in questions}))
 
     async def ask(node_id: int, asked: Mapping[TopicPartition, Q]) -> KafkaError | None:
-        """Takes the answers of one leader; the first problem that remains."""
+        """Query one leader and keep its answers; return the first error, or None."""
         error: KafkaError | None = None
         try:
             response = await client.send_to(node_id, api_key, lambda api: make(api, asked))

@@ -1,4 +1,4 @@
-"""``auto.offset.reset``: where to begin when there is no position, or it is not in the log any more. Pure."""
+"""``auto.offset.reset``: where a consumer without a valid position begins to read. Pure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ BY_DURATION = "by_duration:"
 
 @dataclass(frozen=True, slots=True)
 class OffsetReset:
-    """A position that a broker has to be asked for."""
+    """A position that is looked up with ListOffsets: a timestamp, or a duration before now."""
 
     timestamp: int = LATEST_TIMESTAMP
-    """As ListOffsets takes it."""
+    """Milliseconds, or one of ``special_timestamps``."""
     ago_ms: int | None = None
-    """Instead: so long before the moment of asking (KIP-1106)."""
+    """If given, used instead of ``timestamp``: milliseconds before the time of the request (KIP-1106)."""
 
     def timestamp_at(self, wall_ms: int) -> int:
+        """Return the timestamp for ListOffsets when the wall clock shows ``wall_ms``."""
         return self.timestamp if self.ago_ms is None else max(wall_ms - self.ago_ms, 0)
 
 
@@ -29,7 +30,7 @@ LATEST = OffsetReset(LATEST_TIMESTAMP)
 
 
 def parse_offset_reset(text: str) -> OffsetReset | None:
-    """None for ``none``. Raises ValueError."""
+    """Parse a value of ``auto.offset.reset``; return None for ``none``. Raises ValueError."""
     if text in ("earliest", "latest"):
         return EARLIEST if text == "earliest" else LATEST
     if text == NONE:

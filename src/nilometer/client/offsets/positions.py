@@ -1,11 +1,11 @@
-"""Where a consumer stands in each of its partitions, and what must be found out before it reads on. Pure.
+"""A consumer's position in each of its partitions, and what must be looked up before it can fetch. Pure.
 
 Invariants:
 
-- ``offset`` (what the user gets next) never exceeds ``fetch_offset`` (what is asked for next).
-- Whatever is under way for a partition carries the ``generation`` it began in; a seek begins a new one, and
-  what comes back for an older one is dropped.
-- A position is read from only under the leader epoch it was validated for (KIP-320).
+- ``offset`` (of the next record for the user) never exceeds ``fetch_offset`` (of the next Fetch request).
+- Each request for a partition carries the ``generation`` of the position it was made for; a seek starts a new
+  generation, and responses for an older one are dropped.
+- A partition is fetched only under the leader epoch for which its position was validated (KIP-320).
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ class PartitionPosition:
     generation: int
     offset: int = NO_OFFSET
     offset_epoch: int = NO_EPOCH
-    """The leader epoch of the record before ``offset``, where it is known."""
+    """The leader epoch of the record before ``offset``, if it is known."""
     fetch_offset: int = NO_OFFSET
     reset: OffsetReset | None = None
-    """Set while the offset is to be looked up."""
+    """Set while the offset must be looked up: how."""
     committed_wanted: bool = False
-    """Whether the group's committed offset is to be looked up before anything else."""
+    """Whether the group's committed offset must be fetched first."""
     committed_offset: int = NO_OFFSET
-    """What this member committed last, or found committed."""
+    """The offset that this member committed last, or fetched as the committed one."""
     validated_epoch: int = NO_EPOCH
     """The leader epoch under which the position is known to be in the log."""
     validating_epoch: int = NO_EPOCH
-    """The leader epoch under which the position is to be validated; what was fetched before is given up."""
+    """The leader epoch under which the position must be validated; records fetched before are discarded."""
     paused: bool = False
     buffered: int = 0
-    """Fetched answers of this partition that are not read to their end."""
+    """The number of Fetch responses with records of this partition that the user has not read yet."""
     failures: int = 0
     retry_at_ms: int = 0
     drain_first: bool = False
-    """The last fetch failed at ``fetch_offset``: it is tried again when the user has got there."""
+    """The last fetch at ``fetch_offset`` failed: retry once the user has read the buffered records."""
     high_watermark: int = NO_OFFSET
     log_start_offset: int = NO_OFFSET
     preferred_replica: int = -1
-    """The follower that the leader said to read from (KIP-392)."""
+    """The follower that the leader named to read from (KIP-392); -1 if none."""
 
     @property
     def is_known(self) -> bool:
@@ -55,7 +55,7 @@ class PartitionPosition:
 
     @property
     def is_missing(self) -> bool:
-        """There is none, and nothing says where to get one."""
+        """Whether there is no position and none will be looked up (``auto.offset.reset`` is none)."""
         return self.reset is None and not self.committed_wanted and self.offset < 0
 
 
@@ -65,7 +65,7 @@ class Positions:
     def __init__(self, default_reset: OffsetReset | None) -> None:
         self._default_reset = default_reset
         self.in_group = False
-        """Whether a partition begins at the group's committed offset, where there is one."""
+        """Whether a newly assigned partition begins at the group's committed offset, if there is one."""
         self._positions: dict[TopicPartition, PartitionPosition] = {}
         self._generation = 0
 
@@ -79,7 +79,7 @@ class Positions:
         return self._positions.get(partition)
 
     def of(self, partition: TopicPartition) -> PartitionPosition:
-        """Raises KafkaError for a partition that is not assigned."""
+        """Return the position of ``partition``. Raises KafkaError if it is not assigned."""
         try:
             return self._positions[partition]
         except KeyError:
@@ -88,7 +88,7 @@ class Positions:
             ) from None
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Take exactly ``partitions``; those that stay keep their position."""
+        """Replace the assigned partitions by ``partitions``; those assigned before keep their position."""
         known = self._positions
         self._positions = {}
         for partition in partitions:
@@ -104,10 +104,14 @@ class Positions:
         position.reset = None
 
     def seek_by(self, partition: TopicPartition, reset: OffsetReset) -> None:
+        """Have the position of ``partition`` looked up by ``reset``."""
         self._restart(partition).reset = reset
 
     def on_out_of_range(self, partition: TopicPartition, reason: str) -> None:
-        """The offset is not in the log. Raises KafkaError where ``auto.offset.reset`` is none."""
+        """Reset a position that is not in the log. Raises KafkaError if ``auto.offset.reset`` is none.
+
+        ``reason`` completes the error's text.
+        """
         position = self.of(partition)
         if self._default_reset is None:
             raise KafkaError(
@@ -117,7 +121,10 @@ class Positions:
         self.seek_by(partition, self._default_reset)
 
     def on_looked_up(self, partition: TopicPartition, generation: int, offset: int, epoch: int) -> None:
-        """The offset that a reset stands for, unless the position was moved meanwhile."""
+        """Set the position to the ``offset`` that a reset looked up, unless it changed since the request.
+
+        ``epoch`` is the leader epoch under which the offset was looked up.
+        """
         position = self._positions.get(partition)
         if position is not None and position.generation == generation and position.reset is not None:
             position.offset = position.fetch_offset = offset
@@ -128,7 +135,10 @@ class Positions:
     def on_committed(
         self, partition: TopicPartition, generation: int, offset: int | None, epoch: int = NO_EPOCH
     ) -> None:
-        """The group's committed offset, or that there is none, unless the position was moved meanwhile."""
+        """Set the position to the group's committed ``offset``, unless it changed since the request.
+
+        Without a committed offset (None), ``auto.offset.reset`` decides.
+        """
         position = self._positions.get(partition)
         if position is None or position.generation != generation or not position.committed_wanted:
             return
@@ -140,10 +150,10 @@ class Positions:
             position.offset_epoch = epoch
 
     def on_leader_epoch(self, partition: TopicPartition, epoch: int) -> bool:
-        """The leader epoch is ``epoch`` now; whether the position must be validated before it is read from.
+        """Note a partition's current leader epoch; return whether its position must be validated first.
 
-        What was fetched under the epoch before is given up, also what is still on its way: it would move the
-        position, and the leader's answer is about the position as it is now.
+        If so, records fetched under the previous epoch and responses in flight are discarded: they would move
+        the position, and the leader's response is for the position as it is now.
         """
         position = self._positions[partition]
         if epoch <= position.validated_epoch or not position.is_known:
@@ -159,14 +169,17 @@ class Positions:
     def on_validated(
         self, partition: TopicPartition, generation: int, epoch: int, end_epoch: int, end_offset: int
     ) -> None:
-        """The leader's answer to where the epoch of the position ended. Raises as on_out_of_range does."""
+        """Take the leader's ``end_epoch`` and ``end_offset`` for the position's leader epoch.
+
+        If the log was truncated below the position, moves the position back. Raises like on_out_of_range.
+        """
         position = self._positions.get(partition)
         if position is None or position.generation != generation:
             return
         if end_epoch < 0 or end_offset < 0:
             self.on_out_of_range(partition, "is of a leader epoch that the log does not have any more")
         elif end_offset < position.offset or end_epoch < position.offset_epoch:
-            # The log was cut (EDGE 11): what follows the common part was never seen, so read on from there.
+            # The log was truncated (EDGE 11): the records after ``end_offset`` are new, so read on from it.
             if self._default_reset is None:
                 self.on_out_of_range(partition, f"was cut off: the log agrees up to {end_offset}")
             self.seek(partition, min(end_offset, position.offset), end_epoch)
@@ -182,7 +195,10 @@ class Positions:
     def fetchable(
         self, metadata: ClusterMetadata, now_ms: int, buffered_max: int
     ) -> list[tuple[TopicPartition, PartitionPosition]]:
-        """Partitions to fetch now, those first that waited longest."""
+        """Return the partitions to fetch at ``now_ms``, those first that have waited longest.
+
+        Leaves out partitions with ``buffered_max`` responses buffered, or without a validated position.
+        """
         return [
             (partition, position)
             for partition, position in self._positions.items()
@@ -195,10 +211,11 @@ class Positions:
         ]
 
     def move_to_end(self, partition: TopicPartition) -> None:
-        """``partition`` has had its turn."""
+        """Put ``partition`` at the end of the order in which partitions are fetched."""
         self._positions[partition] = self._positions.pop(partition)
 
     def next_retry_ms(self, now_ms: int) -> int | None:
+        """Return the time of the next retry after ``now_ms``, or None if none is due."""
         times = [
             position.retry_at_ms for position in self._positions.values() if position.retry_at_ms > now_ms
         ]

@@ -1,1 +1,1 @@
-"""Where the replicas of partitions are: looked at, elected among, moved, and slowed down while they move."""
+"""Surveys of replicas, leader elections, and reassignments with their throttle."""

@@ -1,6 +1,6 @@
-"""Elections and reassignments of partitions, asked of the controller (KIP-460, KIP-455).
+"""Requests to the controller for leader elections and partition reassignments (KIP-460, KIP-455).
 
-Every operation returns an outcome per partition: None, or the KafkaError that says why not.
+The operations that change partitions return an outcome per partition: None, or its KafkaError.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class ElectionType(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class OngoingMove:
-    """A reassignment under way."""
+    """A reassignment that has not completed."""
 
     replicas: tuple[int, ...]
-    """All of the moment, those to come and those to go included."""
+    """The current replicas, including those of ``adding`` and ``removing``."""
     adding: tuple[int, ...]
     removing: tuple[int, ...]
 
@@ -39,7 +39,10 @@ class OngoingMove:
 async def elect_leaders(
     admin: Admin, kind: ElectionType, partitions: Sequence[TopicPartition] | None
 ) -> PartitionOutcomes:
-    """Of the partitions given, or of all. ELECTION_NOT_NEEDED is an outcome too. Raises KafkaError."""
+    """Have the controller elect leaders for ``partitions`` (None: all); return the outcome per partition.
+
+    An outcome may be ELECTION_NOT_NEEDED. Raises KafkaError if the whole request is rejected.
+    """
 
     def make(api: Api) -> Message:
         asked = None
@@ -65,7 +68,10 @@ async def elect_leaders(
 async def alter_reassignments(
     admin: Admin, targets: Mapping[TopicPartition, Sequence[int] | None]
 ) -> PartitionOutcomes:
-    """Give partitions other replicas; None calls a move off. Raises KafkaError."""
+    """Start moving each partition to its target replicas; a target of None cancels its reassignment.
+
+    Returns the outcome per partition. Raises KafkaError if the whole request is rejected.
+    """
 
     def make(api: Api) -> Message:
         topics = tuple(
@@ -101,7 +107,7 @@ async def alter_reassignments(
 async def list_reassignments(
     admin: Admin, partitions: Iterable[TopicPartition] | None = None
 ) -> dict[TopicPartition, OngoingMove]:
-    """The moves under way, of the partitions given or of all. Raises KafkaError."""
+    """Return the ongoing reassignments of ``partitions`` (None: of all). Raises KafkaError."""
 
     def make(api: Api) -> Message:
         asked = None
@@ -129,9 +135,9 @@ async def list_reassignments(
 
 
 async def describe_by_controller(admin: Admin, topics: Sequence[str]) -> dict[str, TopicMetadata]:
-    """Topics as the controller knows them: another broker may not have folded the last decision yet.
+    """Return the controller's metadata of ``topics``: another broker's may lack the last changes.
 
-    Raises KafkaError where one does not exist.
+    Raises KafkaError if one of them does not exist.
     """
 
     async def ask() -> MetadataAnswer:

@@ -1,9 +1,9 @@
-"""The JSON in which reassignments are written down: that of Kafka's own tool, so that files fit both. Pure.
+"""Reads and writes the JSON of reassignments, in the format of ``kafka-reassign-partitions``. Pure.
 
 ``{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2], "log_dirs": ["any", …]}]}``
 
-Which folder a replica goes to is its broker's choice: folders that a file names (those which Kafka's tool
-prints for going back do) are ignored.
+The broker chooses the log directory of a replica: ``log_dirs`` of a file are ignored (Kafka's tool writes
+them into the file for rolling back).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Targets = dict[TopicPartition, tuple[int, ...]]
 
 
 class BadReassignment(ValueError):
-    """The file does not say what is to be done; the message says where and why."""
+    """The file is not a valid reassignment; the message names the place and the reason."""
 
 
 class _Partition(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_reassignment(text: str | bytes) -> Targets:
-    """Partition to the replicas it is to have. Raises BadReassignment."""
+    """Return the target replicas of each partition. Raises BadReassignment."""
     try:
         document = msgspec.json.decode(text, type=_Document)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:

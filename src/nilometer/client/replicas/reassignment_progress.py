@@ -1,4 +1,4 @@
-"""How far reassignments are: by the controller's list of moves, and what replicas say of themselves."""
+"""The progress of reassignments, from the controller's list of them and from the replicas' log ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class MoveState(enum.Enum):
     COMPLETE = "complete"
     MOVING = "moving"
     DIFFERENT = "different"
-    """Neither under way nor as it was to be."""
+    """No reassignment is ongoing, and the replicas are not the target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,13 @@ class MoveProgress:
     partition: TopicPartition
     state: MoveState
     replicas: tuple[int, ...]
-    """As they are now."""
+    """The current replicas."""
     target: tuple[int, ...]
     adding: tuple[int, ...] = ()
     copied: int = 0
-    """Offsets that the replica furthest behind has, counted from the leader's log start."""
+    """The number of offsets that the slowest added replica has copied, from the leader's log start offset."""
     total: int = 0
-    """Offsets that the leader has; 0 where that is not known."""
+    """The number of offsets in the leader's log; 0 if unknown."""
 
     @property
     def fraction(self) -> float:
@@ -47,7 +47,7 @@ class MoveProgress:
 async def reassignment_progress(
     admin: Admin, survey: ReplicaSurvey, targets: Mapping[TopicPartition, Sequence[int]] | None
 ) -> list[MoveProgress]:
-    """Of the moves to ``targets``, or of all that are under way. Raises KafkaError."""
+    """Return the progress towards ``targets``, or (None) of all ongoing reassignments. Raises KafkaError."""
     ongoing = await list_reassignments(admin, None if targets is None else sorted(targets))
     if targets is None:
         targets = {
@@ -66,6 +66,7 @@ async def reassignment_progress(
 
 
 def is_over(progress: Iterable[MoveProgress]) -> bool:
+    """Whether none of the reassignments is still moving."""
     return not any(one.state is MoveState.MOVING for one in progress)
 
 
@@ -85,6 +86,7 @@ def _progress(
 
 
 def _copied(key: TopicPartition, adding: Sequence[int], seen: Survey) -> tuple[int, int]:
+    """Return ``copied`` and ``total`` of :class:`MoveProgress`; zeros if no leader was found."""
     rows = [row for row in seen.rows if (row.topic, row.partition) == key]
     leader = next((row.state for row in rows if row.state is not None and row.state.role == LEADER), None)
     if leader is None:
@@ -96,7 +98,10 @@ def _copied(key: TopicPartition, adding: Sequence[int], seen: Survey) -> tuple[i
 
 
 def _log_end(row: ReplicaRow) -> int:
-    """By the replica's own answer, which is newer than what its leader knows; else by the leader's."""
+    """Return the log end offset from the replica's own response, which is newest; else from its leader's.
+
+    Returns -1 if neither is there.
+    """
     if row.state is not None:
         return row.state.log_end_offset
     return -1 if row.seen_by_leader is None else row.seen_by_leader.log_end_offset

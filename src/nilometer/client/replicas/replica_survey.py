@@ -1,12 +1,12 @@
-"""Every replica of a cluster as its own broker describes it, for people and programs that look on.
+"""A survey: the state of every replica of a cluster, as the broker that holds it describes it.
 
-Asks all brokers at once, each for itself (DescribeReplicas), and puts the answers together: one row for each
-replica that is assigned, whether its broker answers or not. Brokers are found through Metadata; those once
-seen are asked again even when the cluster no longer lists them.
+Sends DescribeReplicas to all brokers in parallel and merges the responses into one row per assigned replica,
+also for replicas whose broker does not respond. Brokers are found through Metadata; a broker seen once is
+queried again even when the cluster no longer lists it.
 
 Invariants:
-- a look takes no longer than a few time-outs, however many brokers hang; with brokers known, one;
-- nothing is made up: what a broker did not say is None, beside the reason why it did not.
+- a survey takes at most a few time-outs, however many brokers hang; one, if the brokers are known already;
+- nothing is made up: a state that no broker reported is None, together with the reason.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ UNLISTED = "the cluster does not list it"
 class BrokerAnswer:
     broker_id: int
     node: BrokerNode | None
-    """Where it is, or was when it was last seen; None if that was never known."""
+    """The broker's address as last listed; None if it was never listed."""
     answer: DescribeReplicasResponse | None
     failure: str | None
-    """Why there is no answer."""
+    """Why ``answer`` is None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,12 @@ class ReplicaRow:
     partition: int
     broker_id: int
     state: ReplicaState | None
-    """What the replica's broker says; None where it does not answer."""
+    """The state that the replica's broker reports; None if it did not report the replica."""
     failure: str | None
     in_sync: bool | None
-    """By the ISR that is committed, as the newest answer has it."""
+    """Whether the newest response's committed ISR contains the broker; None if no broker reports the ISR."""
     seen_by_leader: RemoteReplicaState | None
-    """A follower, as its leader sees it."""
+    """The follower's state as its leader sees it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Survey:
         return not self.missing_topics and all(row.state is not None for row in self.rows)
 
     def of_brokers(self, broker_ids: Sequence[int]) -> Survey:
-        """Only the replicas that these brokers hold."""
+        """Return the survey with only the replicas that these brokers hold."""
         return replace(
             self,
             brokers=tuple(one for one in self.brokers if one.broker_id in broker_ids),
@@ -97,7 +97,10 @@ class _Asked:
 
 @dataclass(slots=True)
 class ReplicaSurvey:
-    """Looks again and again over the same connections. Use as ``async with``."""
+    """Makes surveys, all over the same connections. Use as ``async with``.
+
+    ``timeout_ms`` is the time that each broker gets to respond.
+    """
 
     runtime: Runtime
     bootstrap: Sequence[str]
@@ -119,7 +122,10 @@ class ReplicaSurvey:
     async def look(
         self, topics: Sequence[str] | None = None, partitions: Sequence[int] | None = None
     ) -> Survey:
-        """Raises KafkaError where no broker at all answers."""
+        """Survey the replicas of ``topics`` and of the partitions with these indexes (None: of all).
+
+        Raises KafkaError if no broker responds.
+        """
         asked = await self._ask_all(topics, partitions)
         if not _answered(asked):
             await self._bootstrap()
@@ -132,7 +138,7 @@ class ReplicaSurvey:
     async def _ask_all(
         self, topics: Sequence[str] | None, partitions: Sequence[int] | None
     ) -> dict[int, _Asked]:
-        """All brokers that are known, and those that they know."""
+        """Query all known brokers, and the brokers that their metadata lists; return the results by id."""
         asked: dict[int, _Asked] = {}
         while fresh := [node for node in self._nodes.values() if node.node_id not in asked]:
             for one in await asyncio.gather(*(self._ask(node, topics, partitions) for node in fresh)):
@@ -141,7 +147,7 @@ class ReplicaSurvey:
         return asked
 
     async def _bootstrap(self) -> None:
-        """Find the cluster through the servers that were given. Raises KafkaError where none answers."""
+        """Learn the brokers of the cluster from the bootstrap servers. Raises KafkaError if none responds."""
         addresses = [parse_server(text) for text in self.bootstrap]
         outcomes = await asyncio.gather(
             *(self._attempt(address, self._metadata(address, ())) for address in addresses)
@@ -165,7 +171,7 @@ class ReplicaSurvey:
     async def _ask(
         self, node: BrokerNode, topics: Sequence[str] | None, partitions: Sequence[int] | None
     ) -> _Asked:
-        """One broker for the cluster as it sees it, and for its replicas."""
+        """Request metadata and replica states from one broker."""
         address = (node.host, node.port)
 
         async def ask() -> tuple[MetadataAnswer, DescribeReplicasResponse | str]:
@@ -184,7 +190,7 @@ class ReplicaSurvey:
     async def _describe(
         self, node: BrokerNode, topics: Sequence[str] | None, partitions: Sequence[int] | None
     ) -> DescribeReplicasResponse | str:
-        """The answer, or why it is of no use. Raises KafkaError."""
+        """Return the broker's response, or the reason why it cannot be used. Raises KafkaError."""
         connection = await self._connection((node.host, node.port))
         try:
             answer: DescribeReplicasResponse = await connection.request(
@@ -201,7 +207,7 @@ class ReplicaSurvey:
         return answer
 
     async def _attempt(self, address: _Address, work: Coroutine[object, object, T]) -> T | KafkaError:
-        """The result of ``work``, or why there is none. A broker that hangs loses its connection."""
+        """Return the result of ``work``, or its error. After a time-out the connection is closed."""
         try:
             async with asyncio.timeout(self.timeout_ms / 1000):
                 return await work
@@ -297,6 +303,6 @@ def _newest_assignment(states: Iterable[ReplicaState]) -> tuple[tuple[int, ...],
 
 
 def _leader(states: Iterable[ReplicaState]) -> ReplicaState | None:
-    """The leader of the highest epoch: an older one may not know yet that it was deposed."""
+    """Return the leader with the highest epoch: one of an older epoch may not have stepped down yet."""
     leaders = [state for state in states if state.role == LEADER]
     return max(leaders, key=lambda state: state.leader_epoch, default=None)

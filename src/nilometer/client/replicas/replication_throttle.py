@@ -1,7 +1,8 @@
-"""The throttle of a reassignment, in Kafka's settings (KIP-73): set before partitions move, removed after.
+"""The replication throttle of a reassignment (KIP-73): set before partitions move, removed afterwards.
 
-Topics name who is held back: on the leader's side the replicas that a partition has, on the follower's those
-it is to have; brokers have the rates. The controller is asked, so a broker that is down is no obstacle.
+Topic configurations name the throttled replicas: as leaders the replicas before the move, as followers the
+added ones. Broker configurations hold the rates. All are changed by requests to the controller, so they can
+also be changed for a broker that is down.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _Resource = tuple[ResourceType, str]
 
 
 async def throttle(admin: Admin, before: Replicas, after: Replicas, bytes_per_second: int) -> None:
-    """Hold back the moves from ``before`` to ``after``. Raises KafkaError; then nothing may be moved yet."""
+    """Throttle the moves from replicas ``before`` to ``after``. Raises KafkaError: do not start them then."""
     changes: dict[_Resource, list[ConfigChange]] = {}
     for topic in sorted({key.topic for key in after}):
         keys = sorted(key for key in after if key.topic == topic)
@@ -46,7 +47,7 @@ async def throttle(admin: Admin, before: Replicas, after: Replicas, bytes_per_se
 
 
 async def unthrottle(admin: Admin, topics: Sequence[str], broker_ids: Sequence[int]) -> bool:
-    """Take the throttle of these topics and brokers away; whether a topic had one. Raises KafkaError."""
+    """Remove the throttle of these topics and brokers; return whether a topic had one. Raises KafkaError."""
     throttled = [topic for topic in topics if await _is_throttled(admin, topic)]
     if not throttled:
         return False

@@ -1,4 +1,4 @@
-"""The settings of one client, in Kafka's keys: what was given, checked, over the defaults.
+"""The settings of one client, with Kafka's keys: the given values, checked, and defaults for the others.
 
 A value may be given as the text that a properties file would hold or as the Python value itself
 (``True``, ``5``, a list of strings). Unknown keys and bad values raise

@@ -8,7 +8,7 @@ from nilometer.config.definition import ConfigValue
 
 
 def parse_server(text: str) -> tuple[str, int]:
-    """``host:port`` (an IPv6 host in brackets). Raises ConfigError."""
+    """Parse ``host:port`` (an IPv6 host in brackets). Raises ConfigError."""
     host, separator, port = text.rpartition(":")
     host = host.strip().removeprefix("[").removesuffix("]")
     if not separator or not host or not port.isdecimal() or not 0 < int(port) < 65536:
@@ -65,4 +65,4 @@ COMMON_KEYS: tuple[ConfigKey, ...] = (
 API_TIMEOUT: ConfigKey = int_key(
     "default.api.timeout.ms", 60_000, "How long an operation may take, all its retries included."
 )
-"""A key of those clients whose operations are tried again: consumer and admin."""
+"""A key of the clients that retry whole operations: consumer and admin."""

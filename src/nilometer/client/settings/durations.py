@@ -1,4 +1,4 @@
-"""Spans of time as ISO 8601 writes them, which is how Kafka's settings and tools take them: ``P1DT2H30M``."""
+"""Durations in ISO 8601, as Kafka's settings and tools take them: ``P1DT2H30M``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FORM = re.compile(
 
 
 def parse_duration_ms(text: str) -> int:
-    """Milliseconds; days are of 24 hours. Raises ValueError for anything but ``PnDTnHnMn.nS``."""
+    """Return a duration ``PnDTnHnMn.nS`` in milliseconds; a day is 24 hours. Raises ValueError."""
     found = _FORM.fullmatch(text)
     if found is None or not any(found.groups()):
         raise ValueError(f"{text!r} is not a duration such as PT12H or P1DT2H30M (ISO 8601)")

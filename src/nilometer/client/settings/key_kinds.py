@@ -1,4 +1,4 @@
-"""How a key of a client is declared: by the kind of its value."""
+"""Functions that declare a client's configuration key, one per type of value."""
 
 from __future__ import annotations
 
