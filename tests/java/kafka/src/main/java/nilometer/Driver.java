@@ -27,6 +27,7 @@ public final class Driver {
 
     private static final Map<String, Command> COMMANDS = Map.ofEntries(
             Map.entry("produce", Produce::run),
+            Map.entry("transact", Transact::run),
             Map.entry("consume", Consume::run),
             Map.entry("seek_and_read", Consume::seekAndRead),
             Map.entry("offsets_for_times", Consume::offsetsForTimes),
