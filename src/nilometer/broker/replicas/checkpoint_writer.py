@@ -1,10 +1,10 @@
 """Writes the checkpoint files of the log directories: one write of a directory at a time.
 
 Every new checkpoint is requested here: by the periodic round, for a truncated log, for a deleted log. A write
-begins only when the one before has ended, and its content is read from the logs at that moment. So an old
-value never replaces a newer one, and many requests at once make one write.
+begins only when the previous one has ended, and its content is read from the logs at that moment. So an old
+value never replaces a newer one, and requests that arrive during a write share the next one.
 
-A write that a cancelled task began continues in its thread. The next one waits for it, and so does
+A write that a cancelled task began continues in its thread. The next write waits for it, and so does
 :meth:`wait_idle` when the broker stops.
 """
 
@@ -33,15 +33,19 @@ class CheckpointWriter:
         self._tasks = tasks
         self._on_directory_failure = on_directory_failure
         self.high_watermarks: Callable[[], Mapping[TopicPartition, int]] = dict
-        """Of all partitions hosted now; set before there are any."""
+        """Returns the high watermark of every hosted partition; the broker sets it before it hosts any."""
         self._requests: dict[str, asyncio.Future[None]] = {}
-        """By directory: the next write, not begun yet, and its waiters."""
+        """By directory: the future of the next write, which has not begun yet."""
         self._running: dict[str, asyncio.Task[None]] = {}
         self._write: dict[str, asyncio.Future[bool]] = {}
         """The last write of each directory."""
 
     def request(self, directory: str) -> asyncio.Future[None]:
-        """Done once a checkpoint that was begun after this call is on disk, or its directory is offline."""
+        """Request a checkpoint of ``directory``.
+
+        The future is done once a checkpoint that was begun after this call is on disk, or the directory is
+        offline.
+        """
         request = self._requests.get(directory)
         if request is None:
             request = self._requests[directory] = asyncio.get_running_loop().create_future()
@@ -57,12 +61,12 @@ class CheckpointWriter:
         self._tasks.periodic("checkpoints", interval_ms, self.write_all)
 
     async def write_all(self) -> None:
-        """One round over all directories in use. Returns when their files are written."""
+        """Write the checkpoints of all directories that are not offline. Returns when they are on disk."""
         paths = [each.path for each in self._logs.directories if each.failure is None]
         await asyncio.gather(*(asyncio.shield(self.request(path)) for path in paths))
 
     async def wait_idle(self) -> None:
-        """Returns when no thread writes checkpoints any more. Call it after all tasks were cancelled."""
+        """Wait until no thread writes checkpoints any more. Call it after all tasks were cancelled."""
         await asyncio.gather(*self._write.values(), return_exceptions=True)
 
     async def _run(self, directory: str) -> None:

@@ -1,8 +1,8 @@
-"""DeleteRecords requests that wait until every live replica has deleted.
+"""DeleteRecords requests that wait until every live replica has deleted the records.
 
 A partition is done when its low watermark (the lowest log start offset of the leader and of all replicas with
 live brokers) has reached the requested offset. A follower's fetch carries its log start offset; replicas of
-fenced brokers are not waited for. The answer is NOT_LEADER_OR_FOLLOWER where this broker no longer leads, and
+fenced brokers are not waited for. The outcome is NOT_LEADER_OR_FOLLOWER if this broker no longer leads, and
 REQUEST_TIMED_OUT for partitions that are not done when the request's timeout expires.
 """
 
@@ -26,7 +26,7 @@ class DeleteOutcome:
 
     def fail(self, error: ErrorCode, message: str | None = None) -> None:
         self.error = error
-        if error is not ErrorCode.request_timed_out:  # the low watermark is part of the answer then, too
+        if error is not ErrorCode.request_timed_out:  # that response has the low watermark reached so far
             self.low_watermark = NO_LOW_WATERMARK
 
 
@@ -42,7 +42,7 @@ class DeletionWaits:
         return bool(self._waits)
 
     def hold(self, required_offset: int, outcome: DeleteOutcome, request: DelayedRequest) -> None:
-        """Until the low watermark has reached ``required_offset``, which it has not yet."""
+        """Make ``request`` wait until the low watermark, which is lower now, reaches ``required_offset``."""
         self._waits.append((required_offset, outcome, request.wait_for(outcome)))
 
     def on_low_watermark(self, low_watermark: int) -> None:

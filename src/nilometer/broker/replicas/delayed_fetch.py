@@ -1,12 +1,12 @@
 """Fetch requests that wait for data (long poll).
 
-A waiting fetch is notified of every change of its partitions and adds up the bytes that became readable. It
-is answered when ``min_bytes`` may have been reached (the partitions are then read to make sure), when a
+A waiting fetch is notified of every change of its partitions and adds up the bytes that became readable. Its
+response is sent when ``min_bytes`` may have been reached (the partitions are then read to make sure), when a
 partition changed in a way that the reader must learn at once (leadership, truncation, deletion), or when
 ``max_wait_ms`` has passed.
 
 A follower must learn a new high watermark too, but soon rather than at once: while records arrive, the next
-answer carries it. Answered at once, every record would cost each follower two fetches (KAFKA-9731).
+response carries it. If it were sent at once, every record would cost each follower two fetches (KAFKA-9731).
 """
 
 from __future__ import annotations
@@ -17,21 +17,24 @@ from typing import Protocol
 
 
 class FetchWaiter(Protocol):
-    """Is notified of changes of a partition: a waiting fetch, or the watch of a fetch session."""
+    """Is notified of a partition's changes: a waiting fetch, or the watch of a fetch session.
+
+    ``source`` is the partition that has changed.
+    """
 
     for_replica: bool
-    """Whether it waits for written records, not for committed ones."""
+    """Whether the reader is a follower: it waits for appended records, a consumer for committed ones."""
 
     def on_readable(self, source: FetchWatchable, byte_count: int) -> None:
         """``byte_count`` more bytes can be read (0: something else has changed)."""
         ...
 
     def on_watermark_advanced(self, source: FetchWatchable) -> None:
-        """The high watermark or the log start offset is above the one last sent to the reader, a replica."""
+        """The high watermark or the log start offset has risen above the one last sent to this follower."""
         ...
 
     def complete(self, source: FetchWatchable) -> None:
-        """The state of the partition has changed: answer at once."""
+        """The partition's leadership or role has changed: send the response at once."""
         ...
 
 
@@ -39,7 +42,7 @@ class FetchWatchable(Protocol):
     """A partition that fetches can wait on."""
 
     fetch_waiters: dict[FetchWaiter, None]
-    """Ordered, so that replay is exact."""
+    """The waiting fetches and session watches, in order, so that a simulation run is reproducible."""
 
 
 class DelayedFetch:
@@ -65,8 +68,11 @@ class DelayedFetch:
         update_wait_ms: int = 0,
         has_update: bool = False,
     ) -> None:
-        """``answer(final)`` reads again and sends the answer unless it has too little; returns
-        whether it did. With an update it is sent after ``update_wait_ms`` at the latest.
+        """Wait on ``partitions``: for ``bytes_missing`` more readable bytes, but at most ``max_wait_ms``.
+
+        ``answer(final)`` reads again, sends the response if there are enough bytes or ``final`` is true, and
+        returns whether it did. With an update for a follower (a new high watermark or log start offset;
+        ``has_update`` if there is one already) the wait ends after ``update_wait_ms``.
         """
         self._partitions = partitions
         self._bytes_missing = bytes_missing
@@ -81,17 +87,17 @@ class DelayedFetch:
         self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self.complete)
 
     def on_readable(self, source: FetchWatchable, byte_count: int) -> None:
-        """``byte_count`` more bytes can be read from one of the partitions."""
+        """``byte_count`` more bytes can be read from ``source``: send the response if that is enough."""
         self._bytes_missing -= byte_count
         if self._bytes_missing > 0 or self._done:
             return
         if self._answer is None or self._answer(False):
             self._leave()
         else:
-            self._bytes_missing = 1  # an overestimate: read again at the next change
+            self._bytes_missing = 1  # the count was an overestimate: read again at the next change
 
     def on_watermark_advanced(self, source: FetchWatchable) -> None:
-        """An update that the reader must learn soon."""
+        """A follower must learn a new high watermark or log start offset: respond in ``update_wait_ms``."""
         if self._has_update or self._done:
             return
         self._has_update = True
@@ -102,14 +108,14 @@ class DelayedFetch:
         self._timer = asyncio.get_running_loop().call_later(self._update_wait_ms / 1000, self.complete)
 
     def complete(self, source: FetchWatchable | None = None) -> None:
-        """Answer now, with the bytes there are."""
+        """Send the response now, with the bytes that are readable."""
         answer = self._answer
         self._leave()
         if answer is not None:
             answer(True)
 
     def cancel(self) -> None:
-        """The reader has disconnected."""
+        """Stop waiting without a response: the reader has disconnected."""
         self._leave()
 
     def _leave(self) -> None:

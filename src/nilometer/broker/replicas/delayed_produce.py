@@ -1,11 +1,12 @@
 """Produce requests that wait: for the high watermark (acks=all) or for a group commit.
 
-A request with acks=all is answered when, for each of its partitions, one of these holds:
+The response to a request with acks=all is sent when, for each of its partitions, one of these holds:
 
-- A. the append failed: its error is the answer;
-- B. the high watermark has reached the end of what was appended (or the ISR shrank below
+- A. the append failed: the outcome is its error;
+- B. the high watermark has reached the end of the appended records (or the ISR shrank below
   ``min.insync.replicas`` meanwhile: NOT_ENOUGH_REPLICAS_AFTER_APPEND);
-- C. this broker no longer leads: NOT_LEADER_OR_FOLLOWER, the outcome is unknown to the producer;
+- C. this broker no longer leads: NOT_LEADER_OR_FOLLOWER, and whether the records remain is unknown to the
+  producer;
 
 and REQUEST_TIMED_OUT for partitions where none holds when its timeout expires. Partitions release their waits
 in offset order; nothing here is polled.
@@ -31,7 +32,7 @@ class ProduceOutcome:
     message: str | None = None
 
     def fail(self, error: ErrorCode, message: str | None = None) -> None:
-        """Turn into an error answer without offsets, since the outcome is not certain."""
+        """Set ``error``, and remove the offsets: it is not certain that the records were committed."""
         self.error, self.message = error, message
         self.base_offset = self.log_append_time_ms = self.log_start_offset = -1
 

@@ -1,7 +1,8 @@
-"""Requests that wait for some of their partitions: answered when the last one has decided, or at the timeout.
+"""Requests that wait for some of their partitions: the response is sent when the last one has its outcome, or
+at the timeout.
 
-A partition holds a :class:`PartitionWait` for its part and releases it when it has decided. The request's
-handler creates and reads the outcome of each partition; nothing here is polled.
+A partition keeps a :class:`PartitionWait` for its part of the request, and releases it with the outcome. The
+request's handler creates and reads the outcome objects; nothing here is polled.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from nilometer.wire.errors import ErrorCode
 
 
 class PartitionOutcome(Protocol):
-    """The outcome for one partition."""
+    """The outcome for one partition: a success until ``fail`` is called."""
 
     def fail(self, error: ErrorCode, message: str | None = None) -> None: ...
 
@@ -30,7 +31,7 @@ class PartitionWait:
         self.done = False
 
     def release(self, error: ErrorCode = ErrorCode.none) -> None:
-        """The partition has decided. Later decisions are ignored."""
+        """End the wait; an ``error`` becomes the outcome. Ignored if the wait has ended already."""
         if self.done:
             return
         self.done = True
@@ -40,11 +41,12 @@ class PartitionWait:
 
 
 class DelayedRequest:
-    """A request with at least one partition still waiting."""
+    """The waits of one request for its partitions."""
 
     __slots__ = ("_finish", "_timer", "_unreleased", "_waits")
 
     def __init__(self, finish: Callable[[], None]) -> None:
+        """``finish`` is called once, when the last wait has ended; it sends the response."""
         self._finish: Callable[[], None] | None = finish
         self._waits: list[PartitionWait] = []
         self._unreleased = 0
@@ -57,7 +59,7 @@ class DelayedRequest:
         return wait
 
     def start_timer(self, timeout_ms: int) -> None:
-        """From now on the request is answered after ``timeout_ms`` at the latest."""
+        """End the waits that remain after ``timeout_ms``, with REQUEST_TIMED_OUT."""
         if self._unreleased:
             self._timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self._on_timeout)
 
@@ -76,7 +78,7 @@ class DelayedRequest:
                 finish()
 
     def close(self) -> None:
-        """Send the answer and release all waits."""
+        """Forget the callback and the waits, so that no reference cycle keeps the request in memory."""
         self._finish = None
         self._waits = []
 

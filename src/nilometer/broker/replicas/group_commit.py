@@ -1,8 +1,8 @@
 """Group commit: the logs that need a flush are flushed together, off the event loop.
 
-While one commit is in progress, logs for the next one gather; so the slower the device, the more records
-share an fsync. An error concerns only the log whose flush failed: no request waiting on it is acknowledged,
-all others of the same commit are.
+Logs that need a flush while a commit is in progress are flushed by the next one; so the slower the device,
+the more records share an fsync. An error concerns only the log whose flush failed: no request that waits for
+that log is acknowledged, but the requests that wait for the other logs are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ logger = logging.getLogger("nilometer.broker")
 
 
 RETRY_S = 1.0
-"""After a flush that failed for another reason than its disk."""
+"""The delay before a flush is tried again that failed for another reason than its disk."""
 _WORK = "flush"
 
 

@@ -1,13 +1,14 @@
-"""The logs of the partitions that this broker hosts: found, created, and created ahead.
+"""Finds and creates the logs of the partitions that this broker hosts.
 
-Creating a log takes a millisecond, or many while others sync, and an entry of the metadata log may require
-thousands. Entries are applied in one step; so the logs that an entry will require are created before it is
-folded, a few at a time, their files off the event loop, and other requests are served meanwhile.
+Creating a log takes a millisecond, or many while other logs are flushed, and an entry of the metadata log may
+require thousands of logs. An entry is applied to the image in one step. So the logs that it requires are
+created ahead, before that step: a few at a time, their files off the event loop, while other requests are
+served.
 
 Invariants:
-- a log created ahead belongs to no partition until its entry is folded: a task cancelled in between leaves an
-  empty log, which the next attempt or the next start finds again;
-- files are created by one task at a time: the next one waits for a cancelled one;
+- a log created ahead belongs to no partition until its entry is applied: a task cancelled in between leaves
+  an empty log, which the next attempt or the next start finds;
+- files are created by one task at a time: the next one waits for the files that a cancelled one began;
 - no log is created in place of one that may be in an offline log directory.
 """
 
@@ -30,7 +31,7 @@ from nilometer.storage.directories.new_folder import NewFolder
 logger = logging.getLogger("nilometer.broker")
 
 LOGS_AT_ONCE = 16
-"""How many logs are created ahead before other tasks get their turn: a few milliseconds' worth."""
+"""How many logs are created ahead, which takes a few milliseconds, before other tasks run."""
 
 
 class HostedLogs:
@@ -43,13 +44,13 @@ class HostedLogs:
         self.configs = LogConfigs(config)
         self._making: asyncio.Future[None] | None = None
         self.ahead: dict[TopicPartition, None] = {}
-        """Created, and not in use yet."""
+        """The logs created ahead that no partition uses yet."""
 
     def open(self, image: ClusterImage, wanted: RequiredLog) -> Log:
-        """The log of the topic with this id; one left by an earlier topic of the same name is removed.
+        """Return the log of replica ``wanted``, configured; create it if it does not exist.
 
-        If a log directory is offline, a missing log may be there: an empty one in its place would be taken
-        for the complete log. Raises OSError, NoLogDirectory.
+        A log left by an earlier topic of the same name is deleted. Raises OSError, and NoLogDirectory if the
+        log does not exist but may be in an offline directory: an empty log would be taken for the whole one.
         """
         self.ahead.pop(wanted.name, None)
         log = self._manager.get(wanted.name)
@@ -66,12 +67,16 @@ class HostedLogs:
         log.config = self._config_of(image, wanted)
         self._resolve_gap(log)
         if log.config.is_compacted:
-            log.allow_gaps()  # Kafka, too, may have copied them from a leader, and leaves no marker
+            # A log that Kafka wrote may have gaps copied from its leader, and has no gap marker.
+            log.allow_gaps()
         log.assign_topic_id(wanted.topic_id)
         return log
 
     def _resolve_gap(self, log: Log) -> None:
-        """Records were lost: the log ends before them. Raises OSError."""
+        """If records are missing inside the log, truncate it before the gap and report the damage.
+
+        Raises OSError.
+        """
         if log.gap is None:
             return
         try:
@@ -82,7 +87,8 @@ class HostedLogs:
             logger.error("Damage found: %s", damage)
 
     async def create_ahead(self, image: ClusterImage, wanted: Iterable[RequiredLog]) -> None:
-        """Create the logs in ``wanted`` that do not exist, as far as possible."""
+        """Create the logs in ``wanted`` that do not exist; an error ends this without a report, since
+        :meth:`open` meets it again."""
         missing = [one for one in wanted if self._manager.get(one.name) is None]
         for first in range(0, len(missing), LOGS_AT_ONCE):
             some = [one for one in missing[first : first + LOGS_AT_ONCE] if self._may_create(one)]
@@ -93,7 +99,7 @@ class HostedLogs:
                     self._create(image, one, folder.directory)
                     self.ahead[one.name] = None
             except (OSError, NoLogDirectory):
-                return  # found again, and reported, when the log is requested
+                return  # open() meets the error again and reports it
 
     async def _make(self, folders: Sequence[NewFolder]) -> None:
         def make() -> None:

@@ -1,8 +1,8 @@
-"""AlterPartition requests to the controller: gathered, sent together, sent again.
+"""Sends the partitions' AlterPartition requests to the controller, many in one request.
 
-Which ISR to request, and what an answer means, is decided in ``replication``. This module sends the requests:
-all that arise while one is in flight go with the next. If no answer comes, the partitions are notified and
-try again later. An answer that one partition cannot process is a failure of that partition alone.
+``replication`` decides which ISR to request and what a response means. Partitions' requests made while one is
+in flight are sent together with the next one. If no response comes, the partitions are notified and try again
+later. An error while one partition processes its response concerns that partition alone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class IsrRequests:
         self._sending: asyncio.Task[None] | None = None
 
     def send(self, partition: Partition, request: AlterPartition) -> None:
-        """Replaces an earlier request of the partition that has not been sent yet."""
+        """Send ``request`` with the next AlterPartition; it replaces an earlier request of the partition that
+        has not been sent yet."""
         self._waiting[partition] = request
         if self._sending is None:
             self._sending = self._tasks.service("ISR requests", self._send_all())
@@ -64,7 +65,7 @@ class IsrRequests:
             self._failures.met(partition, "change of the ISR", error)
 
     def _next_batch(self) -> tuple[int, dict[Partition, AlterPartition]]:
-        """Requests with one broker epoch."""
+        """Take requests that have the same broker epoch; return that epoch and the requests."""
         broker_epoch = next(iter(self._waiting.values())).broker_epoch
         batch: dict[Partition, AlterPartition] = {}
         for partition, request in list(self._waiting.items()):

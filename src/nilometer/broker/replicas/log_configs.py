@@ -1,8 +1,8 @@
-"""The settings in force for the logs hosted here, from the texts in the metadata log. Never fails.
+"""Computes the settings in force for the logs hosted here from the texts in the metadata log. Never fails.
 
 The metadata log may have settings that this broker cannot apply: it was written by a newer controller, or the
-broker's own file differs from the controller's. Such a setting keeps the value that was last in force for the
-topic here, or the one that the topic inherits, and is reported once.
+broker's own file differs from the controller's. For such a setting the value that was last in force for the
+topic on this broker stays, or else the inherited one applies; it is logged once.
 """
 
 from __future__ import annotations
@@ -22,21 +22,24 @@ from nilometer.storage.topic_config import TOPIC_CONFIG
 logger = logging.getLogger("nilometer.broker")
 
 _Texts = tuple[tuple[str, str], ...]
-"""A topic's own settings, in order of their keys."""
+"""A topic's own settings as (key, text), sorted by key."""
 
 
 class LogConfigs:
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
         self._sound: dict[_Texts, tuple[LogConfig, ConfigValues]] = {}
-        """Results without errors, shared by topics with equal settings, until a setting changes."""
+        """Results without errors, shared by topics with equal settings. Cleared when any setting changes."""
         self._last_good: dict[UUID, ConfigValues] = {}
-        """By topic id, the settings last in force here."""
+        """By topic id, the settings last in force on this broker."""
         self._reported: dict[tuple[UUID, str], None] = {}
 
     def of(self, image: ClusterImage, topic: str, topic_id: UUID, texts: Mapping[str, str]) -> LogConfig:
-        """The topic's own settings, else dynamic settings of brokers, else this broker's file, else
-        defaults."""
+        """Return the log configuration in force for a topic.
+
+        A key's value comes from ``texts``, the topic's own settings; else from the dynamic settings of
+        brokers, this broker's file, or the default.
+        """
         key = tuple(sorted(texts.items()))
         if key not in self._sound:
             resolved = TOPIC_CONFIG.resolve(texts, self._inherited(image), self._last_good.get(topic_id))
@@ -50,7 +53,7 @@ class LogConfigs:
         return config
 
     def of_topic(self, image: ClusterImage, name: str) -> LogConfig:
-        """For a topic that ``image`` has."""
+        """Return the log configuration in force for topic ``name``, which ``image`` must have."""
         topic = image.topic(name)
         assert topic is not None, "a partition has a topic"
         return self.of(image, name, topic.uuid, image.config(ConfigResourceType.TOPIC, name))
@@ -59,7 +62,7 @@ class LogConfigs:
         self._sound.clear()
 
     def forget_topic(self, topic_id: UUID) -> None:
-        """The topic was deleted."""
+        """Drop what is kept for a topic that was deleted."""
         self._last_good.pop(topic_id, None)
         for reported in [one for one in self._reported if one[0] == topic_id]:
             del self._reported[reported]

@@ -1,8 +1,8 @@
 """Asynchronous deletion of files: renamed now, removed from the disk later, off the event loop.
 
-A read of a renamed file has ``file.delete.delay.ms`` to finish. A name may be deleted again within that time:
-rounds of compaction replace the segment of one base offset again and again. The file of the last deletion
-stays for its whole delay.
+A read of a renamed file has ``file.delete.delay.ms`` to finish. A file of the same name may be deleted again
+within that time: each round of compaction may replace the segment of the same base offset. The file is then
+removed a full delay after its last deletion.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ logger = logging.getLogger("nilometer.broker")
 
 
 class LogDisposal:
-    """``on_directory_failure`` takes a log directory offline whose files cannot be removed."""
+    """Renames and removes files of logs; if removing fails, ``on_directory_failure`` takes the log directory
+    offline."""
 
     def __init__(
         self,
@@ -39,7 +40,7 @@ class LogDisposal:
         self._on_directory_failure = on_directory_failure
         self._checkpoints = checkpoints
         self._last_deletion: dict[str, object] = {}
-        """By path of a file to be removed: which deletion of that name was the last."""
+        """By path of a file to be removed: an object that identifies the path's last deletion."""
 
     def delete(self, name: TopicPartition) -> None:
         """Delete a log: its folder is renamed at once, so that a topic of that name can be created again."""
@@ -54,15 +55,15 @@ class LogDisposal:
             logger.error("The folder of %s cannot be renamed for deletion: %s", name, error)
             return
         if folder is not None:
-            self._checkpoints.request(directory)  # without a line of this name, as Kafka does
+            self._checkpoints.request(directory)  # a checkpoint without this log, as Kafka writes one
             self.remove_folder(folder, delay_ms)
 
     def remove_folder(self, folder: str, delay_ms: int = 0) -> None:
-        """Remove the renamed folder of a deleted partition."""
+        """Remove the renamed folder of a deleted log from the disk after ``delay_ms``."""
         self._tasks.spawn(self._remove_folder(folder, delay_ms), name=f"removal of {folder}")
 
     def remove_files(self, paths: Sequence[str], delay_ms: int) -> None:
-        """Remove files that were renamed to ``.deleted``."""
+        """Remove files that were renamed to ``.deleted`` from the disk after ``delay_ms``."""
         if not paths:
             return
         deletion = object()
@@ -89,8 +90,11 @@ class LogDisposal:
         await self._carry_out(posixpath.dirname(paths[0]), remove)
 
     async def _carry_out(self, folder: str, work: Callable[[], None]) -> None:
-        """``folder`` is (or was) a partition's. If its log directory is offline already, the files stay until
-        the next start."""
+        """Run ``work``, which removes files of the partition folder ``folder``, off the event loop.
+
+        If its log directory is offline, the files stay until the next start. If ``work`` fails, the directory
+        is taken offline.
+        """
         directory = posixpath.dirname(folder)
         if self._logs.is_offline(directory):
             return

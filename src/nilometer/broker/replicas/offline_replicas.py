@@ -6,7 +6,7 @@ another directory meanwhile, since the old one may return. The replica is report
 (ForfeitReplicas) until the metadata log has it as offline; then leadership moves, and the replica leaves the
 ISR.
 
-Invariant: a replica in here is not hosted (:mod:`nilometer.broker.replicas.replica_manager`).
+Invariant: an offline replica is not hosted (:mod:`nilometer.broker.replicas.replica_manager`).
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ class OfflineReplicas:
         return key in self._reasons
 
     def reason(self, key: TopicIdPartition) -> str:
-        """The reason for operators; empty for a replica that is not offline."""
+        """Return why the replica is offline, for operators; empty if it is not."""
         return self._reasons.get(key, "")
 
     def add(self, key: TopicIdPartition, reason: str) -> None:
-        """The replica cannot be used from now on. The first reason stays."""
+        """Mark the replica as offline and report it; an earlier reason stays."""
         if key not in self._reasons:
             self._reasons[key] = reason
             self._unreported[key] = None
             self._changed.set()
 
     def remove(self, key: TopicIdPartition) -> None:
-        """The replica is no longer assigned to this broker."""
+        """Forget a replica that is no longer assigned to this broker."""
         self._reasons.pop(key, None)
         self._unreported.pop(key, None)
 
     def stop_reporting(self) -> None:
-        """The broker stops, and the end of its session replaces all reports."""
+        """Send no more reports: the broker stops, and the end of its session has the same effect."""
         self._is_reporting = False
 
     def on_image(self, image: ClusterImage) -> None:
-        """This broker is registered, or the image was replaced: report the replicas that it does not have
-        offline."""
+        """Report the offline replicas that ``image`` does not have as offline, and forget those that it no
+        longer assigns to this broker. Called when this broker is registered or the image was replaced."""
         for key in list(self._reasons):
             state = image.partition_by_id(*key)
             if state is None or self._broker_id not in state.replicas:
@@ -70,14 +70,14 @@ class OfflineReplicas:
                 self._changed.set()
 
     def by_topic(self) -> dict[TopicId, tuple[int, ...]]:
-        """In the form of a registration."""
+        """Return the offline partitions by topic id, as the broker's registration lists them."""
         found: dict[TopicId, tuple[int, ...]] = {}
         for key in sorted(self._reasons):
             found[key.topic_id] = (*found.get(key.topic_id, ()), key.partition)
         return found
 
     async def run(self) -> None:
-        """Report offline replicas to the controller. A service of the broker."""
+        """Report offline replicas to the controller, until cancelled."""
         while True:
             await self._changed.wait()
             self._changed.clear()

@@ -1,7 +1,8 @@
 """One partition as this broker hosts it: its log, its replication role, and the requests that wait for it.
 
-:class:`~nilometer.replication.Replica` makes the decisions; here its effects are carried out, from first to
-last, on the log and on the waiting requests. Nothing here decides what is committed or which replica leads.
+:class:`~nilometer.replication.Replica` makes the decisions and returns them as effects. This module applies
+the effects, in order, to the log and to the waiting requests. It does not decide what is committed or which
+replica leads.
 
 Invariants:
 - the role is notified of every change of the log's end before any waiting request;
@@ -57,12 +58,13 @@ class CommitWait(Protocol):
     """A request that waits for the high watermark."""
 
     def release(self, error: ErrorCode = ErrorCode.none) -> None:
-        """The high watermark has reached it; or this broker will never know (then with an error)."""
+        """The high watermark has reached the awaited offset; or, with ``error``, it will not while this
+        broker leads."""
         ...
 
 
 class Partition(ReadablePartition):
-    """See the module."""
+    """One hosted partition, identified by ``key``; see the module."""
 
     def __init__(
         self,
@@ -88,7 +90,10 @@ class Partition(ReadablePartition):
 
     # ── roles ───────────────────────────────────────────────────────────────────────────────────
     def on_metadata(self, state: PartitionState, eligible: EligibleBrokers) -> None:
-        """The metadata log has this new state of the partition."""
+        """Apply the partition's new state in the metadata log, which may change the role.
+
+        ``eligible``: the epochs of the brokers that may be in an ISR.
+        """
         epoch_before = self.replica.leader_epoch
         self.state = state
         self.replica.flushed_end_offset = self.log.flushed_offset
@@ -100,7 +105,7 @@ class Partition(ReadablePartition):
         self._look_at_deletions()
 
     def add_role_listener(self, listener: Callable[[], None]) -> None:
-        """``listener`` is called after each change of the role, also to none."""
+        """Call ``listener`` after each change of the role, also when the partition loses its role."""
         self._role_listeners.append(listener)
 
     def _notify_role_changed(self) -> None:
@@ -108,14 +113,14 @@ class Partition(ReadablePartition):
             listener()
 
     def _maybe_flush_all(self) -> None:
-        """Where only flushed records count: unflushed records of an earlier run or role must be flushed, so
-        that they count without a further append."""
+        """Request a flush if only flushed records count and some are not flushed: records of an earlier run
+        or role must count without waiting for another append."""
         unflushed = self.log.flushed_offset < self.log.log_end_offset and self.log.failure is None
         if self.counts_flushed and unflushed:
             self._host.request_flush(self)
 
     def configure(self, min_insync_replicas: int) -> None:
-        """The topic's settings have changed; the log has applied its own already."""
+        """Apply changed settings of the topic to the replica and its role; the log has its own already."""
         self.replica.min_insync_replicas = min_insync_replicas
         self.replica.counts_flushed = self.counts_flushed
         self._maybe_flush_all()
@@ -135,7 +140,7 @@ class Partition(ReadablePartition):
         return self.log.config.flush_messages <= 1
 
     def resign(self) -> None:
-        """Neither lead nor follow until the next metadata: waiting requests are answered
+        """Give up the role until the next :meth:`on_metadata`; waiting requests get
         NOT_LEADER_OR_FOLLOWER."""
         self._carry_out(self.replica.resign())
         self._answer_all_fetches()
@@ -148,7 +153,10 @@ class Partition(ReadablePartition):
     def append(
         self, records: Bytes, *, all_replicas: bool, origin: AppendOrigin = AppendOrigin.CLIENT
     ) -> AppendInfo:
-        """Append a producer's batches as leader. Raises KafkaError."""
+        """Append a producer's batches as leader. Raises KafkaError.
+
+        ``all_replicas``: the producer wants acks=all, so too few in-sync replicas are an error.
+        """
         leader = self.leader
         if all_replicas and (error := leader.admit_acks_all()) is not ErrorCode.none:
             raise KafkaError(
@@ -179,7 +187,7 @@ class Partition(ReadablePartition):
         return info
 
     def _fence(self, broken: AssertionError) -> KafkaError:
-        """The error for a request that met a broken invariant."""
+        """Fence the replica because of a broken invariant, and return the error for the current request."""
         self._host.invariant_broken(self, broken)
         return KafkaError(ErrorCode.kafka_storage_error, f"{self} is offline here: {broken}")
 
@@ -196,14 +204,17 @@ class Partition(ReadablePartition):
             self._unflushed_records = 0
             self._host.request_flush(self)
         elif self.log.unsynced_sealed and not self._is_seal_flush_asked:
-            # Once for each full segment: so the recovery point advances, and a restart checks little.
+            # One flush for each full segment: so the recovery point advances, and a restart checks little.
             self._is_seal_flush_asked = True
             self._host.request_flush(self)
 
     def acknowledge_when_committed(
         self, info: AppendInfo, outcome: ProduceOutcome, request: DelayedProduce
     ) -> None:
-        """acks=all: released now if all in-sync replicas have it, or when they do. Raises KafkaError."""
+        """Make ``request`` (acks=all) wait until the appended records are committed, unless they are already.
+
+        Sets ``outcome`` if there are too few in-sync replicas. Raises KafkaError.
+        """
         leader, required = self.leader, info.last_offset + 1
         verdict = leader.acks_all_outcome(required)
         if verdict is PENDING:
@@ -213,14 +224,15 @@ class Partition(ReadablePartition):
             outcome.fail(verdict)
 
     def hold_until_committed(self, offset: int, wait: CommitWait) -> None:
-        """``wait`` is released once the high watermark has reached ``offset``, which it has not yet.
+        """Release ``wait`` once the high watermark, which is lower now, has reached ``offset``.
 
-        Raises KafkaError.
+        Raises KafkaError if this broker does not lead.
         """
         self._produce_waits[self._hold(self.leader, offset)] = wait
 
     def _hold(self, leader: LeaderRole, offset: int) -> int:
-        """The ticket under which ``wait`` is released with ``offset``."""
+        """Return a new ticket, with which the leader role will release a wait (effect ReleaseProduce) once
+        the high watermark has reached ``offset``."""
         ticket = self._next_ticket = self._next_ticket + 1
         try:
             leader.hold_produce(ticket, offset)
@@ -231,25 +243,28 @@ class Partition(ReadablePartition):
     def acknowledge_when_written(
         self, info: AppendInfo, outcome: ProduceOutcome, request: DelayedProduce
     ) -> None:
-        """acks=1: released now, or after the group commit where a record counts only once it is flushed."""
+        """Make ``request`` (acks=1) wait for the flush if a record counts as written only once it is flushed;
+        else it need not wait."""
         if self.counts_flushed and self.log.flushed_offset <= info.last_offset:
             self._flush_waits.append((info.last_offset + 1, request.wait_for(outcome)))
 
     def on_flushed(self) -> None:
-        """Records up to the log's flushed offset now survive a crash of the machine."""
+        """The log was flushed up to its flushed offset: release the acks=1 requests that wait for it, and
+        notify the role and the fetcher."""
         self._is_seal_flush_asked = False
         flushed = self.log.flushed_offset
         self._carry_out(self.replica.on_flushed(flushed, self._host.clock.monotonic_ms()))
         while self._flush_waits and self._flush_waits[0][0] <= flushed:
             self._flush_waits.popleft()[1].release()
-        self._maybe_flush_all()  # a flush that a truncation overtook does not count
+        self._maybe_flush_all()  # a truncation during the flush makes it invalid
         self._host.flushed(self)
 
     # ── following ───────────────────────────────────────────────────────────────────────────────
     def on_fetch_answer(self, fetch: FollowerFetch, answer: FetchAnswer, records: Bytes) -> bool:
-        """Apply the leader's answer; returns whether to back off before the next fetch.
+        """Apply the leader's response to ``fetch``; return whether to back off before the next fetch.
 
-        Raises KafkaError where ``records`` cannot be appended: they are damaged, or the disk fails.
+        ``records``: the fetched batches. Raises KafkaError if they cannot be appended: they are damaged, or
+        the disk fails.
         """
         backs_off = False
         for effect in self.replica.on_fetch_answer(fetch, answer):
@@ -275,13 +290,14 @@ class Partition(ReadablePartition):
 
     # ── the ISR ─────────────────────────────────────────────────────────────────────────────────
     def on_alter_partition_answer(self, request: AlterPartition, answer: AlterPartitionAnswer) -> None:
-        """The controller answered, or nothing came in time."""
+        """Apply the controller's response to ``request``; REQUEST_TIMED_OUT stands for a missing one."""
         now_ms = self._host.clock.monotonic_ms()
         self._carry_out(self.replica.on_alter_partition_answer(request, answer, now_ms))
         self._look_at_deletions()
 
     def tick(self) -> None:
-        """Time has passed: followers may lag, a request may be due again."""
+        """Let the leader role check the time: a follower may have become out of sync, or an AlterPartition
+        request may be due again."""
         role = self.replica.role
         if isinstance(role, LeaderRole) and role.needs_tick:
             self._carry_out(role.on_tick(self._host.clock.monotonic_ms()))
@@ -296,7 +312,11 @@ class Partition(ReadablePartition):
         last_fetched_epoch: int,
         log_start_offset: int,
     ) -> FetchVerdict:
-        """A follower fetches from ``fetch_offset`` on, which acknowledges all below. Raises KafkaError."""
+        """Process a follower's fetch from ``fetch_offset``, which acknowledges all records below it.
+
+        Returns whether to serve it, to report a diverging epoch, or to reject it. Raises KafkaError if this
+        broker does not lead.
+        """
         try:
             verdict, effects = self.leader.on_follower_fetch(
                 replica_id,
@@ -316,15 +336,20 @@ class Partition(ReadablePartition):
         return verdict
 
     def _look_again_at_followers(self) -> None:
-        """Make waiting followers fetch again: the offset that a fetch session remembers of an idle partition
-        may be newer than that of its follower's late fetch, and counts with the session's next fetch."""
+        """Make waiting followers fetch again, after a follower's fetch offset went back.
+
+        That fetch may have been delayed: the offset in the follower's fetch session may be newer, and counts
+        with the session's next fetch.
+        """
         for waiter in list(self.fetch_waiters):
             if waiter.for_replica:
                 waiter.on_readable(self, 0)
 
     def on_read_error(self, error: OSError) -> KafkaError:
-        """The log could not be read: its directory is taken offline, but not for a file that was deleted
-        meanwhile. Returns the error to answer; requests that wait for the partition are answered after it.
+        """Take the log's directory offline after a failed read, unless the file was deleted meanwhile.
+
+        Returns the error for the request that read. The directory goes offline a little later, so that this
+        request gets its response before those that wait for the partition.
         """
         paths = (segment.log_path for segment in self.log.segments)
         if not isinstance(error, FileNotFoundError) or error.filename in paths:
@@ -333,8 +358,9 @@ class Partition(ReadablePartition):
 
     # ── deletion ────────────────────────────────────────────────────────────────────────────────
     def delete_records(self, offset: int, outcome: DeleteOutcome, request: DelayedRequest) -> None:
-        """Move the log start to ``offset`` (-1: the high watermark). ``request`` waits for the low watermark,
-        unless that is there already. Raises KafkaError.
+        """Move the log start offset to ``offset`` (-1: the high watermark). Raises KafkaError.
+
+        ``request`` waits until the low watermark has reached it, unless that is so already.
         """
         leader = self.leader
         if not self.log.config.is_deleted_by_retention:
@@ -360,7 +386,7 @@ class Partition(ReadablePartition):
             self._deletion_waits.hold(target, outcome, request)
 
     def _look_at_deletions(self) -> None:
-        """A replica has deleted records, or is no longer waited for; or the role has changed."""
+        """Update the waiting DeleteRecords requests after a change of the low watermark or of the role."""
         if not self._deletion_waits:
             return
         role = self.replica.role
@@ -370,8 +396,8 @@ class Partition(ReadablePartition):
             self._deletion_waits.fail_all(ErrorCode.not_leader_or_follower)
 
     def notify_log_start(self) -> None:
-        """The log start offset has moved: followers must move theirs soon; for consumers no bytes are
-        added."""
+        """Notify waiting fetches that the log start offset has moved: followers must move theirs soon, for
+        consumers no bytes were added."""
         for waiter in list(self.fetch_waiters):
             if waiter.for_replica:
                 waiter.on_watermark_advanced(self)
@@ -380,8 +406,10 @@ class Partition(ReadablePartition):
 
     # ── effects ─────────────────────────────────────────────────────────────────────────────────
     def _carry_out(self, effects: Effects) -> bool:
-        """Whether all effects were carried out; if the disk fails, the rest are not, and the host is
-        notified."""
+        """Apply the effects in order; return whether all were applied.
+
+        A failed disk or a broken invariant stops them, and the host is notified.
+        """
         try:
             for effect in effects:
                 self._carry_out_one(effect)
@@ -421,12 +449,13 @@ class Partition(ReadablePartition):
 
     def _publish_high_watermark(self) -> None:
         self.log.on_high_watermark(self.replica.high_watermark)
-        # An estimate: the records up to the log's end count as readable; a waiter reads to make sure.
+        # An estimate: all records up to the log end offset count as readable; a waiting fetch reads to check.
         readable, self._bytes_above_high_watermark = self._bytes_above_high_watermark, 0
         self._notify_high_watermark(readable)
 
     def _notify_high_watermark(self, readable: int) -> None:
-        """The high watermark has risen: more records for consumers, an update for followers."""
+        """Notify waiting fetches of a new high watermark: about ``readable`` more bytes for consumers, an
+        update for followers."""
         for waiter in list(self.fetch_waiters):
             if waiter.for_replica:
                 waiter.on_watermark_advanced(self)

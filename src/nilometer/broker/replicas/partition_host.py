@@ -1,4 +1,4 @@
-"""The interface of the broker that partitions need, in one place."""
+"""The services of the broker that a partition uses: flushes, truncation, ISR requests, failures."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ logger = logging.getLogger("nilometer.broker")
 
 
 class PartitionHost(Liveness, Protocol):
-    """The interface of the broker that a partition needs."""
+    """The services of the broker that a partition uses."""
 
     clock: Clock
 
     def request_flush(self, partition: Partition) -> None:
-        """Flush the log soon, together with others."""
+        """Flush the partition's log with the next group commit."""
         ...
 
     def flushed(self, partition: Partition) -> None:
-        """Its log has been flushed: a follower may fetch again."""
+        """The partition's log has been flushed: if it is a follower, it may fetch again."""
         ...
 
     def send_alter_partition(self, partition: Partition, request: AlterPartition) -> None: ...
@@ -46,9 +46,10 @@ class PartitionHost(Liveness, Protocol):
     def log_failed(self, partition: Partition, reason: LogFenced) -> None: ...
 
     def read_failed(self, partition: Partition, error: OSError) -> None:
-        """As :meth:`log_failed`, a little later: no role changes before this returns.
+        """Take the log directory offline as :meth:`log_failed` does, but after this call has returned.
 
-        If the process has run out of descriptors, that is not a failure of the disk.
+        No role changes before that. If the process has run out of file descriptors, the disk has not failed
+        and nothing goes offline.
         """
         ...
 
@@ -71,7 +72,7 @@ class LocalPartitionHost:
     ) -> None:
         self.clock = runtime.clock
         self.is_live: Callable[[], bool] = lambda: False
-        """Whether this broker's session is live; set once there is one."""
+        """Whether this broker's session is live; set when the session is created."""
         self._logs = logs
         self._disposal = disposal
         self._commit = commit
@@ -100,12 +101,15 @@ class LocalPartitionHost:
         )
 
     def log_failed(self, partition: Partition, reason: LogFenced) -> None:
-        """The log could not be written: its whole log directory is taken offline, since it is on one disk."""
+        """Take the whole log directory offline after a failed write, since it is on one disk."""
         self._failures.disk_failed(partition, reason)
 
     def read_failed(self, partition: Partition, error: OSError) -> None:
-        """Not at once: requests waiting for the partition would be answered while another one is being
-        read."""
+        """Take the log directory offline in the next step of the event loop.
+
+        Not at once: the caller is in the middle of a read, and requests that wait for the partition would get
+        their responses during it.
+        """
         if error.errno in (errno.EMFILE, errno.ENFILE):
             logger.error("%s cannot be read now: %s", partition, error)
             return

@@ -1,7 +1,7 @@
 """A partition as its readers see it: whether it may be read here, up to which offset, and where logs diverge.
 
-Changes nothing. :class:`~nilometer.broker.replicas.partition.Partition` has the changes and the waiting
-requests.
+Nothing here changes the partition; :class:`~nilometer.broker.replicas.partition.Partition` adds the changes
+and the waiting requests.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from nilometer.storage import Log, TimestampOffset
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 MAX_TIMESTAMP = -3
-"""Asks for the record with the largest timestamp."""
+"""Stands for the record with the largest timestamp, in place of a time."""
 
 
 class Liveness(Protocol):
     is_live: Callable[[], bool]
-    """Whether this broker may lead: its session is certainly live."""
+    """Whether this broker may lead: its session cannot have expired yet."""
 
 
 class ReadablePartition:
-    """Identified by topic id; the topic's name is for messages."""
+    """A partition, identified by its topic's id and its index; the topic's name is for messages."""
 
     def __init__(
         self, topic: str, key: TopicIdPartition, log: Log, replica: Replica, liveness: Liveness
@@ -42,7 +42,7 @@ class ReadablePartition:
     # ── roles ───────────────────────────────────────────────────────────────────────────────────
     @property
     def leader(self) -> LeaderRole:
-        """The role, if it is to lead. Raises KafkaError."""
+        """The leader role. Raises KafkaError (NOT_LEADER_OR_FOLLOWER) if this broker does not lead."""
         role = self.replica.role
         if not isinstance(role, LeaderRole) or not self._liveness.is_live():
             raise KafkaError(ErrorCode.not_leader_or_follower, f"this broker does not lead {self}")
@@ -58,9 +58,9 @@ class ReadablePartition:
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────
     def check_reader(self, current_leader_epoch: int) -> LeaderRole:
-        """The leader role, for a reader that knows ``current_leader_epoch`` (-1: none).
+        """Return the leader role, for a reader that knows ``current_leader_epoch`` (-1: none).
 
-        Raises KafkaError.
+        Raises KafkaError if this broker does not lead, or the reader's epoch is not the current one.
         """
         leader = self.leader
         if current_leader_epoch >= 0 and (error := fence(current_leader_epoch, leader.leader_epoch)):
@@ -70,7 +70,8 @@ class ReadablePartition:
         return leader
 
     def check_consumer(self, current_leader_epoch: int) -> LeaderRole | FollowerRole:
-        """The role, for a consumer that may read from a follower too (KIP-392). Raises KafkaError."""
+        """Return the role, for a consumer that may read from a follower too (KIP-392). Raises KafkaError as
+        :meth:`check_reader`."""
         role = self.replica.role
         if not isinstance(role, FollowerRole) or not role.has_leader or not self._liveness.is_live():
             return self.check_reader(current_leader_epoch)
@@ -81,10 +82,11 @@ class ReadablePartition:
         return role
 
     def diverging_epoch(self, fetch_offset: int, last_fetched_epoch: int) -> EpochEnd | None:
-        """Where the log that a reader has read up to ``fetch_offset`` diverges from this one; None if
-        it does not.
+        """Return where a reader's log diverges from this one, as an epoch and its end offset here; None if it
+        does not.
 
-        Raises KafkaError: OFFSET_OUT_OF_RANGE for a later epoch, or one that is not in this log.
+        The reader has read up to ``fetch_offset``, the last record in ``last_fetched_epoch``. Raises
+        KafkaError: OFFSET_OUT_OF_RANGE for a later epoch, or one that is not in this log.
         """
         if last_fetched_epoch > self.leader_epoch:
             raise KafkaError(
@@ -101,21 +103,26 @@ class ReadablePartition:
         return None if found is NO_DIVERGENCE else found
 
     def readable_end(self, *, read_committed: bool) -> int:
-        """Consumers may read below this offset."""
+        """Return the end of the records that consumers may read: the high watermark, or (``read_committed``)
+        the last stable offset."""
         high_watermark = self.replica.high_watermark
         return self.log.last_stable_offset(high_watermark) if read_committed else high_watermark
 
     def latest_offset(self, *, read_committed: bool) -> int:
-        """Raises KafkaError: OFFSET_NOT_AVAILABLE while "latest" could go backwards (KIP-207)."""
+        """Return the *latest* offset for consumers, as :meth:`readable_end`.
+
+        Raises KafkaError: NOT_LEADER_OR_FOLLOWER, or OFFSET_NOT_AVAILABLE while *latest* could go backwards
+        (KIP-207).
+        """
         if not self.leader.is_latest_offset_available:
             raise KafkaError(ErrorCode.offset_not_available, f"{self} has just changed its leader")
         return self.readable_end(read_committed=read_committed)
 
     def find_by_time(self, timestamp_ms: int, bound: int) -> TimestampOffset | None:
-        """The first record not older than ``timestamp_ms`` below ``bound``; -3: the one with the largest
-        timestamp.
+        """Return the first record below offset ``bound`` that is not older than ``timestamp_ms``; with -3 the
+        record with the largest timestamp. None if there is none.
 
-        May stall: offload it.
+        May wait for the disk: call it off the event loop.
         """
         if timestamp_ms == MAX_TIMESTAMP:
             found = self.log.offset_of_max_timestamp()

@@ -1,12 +1,12 @@
-"""How a service handles an error of one replica.
+"""How the broker's services (flushes, retention, replication, …) handle an error of one replica.
 
-Services work for all replicas of the broker in turn. An error of one of them is handled here, so that the
+A service works for all replicas of the broker in turn. An error of one replica is handled here, so that the
 service continues for the others:
 
 - the disk failed (OSError, or a log fenced by one): the log directory is taken offline;
 - an invariant is broken (AssertionError): the replica is fenced, since continuing would spread the damage;
-- anything else: the work has failed for this one replica. It is tried again later, and until it succeeds the
-  failure is shown (DescribeReplicas). The first failure is logged, and after that only a different error.
+- anything else: the work has failed for this one replica. It is tried again later, and until it succeeds
+  DescribeReplicas shows the failure. The first failure is logged, and after that only a different error.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ logger = logging.getLogger("nilometer.broker")
 
 
 class ReplicaFenced(OSError):
-    """The reason of a fenced log: an invariant of its replica was broken. Its disk has not failed."""
+    """The reason of a log that is fenced because an invariant of its replica was broken, not its disk."""
 
 
 class ReplicaFailures:
-    """Which work currently fails for which replica. One for each broker."""
+    """Keeps which work currently fails for which replica of this broker."""
 
     def __init__(self, on_log_failure: Callable[[Log, OSError], None]) -> None:
         """``on_log_failure`` takes the log's directory offline, if the log is still in use."""
         self._on_log_failure = on_log_failure
         self.on_broken: Callable[[Partition, AssertionError], None] = lambda _partition, _broken: None
-        """Fences the replica."""
+        """Fences the replica; set by the broker."""
         self._failing: dict[TopicPartition, dict[str, str]] = {}
 
     @property
@@ -41,7 +41,7 @@ class ReplicaFailures:
         return bool(self._failing)
 
     def met(self, partition: Partition, work: str, error: Exception) -> None:
-        """``work``, a noun such as "retention", failed for ``partition`` with ``error``."""
+        """Handle that ``work`` (a noun such as "retention") failed for ``partition`` with ``error``."""
         if isinstance(error, LogFenced | OSError):
             self.disk_failed(partition, error)
             return
@@ -57,7 +57,7 @@ class ReplicaFailures:
             )
 
     def disk_failed(self, partition: Partition, error: OSError | LogFenced) -> None:
-        """Take the whole log directory of ``partition`` offline, since it is on one disk."""
+        """Fence the partition's log and take its whole log directory offline, since it is on one disk."""
         reason = error.reason if isinstance(error, LogFenced) else error
         if isinstance(reason, ReplicaFenced):
             return  # no disk failed
@@ -65,7 +65,7 @@ class ReplicaFailures:
         self._on_log_failure(partition.log, reason)
 
     def over(self, partition: Partition, work: str) -> None:
-        """``work`` succeeded for ``partition``."""
+        """Note that ``work`` succeeded for ``partition``: an earlier failure of it is over."""
         failing = self._failing.get(partition.log.topic_partition)
         if failing is not None and failing.pop(work, None) is not None:
             logger.info("The %s of %s succeeds again", work, partition.log.name)
@@ -73,9 +73,9 @@ class ReplicaFailures:
                 del self._failing[partition.log.topic_partition]
 
     def forget(self, name: TopicPartition) -> None:
-        """The replica is not hosted any more."""
+        """Drop the failures of a replica that is not hosted any more."""
         self._failing.pop(name, None)
 
     def of(self, name: TopicPartition) -> tuple[str, ...]:
-        """The current failures of the replica, for operators."""
+        """Return the current failures of the replica, as texts for operators."""
         return tuple(f"{work}: {error}" for work, error in self._failing.get(name, {}).items())

@@ -1,15 +1,15 @@
 """Replica fetchers: one task for each leader and fetcher index, fetching for the partitions that it leads.
 
-:class:`~nilometer.replication.FollowerRole` decides what to fetch, and how an answer changes the log. Here
-requests are built and sent, and answers are parsed. A fetch session (KIP-227) keeps requests and answers
-small: they name only partitions that changed.
+:class:`~nilometer.replication.FollowerRole` decides what to fetch, and how a response changes the log. This
+module builds and sends the requests and parses the responses. A fetch session (KIP-227) keeps both small:
+they name only partitions that changed.
 
 Invariants:
-- one fetch of a partition is outstanding at most, and its answer counts only together with it;
-- a fetch offset is the end of what is written (or flushed) at the moment the request is built;
+- at most one fetch of a partition is outstanding, and a response is applied only together with its fetch;
+- a fetch offset is the end of the written (or flushed) records at the moment the request is built;
 - a session belongs to one broker epoch;
-- a partition added to this task while a fetch waits at the leader does not wait for it: the next request on
-  the connection makes the leader answer the waiting fetch at once.
+- a partition that is added while a fetch waits at the leader need not wait for that fetch: the next request
+  on the connection makes the leader respond at once.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ logger = logging.getLogger("nilometer.broker")
 
 BACKOFF_MIN_MS = 20
 CHECKPOINT_WAIT_MS = 100
-"""After a truncation the log must not grow before its checkpoint is written; then fetching resumes."""
+"""How long (ms) a partition whose log was truncated waits before it is checked again: its log must not grow
+before its checkpoint is written."""
 _WORK = "replication"
 
 Locate = Callable[[], tuple[str, int] | None]
@@ -61,9 +62,9 @@ class _Followed:
     key: _Key
     partition: Partition
     sent: FollowerFetch | None = None
-    """The fetch that the leader's session has: the next answer belongs to it."""
+    """The fetch in the leader's session: the partition's next response belongs to it."""
     resume_ms: int = 0
-    """Not fetched before this time."""
+    """The partition is not fetched before this time (monotonic)."""
     failures: int = 0
 
 
@@ -79,7 +80,7 @@ class ReplicaFetcher:
         failures: ReplicaFailures,
         peers: BrokerPeers,
     ) -> None:
-        """``locate`` returns the leader's current endpoint, or None while it is not known."""
+        """``locate`` returns the leader's current host and port, or None while they are not known."""
         self._leader_id = leader_id
         self._config = config
         self._runtime = runtime
@@ -91,14 +92,15 @@ class ReplicaFetcher:
         self._client_id = f"broker-{config.node_id}-fetcher-{fetcher_index}"
         self._followed: dict[_Key, _Followed] = {}
         self._due: dict[_Key, None] = {}
-        """The partitions to check when the next request is built; an idle one is not among them."""
+        """The partitions whose fetch may have changed: only they are checked when a request is built."""
         self._in_session: dict[_Key, None] = {}
         """The partitions in the leader's session."""
         self._dropped: dict[_Key, None] = {}
         self._changed = asyncio.Event()
         self._connection: Connection | None = None
         self._codec: Api = messages.api(ApiKey.FETCH, VERSION_MAX)
-        """Of a version that the leader supports, with the follower's broker epoch (KIP-903)."""
+        """The Fetch version in use: the leader supports it, and it has the follower's broker epoch
+        (KIP-903)."""
         self._session_id = 0
         self._session_epoch = 0
         self._session_broker_epoch = -1
@@ -132,18 +134,19 @@ class ReplicaFetcher:
             self._leave_session(key)
 
     def resume(self, partition: Partition) -> None:
-        """The fetched records are flushed: fetch more."""
+        """Fetch ``partition`` again: its records are flushed now, or its checkpoint is written."""
         self._due[_key(partition)] = None
         self.wake()
 
     def wake(self) -> None:
-        """A partition can be fetched that could not before."""
+        """Build the next request soon, since another partition can be fetched now: end a pause, or make the
+        leader respond to the waiting fetch."""
         self._changed.set()
         if self._is_waiting and self._connection is not None and not self._connection.closed:
             self._is_waiting = False
             wake_up = self._connection.send(
                 self._connection.api(ApiKey.API_VERSIONS, 0).request()
-            )  # the leader answers a waiting fetch when another request arrives
+            )  # the leader responds to a waiting fetch when another request arrives
             wake_up.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def stop(self) -> None:
@@ -177,7 +180,7 @@ class ReplicaFetcher:
         await self._pause(self._backoff_ms(self._failures))
 
     async def _pause(self, duration_ms: int) -> None:
-        """Sleep, but not through a change."""
+        """Sleep for ``duration_ms``, or until :meth:`wake` is called."""
         try:
             async with asyncio.timeout(duration_ms / 1000):
                 await self._changed.wait()
@@ -230,9 +233,11 @@ class ReplicaFetcher:
             self._due[key] = None
 
     def _maybe_restart_session(self) -> None:
-        """After a change of the broker epoch, send every partition to the leader again: for an idle one, the
-        leader would otherwise keep the fetch of the previous broker epoch, which cannot be in sync
-        (KIP-903)."""
+        """After a change of the broker epoch, replace the session by one that names every partition.
+
+        Otherwise the leader would keep the fetch of the previous broker epoch for an idle partition, and its
+        follower could not become in sync (KIP-903).
+        """
         broker_epoch = self._broker_epoch()
         if broker_epoch != self._session_broker_epoch:
             replaced = self._session_id
@@ -242,8 +247,8 @@ class ReplicaFetcher:
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────
     def _build(self) -> tuple[list[_Followed], int]:
-        """The partitions whose fetch is new to the session; and the time until one that backs off may be
-        fetched again.
+        """Return the partitions whose fetch must be sent, since the session does not have it, and the time
+        (ms) until a partition that backs off or is throttled may be fetched again.
         """
         now_ms = self._runtime.clock.monotonic_ms()
         asked: list[_Followed] = []
@@ -268,7 +273,8 @@ class ReplicaFetcher:
         return asked, wake_in_ms
 
     def _held_back_ms(self, partition: Partition) -> int:
-        """How long a throttled replica out of sync, or one just truncated, has to wait (ms); mostly 0."""
+        """Return how long (ms) a replica that is throttled and not in sync, or was just truncated, has to
+        wait; usually 0."""
         if partition.log.awaits_checkpoint:
             return CHECKPOINT_WAIT_MS
         if not self._quota.throttles(partition.topic, partition.key.partition):
@@ -276,20 +282,21 @@ class ReplicaFetcher:
         return 0 if self._config.node_id in partition.state.isr else self._quota.wait_ms()
 
     def _must_send(self, key: _Key, followed: _Followed, role: FollowerRole) -> bool:
-        """Prepare the partition's next fetch; whether it must be sent to the session."""
+        """Prepare the partition's next fetch; return whether it must be sent because the session does not
+        have it."""
         before = followed.sent
         if before is not None and role.outstanding is before:
             return False
         fetch = role.next_fetch()
         if not isinstance(fetch, FollowerFetch):
-            self._leave_session(key)  # until what was fetched is flushed
+            self._leave_session(key)  # until the fetched records are flushed
             return False
         followed.sent = fetch
         self._in_session[key] = None
         return before is None or not _is_same(before, fetch)
 
     def _leave_session(self, key: _Key) -> None:
-        """Do not fetch the partition for now."""
+        """Remove the partition from the session, so that it is not fetched for now."""
         if key in self._in_session:
             del self._in_session[key]
             self._dropped[key] = None
@@ -365,7 +372,7 @@ class ReplicaFetcher:
             followed.failures = 0
 
     def _refuse(self, partition: Partition, fetch: FollowerFetch, error: Exception) -> None:
-        """The answer cannot be applied: back off, for this partition alone."""
+        """Report that a response could not be applied to ``partition``, and end its outstanding fetch."""
         if isinstance(error, KafkaError) and not isinstance(error, LogFenced):
             logger.warning(
                 "The fetch answer of broker %d for %s was refused: %s", self._leader_id, partition, error

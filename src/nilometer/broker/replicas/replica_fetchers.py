@@ -1,4 +1,4 @@
-"""Which fetcher fetches for which partition: by leader, and by fetcher index (``num.replica.fetchers``)."""
+"""Assigns each followed partition to a fetcher, by leader and fetcher index (``num.replica.fetchers``)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ReplicaFetchers:
         self._by_partition: dict[Partition, ReplicaFetcher] = {}
 
     def assign(self, partition: Partition) -> None:
-        """Fetch from the leader of the partition's role; stop where the role has none."""
+        """Fetch the partition from the leader that its role follows; stop fetching it if there is none."""
         role = partition.replica.role
         if not isinstance(role, FollowerRole) or not role.has_leader:
             self.forget(partition)
@@ -58,7 +58,7 @@ class ReplicaFetchers:
             fetcher.forget(partition)
 
     def resume(self, partition: Partition) -> None:
-        """The records that the partition fetched are flushed now: it can fetch more."""
+        """Fetch the partition again: its records are flushed now, or its checkpoint is written."""
         fetcher = self._by_partition.get(partition)
         if fetcher is not None:
             fetcher.resume(partition)

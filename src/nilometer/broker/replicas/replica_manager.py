@@ -1,11 +1,12 @@
 """All partitions that this broker hosts, kept in line with the metadata log.
 
-Every folded entry is applied here once; its changes for this broker are carried out before the next entry is
-folded: logs are created and deleted, roles and settings change. Requests look up their partition here.
+After each entry that is applied to the image, the replica manager carries out its changes for this broker
+before the next entry: it creates and deletes logs, and changes roles and settings. Requests find their
+partition here.
 
 Invariants:
 - a partition is hosted iff the newest image assigns it to this broker and its replica is not offline;
-- a topic deleted and created again under its name is another topic: its partitions are known by topic id;
+- a topic deleted and created again under its name is another topic: partitions are identified by topic id;
 - entries from before this incarnation of the broker was registered have no effect here, in particular while
   the log is read from its beginning: they are outdated, and acting on them would use old leader epochs and
   remove topics that have been created again.
@@ -84,21 +85,22 @@ class ReplicaManager:
         """The replicas that are offline because an invariant was broken: their logs are still open."""
         self._broker_id = BrokerId(config.node_id)
         self.serves_from_followers = config.optional_string("replica.selector.class") == RACK_AWARE_SELECTOR
-        """Whether consumers are sent to, and may read from, followers."""
+        """Whether consumers are directed to followers, and may read from them (KIP-392)."""
         self._partitions: dict[TopicIdPartition, Partition] = {}
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_uuid: dict[tuple[UUID, int], Partition] = {}
         self.with_flush_ms: dict[Partition, None] = {}
         """The partitions whose topic sets ``flush.ms``; usually none."""
         self._damages: set[tuple[str, int]] = set()
-        """Damaged positions (path, byte) that have been reported."""
+        """The damaged positions (path, byte position) that have been reported."""
         self._in_repair: dict[Partition, None] = {}
-        """They may lead, if no other replica can, but not follow before their damage is truncated."""
+        """The partitions under repair: they may lead, if no other replica can, but not follow before the
+        damaged part of their log is truncated."""
         self.on_damage: Callable[[Partition, CorruptRecordFound], None] = lambda _partition, _found: None
         self._hosting_listeners: list[Callable[[Partition], None]] = []
         self._image = ClusterImage()
         self.incarnation: Callable[[], Incarnation | None] = lambda: None
-        """The incarnation of the current or the next registration."""
+        """Returns the incarnation id of the current or the next registration; set by the broker."""
         self._is_registered = False
         """Whether this incarnation of the broker is registered: only then do partitions have roles."""
         self._eligible: EligibleBrokers = {}
@@ -108,19 +110,22 @@ class ReplicaManager:
         return iter(self._partitions.values())
 
     def add_hosting_listener(self, listener: Callable[[Partition], None]) -> None:
-        """``listener`` is called with each partition before it gets its first role here."""
+        """Call ``listener`` with each partition before it gets its first role on this broker."""
         self._hosting_listeners.append(listener)
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────
     def partition(self, topic: str, index: int) -> Partition:
-        """Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR."""
+        """Return the hosted partition.
+
+        Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR.
+        """
         found = self._by_name.get((topic, index))
         if found is None:
             raise self._not_here(self._image.topic(topic), index, ErrorCode.unknown_topic_or_partition)
         return found
 
     def partition_by_id(self, topic_id: UUID | None, index: int) -> Partition:
-        """Raises KafkaError: UNKNOWN_TOPIC_ID, else as :meth:`partition`."""
+        """Return the hosted partition. Raises KafkaError: UNKNOWN_TOPIC_ID, else as :meth:`partition`."""
         found = None if topic_id is None else self._by_uuid.get((topic_id, index))
         if found is None:
             topic = None if topic_id is None else self._image.topic_by_uuid(topic_id)
@@ -142,12 +147,13 @@ class ReplicaManager:
         return KafkaError(ErrorCode.not_leader_or_follower, f"{topic.name}-{index} is not hosted here.")
 
     def preferred_read_replica(self, leader: LeaderRole, client_rack: str, fetch_offset: int) -> int | None:
-        """The replica from which a consumer in ``client_rack`` should read (KIP-392); None: this one."""
+        """Return the broker id of the replica from which a consumer in ``client_rack`` should read (KIP-392);
+        None: from this broker."""
         racks: dict[int, str | None] = {broker.id: broker.rack for broker in self._image.live_brokers()}
         return preferred_read_replica(leader, client_rack, fetch_offset, racks)
 
     def report_damage(self, found: CorruptRecordFound) -> None:
-        """Records on disk are damaged: logged once for each position. No record after it is served."""
+        """Log damaged records on disk, once for each position, and begin the repair of their partition."""
         if (found.path, found.position) in self._damages:
             return
         self._damages.add((found.path, found.position))
@@ -162,11 +168,12 @@ class ReplicaManager:
         return self._partitions.get(partition.key) is partition
 
     def begin_repair(self, partition: Partition) -> None:
-        """Once another broker leads it, the partition has no role here until :meth:`end_repair`."""
+        """Mark the partition as under repair: it has no role here while another broker leads it, until
+        :meth:`end_repair`."""
         self._in_repair[partition] = None
 
     def end_repair(self, partition: Partition) -> None:
-        """The repair is complete: damage found from now on is reported again."""
+        """End the repair: the partition may follow again, and damage found from now on is reported again."""
         self._in_repair.pop(partition, None)
         folder = partition.log.folder
         self._damages = {place for place in self._damages if posixpath.dirname(place[0]) != folder}
@@ -175,23 +182,24 @@ class ReplicaManager:
             self._follow_state(partition.key, state)
 
     def is_in_repair(self, partition: Partition) -> bool:
-        """Whether damage at rest was found in its log and is not cut off yet."""
+        """Whether damaged records were found in the partition's log and are not truncated yet."""
         return partition in self._in_repair
 
     def offset_lag(self, name: TopicPartition) -> int:
-        """How far the end of a log is behind the high watermark that this replica knows of."""
+        """Return how many offsets a log's end is below the high watermark that this replica knows; 0 if the
+        replica is not hosted."""
         partition = self._by_name.get((name.topic, name.partition))
         if partition is None:
             return 0
         return max(0, partition.replica.high_watermark - partition.log.log_end_offset)
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
-        """The high watermarks for the checkpoint files."""
+        """Return the high watermarks of all hosted partitions, for the checkpoint files."""
         return {partition.log.topic_partition: partition.replica.high_watermark for partition in self}
 
     # ── the metadata log ────────────────────────────────────────────────────────────────────────
     async def before_entry(self, entry: Entry, image: ClusterImage) -> None:
-        """``entry`` is about to be folded: create the logs that it requires."""
+        """Create the logs that ``entry`` requires, before it is applied to ``image``."""
         if self._is_registered:
             await self._hosted.create_ahead(
                 image, self._usable(required_logs_by(entry, image, self._broker_id))
@@ -217,7 +225,7 @@ class ReplicaManager:
         )
 
     def on_delta(self, delta: ImageDelta, image: ClusterImage) -> None:
-        """One entry has been folded."""
+        """Apply the changes of one entry of the metadata log; ``image`` is the image after it."""
         self._image = image
         if delta.configs:
             self._hosted.configs.on_settings_changed()
@@ -238,7 +246,7 @@ class ReplicaManager:
             self._notify_eligible_brokers()
 
     def on_reload(self, image: ClusterImage) -> None:
-        """The image was replaced: apply all differences."""
+        """Apply all differences to ``image``, which has replaced the previous image."""
         self._image = image
         self._hosted.configs.on_settings_changed()
         if not self._is_registered:
@@ -254,9 +262,9 @@ class ReplicaManager:
         self._notify_eligible_brokers()
 
     def remove_strays(self) -> None:
-        """Remove the logs that are not assigned to this broker. Only once the image is up to date."""
+        """Delete the logs that are not assigned to this broker. Call it only once the image is up to date."""
         assigned = {wanted.name for wanted in required_logs_on(self._image, self._broker_id)}
-        assigned.update(self._hosted.ahead)  # nor are logs strays whose partitions could not be hosted
+        assigned.update(self._hosted.ahead)  # a log created ahead, not hosted yet, is no stray either
         for name in [name for name in self.logs.logs if name not in assigned]:
             logger.warning(
                 "The log of %s is not assigned to this broker by the metadata and is removed", name
@@ -264,14 +272,14 @@ class ReplicaManager:
             self._disposal.delete(name)
 
     def on_logs_failed(self, names: Sequence[TopicPartition], reason: str) -> None:
-        """Their log directory failed: they are offline here until the broker starts again."""
+        """Take the replicas ``names``, whose log directory failed, offline until the broker starts again."""
         for name in names:
             partition = self._by_name.get((name.topic, name.partition))
             if partition is not None:
                 self._take_offline(partition, reason)
 
     def fence(self, partition: Partition, broken: Exception) -> None:
-        """An invariant of the replica is broken: it stops, and resigns its role."""
+        """Fence a replica whose invariant is broken: its log is fenced, it loses its role and is offline."""
         if not self.hosts(partition):
             return
         reason = f"an invariant was broken: {describe(broken)}"
@@ -289,8 +297,10 @@ class ReplicaManager:
             logger.exception("%s could not resign", partition)
 
     def find_offline(self, image: ClusterImage) -> None:
-        """Before this broker registers: a log that ``image`` assigns to it and that is missing may be in a
-        failed log directory."""
+        """Take the replicas offline whose logs are missing and may be in a failed log directory.
+
+        Called before this broker registers, with the image that assigns the replicas to it.
+        """
         failed = [directory for directory in self.logs.directories if directory.failure is not None]
         if not failed:
             return
@@ -303,19 +313,20 @@ class ReplicaManager:
                 self.offline.add(key, reason)
 
     def become_registered(self, image: ClusterImage) -> None:
-        """This broker is registered (again): apply the whole image."""
+        """Apply the whole image, since this broker is registered (again)."""
         self._is_registered = True
         self.on_reload(image)
 
     def resign_all(self) -> None:
-        """The broker's session has expired: no role is valid until its next registration."""
+        """Resign every role, since the broker's session has expired: none is valid until its next
+        registration."""
         self._is_registered = False
         for partition in list(self._partitions.values()):
             self._fetchers.forget(partition)
             partition.resign()
 
     def stop(self) -> None:
-        """The broker stops: resign every role; waiting requests are answered."""
+        """Resign every role, since the broker stops; waiting requests get their responses."""
         self._is_registered = False
         self._fetchers.stop()
         for partition in list(self._partitions.values()):
@@ -342,8 +353,7 @@ class ReplicaManager:
 
     @contextmanager
     def _fencing(self, partition: Partition) -> Iterator[None]:
-        """A role whose change failed half-way would be inconsistent: its replica is fenced instead, and
-        the broker continues."""
+        """Fence the replica if the block raises: its role may be inconsistent. The broker continues."""
         try:
             yield
         except Exception as error:

@@ -2,15 +2,15 @@
 
     found ──▶ confirmed ──▶ forfeited ──▶ no role ──▶ truncated at the damage ──▶ follows, and catches up
 
-A replica that no other one could replace stays in the ISR: it serves its records up to the damage, and asks
-again until another replica is available. After a crash at any point, the replica is as before the damage was
-found.
+A replica that no other one could replace stays in the ISR: it serves its records up to the damage, and sends
+ForfeitReplicas again until another replica is available. A crash at any point leaves the replica in the state
+from before the damage was found.
 
 Invariants:
 - the log is truncated only while the partition has no role here, under a leader epoch that begins after the
   damage was found: no leader counts what this replica acknowledged before;
-- damage is read twice before anything is done, the second time separately: a read that a truncation overtook
-  is not damage.
+- damage is read twice before anything is done, the second time by a read of its own: a read during a
+  truncation may find damage that does not exist.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ReplicaRepair:
         self._under_way: dict[Partition, None] = {}
 
     def begin(self, partition: Partition, found: CorruptRecordFound) -> None:
-        """``found`` was read from a log file of ``partition``. One repair of a partition at a time."""
+        """Start the repair of ``partition``, in whose log ``found`` was read; nothing if one is under way."""
         if partition not in self._under_way:
             self._under_way[partition] = None
             self._tasks.spawn(self._repair(partition, found), name=f"repair of {partition}")
@@ -75,7 +75,7 @@ class ReplicaRepair:
             del self._under_way[partition]
 
     async def _confirmed(self, partition: Partition, found: CorruptRecordFound) -> CorruptRecordFound | None:
-        """The first damage in the segment of ``found``, if it still exists."""
+        """Return the first damage in the segment of ``found``; None if there is none, or no such segment."""
         while True:
             folder, end_offset = partition.log.folder, partition.log.log_end_offset
             damage = await self._disk.offload(
@@ -83,13 +83,14 @@ class ReplicaRepair:
             )
             if damage is None or partition.log.log_end_offset >= end_offset:
                 return damage
-            # A truncation overtook the read.
+            # The log was truncated during the read: read again.
 
     def _look_for_damage(self, folder: str, path: str, end_offset: int) -> CorruptRecordFound | None:
-        """The first damage in one segment, every batch of it checked. Stalls.
+        """Return the first damage in the segment file ``path``; None if every batch is sound. Waits for the
+        disk.
 
-        One batch must end at ``end_offset``, where the log ends: a last batch with a damaged header may look
-        as if it were being written just now.
+        In the last segment one batch must end at ``end_offset``, the log end offset: a last batch with a
+        damaged header may look like one that is just being written.
         """
         name = names.parse_offset_name(posixpath.basename(path))
         reader = LogFolderReader(self._disk, folder)
@@ -111,7 +112,7 @@ class ReplicaRepair:
         return None
 
     async def _leave_isr(self, partition: Partition) -> bool:
-        """Until the partition has no role here any more; false if it is no longer hosted."""
+        """Send ForfeitReplicas until the partition has no role here; false if it is no longer hosted."""
         is_reported = False
         while self._replicas.hosts(partition):
             try:

@@ -1,10 +1,10 @@
 """Replication throttling: how many bytes a second may be sent to, or fetched for, replicas being moved.
 
-In Kafka's settings (KIP-73): the topic names the replicas (``leader.replication.throttled.replicas`` and
-``follower.…``, lists of ``partition:broker``), the broker its rate (``….replication.throttled.rate``). Only
-replicas that are not in sync are throttled; the bytes of all named ones are counted. One
-:class:`ReplicationQuota` per side is a token bucket: one answer may overdraw it, and the next ones
-wait until it is refilled, so the rate holds over time whatever the size of a batch.
+Kafka's settings (KIP-73) apply: the topic names the replicas (``leader.replication.throttled.replicas`` and
+``follower.…``, lists of ``partition:broker``), the broker has its rate (``….replication.throttled.rate``).
+Only replicas that are not in sync are throttled; the bytes of all named ones are counted. The leader's and
+the follower's side each have a :class:`ReplicationQuota`, a token bucket: one response may overdraw it, and
+the next ones wait until it is refilled, so the rate holds over time whatever the size of a batch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EVERY_PARTITION: frozenset[int] = frozenset({-1})
 
 
 class ReplicationQuota:
-    """Invariant: ``_tokens`` never exceeds ``BURST_MS`` times the rate."""
+    """The token bucket of one side. Invariant: ``_tokens`` (bytes) is at most ``BURST_MS`` at full rate."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -35,7 +35,7 @@ class ReplicationQuota:
         self._tokens = 0.0
         self._filled_ms = 0
         self._throttled: dict[str, frozenset[int]] = {}
-        """By topic: the partitions whose replica here is named."""
+        """By topic: the partitions whose replica on this broker is named in the topic's setting."""
 
     def set_rate(self, bytes_per_second: int) -> None:
         if bytes_per_second != self.bytes_per_second:
@@ -50,18 +50,18 @@ class ReplicationQuota:
             self._throttled.pop(topic, None)
 
     def throttles(self, topic: str, partition: int) -> bool:
-        """Whether the replica's bytes count, and it may be throttled."""
+        """Whether the replica is named: its bytes count, and it may be throttled."""
         if self.bytes_per_second == UNLIMITED or (named := self._throttled.get(topic)) is None:
             return False
         return named is EVERY_PARTITION or partition in named
 
     def record(self, byte_count: int) -> None:
-        """So many bytes of throttled replicas were sent or received."""
+        """Count ``byte_count`` bytes of named replicas that were sent or received."""
         self._refill()
         self._tokens -= byte_count
 
     def wait_ms(self) -> int:
-        """0, or how long throttled replicas have to wait (ms)."""
+        """Return how long (ms) throttled replicas have to wait; 0 if they may be served now."""
         self._refill()
         if self._tokens > 0:
             return 0
@@ -110,7 +110,7 @@ class ReplicationQuotas:
         for side, quota in self._sides:
             key = f"{side}.replication.throttled.rate"
             rate = self._config.integer(key)
-            for name in ("", str(self._broker_id)):  # the later one wins; what cannot be read does not
+            for name in ("", str(self._broker_id)):  # the later one wins, if it can be read
                 dynamic = BROKER_CONFIG_DEFINITION.readable(image.config(ConfigResourceType.BROKER, name))
                 rate = cast(int, dynamic.get(key, rate))
             quota.set_rate(rate)

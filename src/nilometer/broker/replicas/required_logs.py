@@ -1,4 +1,4 @@
-"""Which logs a broker will need, computed from the metadata before it is applied. Pure."""
+"""Computes which logs a broker will need from the metadata, before the broker applies it. Pure."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class RequiredLog(NamedTuple):
     name: TopicPartition
     topic_id: UUID
     is_new: bool
-    """Whether no log directory can have it yet."""
+    """Whether the replica is new, so that no log directory can have its log yet."""
     topic_configs: Mapping[str, str]
 
 
 def required_log(
     image: ClusterImage, topic: Topic, index: int, state: PartitionState, broker_id: BrokerId
 ) -> RequiredLog:
-    """For a partition that ``image`` assigns to ``broker_id``."""
+    """Return the required log of a partition that ``image`` assigns to ``broker_id``."""
     return RequiredLog(
         TopicPartition(topic.name, index),
         topic.uuid,
@@ -44,7 +44,7 @@ def required_log(
 
 
 def required_logs_on(image: ClusterImage, broker_id: BrokerId) -> Iterator[RequiredLog]:
-    """All logs that ``broker_id`` must have."""
+    """Yield all logs that ``broker_id`` must have."""
     for key, state in image.partitions_on(broker_id):
         topic = image.topic_by_id(key.topic_id)
         assert topic is not None, "a partition has a topic"
@@ -52,7 +52,8 @@ def required_logs_on(image: ClusterImage, broker_id: BrokerId) -> Iterator[Requi
 
 
 def required_logs_by(entry: Entry, image: ClusterImage, broker_id: BrokerId) -> Iterator[RequiredLog]:
-    """What ``entry``, folded into ``image`` next, newly assigns to ``broker_id``."""
+    """Yield the logs of the replicas that ``entry``, not applied to ``image`` yet, newly assigns to
+    ``broker_id``."""
     names: dict[TopicId, str] = {}
     configs: dict[str, dict[str, str]] = {}
 
