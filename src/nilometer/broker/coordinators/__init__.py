@@ -1,6 +1,7 @@
-"""The broker's side of every coordinator: one shell around each shard, in step with leadership.
+"""The broker's side of the group and transaction coordinators: a shell around a shard for each partition led.
 
-A request finds its shell by the partition of the internal topic that keeps its key; the shell asks the shard,
-appends what it decides, and gives the reply once that is committed. ``kind`` says what makes a coordinator
-one of groups, or one of transactions.
+A *shard* is the pure state machine of one partition of the coordinator's internal topic. Its *shell* does the
+I/O: it passes requests to the shard, appends the records that the shard decides on, and delivers the reply
+once they are committed. The key of a request (group id, transactional id) selects the partition and so the
+shell. ``kind`` has the differences between group and transaction coordinators.
 """

@@ -1,6 +1,6 @@
-"""One answer made of the replies of one or several shells, given when the last of them is there.
+"""The response to one client request, made of the replies of one or several shells when the last is there.
 
-Belongs to one request of one connection. When that connection goes, its shells forget what was asked.
+If the client's connection closes before, the shells forget its requests.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ class Answer(Generic[RequestT, ReplyT]):
     def submit(
         self, index: int, shell: CoordinatorShell[RequestT, ReplyT, Any, Any], request: RequestT
     ) -> None:
-        """Raises KafkaError where the shell cannot take the request."""
+        """Submit ``request`` to ``shell``; its reply will be number ``index`` of the replies.
+
+        Raises KafkaError if the shell cannot process requests now.
+        """
         token = shell.submit(request, lambda reply: self.give(index, reply))
         if token is not None:
             self._tokens.append((shell, token))
@@ -45,7 +48,7 @@ class Answer(Generic[RequestT, ReplyT]):
             future.set_exception(error)
 
     def frame(self) -> Frame | asyncio.Future[Frame]:
-        """The whole answer, if all replies are there, or the promise of it."""
+        """Return the response if all replies are there, else its future."""
         if not self._missing:
             return self._make()
         self._future = asyncio.get_running_loop().create_future()

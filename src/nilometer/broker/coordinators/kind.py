@@ -1,4 +1,4 @@
-"""What one kind of coordinator brings: its topic, its shards, its record format and its refusals."""
+"""The differences between group and transaction coordinators: topic, shards, record format and errors."""
 
 from __future__ import annotations
 
@@ -23,15 +23,20 @@ ActionT = TypeVar("ActionT")
 
 
 class Shard(Protocol[RequestT_contra, ReplyT, RecordT, ActionT]):
-    """One partition of the topic, as a state machine: loaded with :meth:`replay` for each of its records and
-    then :meth:`on_loaded`, and dropped when the broker leads the partition no longer or an append fails."""
+    """The state machine of one partition of the topic. It is loaded by :meth:`replay` for each record and
+    then :meth:`on_loaded`, and dropped when the broker no longer leads the partition or an append fails.
+
+    ``now_ms`` is the monotonic time, ``wall_ms`` the time since the epoch. A ``token`` identifies a request
+    until its reply. The returned effects are the records to append, and the replies and actions that wait
+    until these are committed.
+    """
 
     def replay(self, record: RecordT) -> None: ...
 
     def replay_transactional(self, transactional: TransactionalRecord[RecordT]) -> None: ...
 
     def replay_end(self, end: TransactionEnd) -> None:
-        """While loading, and when a marker is written live."""
+        """A transaction ended: while loading, or when its marker is written to the partition."""
         ...
 
     def on_loaded(self, now_ms: int, wall_ms: int) -> Effects[RecordT, ReplyT, ActionT]: ...
@@ -54,24 +59,24 @@ class Shard(Protocol[RequestT_contra, ReplyT, RecordT, ActionT]):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorKind(Generic[RequestT, ReplyT, RecordT, ActionT]):
     name: str
-    """As in "the group coordinator"."""
+    """For messages: as in "the group coordinator"."""
     subject: str
-    """What is loaded, as in "Loading groups"."""
+    """For messages: as in "Loading groups"."""
     topic: str
     num_partitions: int
-    """Of ``topic``, until it exists."""
+    """The partition count of ``topic`` that is assumed until the topic exists."""
     commit_timeout_ms: int
     """How long a reply waits for its records to be committed."""
     load_buffer_bytes: int
     codec: Codec
-    """Of the batches that are appended."""
+    """The compression of appended batches."""
     make_shard: Callable[[], Shard[RequestT, ReplyT, RecordT, ActionT]]
     encode: Callable[[RecordT], tuple[bytes, bytes | None]]
     decode: Callable[[bytes, bytes | None], RecordT | None]
-    """None: a record of no type that is known here. Raises MalformedMessage."""
+    """Decodes key and value; None for a record of an unknown type. Raises MalformedMessage."""
     refuse: Callable[[RequestT, ErrorCode], ReplyT]
-    """The error as the answer to a whole request that reached no shard."""
+    """Makes the reply with an error to a request that reached no shard."""
     refuse_for_log: Callable[[RequestT, ErrorCode], ReplyT]
-    """The answer where the log gave this error to an append, or to the wait for its commit."""
+    """Makes the reply to a request whose records could not be appended or committed, from the log's error."""
     carry_out: Callable[[CoordinatorShell[RequestT, ReplyT, RecordT, ActionT], ActionT], None]
-    """Carries out an action whose records are committed."""
+    """Carries out an action that the shard decided on; the records before it are committed."""

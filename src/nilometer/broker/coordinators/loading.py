@@ -1,7 +1,7 @@
-"""The records of one partition of a coordinator's topic, from its beginning to its end, slice by slice.
+"""Reads the records of one partition of a coordinator's topic, from log start to log end, slice by slice.
 
-Reading and decoding happen away from the event loop; what was read is handed over in small pieces, between
-which others have their turn. Damage ends the reading: a state with a hole in it would be served as whole.
+Slices are read and decoded off the event loop, and yielded in small pieces, between which other tasks run. A
+damaged record ends the loading with an error: a state with a gap would be taken for the complete one.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ Decode: TypeAlias = Callable[[bytes, bytes | None], RecordT | None]
 
 
 Loaded: TypeAlias = RecordT | TransactionalRecord[RecordT] | TransactionEnd
-"""What a log holds, in its order."""
+"""An entry of the log: a record, a record of a transaction, or the end of a transaction."""
 
 
 class _Slice(NamedTuple, Generic[RecordT]):
     records: Sequence[Loaded[RecordT]]
     next_offset: int
     unreadable: int
-    """Records whose key names a type that is not known here: of a newer Kafka."""
+    """How many records are of an unknown type, written by a newer Kafka."""
 
 
 async def read_records(
     partition: Partition, runtime: Runtime, kind: CoordinatorKind[Any, Any, RecordT, Any]
 ) -> AsyncGenerator[Sequence[Loaded[RecordT]], None]:
-    """Everything up to where the log ends when that is reached. Raises KafkaError, OSError."""
+    """Yield the records up to the log end offset, also those appended meanwhile. Raises KafkaError,
+    OSError."""
     clock, log = runtime.clock, partition.log
     started_ms = reported_ms = clock.monotonic_ms()
     offset = first = log.log_start_offset
@@ -59,7 +60,7 @@ async def read_records(
             yield found.records[start : start + PIECE_RECORDS_MAX]
             await asyncio.sleep(0)
         if found.next_offset <= offset:
-            break  # whole batches end here: what follows is not there yet
+            break  # the last whole batch was read
         offset = found.next_offset
         unreadable += found.unreadable
         now_ms = clock.monotonic_ms()

@@ -1,6 +1,6 @@
-"""What a client of a coordinator is told where the coordinator's log gave an error.
+"""The error that a coordinator's client gets for an error of the coordinator's log.
 
-The error is about the coordinator, not about the log: the same for groups and for transactions, as in Kafka.
+It is about the coordinator, not about the log: the same for groups and for transactions, as in Kafka.
 """
 
 from __future__ import annotations

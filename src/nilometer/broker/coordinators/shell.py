@@ -1,14 +1,14 @@
 """The shell around one shard: its partition's log, its one timer, and the requests that wait for a reply.
 
-Decisions are the shard's. Here its effects are carried out: records are appended as one batch by the leader
-of the partition; replies are given, and actions carried out, once the high watermark has reached everything
-appended so far.
+The shard (the pure state machine of one partition) decides; the shell carries out the effects. It appends the
+records as one batch to the partition's log. It delivers replies and carries out actions once the high
+watermark has reached everything appended so far. Invariants:
 
-- *the shard's state is what the log says*: where an append fails, the shard has decided what is not in the
-  log, so it is dropped, and the log is loaded again while this broker leads;
-- *a request is answered at most once*, and by an error when its shell is unloaded;
-- *nothing that is not committed leaves the shell*: replies and actions leave in the order of the offsets they
-  wait for. An unloaded shell carries out no action.
+- the shard's state matches the log: if an append fails, the shard has changed its state without the log, so
+  it is dropped, and loaded again from the log if this broker still leads;
+- a request gets at most one reply; it is an error if the shell is unloaded;
+- replies and actions wait until the records before them are committed, and leave in the order of the offsets
+  they wait for. An unloaded shell carries out no action.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
         self.leader_epoch = partition.leader_epoch
         self.state = ShellState.UNLOADED
         self.loads = 0
-        """How often the log has been loaded: what an earlier state asked for is not this one's."""
+        """How often the log has been loaded. Work begun for an earlier load is outdated."""
         self._runtime = runtime
         self._tasks = tasks
         self._kind = kind
@@ -71,12 +71,12 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
         self._askers: dict[Token, _Asker[RequestT, ReplyT]] = {}
         self._last_token = 0
         self._end_offset = 0
-        """Behind everything that the shard's state contains."""
+        """The end offset of the records that the shard's state contains."""
         self._waiting = WaitingEffects[ReplyT, ActionT](
             partition.replica, partition.hold_until_committed, self._give, self._act
         )
         self._unseen_image: ClusterImage | None = None
-        """One that came while the log was being loaded."""
+        """The image to notify the shard of once the log is loaded; None if it has not changed meanwhile."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._loading: asyncio.Task[None] | None = None
@@ -91,8 +91,7 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
         self._loading = self._tasks.spawn(self._load(), name=f"loading {self.partition}")
 
     def unload(self, error: ErrorCode = ErrorCode.not_coordinator) -> None:
-        """Let go of all state. Requests that wait are answered with ``error``; actions that wait are
-        dropped."""
+        """Drop the shard. Waiting requests get ``error`` as reply; waiting actions are dropped."""
         self.state = ShellState.UNLOADED
         self._shard = None
         self._waiting.clear()
@@ -140,7 +139,7 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
             self.on_image(image)
 
     def _start_over(self, error: ErrorCode) -> None:
-        """What the shard has decided is not in the log: only the log is right."""
+        """Drop the shard, whose state no longer matches the log, and load the log again."""
         if self.state is not ShellState.ACTIVE:
             return  # unloaded meanwhile
         self.unload(error)
@@ -148,10 +147,10 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────
     def submit(self, request: RequestT, deliver: Callable[[ReplyT], None]) -> Token | None:
-        """Have ``request`` answered through ``deliver``, perhaps before this returns.
+        """Pass ``request`` to the shard; ``deliver`` is called with the reply, perhaps before this returns.
 
-        The token is for :meth:`forget`; None if the answer was given already. Raises KafkaError instead
-        of answering where this coordinator cannot.
+        Returns the token for :meth:`forget`; None if the reply was delivered already. Raises KafkaError, and
+        delivers nothing, if this broker is not the coordinator or its log is still loading.
         """
         shard = self._shard
         if shard is None or self.state is not ShellState.ACTIVE:
@@ -167,12 +166,13 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
         return token if token in self._askers else None
 
     def forget(self, token: Token) -> None:
-        """The connection of the request is gone."""
+        """Drop a request whose client has disconnected."""
         if self._askers.pop(token, None) is not None and self._shard is not None:
             self._shard.forget(token)
 
     def on_image(self, image: ClusterImage) -> None:
-        """Topics came, grew or went, or a feature has another level."""
+        """Notify the shard of changed topics, partition counts or feature levels; while the log is being
+        loaded, keep ``image`` until then."""
         shard, clock = self._shard, self._runtime.clock
         if shard is None:
             self._unseen_image = image
@@ -180,7 +180,10 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
             self._carry_out_safely(lambda: shard.on_image(image, clock.monotonic_ms(), clock.wall_ms()))
 
     def append_marker(self, write: Callable[[Partition], AppendInfo], end: TransactionEnd) -> AppendInfo:
-        """Have a marker written into the shard's log, and the shard notified of it. Raises KafkaError."""
+        """Append a marker with ``write``, notify the shard of ``end``, and return where the marker is.
+
+        Raises KafkaError.
+        """
         shard = self._shard
         if shard is None or self.state is not ShellState.ACTIVE:
             raise KafkaError(ErrorCode.coordinator_load_in_progress)
@@ -191,7 +194,8 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
 
     # ── effects ─────────────────────────────────────────────────────────────────────────────────
     def _carry_out_safely(self, decide: Callable[[], Effects[RecordT, ReplyT, ActionT]]) -> None:
-        """A fault in a decision leaves a state that may be wrong."""
+        """Carry out the effects of ``decide``; if it raises, the shard's state may be wrong, and the log is
+        loaded again."""
         try:
             effects = decide()
         except Exception:
@@ -259,7 +263,7 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
     def _schedule(self) -> None:
-        """Have the one timer go off at the next deadline; one that goes off early looks again."""
+        """Set the one timer to the next deadline; a timer that expires too early is set again."""
         due_ms = self._next_deadline_ms()
         if due_ms is None or (self._timer is not None and self._timer_ms <= due_ms):
             return
@@ -298,6 +302,6 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
 def _notify_end(
     shard: Shard[RequestT, ReplyT, RecordT, ActionT], end: TransactionEnd
 ) -> Effects[RecordT, ReplyT, ActionT]:
-    """Nothing but the marker is written; requests that wait for it ask again."""
+    """Notify the shard of the end of a transaction; this has no effects."""
     shard.replay_end(end)
     return Effects()

@@ -1,8 +1,8 @@
 """The coordinators of one kind on this broker: a shell for each partition of their topic that it leads.
 
-Finds the shell of a key, and keeps shells in step with leadership. Where the same broker leads on in the
-very next epoch, no other broker has led between, and the shell goes on; after any other change the log is
-loaded again.
+Finds the shell of a key, and loads and unloads shells as leadership changes. If this broker leads again in
+the next leader epoch, no other broker has led in between, and the shell stays; after any other change the log
+is loaded again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
         replicas: ReplicaManager,
         check: Callable[[str, RequestT], ErrorCode],
     ) -> None:
-        """``check`` says what is wrong with a request before it is asked of its key's shard."""
+        """``check`` returns an error for a request (with its key) that must not reach the key's shard."""
         self._kind = kind
         self._runtime = runtime
         self._tasks = tasks
@@ -56,7 +56,7 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
         metadata.subscribe(self._on_delta, self._on_image)
 
     def partition_for(self, key: str) -> int:
-        """The partition of the topic that keeps ``key``: by how many the topic has."""
+        """Return the partition of the topic that keeps ``key``, from the topic's partition count."""
         topic = self._metadata.image.topic(self._kind.topic)
         count = self._kind.num_partitions if topic is None else len(topic.partitions)
         return partition_for_key(key, count)
@@ -65,8 +65,11 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
     def ask(
         self, asked: Sequence[tuple[str, RequestT]], respond: Callable[[Sequence[ReplyT]], Frame]
     ) -> Frame | asyncio.Future[Frame]:
-        """Have each of ``asked`` (with its key) answered, and the whole by ``respond`` of all replies in
-        their order. Requests whose client goes away are forgotten."""
+        """Submit each request of ``asked``, a list of (key, request), to the shell of its key.
+
+        ``respond`` makes the response from all replies, in the order of ``asked``. If the client disconnects
+        before, the requests are dropped.
+        """
         answer = Answer[RequestT, ReplyT](len(asked), respond)
         for index, (key, request) in enumerate(asked):
             shell = self._shells.get(self.partition_for(key))
@@ -83,7 +86,7 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
     def ask_one(
         self, key: str, request: RequestT, kind: type[OneReplyT], respond: Callable[[OneReplyT], Frame]
     ) -> Frame | asyncio.Future[Frame]:
-        """As :meth:`ask`, for one request whose reply is a ``kind``."""
+        """As :meth:`ask`, for one request whose reply is of type ``kind``."""
 
         def respond_to(replies: Sequence[ReplyT]) -> Frame:
             (reply,) = replies
@@ -95,9 +98,9 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
     def append_marker(
         self, index: int, write: Callable[[Partition], AppendInfo], end: TransactionEnd
     ) -> AppendInfo:
-        """Have a marker written into partition ``index`` of the topic by its coordinator, which takes note.
+        """Append a marker to partition ``index`` of the topic through its shell, which notifies the shard.
 
-        Raises KafkaError.
+        ``write`` appends the marker that ends the transaction ``end``. Raises KafkaError.
         """
         shell = self._shells.get(index)
         if shell is None:
@@ -105,7 +108,7 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
         return shell.append_marker(write, end)
 
     def answer(self, key: str, request: RequestT) -> asyncio.Future[ReplyT]:
-        """The reply to one request, for the broker's own use."""
+        """Submit one request of the broker itself; returns the future of its reply."""
         future: asyncio.Future[ReplyT] = asyncio.get_running_loop().create_future()
 
         def deliver(reply: ReplyT) -> None:
@@ -127,7 +130,7 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
     def ask_all(
         self, request: RequestT, respond: Callable[[Sequence[ReplyT]], Frame]
     ) -> Frame | asyncio.Future[Frame]:
-        """As :meth:`ask`, of every shell here."""
+        """As :meth:`ask`, with ``request`` submitted to every shell on this broker."""
         shells = [self._shells[index] for index in sorted(self._shells)]
         answer = Answer[RequestT, ReplyT](len(shells), respond)
         for index, shell in enumerate(shells):

@@ -1,7 +1,7 @@
-"""Replies and actions that wait until the records they follow from are committed.
+"""Replies and actions that wait until the records before them are committed.
 
-They leave in the order of the offsets they wait for. A reply may be given up when its time is over; an action
-waits on, until :meth:`WaitingEffects.clear`.
+They are released in the order of the offsets they wait for. A reply waits at most until its deadline; an
+action waits until it is released or :meth:`WaitingEffects.clear` drops it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nilometer.wire.errors import ErrorCode
 
 
 class _Waiting(Generic[ReplyT, ActionT]):
-    """What waits for the high watermark to reach ``offset``."""
+    """The replies and actions that wait for the high watermark to reach ``offset``."""
 
     __slots__ = ("_on_released", "actions", "deadline_ms", "offset", "replies")
 
@@ -29,7 +29,7 @@ class _Waiting(Generic[ReplyT, ActionT]):
     ) -> None:
         self.offset = offset
         self.deadline_ms = deadline_ms
-        """For the replies."""
+        """Until when the replies wait (monotonic time); it does not concern the actions."""
         self.replies: list[tuple[Token, ReplyT]] = []
         self.actions: list[ActionT] = []
         self._on_released = on_released
@@ -51,8 +51,12 @@ class WaitingEffects(Generic[ReplyT, ActionT]):
         give: Callable[[Sequence[tuple[Token, ReplyT]]], None],
         act: Callable[[Sequence[ActionT]], None],
     ) -> None:
-        """``hold`` has a wait released when the high watermark has reached an offset, or raises KafkaError.
-        ``give`` and ``act`` are called with what is committed, the replies of an offset first."""
+        """``hold(offset, wait)`` releases ``wait`` when the high watermark reaches ``offset``; it raises
+        KafkaError if this broker does not lead.
+
+        ``give`` delivers replies and ``act`` carries out actions, once the records before them are committed;
+        of one offset the replies come first.
+        """
         self._log = log
         self._hold = hold
         self._give = give
@@ -66,8 +70,10 @@ class WaitingEffects(Generic[ReplyT, ActionT]):
         actions: Sequence[ActionT],
         deadline_ms: int,
     ) -> None:
-        """Everything below ``offset`` is to be committed first. Raises KafkaError where that cannot be
-        waited for."""
+        """Release ``replies`` and ``actions`` once all records below ``offset`` are committed.
+
+        ``deadline_ms``: until when the replies wait. Raises KafkaError if this broker does not lead.
+        """
         if not self._waiting and self._log.high_watermark >= offset:
             self._release(replies, actions)
             return
@@ -82,11 +88,14 @@ class WaitingEffects(Generic[ReplyT, ActionT]):
         last.actions.extend(actions)
 
     def next_deadline_ms(self) -> int | None:
-        """When the next reply has waited long enough."""
+        """Return the earliest deadline (monotonic, ms) of a waiting reply; None if no reply waits."""
         return next((each.deadline_ms for each in self._waiting if each.replies), None)
 
     def take_overdue(self, now_ms: int) -> list[Token]:
-        """Those whose replies are given up: what they say may still become true."""
+        """Remove the replies whose deadline has passed, and return the tokens of their requests.
+
+        Their records may still be committed later.
+        """
         overdue: list[Token] = []
         for each in self._waiting:
             if each.deadline_ms > now_ms:
@@ -101,8 +110,11 @@ class WaitingEffects(Generic[ReplyT, ActionT]):
         self._waiting.clear()
 
     def _on_released(self, released: _Waiting[ReplyT, ActionT], error: ErrorCode) -> None:
-        """The high watermark has reached its offset, or this broker leads no more and its shell will be
-        unloaded."""
+        """Release everything up to the offset of ``released``, which the high watermark has reached.
+
+        NOT_LEADER_OR_FOLLOWER means that this broker no longer leads: nothing is released, and the shell is
+        unloaded soon.
+        """
         if error is ErrorCode.not_leader_or_follower:
             return
         while self._waiting and self._waiting[0].offset <= released.offset:

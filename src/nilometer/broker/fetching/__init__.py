@@ -1,1 +1,1 @@
-"""Reading for a fetch: sessions, byte limits, and the notification of waiting fetches."""
+"""The read side of a fetch: sessions, byte limits, and the notification of waiting fetches."""

@@ -1,8 +1,8 @@
-"""Reading for one fetch: partition by partition in the reader's order, within its byte limits.
+"""Reads the records for one fetch: partition by partition in the reader's order, within its byte limits.
 
-The first partition with anything to read gives at least one whole batch, however large (KIP-74); later ones
-only what fits. A follower's fetch counts as its acknowledgement once, at the first read. A read that would
-stall is *cold*: it runs off the event loop, and its result is added afterwards.
+The first partition that has records returns at least one whole batch, however large (KIP-74); later ones only
+batches that fit. A follower's fetch counts as its acknowledgement once, at the first read. A read of data
+that is not in memory is *cold*: it runs off the event loop, and its result is added afterwards.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class ReaderIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ColdRead:
-    """A read that has to wait for the device."""
+    """A read that has to wait for the disk: at most ``max_bytes`` from ``offset`` up to ``end``; at least one
+    batch if ``min_one``."""
 
     partition: Partition
     offset: int
@@ -44,7 +45,10 @@ class ColdRead:
     min_one: bool
 
     def run(self) -> LogSlice:
-        """May stall: offload it. Changes nothing that the event loop uses. Raises KafkaError."""
+        """Read the records. Raises KafkaError, OSError.
+
+        May wait for the disk: call it off the event loop. It changes nothing that the event loop uses.
+        """
         found = self.partition.log.read(self.offset, self.max_bytes, self.end, min_one=self.min_one)
         assert found is not None, "only a read from memory may return None"
         return found
@@ -52,7 +56,7 @@ class ColdRead:
 
 @dataclass(slots=True)
 class FetchOutcome:
-    """The answer for one partition."""
+    """The part of the response for one partition."""
 
     asked: FetchPartition
     error: ErrorCode = ErrorCode.none
@@ -67,12 +71,12 @@ class FetchOutcome:
     preferred_read_replica: int = -1
     cold: ColdRead | None = None
     has_more: bool = False
-    """There was no room for what the partition holds."""
+    """Whether the partition has records that did not fit or were held back by the quota."""
     throttled: bool = False
-    """Its bytes count against the leader's replication quota."""
+    """Whether the bytes count against the leader's replication quota."""
     has_update: bool = False
-    """For a follower: its leader's high watermark is above the one last sent to it. The answer is due
-    soon."""
+    """For a follower: the high watermark has risen above the one last sent to it, so that the response must
+    be sent soon."""
 
     def fail(self, error: ErrorCode) -> None:
         self.error = error
@@ -80,12 +84,12 @@ class FetchOutcome:
 
     @property
     def topic(self) -> str | UUID:
-        """As the reader named it."""
+        """The topic's name or id, as the reader named it."""
         return self.asked.topic.as_named
 
     @property
     def is_urgent(self) -> bool:
-        """Whether the fetch must be answered at once."""
+        """Whether the response must be sent at once."""
         return (
             self.error is not ErrorCode.none or self.diverging is not None or self.preferred_read_replica >= 0
         )
@@ -101,8 +105,8 @@ class FetchReader:
         on_found: Callable[[FetchPartition, Partition], None],
         quota: ReplicationQuota,
     ) -> None:
-        """``to_read`` returns the partitions to read, for each read; ``on_found`` is called with each one
-        that this broker hosts.
+        """``to_read`` is called at each read and returns the partitions to read; ``on_found`` is called with
+        each of them that this broker hosts.
         """
         self.identity = identity
         self._replicas = replicas
@@ -115,12 +119,12 @@ class FetchReader:
         self.outcomes: list[FetchOutcome] = []
         self.bytes_read = 0
         self.is_urgent = False
-        """The fetch must be answered at once; with ``has_update``: soon."""
+        """Whether the response must be sent at once; with ``has_update``: soon."""
         self.has_update = False
         self.has_cold = False
 
     def read(self) -> None:
-        """Read all partitions as they are now, from memory; the rest is left cold."""
+        """Read all partitions again, from memory; sets ``outcomes``, of which some may need a cold read."""
         self.outcomes = []
         self.bytes_read = 0
         self.is_urgent = self.has_update = self.has_cold = False
@@ -151,7 +155,7 @@ class FetchReader:
         return self._replicas.partition_by_id(topic, asked.partition)
 
     def read_cold(self) -> list[tuple[FetchOutcome, LogSlice | KafkaError | OSError]]:
-        """Read from the device what was left cold; the result goes to ``take_cold``. May stall."""
+        """Carry out the cold reads; the result is for ``take_cold``. Call it off the event loop."""
         found: list[tuple[FetchOutcome, LogSlice | KafkaError | OSError]] = []
         left = self._max_bytes - self.bytes_read
         for outcome in self.outcomes:
@@ -187,7 +191,7 @@ class FetchReader:
         asked, log = outcome.asked, partition.log
         if self.identity.is_replica:
             if asked.fetch_offset == end:
-                return  # it has everything, as nearly every fetch when it arrives
+                return  # the follower has all records, as usual when its fetch arrives
             if self._is_held_back(partition):
                 outcome.has_more = asked.fetch_offset < end
                 return
@@ -232,7 +236,7 @@ class FetchReader:
         return self.identity.replica_id not in partition.leader.isr and self._quota.wait_ms() > 0
 
     def count_throttled(self) -> None:
-        """Count the bytes of throttled replicas; call it once these outcomes are sent."""
+        """Count the bytes of throttled replicas against the quota; call it when the outcomes are sent."""
         if self.identity.is_replica:
             for outcome in self.outcomes:
                 if outcome.throttled:

@@ -1,12 +1,13 @@
-"""Incremental fetch sessions (KIP-227): a reader names only what changed since its last fetch.
+"""Incremental fetch sessions (KIP-227): a reader names only partitions that changed since its last fetch.
 
-Pure. A session remembers, per partition, what the reader asked for (its leader epoch included, so that a
-stale reader stays fenced: KAFKA-9338) and what was last sent to it. Invariants:
+Pure. A session remembers, per partition, the reader's last fetch (its leader epoch included, so that a
+stale reader stays fenced: KAFKA-9338) and the offsets last sent to the reader. Invariants:
 
-- a session's epoch rises by one with each fetch; any other epoch is refused;
+- a session's epoch rises by one with each fetch; any other epoch is rejected;
 - partitions that returned records go to the end of the order, so that none starves under ``max_bytes``;
 - a partition that may have something to send is *dirty*: named by the reader, changed since it was last
-  read, or left with more to read. Only dirty ones are read, so an idle partition costs a fetch nothing;
+  read, or with more records than fitted. Only dirty ones are read, so an idle partition costs a fetch
+  nothing;
 - at most ``slots`` sessions exist at once; one that has been used within ``KEEP_MS`` is not evicted.
 """
 
@@ -22,9 +23,9 @@ from nilometer.wire.body_reader import uuid_of
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 FINAL_EPOCH = -1
-"""The reader closes its session, or wants none."""
+"""The session epoch with which a reader closes its session, or wants none."""
 INITIAL_EPOCH = 0
-"""The reader sends everything and would like a session."""
+"""The session epoch with which a reader names all its partitions and requests a new session."""
 NO_SESSION = 0
 KEEP_MS = 120_000
 
@@ -32,7 +33,7 @@ KEEP_MS = 120_000
 class TopicKey(NamedTuple):
     """How the reader named the topic: by id (Fetch 13 and later) or by name.
 
-    The id as bytes, whose hash is computed once: sessions look up their partitions all the time.
+    The id is kept as bytes, whose hash is computed once, since partitions are looked up often.
     """
 
     id: bytes | None
@@ -54,7 +55,7 @@ class PartitionKey(NamedTuple):
 
 @dataclass(slots=True)
 class FetchPartition:
-    """One partition as a reader asks for it."""
+    """One partition of a fetch request."""
 
     topic: TopicKey
     partition: int
@@ -71,17 +72,17 @@ class FetchPartition:
 
 @dataclass(slots=True)
 class _LastSent:
-    """What was last sent to the reader of a partition."""
+    """The offsets of a partition that were last sent to the reader; -1 if none."""
 
     high_watermark: int = -1
     log_start_offset: int = -1
 
 
 class SessionWatcher(Protocol):
-    """The watcher that marks partitions dirty."""
+    """Marks a session's partitions dirty when they change."""
 
     def forget(self, key: PartitionKey) -> None:
-        """The partition has left the session, or the session has ended."""
+        """Stop watching a partition that has left the session, or whose session has ended."""
         ...
 
 
@@ -94,16 +95,16 @@ class FetchSession:
     partitions: dict[PartitionKey, FetchPartition] = field(default_factory=dict[PartitionKey, FetchPartition])
     last_sent: dict[PartitionKey, _LastSent] = field(default_factory=dict[PartitionKey, _LastSent])
     dirty: dict[PartitionKey, None] = field(default_factory=dict[PartitionKey, None])
-    """In the order in which they are read."""
+    """The dirty partitions, in the order in which they are read."""
     changed: dict[PartitionKey, None] = field(default_factory=dict[PartitionKey, None])
-    """Marked since they were last read: an answer from that read does not clear the mark."""
+    """The partitions marked dirty since the last read began: its response does not clear the mark."""
     watcher: SessionWatcher | None = None
 
     def update(self, partitions: Iterable[FetchPartition], forgotten: Iterable[PartitionKey]) -> None:
         for partition in partitions:
             known = self.partitions.get(partition.key)
             if known is None or partition.fetch_offset <= known.fetch_offset:
-                # It was named before at this offset: the reader may not have taken the last answer.
+                # The offset has not advanced: the reader may not have received the last response.
                 self.last_sent[partition.key] = _LastSent()
             self.partitions[partition.key] = partition
             self.dirty.setdefault(partition.key)
@@ -128,7 +129,7 @@ class FetchSession:
             self.changed[key] = None
 
     def look(self) -> list[FetchPartition]:
-        """The dirty partitions, which are read now: changes from now on mark them again."""
+        """Return the dirty partitions, to be read now; a change from now on marks its partition again."""
         self.changed.clear()
         return [self.partitions[key] for key in self.dirty]
 
@@ -142,9 +143,9 @@ class FetchSession:
         log_start: int,
         has_more: bool = False,
     ) -> bool:
-        """Whether this outcome must be in the response; records it as sent.
+        """Return whether the outcome of partition ``key`` must be in the response, and note it as sent.
 
-        ``has_more``: there was no room for what the partition holds.
+        ``has_more``: the partition has records that did not fit.
         """
         last_sent = self.last_sent.get(key)
         if last_sent is None:
@@ -160,26 +161,26 @@ class FetchSession:
             last_sent.high_watermark, last_sent.log_start_offset = high_watermark, log_start
         changed = key in self.changed  # for example while it was read off the event loop
         if has_more:
-            return must_report  # it keeps its place: partitions that were served go behind it
+            return must_report  # it keeps its place in the order; partitions that were served move to the end
         self.dirty.pop(key, None)
         if (has_records or failed or changed) and key in self.partitions:
-            self.dirty[key] = None  # there may be more; it goes behind the others
+            self.dirty[key] = None  # there may be more records: it moves to the end of the order
         return must_report
 
 
 class FetchRound(NamedTuple):
-    """One fetch, its session resolved."""
+    """One fetch request together with its session."""
 
     session: FetchSession | None
     session_id: int
-    """What the response carries."""
+    """The session id in the response."""
     named: Sequence[FetchPartition]
-    """What the reader asked for in this request."""
+    """The partitions that the reader named in this request."""
     incremental: bool
     """Whether unchanged partitions are left out of the response."""
 
     def to_read(self) -> list[FetchPartition]:
-        """The partitions to look at now."""
+        """Return the partitions to read now: all named ones, or the dirty ones of the session."""
         if self.session is None:
             return list(self.named)
         return self.session.look()
@@ -209,7 +210,7 @@ class FetchSessionCache:
         by_topic_id: bool,
         now_ms: int,
     ) -> FetchRound:
-        """Resolve the session of a fetch request.
+        """Find, open or close the session of a fetch request, and update its partitions.
 
         Raises KafkaError: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH,
         FETCH_SESSION_TOPIC_ID_ERROR.

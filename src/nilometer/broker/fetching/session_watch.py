@@ -1,8 +1,8 @@
 """Notifies a fetch session of changes of its partitions, between and during fetches.
 
-Registered once with each partition, for as long as the session has it: a change makes the partition dirty in
-the session, and is passed to the waiting fetch, if there is one. So neither an idle partition nor a waiting
-fetch costs anything, however many partitions a session has.
+The watch is registered with a partition for as long as the session has it. A change marks the partition dirty
+in the session, and is passed on to the waiting fetch, if there is one. So neither an idle partition nor a
+waiting fetch costs anything, however many partitions a session has.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class SessionWatch:
         session.watcher = self
 
     def watch(self, key: PartitionKey, partition: FetchWatchable) -> None:
-        """``key`` is ``partition`` now: another object than before, if its topic was created again."""
+        """Watch ``partition``, which ``key`` names now. It is another object than before if its topic was
+        created again."""
         if self._partitions.get(key) is partition:
             return
         self.forget(key)
@@ -55,7 +56,10 @@ class SessionWatch:
 
 
 def watch_of(session: FetchSession, *, for_replica: bool) -> SessionWatch:
-    """The session's watch, made at its first fetch."""
+    """Return the session's watch; it is created at the session's first fetch.
+
+    ``for_replica``: the session's reader is a follower.
+    """
     if isinstance(session.watcher, SessionWatch):
         return session.watcher
     return SessionWatch(session, for_replica=for_replica)

@@ -1,6 +1,6 @@
-"""The transaction coordinators of one broker: where a transactional id is kept, and what actions do.
+"""The transaction coordinators of one broker: passes requests to the shards, and carries out their actions.
 
-A producer id is drawn only when a shard needs one: the request is then asked again with it.
+A producer id is allocated only when a shard needs one: the request is then submitted again with it.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 logger = logging.getLogger("nilometer.broker")
 
 COMMIT_TIMEOUT_MS = 30_000
-"""How long an answer waits for its record to be committed: Kafka's ``request.timeout.ms``."""
+"""How long a reply waits for its record to be committed: Kafka's ``request.timeout.ms``."""
 
 R = TypeVar("R")
 OfOneId: TypeAlias = InitProducerId | EndTransaction | TimeOut
-"""Those that may need a producer id."""
+"""The requests that may need a new producer id."""
 Respond: TypeAlias = Callable[[Sequence[TransactionReply]], Frame]
 
 
@@ -96,7 +96,7 @@ class TransactionCoordinator:
 
     # ── where an id is ──────────────────────────────────────────────────────────────────────────
     def partition_for(self, transactional_id: str) -> int:
-        """The partition of ``__transaction_state`` that keeps the id."""
+        """Return the partition of ``__transaction_state`` that keeps the id."""
         return self._shells.partition_for(transactional_id)
 
     async def ensure_topic(self) -> bool:
@@ -106,8 +106,10 @@ class TransactionCoordinator:
     def ask(
         self, asked: Sequence[tuple[str, TransactionRequest]], respond: Respond
     ) -> Frame | asyncio.Future[Frame]:
-        """Have each of ``asked`` (with its transactional id) answered, and the whole by ``respond`` of all
-        replies in their order."""
+        """Submit each request of ``asked``, a list of (transactional id, request), to the id's coordinator.
+
+        ``respond`` makes the response from all replies, in the order of ``asked``.
+        """
         return self._shells.ask(asked, respond)
 
     def ask_one(
@@ -117,14 +119,15 @@ class TransactionCoordinator:
         kind: type[R],
         respond: Callable[[R], Frame],
     ) -> Frame | asyncio.Future[Frame]:
-        """As :meth:`ask`, for one request whose reply is a ``kind``."""
+        """As :meth:`ask`, for one request whose reply is of type ``kind``."""
         return self._shells.ask_one(transactional_id, request, kind, respond)
 
     def ask_all_shells(self, request: ListTransactions, respond: Respond) -> Frame | asyncio.Future[Frame]:
         return self._shells.ask_all(request, respond)
 
     async def answer(self, request: TransactionRequest) -> TransactionReply:
-        """Of one transactional id, with a new producer id if that is needed."""
+        """Return the reply to a request about one transactional id, with a new producer id if it needs
+        one."""
         assert not isinstance(request, ListTransactions), "that is asked of all shells"
         reply = await self._shells.answer(request.transactional_id, request)
         if not isinstance(reply, ProducerIdNeeded):
@@ -149,7 +152,8 @@ class TransactionCoordinator:
                 assert_never(action)
 
     async def _time_out(self, request: TimeOut) -> None:
-        """What does not succeed now is found again with the next round of time-outs."""
+        """Submit a time-out again with a new producer id; if none can be allocated, the shard's next check of
+        time-outs repeats it."""
         try:
             new_producer_id = await self._producer_ids.next()
         except (KafkaError, CoordinationError) as refused:

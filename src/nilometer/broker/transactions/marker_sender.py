@@ -1,10 +1,10 @@
 """Sends the markers that end transactions to the leaders of their partitions, until each is committed.
 
 A marker is sent again while its partition has no leader, or the leader cannot be reached or has too few
-replicas in sync: the transaction stays prepared meanwhile. A partition that was deleted counts as marked, and
-so does one that has come past this end (INVALID_PRODUCER_EPOCH). Where a later coordinator is known the end
-is that coordinator's; it is dropped here, as it is when the shell that asked for it is unloaded or loaded
-again.
+replicas in sync: the transaction stays prepared meanwhile. A deleted partition needs no marker, and neither
+does one in which a later transaction of the producer is open (INVALID_PRODUCER_EPOCH). If the partition has
+seen a later coordinator (TRANSACTION_COORDINATOR_FENCED), that one completes the transaction and the marker
+is dropped here; so it is when the shell that requested it is unloaded or loaded again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Shell: TypeAlias = CoordinatorShell[
 
 
 class _End:
-    """The end of one transaction, as far as its markers are not written."""
+    """The end of one transaction, with the partitions whose markers are not written yet (``missing``)."""
 
     __slots__ = ("_load", "action", "missing", "shell")
 
@@ -53,7 +53,7 @@ class _End:
 
     @property
     def is_current(self) -> bool:
-        """Whether the state that asked for it is still there."""
+        """Whether the shard that requested the markers is still loaded."""
         return self.shell.state is ShellState.ACTIVE and self.shell.loads == self._load
 
 
@@ -79,11 +79,11 @@ class MarkerSender:
         self._writer = writer
         self._connections = connections
         self._queues: dict[int, list[_Entry]] = {}
-        """By the broker that leads their partitions."""
+        """The markers to send, by the broker that leads their partitions."""
         self._to_retry: list[_Entry] = []
-        """Routed again after :data:`RETRY_S`, all with one timer."""
+        """The markers to send again after :data:`RETRY_S`, all with one timer."""
         self._sending: dict[int, None] = {}
-        """Brokers that a task is sending to."""
+        """The brokers to which a task is sending markers."""
 
     def send(self, shell: Shell, action: SendMarkers) -> None:
         end = _End(shell, action)
@@ -124,7 +124,10 @@ class MarkerSender:
 
     # ── sending ─────────────────────────────────────────────────────────────────────────────────
     async def _send_all(self, leader: int) -> None:
-        """Until the queue is empty. A broker that does not answer is asked again by :meth:`_retry`."""
+        """Send the markers queued for broker ``leader`` until its queue is empty.
+
+        Markers that fail, or get no response, are sent again later.
+        """
         try:
             while queue := self._queues.pop(leader, None):
                 rest = queue[MARKERS_PER_REQUEST_MAX:]
@@ -236,7 +239,7 @@ def _request(api: Api, batch: Sequence[_Entry]) -> Message:
 
 
 def _errors(response: Message, batch: Sequence[_Entry]) -> list[ErrorCode]:
-    """In the order of ``batch``; a partition that is not answered is asked again."""
+    """Return the error of each marker in ``batch``, in order; NETWORK_EXCEPTION if the response lacks one."""
     found = {
         (marker.producer_id, topic.name, partition.partition_index): ErrorCode(partition.error_code)
         for marker in response.markers

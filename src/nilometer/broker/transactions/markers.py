@@ -24,7 +24,7 @@ class Marker:
     committed: bool
     coordinator_epoch: int
     version: int
-    """The ``transaction.version`` of the end."""
+    """The ``transaction.version`` with which the transaction ended."""
     timestamp_ms: int
 
 
@@ -32,19 +32,23 @@ WriteMarker: TypeAlias = Callable[[Partition], AppendInfo]
 
 
 class MarkerWriter:
-    """Writes markers into partitions led here. In the topic of a coordinator, that takes note of the end."""
+    """Writes markers to partitions led here; in a coordinator's topic, its shard is notified of the end."""
 
     def __init__(
         self,
         replicas: ReplicaManager,
         coordinators: Mapping[str, Callable[[int, WriteMarker, TransactionEnd], AppendInfo]],
     ) -> None:
-        """``coordinators`` have a marker written into a partition of their topic, by its name."""
+        """``coordinators``: by topic name, the function through which a coordinator appends a marker to a
+        partition of its topic."""
         self._replicas = replicas
         self._coordinators = coordinators
 
     def begin(self, topic: str, marker: Marker, outcome: ProduceOutcome, request: DelayedProduce) -> None:
-        """``request`` waits until the marker is committed."""
+        """Write the marker to one partition; ``request`` waits until it is committed.
+
+        Errors are set in ``outcome``, which also names the partition.
+        """
         try:
             partition = self._replicas.partition(topic, outcome.index)
             appended = self._write(partition, marker)
@@ -61,8 +65,11 @@ class MarkerWriter:
 
 
 def write_marker(partition: Partition, marker: Marker) -> AppendInfo:
-    """Raises KafkaError: INVALID_PRODUCER_EPOCH where the partition has come past this end,
-    TRANSACTION_COORDINATOR_FENCED where it knows a later coordinator, and what an append may raise."""
+    """Append the marker as leader.
+
+    Raises KafkaError: INVALID_PRODUCER_EPOCH if a later transaction of the producer is open in the partition,
+    TRANSACTION_COORDINATOR_FENCED if the partition knows a later coordinator, and the errors of an append.
+    """
     _check_epoch(partition, marker)
     kind = ControlType.COMMIT if marker.committed else ControlType.ABORT
     batch = build_marker(
@@ -74,7 +81,11 @@ def write_marker(partition: Partition, marker: Marker) -> AppendInfo:
 
 
 def _check_epoch(partition: Partition, marker: Marker) -> None:
-    """Where ends bump the epoch, an open transaction in the marker's own epoch is a later one."""
+    """Raise KafkaError if the marker would end a later transaction of its producer.
+
+    With ``transaction.version`` 2 each end bumps the epoch: a transaction open in the marker's epoch is
+    later.
+    """
     if marker.version < EPOCH_BUMP_VERSION:
         return
     known = partition.log.producers.producers.get(marker.producer_id)

@@ -1,11 +1,12 @@
-"""Before a partition takes the first batch of a transaction, it asks the coordinator: is it part of it?
+"""Verifies with the transaction coordinator, before the first batch of a transaction is appended to a
+partition, that the partition is part of the transaction.
 
 Without that, a batch that was delayed until after its transaction's end would open a transaction that no
-coordinator knows, and hold back every transactional reader (KIP-890, EDGE 38). For producers that know
-``transaction.version`` 2 the same question adds the partition.
+coordinator knows, and hold back every ``read_committed`` consumer (KIP-890, EDGE 38). For producers that know
+``transaction.version`` 2 the same request adds the partition.
 
-Between the answer and the append the transaction may end. A :class:`Guard` notices: the marker has then
-changed what the log knows of the producer.
+The transaction may end between the coordinator's reply and the append. A :class:`Guard` detects this: the
+marker has changed the producer's state in the log.
 """
 
 from __future__ import annotations
@@ -47,17 +48,19 @@ Errors = Mapping[TopicPartition, ErrorCode]
 
 
 class Asker(NamedTuple):
-    """What the producer understands, by the version of its request."""
+    """The abilities of the producer, from the version of its request."""
 
     knows_abortable: bool
-    """The error TRANSACTION_ABORTABLE."""
+    """Whether it knows the error TRANSACTION_ABORTABLE."""
     adds: bool
-    """It does not add its partitions itself: ``transaction.version`` 2."""
+    """Whether its requests add their partitions to the transaction (``transaction.version`` 2), so that it
+    sends no AddPartitionsToTxn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A partition whose batch waits for the coordinator, and what the log knew of its producer then."""
+    """A partition whose batch waits for the coordinator, and the producer's state in its log at the start of
+    the wait (``known``)."""
 
     partition: Partition
     producer_id: int
@@ -70,7 +73,7 @@ class Guard:
 
     @property
     def is_intact(self) -> bool:
-        """No marker has come since. Other batches of the transaction may have."""
+        """Whether no marker was appended since. Other batches of the transaction may have been."""
         now = _known(self.partition, self.producer_id)
         return now is self.known or (
             now is not None
@@ -96,7 +99,10 @@ class TransactionVerification:
     def guard(
         self, partition: Partition, producer_id: int, producer_epoch: int, asker: Asker
     ) -> Guard | None:
-        """None where the producer's batch may be taken as it is."""
+        """Return a guard if the producer's batch in ``partition`` must be verified first.
+
+        None if its transaction is open in the partition already, or verification is disabled.
+        """
         if not (self._verifies or asker.adds):
             return None
         known = _known(partition, producer_id)
@@ -109,7 +115,8 @@ class TransactionVerification:
         return Guard(partition, producer_id, producer_epoch, known)
 
     async def verify(self, transactional_id: str, guards: Sequence[Guard], asker: Asker) -> Errors:
-        """By partition, the error for the producer."""
+        """Verify the guards' partitions with the coordinator, or add them to the transaction if
+        ``asker.adds``; return, by partition, the error for the producer."""
         identities = {(guard.producer_id, guard.producer_epoch) for guard in guards}
         if len(identities) > 1:
             return {guard.name: ErrorCode.invalid_producer_id_mapping for guard in guards}
@@ -167,7 +174,7 @@ def _known(partition: Partition, producer_id: int) -> ProducerStateEntry | None:
 
 
 def _error_for(error: ErrorCode, asker: Asker) -> ErrorCode:
-    """The error on which a producer of that version does the right thing."""
+    """Translate the coordinator's error to one to which a producer of that version reacts correctly."""
     if error is ErrorCode.producer_fenced:
         return ErrorCode.invalid_producer_epoch
     if error is ErrorCode.transaction_abortable and not asker.knows_abortable:
