@@ -1,9 +1,9 @@
-"""Appending batches to a log: as its leader, which assigns offsets, or as a follower, which keeps them.
+"""Appending batches to a log: as leader, which assigns the offsets, or as follower, which keeps them.
 
-The order is the contract: check everything, then write once, then update the state (end offset, producers,
-aborted transactions). A refused append changes nothing; a failed write fences the log.
+The order matters: check all batches, then write once, then update the state (log end offset, producers,
+aborted transactions). A rejected append changes nothing; a failed write fences the log.
 
-The hot path touches headers only: a batch is written as its patched header and a view of the rest.
+Usually only headers are read and changed: a batch is written as its patched header and a view of the rest.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from nilometer.wire.record_batch import (
 )
 
 BUFFERS_MAX = 512
-"""Buffers of one write: a system call accepts 1024."""
+"""Largest number of buffers in one write; the system call accepts 1024."""
 
 
 class AppendInfo(NamedTuple):
-    """The result of an append. A ``duplicate`` wrote nothing; its offsets are those of the first append."""
+    """The result of an append. For a ``duplicate`` nothing was written; it has the original's offsets."""
 
     first_offset: int
     last_offset: int
@@ -91,10 +91,10 @@ def append_as_leader(
 
 
 def append_as_follower(log: LocalLog, records: Bytes, *, wall_ms: int) -> AppendInfo | None:
-    """Append the leader's batches unchanged. None if ``records`` holds no whole batch.
+    """Append the leader's batches unchanged. None if ``records`` contains no complete batch.
 
-    An incomplete last batch is left out. An empty log accepts a first batch that begins below the log's
-    start: the leader's start may lie inside it (KAFKA-6975).
+    An incomplete last batch is ignored. An empty log accepts a first batch that starts below the log start
+    offset: the leader's log start offset may be inside it (KAFKA-6975).
     """
     log.check_may_grow()
     updates: ProducerUpdates | None = None
@@ -125,7 +125,7 @@ def append_as_follower(log: LocalLog, records: Bytes, *, wall_ms: int) -> Append
         return None
     try:
         if leaves_gap:
-            log.allow_gaps()  # the leader serves none that it does not know as lawful
+            log.allow_gaps()  # the leader only sends gaps that compaction made
         segment = _maybe_roll(log, end, newest, first_offset, offset - 1, wall_ms)
         for epoch, start_offset in epochs:
             if epoch != log.epochs.latest_epoch or log.epochs.is_unwritten:
@@ -183,14 +183,18 @@ def _take_buffers(buffers: list[Buffer], batch: JudgedBatch, offset: int, leader
 
 
 def _bounded(buffers: list[Buffer]) -> Sequence[Buffer]:
-    """At most as many buffers as one write accepts; joins them in the rare case that there are more."""
+    """Return the buffers for one write, joined to one if there are more than it accepts (rare)."""
     return buffers if len(buffers) <= BUFFERS_MAX else [b"".join(buffers)]
 
 
 def _maybe_roll(
     log: LocalLog, size: int, newest: int, first_offset: int, last_offset: int, wall_ms: int
 ) -> LogSegment:
-    """The active segment, or a new one if that is full, old or cannot hold the offsets."""
+    """Return the segment to append to: the active one, or a new one if it is full, too old, or the offsets
+    are too far from its base offset.
+
+    ``size`` is in bytes; ``newest`` is the largest timestamp of the batches to append.
+    """
     segment, config = log.segments.active, log.config
     if first_offset < segment.base_offset:
         return _replace_empty(log, segment, first_offset, wall_ms)
@@ -205,7 +209,10 @@ def _maybe_roll(
 
 
 def _replace_empty(log: LocalLog, segment: LogSegment, base_offset: int, wall_ms: int) -> LogSegment:
-    """Replace the empty segment at the log's start by one that begins where the straddling batch begins."""
+    """Replace the log's only segment, which is empty, by one that starts at ``base_offset``.
+
+    ``base_offset`` is that of a batch that contains the log start offset.
+    """
     assert segment.size == 0, "only an empty log takes a straddling batch"
     log.new_segment(base_offset, wall_ms)
     log.segments.remove([segment])
@@ -222,9 +229,10 @@ def _apply_append(
     next_offset: int,
     wall_ms: int,
 ) -> None:
-    """After the write: the end offset first, so that offsets rise even if what follows fails.
+    """Update the log's state after the write.
 
-    The size comes after it: a reader on another thread never sees a batch beyond the end of the log.
+    The log end offset is set first, so that no offset is used twice if a later step fails; then the segment's
+    size, so that a reader on another thread never sees a batch above the log end offset.
     """
     log.log_end_offset = next_offset
     segment.size = new_size

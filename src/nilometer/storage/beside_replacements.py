@@ -1,7 +1,8 @@
 """Reading on another thread while the owner of the log may replace segments by cleaned ones.
 
-Such a reader opens files by name, one after another. Between its look at the segments, at an index and at a
-log file, another file may have got the name. Nothing read then is believed, neither a result nor damage.
+Such a reader opens an index and a log file by name, one after the other; in between, a replacement may have
+given the name to another file. So if a replacement happened meanwhile, the result is dropped, whether it is a
+value or an error, and the read is repeated.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ T = TypeVar("T")
 
 
 def read_apart(log: LocalLog, work: Callable[[], T]) -> T:
-    """What ``work`` returns or raises, done again where segments were replaced meanwhile."""
+    """Call ``work`` until no segment was replaced while it ran; return its result or raise its error."""
     while True:
         before = log.replacements
         try:

@@ -1,8 +1,8 @@
 """Kafka's small text files: offset checkpoints of a log directory, epochs and metadata of a partition.
 
-The common form is a version line, a count line and so many entry lines, each ended by a newline. There
-is no checksum; a file torn by a crash of the machine is recognised by its count or a missing last newline,
-which readers here require. Every writer replaces the file as a whole.
+The common form is a version line, a line with the number of entries, and one line for each entry, all ended
+by a newline. There is no checksum: a file torn by a machine crash is recognised by the number of entries or
+a missing last newline. Every writer replaces the file as a whole.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ VERSION = 0
 
 
 def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
-    """An offset checkpoint (``topic partition offset`` lines); empty where there is no file.
+    """Read an offset checkpoint (``topic partition offset`` lines); empty if there is no file.
 
     Raises CorruptCheckpoint.
     """
@@ -30,13 +30,13 @@ def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
 
 
 def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, int], *, sync: bool = True) -> None:
-    """Replace an offset checkpoint. May stall with ``sync``."""
+    """Replace an offset checkpoint. With ``sync`` the file is durable on return, and the call may block."""
     lines = [f"{key.topic} {key.partition} {offset}" for key, offset in sorted(offsets.items())]
     disk.replace_file(path, _encode(lines), sync=sync)
 
 
 def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:
-    """The (epoch, start offset) lines of ``leader-epoch-checkpoint``; empty where there is no file.
+    """Read the (epoch, start offset) lines of ``leader-epoch-checkpoint``; empty if there is no file.
 
     Raises CorruptCheckpoint.
     """
@@ -50,7 +50,7 @@ def encode_epochs(entries: Iterable[tuple[int, int]]) -> bytes:
 
 
 def read_partition_metadata(disk: Disk, path: str) -> uuid.UUID | None:
-    """The topic id in ``partition.metadata``, or None where there is no file. Raises CorruptCheckpoint."""
+    """Read the topic id from ``partition.metadata``; None if there is no file. Raises CorruptCheckpoint."""
     try:
         text = disk.read_file(path).decode()
     except FileNotFoundError:
@@ -72,12 +72,12 @@ def write_partition_metadata(disk: Disk, path: str, topic_id: uuid.UUID, *, sync
 
 
 def uuid_to_text(value: uuid.UUID) -> str:
-    """Kafka's form: 22 characters of URL-safe base 64 without padding."""
+    """Return a UUID as Kafka writes it: 22 characters of URL-safe base 64 without padding."""
     return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")
 
 
 def uuid_from_text(text: str) -> uuid.UUID:
-    """Raises ValueError."""
+    """Parse a UUID as Kafka writes it. Raises ValueError."""
     data = base64.b64decode(f"{text}==", altchars=b"-_", validate=True)
     if len(data) != 16 or len(text) != 22:
         raise ValueError(f"{text!r} is not a UUID")

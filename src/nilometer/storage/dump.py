@@ -1,7 +1,7 @@
-"""The content of one file of a log directory, line by line, for operators and tools; and its damage.
+"""Dumping one file of a log directory, line by line, for operators and tools.
 
-One dataclass for each kind of line. Nothing is raised for damage: it becomes a separate line, with
-the byte position, so that a dump shows all that can be read. Read-only, safe beside a running broker.
+There is one dataclass for each kind of line. Damage raises nothing: it becomes a line of its own with the
+byte position, so that a dump shows all that can be read. Read-only; safe while a broker is running.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ from nilometer.wire.records import Record, decode_records
 
 @dataclass(frozen=True, slots=True)
 class BatchLine:
-    """A batch of a ``.log`` file. ``records`` only where they were asked for and can be read."""
+    """A batch of a ``.log`` file. ``records`` only for a deep dump of a valid batch.
+
+    ``error``: why the batch is invalid; ``marker``: the transaction marker if it is one.
+    """
 
     position: int
     header: BatchHeader
@@ -76,7 +79,7 @@ class OffsetLine:
 
 @dataclass(frozen=True, slots=True)
 class ErrorLine:
-    """Something is wrong from byte ``position`` on (0: with the file as a whole)."""
+    """The file is damaged from byte ``position`` on (0: the whole file)."""
 
     position: int
     error: str
@@ -94,7 +97,7 @@ _OFFSET_CHECKPOINTS = (
 
 
 def is_dumpable(name: str) -> bool:
-    """Whether :func:`dump_file` knows files of this name."""
+    """Return whether :func:`dump_file` can dump files of this name."""
     parsed = names.parse_offset_name(name)
     known = (*names.SEGMENT_SUFFIXES, names.SNAPSHOT_SUFFIX)
     return (parsed is not None and parsed[1] in known) or name in (
@@ -104,9 +107,9 @@ def is_dumpable(name: str) -> bool:
 
 
 def dump_file(disk: Disk, path: str, *, deep: bool = False) -> Iterator[DumpLine]:
-    """The lines of one file; with ``deep`` a log's batches carry their records.
+    """Yield the lines of one file; with ``deep`` the batches of a log include their records.
 
-    Raises ValueError for a file of a kind that is not known, FileNotFoundError.
+    Raises ValueError for an unknown kind of file, FileNotFoundError.
     """
     name = posixpath.basename(path)
     if name == names.LEADER_EPOCH_CHECKPOINT or name in _OFFSET_CHECKPOINTS:
@@ -154,7 +157,7 @@ def _batch_line(position: int, header: BatchHeader, buffer: bytes, at: int, deep
 
 
 def _dump_index(disk: Disk, path: str, base_offset: int) -> Iterator[DumpLine]:
-    """The entries, each checked against the batch it points at."""
+    """Yield the entries, and an error for each whose position has no batch with that last offset."""
     try:
         index = OffsetIndex.parse(base_offset, disk.read_file(path))
         file = disk.open(path.removesuffix(names.INDEX_SUFFIX) + names.LOG_SUFFIX, writable=False)

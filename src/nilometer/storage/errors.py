@@ -1,8 +1,8 @@
-"""The errors of a log, as exceptions.
+"""The exceptions that a log raises.
 
-Those that a client receives have an error code (:class:`KafkaError`); :class:`LogFenced` and
-:class:`CorruptRecordFound` mean that this replica can no longer be relied on, and have the code that
-Kafka uses for a failed log directory.
+Those that a client receives have an error code (:class:`KafkaError`). :class:`LogFenced` and
+:class:`CorruptRecordFound` mean that this replica can no longer be relied on; their code is the one that
+Kafka uses for a failed log directory, KAFKA_STORAGE_ERROR.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class OffsetOutOfRange(KafkaError):
 
 
 class LogFenced(KafkaError):
-    """A write to the log has failed and it accepts no more (KAFKA-10778). ``reason`` is the first failure."""
+    """A write to the log failed, so it accepts no more (KAFKA-10778). ``reason`` is the first failure."""
 
     def __init__(self, log: str, reason: OSError) -> None:
         super().__init__(ErrorCode.kafka_storage_error, f"{log} is offline since a disk error: {reason}")
@@ -32,7 +32,10 @@ class LogFenced(KafkaError):
 
 
 class CorruptRecordFound(KafkaError):
-    """Bytes on disk that are not the batch that was written there. Nothing from ``position`` on is served."""
+    """The bytes on disk are not the batch that was written. No record from ``position`` on is served.
+
+    ``position`` is in bytes; ``offset`` is the first offset that cannot be read.
+    """
 
     def __init__(self, path: str, position: int, offset: int, reason: str) -> None:
         super().__init__(
@@ -46,7 +49,7 @@ class CorruptRecordFound(KafkaError):
 
 
 class UnexpectedAppendOffset(KafkaError):
-    """A follower got records that do not continue its log."""
+    """A follower fetched records whose offsets do not continue its log."""
 
     def __init__(self, log: str, first_offset: int, last_offset: int, log_end_offset: int) -> None:
         super().__init__(
@@ -58,7 +61,7 @@ class UnexpectedAppendOffset(KafkaError):
 
 
 class CorruptCheckpoint(Exception):
-    """A damaged small state file: its content is rebuilt or its directory refused."""
+    """A checkpoint or metadata file is damaged. The caller rebuilds it, or rejects the log directory."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")

@@ -1,9 +1,9 @@
-"""Making a log durable, in three steps: plan on the owner's thread, sync on any, record on the owner's.
+"""Making a log durable in three steps: plan (owner's thread), sync (any thread), record (owner's thread).
 
-A plan names files by path and opens them itself, so it needs nothing of the log while it runs. It covers
-the records below ``offset``: the log files that hold them, everything of segments sealed since the last
-flush, the epochs if they changed, and the folder if names did. A plan that was overtaken by a
-truncation does not count and is dropped.
+A plan lists files by path and opens them itself, so it does not use the log while it runs. It makes the
+records below ``offset`` durable: it syncs their log files, all files of segments sealed since the last flush,
+the epoch checkpoint if it changed, and the folder if names in it changed. If the log was truncated while the
+plan ran, its result is ignored.
 """
 
 from __future__ import annotations
@@ -22,19 +22,26 @@ class FlushPlan:
     offset: int
     """Every record below is durable once :meth:`run` has returned."""
     paths: tuple[str, ...]
+    """The files to sync."""
     folders: tuple[str, ...]
+    """The folders to sync."""
     sealed: tuple[int, ...]
+    """Base offsets of the sealed segments whose files are in ``paths``."""
     truncations: int
+    """This and the next two: the log's counters when the plan was made."""
     name_changes: int
     epoch_writes: int
 
     def run(self) -> None:
-        """Sync. Stalls: offload it. Raises OSError: then fence the log with it."""
+        """Sync the files and folders. Blocks, so run it on another thread.
+
+        Raises OSError: the caller must then fence the log with it.
+        """
         for path in self.paths:
             try:
                 file = self.disk.open(path)
             except FileNotFoundError:
-                continue  # deleted or truncated away since the plan was made: nothing to keep
+                continue  # removed by a deletion or truncation since the plan was made
             try:
                 file.sync()
             finally:
@@ -45,6 +52,7 @@ class FlushPlan:
 
 
 def plan_flush(log: LocalLog) -> FlushPlan:
+    """Return a plan that makes all records appended so far durable. Raises OSError."""
     paths: list[str] = []
     for segment in log.unsynced_sealed.values():
         paths += segment.existing_files()
@@ -74,7 +82,7 @@ def plan_flush(log: LocalLog) -> FlushPlan:
 
 
 def mark_flushed(log: LocalLog, plan: FlushPlan, wall_ms: int) -> None:
-    """The plan has run. ``flushed_offset`` and the recovery point move."""
+    """Advance ``flushed_offset`` and the recovery point after ``plan.run()``; ignored after a truncation."""
     if plan.truncations != log.truncations:
         return
     for base_offset in plan.sealed:
@@ -86,7 +94,8 @@ def mark_flushed(log: LocalLog, plan: FlushPlan, wall_ms: int) -> None:
 
 
 def _folders(log: LocalLog, has_epochs: bool) -> tuple[str, ...]:
-    """The folder, if names in it changed; and the one above, which may not hold the folder's own name yet."""
+    """Return the folders to sync: the log's, if names in it changed; at the first flush its parent, too,
+    since the folder's own name may not be durable yet."""
     if not log.name_changes_durable:
         return log.folder, posixpath.dirname(log.folder)
     return (log.folder,) if has_epochs or log.name_changes > log.name_changes_durable else ()

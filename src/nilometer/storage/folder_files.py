@@ -1,7 +1,6 @@
-"""The segments in a partition's folder, found before a log is loaded.
+"""Finding the segments in a partition's folder before a log is loaded.
 
-What a crash left half done of a replacement of segments is finished or undone before that
-(:mod:`nilometer.storage.swapping`).
+Interrupted replacements of segments must have been completed or undone (:mod:`nilometer.storage.swapping`).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from nilometer.storage.segments.segment_files import SegmentFiles
 
 
 def find_segments(files: SegmentFiles, folder: str, config: LogConfig, wall_ms: int) -> list[LogSegment]:
-    """The segments of a folder; index files without a log file are removed."""
+    """Return the segments of a folder by base offset; remove index files that have no log file."""
     disk = files.disk
     found = [parsed for name in disk.list_directory(folder) if (parsed := names.parse_offset_name(name))]
     bases = {offset for offset, suffix in found if suffix == names.LOG_SUFFIX}

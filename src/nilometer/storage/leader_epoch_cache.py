@@ -1,17 +1,17 @@
-"""Which leader epoch wrote which part of the log: (epoch, start offset), in order.
+"""Which leader epoch wrote which part of the log: (epoch, start offset) entries, in order.
 
-Followers and consumers reconcile their logs by it (KIP-101, KIP-279, KIP-320). Epoch 0 is a valid epoch
-(KAFKA-10432).
+Followers and consumers use it to detect where their logs diverge (KIP-101, KIP-279, KIP-320). Epoch 0 is a
+valid epoch (KAFKA-10432).
 
-Invariants: epochs rise strictly and start offsets rise strictly from entry to entry; an entry that
-would break this drops the entries that it contradicts. An epoch is entered when its leader starts, even if
-it never writes (KAFKA-7415); so a later epoch at the same start offset replaces it.
+Invariants: epochs and start offsets increase strictly from entry to entry; a new entry that would break this
+removes the entries that it contradicts. An epoch gets an entry when its leader starts, even if that leader
+never writes (KAFKA-7415); so a later epoch at the same start offset replaces it.
 
 Every change is written to ``leader-epoch-checkpoint`` at once but not synced: a flush that moves the
-recovery point over records syncs this file first (see ``flush``), so the entries of all records below
-the recovery point are durable, and those above it are rebuilt from the records. One change is written
-later: an epoch that has no record yet. A restart drops such an epoch anyway, and a broker that takes over
-thousands of partitions at once need not touch the disk for it.
+recovery point syncs this file first (see ``flushing``), so the entries of all records below the recovery
+point are durable, and those above it are rebuilt from the records. The exception is an epoch that has no
+record yet, which is written later: a restart drops such an epoch anyway, and a broker that becomes leader of
+thousands of partitions at once need not write a file for each.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class LeaderEpochCache:
         self._path = path
         self._entries: list[tuple[int, int]] = []
         self.is_unwritten = False
-        """Whether an epoch was entered that the file has not: to be written before its first record."""
+        """Whether the latest epoch is not in the file yet: it is written before the epoch's first record."""
         for epoch, start_offset in entries:
             self._assign(epoch, start_offset)
 
     @classmethod
     def load(cls, disk: Disk, path: str) -> LeaderEpochCache:
-        """Raises CorruptCheckpoint."""
+        """Read the checkpoint file at ``path``; empty if there is none. Raises CorruptCheckpoint."""
         return cls(disk, path, checkpoints.read_epochs(disk, path))
 
     @property
@@ -50,7 +50,7 @@ class LeaderEpochCache:
         return self._path
 
     def moved_to(self, path: str) -> None:
-        """The partition's folder was renamed."""
+        """Use ``path`` from now on, because the partition's folder was renamed."""
         self._path = path
 
     @property
@@ -59,13 +59,13 @@ class LeaderEpochCache:
 
     @property
     def latest_epoch(self) -> int:
-        """-1 where no epoch is known."""
+        """The epoch of the last entry; -1 if there is none."""
         return self._entries[-1][0] if self._entries else UNDEFINED_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Enter ``epoch``, with a record of it about to be written; true if that wrote anything.
+        """Add ``epoch`` before its first record is appended; return whether the file was written.
 
-        The same or an earlier entry changes nothing.
+        An entry that the cache has already changes nothing.
         """
         if not self._assign(epoch, start_offset) and not self.is_unwritten:
             return False
@@ -73,14 +73,14 @@ class LeaderEpochCache:
         return True
 
     def begin(self, epoch: int, start_offset: int) -> None:
-        """Enter ``epoch`` in memory: nothing has been written in it yet."""
+        """Add ``epoch`` in memory only: it has no record yet."""
         self.is_unwritten |= self._assign(epoch, start_offset)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The largest epoch not above ``epoch``, and where it ends; (-1, -1) if unknown.
+        """Return the largest epoch not above ``epoch`` and its end offset; (-1, -1) if unknown.
 
-        For an epoch below the first known one: (itself, first start offset), since its records are deleted
-        and the client should continue from there (KAFKA-7415). One above the latest is unknown here.
+        For an epoch below the first entry: (``epoch``, first start offset), since its records are deleted and
+        the client should continue there (KAFKA-7415). An epoch above the latest is unknown.
         """
         entries = self._entries
         if epoch == UNDEFINED_EPOCH or not entries:
@@ -94,7 +94,7 @@ class LeaderEpochCache:
         return (entries[above - 1][0] if above else epoch), end_offset
 
     def epoch_for_offset(self, offset: int) -> int:
-        """The epoch that wrote ``offset``; -1 where it is not known."""
+        """Return the epoch that wrote ``offset``; -1 if it is not known."""
         slot = bisect_right(self._entries, offset, key=_start_offset) - 1
         return self._entries[slot][0] if slot >= 0 else UNDEFINED_EPOCH
 
@@ -105,14 +105,14 @@ class LeaderEpochCache:
         return None
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Drop the epochs that start at ``end_offset`` or above: their records are removed."""
+        """Remove the epochs that start at ``end_offset`` or above, because the log was truncated there."""
         keep = bisect_left(self._entries, end_offset, key=_start_offset)
         if keep < len(self._entries):
             del self._entries[keep:]
             self.write()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Drop the epochs that end at or below ``start_offset``; the one that holds it now starts there."""
+        """Remove the epochs that end at or below ``start_offset``; the one that contains it starts there."""
         above = bisect_right(self._entries, start_offset, key=_start_offset)
         if above == 0 or (above == 1 and self._entries[0][1] == start_offset):
             return

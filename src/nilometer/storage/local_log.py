@@ -1,12 +1,11 @@
 """The state of one replica's log, and the few steps that all its operations share.
 
-Holds offsets, segments, epochs, producers and the fence; the operations (append, read, truncate, delete,
-flush, recover) are separate modules that work on this state.
+The state is offsets, segments, leader epochs, producers and the fence; the operations (append, read,
+truncate, delete, flush, recover) are separate modules that work on it.
 
-Invariants, checked where they could break:
-``log_start_offset <= log_end_offset``; ``flushed_offset <= log_end_offset``; there is always an active
-segment; no segment holds an offset at or above ``log_end_offset``; after the first failed write nothing
-is written any more (KAFKA-10778).
+Invariants: ``log_start_offset <= log_end_offset``; ``flushed_offset <= log_end_offset``; there is always an
+active segment; no segment contains an offset at or above ``log_end_offset``; after the first failed write
+nothing more is written (KAFKA-10778).
 """
 
 from __future__ import annotations
@@ -85,33 +84,33 @@ class LocalLog:
         self.log_start_offset = log_start_offset
         self.log_end_offset = log_end_offset
         self.flushed_offset = recovery_point
-        """Every record below is durable. Never above the end of the log."""
+        """Every record below this offset is durable. Never above the log end offset."""
         self.first_unflushed_ms: int | None = None
-        """When the oldest record that is not durable was appended."""
+        """Wall clock time (ms) at which the oldest record that is not durable was appended."""
         self.topic_id: uuid.UUID | None = topic_id
         self.failure: OSError | None = None
         self.gap: SegmentGap | None = None
-        """Found when the log was opened: whether it is damage is not decided yet."""
+        """A gap between two segments found when the log was opened; not decided yet whether it is damage."""
         self.awaits_checkpoint = False
-        """The log was truncated below its checkpointed offsets: it must not grow before they are
-        rewritten."""
+        """True after a truncation below the checkpointed offsets: no append until they are rewritten."""
         self.cleaned_offset = 0
-        """Compaction has been through everything below; 0 where it never came."""
+        """Compaction has processed all records below this offset; 0 if the log was never compacted."""
         self.may_have_gaps = False
-        """Compaction came through this log once, here or on a leader that it was copied from."""
+        """Whether the log was ever compacted, on this broker or on a leader that it was copied from."""
         self.replacements = 0
-        """Counts the beginnings and ends of replacements of segments: odd while one is under way."""
+        """Incremented at the start and at the end of each replacement of segments: odd during one."""
         self.truncations = 0
-        """How often the log was truncated: a flush that began before a truncation does not count after it."""
+        """How often the log was truncated. A flush planned before a truncation is ignored when it ends."""
         self.name_changes: int = 0
         self.name_changes_durable: int = 0
-        """Counts files created or renamed; the folder was synced when the count was the second number."""
+        """How often files were created or renamed, and the value of this count that a folder sync covers."""
         self.epoch_writes: int = 0
         self.epoch_writes_durable: int = 0
-        """Likewise for writes of the epoch checkpoint."""
+        """How often the epoch checkpoint was written, and the value of this count that a sync covers."""
         self.unsynced_sealed: dict[int, LogSegment] = {}
         """Sealed segments, by base offset, whose indexes may not be durable."""
         self.read_hints: dict[int, tuple[LogSegment, int]] = {}
+        """Segment and byte position where the batch of an offset starts: the ends of the latest reads."""
         self._entropy = entropy
         assert log_start_offset <= log_end_offset, "log start order"
         assert recovery_point <= log_end_offset, "recovery point order"
@@ -131,16 +130,16 @@ class LocalLog:
 
     @property
     def recovery_point(self) -> int:
-        """From where an unclean restart must check the log; all below, with its indexes, is durable."""
+        """The offset below which records and indexes are durable: an unclean restart checks from here on."""
         return min([self.flushed_offset, *self.unsynced_sealed])
 
     @property
     def is_in_order(self) -> bool:
-        """Whether the log may be closed as one that needs no check when it is opened again."""
+        """Whether the log may count as cleanly shut down: neither fenced nor with an undecided gap."""
         return self.failure is None and self.gap is None
 
     def fence(self, reason: OSError) -> None:
-        """Accept no more appends: the disk failed, and its content above the flushed offset is unknown."""
+        """Reject all further writes: the disk failed, and the content above the flushed offset is unknown."""
         if self.failure is None:
             self.failure = reason
 
@@ -149,15 +148,17 @@ class LocalLog:
             raise LogFenced(self.name, self.failure) from self.failure
 
     def has_lost(self, segments: Iterable[LogSegment]) -> bool:
-        """For a reader on any thread that did not find a file: whether the owner has removed one of
-        ``segments`` meanwhile. Raises LogFenced where the whole log was deleted, or its folder failed."""
+        """Return whether one of ``segments`` was removed meanwhile. For a reader that did not find a file.
+
+        Safe on any thread. Raises LogFenced if the whole log was deleted or its log directory failed.
+        """
         self.check_writable()
         return any(self.segments.floor(one.base_offset) is not one for one in segments)
 
     def allow_gaps(self) -> None:
-        """From here on offsets may be missing in the log, and a restart knows it. Raises OSError.
+        """Record in memory and, with a marker file, on disk that offsets may be missing in the log.
 
-        The marker's name is on the disk before that of any segment that is made later.
+        The marker's name reaches the disk before the name of any later segment. Raises OSError.
         """
         if not self.may_have_gaps:
             path = posixpath.join(self.folder, names.GAPS_MARKER)
@@ -167,7 +168,7 @@ class LocalLog:
             self.may_have_gaps = True
 
     def check_may_grow(self) -> None:
-        """Raises LogFenced, or KafkaError (to be tried again soon)."""
+        """Check that appends are allowed. Raises LogFenced, or KafkaError, which the client retries."""
         self.check_writable()
         if self.awaits_checkpoint:
             raise KafkaError(
@@ -190,9 +191,9 @@ class LocalLog:
         return segment
 
     def roll(self, wall_ms: int, base_offset: int | None = None) -> LogSegment:
-        """Seal the active segment and begin one at ``base_offset`` (default: the end of the log).
+        """Seal the active segment and start a new one at ``base_offset`` (default: the log end offset).
 
-        No change where the active segment is empty and begins there already. Raises OSError.
+        Returns the active segment unchanged if it is empty and starts there. Raises OSError.
         """
         active = self.segments.active
         base_offset = self.log_end_offset if base_offset is None else base_offset
@@ -212,7 +213,7 @@ class LocalLog:
             self.epoch_writes += 1
 
     def move_log_start(self, offset: int) -> None:
-        """Records below ``offset`` are no longer readable."""
+        """Raise the log start offset to ``offset``: records below are no longer readable. Never lowers it."""
         assert offset <= self.log_end_offset, "log start order"
         if offset > self.log_start_offset:
             self.log_start_offset = offset
@@ -221,7 +222,7 @@ class LocalLog:
             self.producers.on_high_watermark(offset)
 
     def moved_to(self, folder: str) -> None:
-        """The partition's folder was renamed: all paths change."""
+        """Adopt ``folder`` as the new path of the partition's folder, which has been renamed."""
         self.files.pool.forget_folder(self.folder)
         self.folder = folder
         for segment in self.segments:

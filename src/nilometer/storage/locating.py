@@ -1,14 +1,15 @@
-"""Finding the batch of an offset in one segment, by the headers before it.
+"""Finding the batch that contains an offset in one segment, by walking over the batch headers before it.
 
-A header at rest may have changed. The CRC covers the last offset delta, but not the base offset, and to
-check the CRC of every batch on the way would cost too much. So the way goes by agreement: each batch begins
-where the one before ended. Where two do not agree, compaction left a gap, or one of the headers is damaged.
-In a log that compaction never came through it is damage. In others
+A header on disk may be damaged. The CRC covers the last offset delta, but not the base offset, and checking
+the CRC of every batch on the way would cost too much. Instead the offsets of adjacent batches are compared:
+each batch must start where the one before ended. If it does not, either compaction left a gap or one of the
+two headers is damaged. In a log that was never compacted it is damage. In a compacted log
 
-- the batch before the gap must have a good CRC, or the offset sought may lie in it;
-- the batch behind the gap must not reach into the one after it, or its base offset is wrong.
+- the batch before the gap must have a valid CRC, or the wanted offset may be in it;
+- the batch after the gap must not overlap the next batch, or its base offset is wrong.
 
-An index entry is believed where the batch at its position says the same; else the walk begins at the start.
+An index entry is used if the batch at its position has the entry's offset as its last offset; otherwise the
+walk starts at the beginning of the segment.
 """
 
 from __future__ import annotations
@@ -24,19 +25,22 @@ from nilometer.wire.errors import KafkaError
 from nilometer.wire.record_batch import HEADER_BYTES, BatchHeader, check_batch, read_header
 
 ReadBytes = Callable[[int, int], Bytes | None]
-"""Position and length; None where the read would wait for the device."""
+"""Reads ``(position, length)`` bytes of the log file; None if they are not in memory (page cache)."""
 
 
 class Outcome(enum.Enum):
+    """Why a search in one segment returned no batch."""
+
     WOULD_WAIT = enum.auto()
+    """The bytes are not in memory, and the reader may not wait for the disk."""
     EXHAUSTED = enum.auto()
-    """The segment has nothing at or above the offset."""
+    """The segment has no batch at or above the offset."""
     UNPROVEN = enum.auto()
-    """There is a gap where the search began: it has to begin earlier."""
+    """There is a gap before the first batch that was read: the search must start at an earlier position."""
 
 
 class Window(NamedTuple):
-    """Bytes of a log file, and the first wanted batch in them."""
+    """Bytes of a log file from ``position`` on; the first wanted batch is at index ``at`` of ``buffer``."""
 
     position: int
     buffer: Bytes
@@ -45,22 +49,26 @@ class Window(NamedTuple):
 
 
 class Search(NamedTuple):
-    """What is sought in ``segment``: the first batch that holds ``offset`` or something above it."""
+    """A search in ``segment`` for the first batch that contains ``offset`` or a higher offset."""
 
     segment: LogSegment
     offset: int
     size: int
-    """Bytes of the segment: read before ``end_offset``, as appends come meanwhile."""
+    """Bytes of the segment, read before ``end_offset`` because appends may happen in between."""
     end_offset: int
-    """Where the segment ends: the next one's base offset, or the end of the log."""
+    """The base offset of the next segment, or the log end offset."""
     wanted: int
-    """Bytes to read at once."""
+    """How many bytes to read at a time."""
     read_bytes: ReadBytes
     may_have_gaps: bool
 
 
 def locate_from_entry(search: Search, entry: tuple[int, int] | None) -> Window | Outcome:
-    """From an index entry (offset, position); from the start if the entry and the batch there disagree."""
+    """Find the batch, starting at an index entry (offset, position).
+
+    Starts at the beginning of the segment if there is no entry, or if the batch at the entry's position has
+    another last offset. Raises CorruptRecordFound.
+    """
     if entry is not None:
         entry_offset, position = entry
         data = search.read_bytes(position, HEADER_BYTES)
@@ -73,12 +81,15 @@ def locate_from_entry(search: Search, entry: tuple[int, int] | None) -> Window |
 
 
 def locate_from_hint(search: Search, position: int) -> Window | Outcome:
-    """From where the batch that begins at the offset was when the one before it was read."""
+    """Find the batch, starting at ``position``, where an earlier read ended. Raises CorruptRecordFound."""
     return _walk(search, position, search.offset)
 
 
 def read_header_at(segment: LogSegment, position: int, buffer: Bytes, at: int, offset: int) -> BatchHeader:
-    """Raises CorruptRecordFound."""
+    """Read the batch header at ``buffer[at]``; ``position`` is the buffer's place in the file.
+
+    Raises CorruptRecordFound, with ``offset`` as the first offset that cannot be read.
+    """
     try:
         return read_header(buffer, at)
     except KafkaError as error:
@@ -90,7 +101,11 @@ def damage(segment: LogSegment, position: int, offset: int, reason: str) -> Corr
 
 
 def _walk(search: Search, position: int, floor: int, *, is_start: bool = False) -> Window | Outcome:
-    """Offsets must rise from ``floor`` on; every gap on the way is proven."""
+    """Walk over the headers from ``position`` to the wanted batch, and check every gap on the way.
+
+    ``floor`` is the offset expected at ``position``. Raises CorruptRecordFound if offsets decrease or a gap
+    turns out to be damage.
+    """
     segment, offset, size = search.segment, search.offset, search.size
     before: tuple[int, BatchHeader] | None = None
     while size - position >= HEADER_BYTES:
@@ -131,7 +146,10 @@ def _walk(search: Search, position: int, floor: int, *, is_start: bool = False) 
 def _prove_gap(
     search: Search, before: tuple[int, BatchHeader] | None, position: int, behind: BatchHeader, floor: int
 ) -> Outcome | None:
-    """None where the batches on both sides of the gap are as they were written."""
+    """Check the batches on both sides of a gap; ``behind`` is the one after it, at ``position``.
+
+    Returns None if both are intact, else why this cannot be decided. Raises CorruptRecordFound for damage.
+    """
     if not search.may_have_gaps:
         raise damage(search.segment, position, floor, f"a batch of offset {behind.base_offset}")
     if (outcome := _check_before(search, before)) is not None:

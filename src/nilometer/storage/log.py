@@ -1,11 +1,12 @@
 """One replica's log: the facade that partitions, tools and tests use.
 
-Offsets are immutable and rise; an append is written completely or not at all; the owner of a log calls it
-from one thread, except for :meth:`Log.read` without ``only_cached``, :meth:`Log.offset_for_timestamp`,
-:meth:`Log.offset_of_max_timestamp` and ``FlushPlan.run``, which may stall and are safe on another
-thread meanwhile.
+Offsets never change and always increase; an append is written completely or not at all. All methods are
+called from one thread, the log owner's, except for :meth:`Log.read` without ``only_cached``,
+:meth:`Log.offset_for_timestamp`, :meth:`Log.offset_of_max_timestamp` and ``FlushPlan.run``: these may block
+on the disk and may run on another thread at the same time.
 
-Time and randomness are arguments; nothing here knows a clock, a leader or another replica.
+Time and randomness are arguments: a log has no clock, and does not know its leader or other replicas.
+``wall_ms`` is everywhere the current wall clock time in milliseconds.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ class Log(LocalLog):
         config: LogConfig,
         options: OpenOptions,
     ) -> Log:
-        """Open the log in ``folder``, creating what is missing. Stalls. Raises OSError."""
+        """Open the log in ``folder``, creating missing files; recover it after an unclean shutdown.
+
+        Blocks on the disk. Raises OSError.
+        """
         files.disk.make_directories(folder)
         loaded = LogLoader(files, folder, topic_partition, config, options).load()
         log = cls(
@@ -66,7 +70,7 @@ class Log(LocalLog):
         )
         log.damages = tuple(loaded.damages)
         log.gap = loaded.gap
-        if options.cleaned_offset <= loaded.log_end_offset:  # else that part of the log was lost
+        if options.cleaned_offset <= loaded.log_end_offset:  # else the compacted part of the log was lost
             log.cleaned_offset = options.cleaned_offset
         if loaded.may_have_gaps:
             log.allow_gaps()
@@ -88,27 +92,33 @@ class Log(LocalLog):
         wall_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
     ) -> AppendInfo:
-        """Give the batches in ``records`` offsets and ``leader_epoch`` and write them.
+        """Assign offsets and ``leader_epoch`` to the batches in ``records`` and append them.
 
-        Raises KafkaError, having changed nothing, for what is refused; LogFenced once the disk has failed.
+        Raises KafkaError, with nothing changed, if a batch is rejected; LogFenced after a failed write.
         """
         return appending.append_as_leader(
             self, records, leader_epoch=leader_epoch, wall_ms=wall_ms, origin=origin
         )
 
     def append_as_follower(self, records: Bytes, *, wall_ms: int) -> AppendInfo | None:
-        """Write batches fetched from the leader unchanged; None if there is no whole one.
+        """Append batches fetched from the leader, unchanged; None if ``records`` has no complete batch.
 
         Raises UnexpectedAppendOffset, CorruptBatch, LogFenced.
         """
         return appending.append_as_follower(self, records, wall_ms=wall_ms)
 
     def assign_epoch_start(self, epoch: int, offset: int) -> None:
-        """Enter an epoch: on becoming leader, at the end of the log, even if nothing is ever written."""
+        """Record, on becoming leader, that leader epoch ``epoch`` starts at ``offset``, the log end offset.
+
+        Only in memory: the first append in the epoch writes the checkpoint.
+        """
         self.epochs.begin(epoch, offset)
 
     def assign_topic_id(self, topic_id: uuid.UUID) -> None:
-        """Write ``partition.metadata``. Raises ValueError where the log belongs to another topic id."""
+        """Write ``partition.metadata``, unless it has this id already.
+
+        Raises ValueError if the log belongs to another topic id.
+        """
         known = self.topic_id
         if known is not None:
             if known != topic_id:
@@ -129,36 +139,36 @@ class Log(LocalLog):
         min_one: bool = True,
         only_cached: bool = False,
     ) -> LogSlice | None:
-        """Whole batches from the one that holds ``offset`` on, all below ``upper_bound_offset``.
+        """Return complete batches, from the one that contains ``offset``, all below ``upper_bound_offset``.
 
-        With ``min_one`` the first may exceed ``max_bytes``. With ``only_cached``, None where the read
-        would wait for the device. Raises OffsetOutOfRange, CorruptRecordFound.
+        With ``min_one`` the first batch may exceed ``max_bytes``. With ``only_cached`` the result is None if
+        the bytes are not in memory. Raises OffsetOutOfRange, CorruptRecordFound.
         """
         return reading.read(
             self, offset, max_bytes, upper_bound_offset, min_one=min_one, only_cached=only_cached
         )
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """The first record whose timestamp is not below ``timestamp``. May stall."""
+        """Return the first record with a timestamp of at least ``timestamp``, or None. May block."""
         return time_search.offset_for_timestamp(self, timestamp)
 
     def offset_of_max_timestamp(self) -> TimestampOffset | None:
-        """The first of the records with the largest timestamp. May stall."""
+        """Return the first record with the largest timestamp; None if no record has one. May block."""
         return time_search.offset_of_max_timestamp(self)
 
     @property
     def latest_epoch(self) -> int:
-        """-1 where no epoch is known."""
+        """The latest leader epoch; -1 if none is known."""
         return self.epochs.latest_epoch
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """(epoch, offset): where the largest epoch not above ``epoch`` ends; (-1, -1) if unknown."""
+        """Return the largest known epoch not above ``epoch`` and its end offset; (-1, -1) if unknown."""
         return self.epochs.end_offset_for(epoch, self.log_end_offset)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """The bound of read-committed readers: no transaction is undecided below it.
+        """Return the last stable offset: no transaction is open below it; at most ``high_watermark``.
 
-        Never below the log start, which may have passed the beginning of an open transaction.
+        Never below the log start offset, which may have passed the first record of an open transaction.
         """
         unstable = self.producers.first_unstable_offset(high_watermark)
         if unstable is None:
@@ -166,18 +176,18 @@ class Log(LocalLog):
         return min(max(unstable, self.log_start_offset), high_watermark)
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        """Forget decided transactions whose marker is below the new high watermark."""
+        """Forget completed transactions whose marker is below the new high watermark."""
         self.producers.on_high_watermark(high_watermark)
 
     def aborted_transactions(self, from_offset: int, upper_bound_offset: int) -> list[AbortedTxn]:
-        """The aborted transactions that overlap ``[from_offset, upper_bound_offset)``."""
+        """Return the aborted transactions that overlap ``[from_offset, upper_bound_offset)``."""
         return reading.aborted_transactions(self, from_offset, upper_bound_offset)
 
     def has_ongoing_transaction(self, producer_id: int) -> bool:
         return producer_id in self.producers.ongoing.values()
 
     def roll_now(self, wall_ms: int) -> None:
-        """Seal the active segment though it is not full, and begin another. Raises LogFenced."""
+        """Roll: seal the active segment, full or not, and start a new one. Raises LogFenced."""
         self.check_writable()
         try:
             self.roll(wall_ms)
@@ -188,17 +198,20 @@ class Log(LocalLog):
     # -- cutting and deleting
 
     def truncate_to(self, offset: int, *, wall_ms: int) -> Truncation:
-        """Remove records at or above ``offset``; see :mod:`truncation` for what the caller must do then."""
+        """Remove the records at or above ``offset``; :mod:`truncation` says what the caller must do next."""
         return cuts.truncate_to(self, offset, wall_ms)
 
     def truncate_fully_and_start_at(
         self, offset: int, *, wall_ms: int, log_start_offset: int | None = None
     ) -> Truncation:
-        """Drop everything; the next record gets ``offset``."""
+        """Remove all records; the next record gets ``offset``, also the log start unless another is given."""
         return cuts.truncate_fully_and_start_at(self, offset, log_start_offset, wall_ms)
 
     def resolve_gap(self, *, wall_ms: int) -> Damage | None:
-        """Cut the log at the gap that was found, if any; returns the damage. Raises LogFenced."""
+        """End the log before the gap that was found when it was opened; return the damage, None without gap.
+
+        Called when the caller has decided that the gap is a loss of data. Raises LogFenced.
+        """
         gap, self.gap = self.gap, None
         if gap is None:
             return None
@@ -206,11 +219,14 @@ class Log(LocalLog):
         return damage
 
     def advance_log_start_offset(self, offset: int, high_watermark: int) -> bool:
-        """Make records below ``offset`` unreadable. Raises KafkaError above the high watermark, LogFenced."""
+        """Make records below ``offset`` unreadable; return whether the log start offset moved.
+
+        Raises KafkaError if ``offset`` is above the high watermark, LogFenced.
+        """
         return retention.advance_log_start_offset(self, offset, high_watermark)
 
     def delete_old_segments(self, high_watermark: int, wall_ms: int) -> list[str]:
-        """Apply retention; returns the files to remove later (``Disk.remove``)."""
+        """Apply retention; return the renamed files, which the caller removes later (``Disk.remove``)."""
         return retention.delete_old_segments(self, high_watermark, wall_ms)
 
     def remove_expired_producers(self, wall_ms: int) -> int:
@@ -219,24 +235,24 @@ class Log(LocalLog):
     # -- durability
 
     def flush_plan(self) -> FlushPlan:
-        """What to sync now, and up to which offset that makes the log durable. Raises OSError."""
+        """Return the files to sync now and the offset below which the log is then durable. Raises OSError."""
         return flushing.plan_flush(self)
 
     def mark_flushed(self, plan: FlushPlan, *, wall_ms: int) -> None:
-        """``plan.run()`` has returned. After it raised, call :meth:`fence` instead."""
+        """Advance the flushed offset after ``plan.run()``. If that raised, call :meth:`fence` instead."""
         flushing.mark_flushed(self, plan, wall_ms)
 
     def is_flush_due(self, wall_ms: int) -> bool:
-        """Whether ``flush.messages`` or ``flush.ms`` asks for a sync."""
+        """Return whether ``flush.messages`` or ``flush.ms`` requires a sync now."""
         config = self.config
         if self.log_end_offset - self.flushed_offset >= config.flush_messages:
             return True
         return self.first_unflushed_ms is not None and wall_ms - self.first_unflushed_ms >= config.flush_ms
 
     def close(self, *, wall_ms: int) -> None:
-        """Flush and close all files; a fenced log only closes them.
+        """Flush and close all files. A log that is fenced, or that has a gap, is not flushed.
 
-        Stalls. Raises OSError.
+        Blocks on the disk. Raises OSError.
         """
         try:
             if self.is_in_order:
@@ -247,7 +263,7 @@ class Log(LocalLog):
     def _settle(self, wall_ms: int) -> None:
         active = self.segments.active
         if self._is_settled() or not self.log_end_offset:
-            return  # nothing was written since it was opened in order, or ever
+            return  # nothing was written since the log was opened, or it never had a record
         active.complete_indexes()
         if self.log_end_offset and self.log_end_offset not in self.producers.snapshot_offsets:
             self.producers.map_end_offset = self.log_end_offset

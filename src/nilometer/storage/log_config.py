@@ -1,6 +1,6 @@
-"""The values of a topic's settings for one log.
+"""The effective topic settings of one log.
 
-A topic's own value wins, then the broker's value under the key's synonym, then the default.
+The topic's own value is used, or else the broker's value under the key's synonym, or else the default.
 """
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ _COARSER_SYNONYMS: Mapping[str, tuple[tuple[str, int], ...]] = {
     "retention.ms": (("log.retention.minutes", MINUTE_MS), ("log.retention.hours", HOUR_MS)),
     "flush.ms": (("log.flush.scheduler.interval.ms", 1),),
 }
-"""Broker keys that give a topic key's default in another unit, tried in order after its synonym."""
+"""Broker keys that set a topic key's default in a coarser unit, with the factor to milliseconds. They are
+tried in this order if the synonym is not set."""
 
 
 def topic_defaults(broker_values: Mapping[str, ConfigValue | None]) -> dict[str, ConfigValue]:
-    """Defaults of topic keys from a broker's settings (parsed, by broker key; absent or None: not set)."""
+    """Return the topic defaults that a broker's settings give, by topic key.
+
+    ``broker_values`` are parsed, by broker key; a key that is absent or None is not set.
+    """
     defaults: dict[str, ConfigValue] = {}
     for key in TOPIC_CONFIG.keys.values():
         value = broker_values.get(key.synonym) if key.synonym else None
@@ -36,7 +40,7 @@ def topic_defaults(broker_values: Mapping[str, ConfigValue | None]) -> dict[str,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """What one log does, typed. Times are milliseconds."""
+    """The settings of one log, as typed values. Times are in milliseconds."""
 
     is_compacted: bool = False
     is_deleted_by_retention: bool = True
@@ -66,7 +70,7 @@ class LogConfig:
 
     @classmethod
     def parse(cls, texts: Mapping[str, str], defaults: Mapping[str, ConfigValue] | None = None) -> LogConfig:
-        """From a topic's own settings and the broker's defaults for topic keys (``topic_defaults``).
+        """Build from a topic's own settings and the broker's defaults for topic keys (``topic_defaults``).
 
         Raises ConfigError.
         """
@@ -74,7 +78,7 @@ class LogConfig:
 
     @classmethod
     def of(cls, values: ConfigValues) -> LogConfig:
-        """From a value for each key of a topic, as the topic definition checks or resolves them."""
+        """Build from one parsed value for every topic key, as ``TOPIC_CONFIG`` returns them."""
         policies = cast(tuple[str, ...], values["cleanup.policy"])
         segment_bytes = values["internal.segment.bytes"] or values["segment.bytes"]
         plain = {

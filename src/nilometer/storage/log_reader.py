@@ -1,8 +1,8 @@
-"""A read-only view of a partition's folder: no lock, no state, nothing changed.
+"""A read-only view of a partition's folder: takes no lock, keeps no state, changes nothing.
 
-For tools and for Spark, beside a broker that may be writing, rolling, cleaning and deleting at the same
-moment. What is there is listed for every walk, and again where a segment was removed meanwhile; a batch that
-is being written counts as not there yet. How far a walk may go (the high watermark) is the caller's to know.
+For tools and for Spark, while a broker may be appending, rolling, compacting and deleting in the same folder.
+Every read lists the segments, and lists them again if one was removed meanwhile; a batch that is still being
+written is not returned. The caller gives the offset up to which to read (the high watermark).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nilometer.wire.record_batch import HEADER_BYTES, BatchHeader, check_batch, 
 
 
 class FolderBatch(NamedTuple):
-    """One batch and where it lies. ``buffer[at : at + header.size]`` are its bytes."""
+    """One batch and its place in its file: ``buffer[at : at + header.size]`` are its bytes."""
 
     path: str
     position: int
@@ -38,7 +38,7 @@ class LogFolderReader:
         self._folder = folder
 
     def base_offsets(self) -> list[int]:
-        """The base offsets of the existing segments, in order."""
+        """Return the base offsets of the existing segments, ascending."""
         parsed = (names.parse_offset_name(name) for name in self._disk.list_directory(self._folder))
         return sorted(found[0] for found in parsed if found and found[1] == names.LOG_SUFFIX)
 
@@ -46,7 +46,7 @@ class LogFolderReader:
         return posixpath.join(self._folder, names.offset_name(base_offset, suffix))
 
     def epochs(self) -> LeaderEpochCache | None:
-        """The leader epochs as last written; None where they cannot be read just now."""
+        """Return the leader epochs as last written; None if the checkpoint is damaged."""
         path = posixpath.join(self._folder, names.LEADER_EPOCH_CHECKPOINT)
         try:
             return LeaderEpochCache.load(self._disk, path)
@@ -61,9 +61,10 @@ class LogFolderReader:
         verify: bool = True,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> Iterator[FolderBatch]:
-        """The batches that hold ``from_offset`` or more, and nothing at or above ``to_offset``.
+        """Yield the batches from the one that contains ``from_offset``, while they end below ``to_offset``.
 
-        With ``verify`` every CRC is checked. Raises CorruptRecordFound at damage.
+        With ``verify`` every CRC and the order of offsets are checked. Raises CorruptRecordFound at the first
+        damaged batch. ``chunk_bytes`` is the size of one read.
         """
         next_offset: int | None = from_offset
         while next_offset is not None:
@@ -72,8 +73,11 @@ class LogFolderReader:
     def _listed(
         self, from_offset: int, to_offset: int | None, verify: bool, chunk_bytes: int
     ) -> Generator[FolderBatch, None, int | None]:
-        """The batches of the segments that are listed now. Returns from where to go on with a new list, where
-        one of them was removed meanwhile: deleted by retention, or cleaned into the one before it."""
+        """Yield the batches of the segments that exist now.
+
+        Returns None at the end; or, if a segment was removed meanwhile (by retention, or compacted into the
+        one before it), the offset from which to continue with a new list of segments.
+        """
         bases = self.base_offsets()
         first = max((index for index, base in enumerate(bases) if base <= from_offset), default=0)
         for base_offset, following in zip(bases[first:], [*bases[first + 1 :], None], strict=True):
@@ -108,7 +112,7 @@ class LogFolderReader:
         return None
 
     def end_offset(self) -> int:
-        """The offset behind the last whole batch; the base offset of the last segment if it is empty."""
+        """Return the offset after the last complete batch; the last segment's base offset if it is empty."""
         bases = self.base_offsets()
         end = bases[-1] if bases else 0
         for batch in self.batches(end, verify=False):
@@ -143,7 +147,7 @@ class LogFolderReader:
             return 0
         try:
             data = self._disk.read_file(self.segment_path(base_offset, names.INDEX_SUFFIX))
-            whole = data[: len(data) - len(data) % 8]  # an entry may be half written just now
+            whole = data[: len(data) - len(data) % 8]  # the broker may be writing the last entry
             entry = OffsetIndex.parse(base_offset, whole).lookup_entry(offset - 1)
         except (FileNotFoundError, CorruptIndex):
             return 0
@@ -151,7 +155,7 @@ class LogFolderReader:
 
 
 def _is_true(file: File, last_offset: int, position: int) -> bool:
-    """Whether the batch that ends at ``last_offset`` begins at ``position``, as an index entry says."""
+    """Whether an index entry is right: the batch at ``position`` has ``last_offset`` as its last offset."""
     try:
         return read_header(file.read_at(position, HEADER_BYTES)).last_offset == last_offset
     except KafkaError:
@@ -161,10 +165,11 @@ def _is_true(file: File, last_offset: int, position: int) -> bool:
 def _in_order(
     batches: Iterator[FolderBatch], floor: int | None, end_offset: int | None
 ) -> Iterator[FolderBatch]:
-    """The same batches, as long as their offsets rise; base offsets lie outside the CRC.
+    """Yield ``batches`` unchanged; raise CorruptRecordFound if their offsets do not increase.
 
-    A batch behind a gap that reaches into the one after it, or behind the segment, is the damaged one. It is
-    held back until that is known. ``floor`` is None where the first batch may begin anywhere.
+    The CRC does not cover the base offset. If a batch after a gap overlaps the next batch, or ends above
+    ``end_offset`` (the segment's end, None if unknown), its base offset is wrong: so such a batch is only
+    yielded when the next one has been read. ``floor`` is the expected first base offset, None for any.
     """
     held: FolderBatch | None = None
     held_floor = 0

@@ -1,6 +1,6 @@
 """Names of files and folders in a log directory, as Kafka gives them.
 
-Pure text: no file is touched here. A segment's files share a 20-digit base offset; a partition's
+No file is opened here. A segment's files share a 20-digit base offset; a partition's
 folder is ``<topic>-<partition>``, where the topic itself may hold dashes; a deleted partition's is
 ``<topic>-<partition>.<uuid hex>-delete``, a replica being moved between folders ``…-future``.
 """
@@ -20,7 +20,7 @@ DELETED_SUFFIX = ".deleted"
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 SWAP_INPUTS_SUFFIX = ".inputs"
-"""Names the segments that a ``.swap`` replaces. Not Kafka's, which leaves it alone."""
+"""A file that lists the segments that a ``.swap`` segment replaces. Not Kafka's; Kafka ignores it."""
 TEMPORARY_SUFFIX = ".tmp"
 CORRUPT_SUFFIX = ".corrupt"
 """Bytes that recovery cut off: kept as evidence, never served. Kafka ignores the suffix."""
@@ -37,7 +37,8 @@ REPLICATION_OFFSET_CHECKPOINT = "replication-offset-checkpoint"
 LOG_START_OFFSET_CHECKPOINT = "log-start-offset-checkpoint"
 CLEANER_OFFSET_CHECKPOINT = "cleaner-offset-checkpoint"
 GAPS_MARKER = "gaps-are-lawful"
-"""In the folder of a log that compaction has been through, here or on the leader it follows. Not Kafka's."""
+"""An empty file in the folder of a log that was compacted once, on this broker or on the leader that it was
+copied from: offsets may be missing in it. Not Kafka's."""
 
 _FOLDER_NAME_MAX = 255
 _OFFSET_FILE = re.compile(r"^(\d{20})(\.[a-z]+)$")
@@ -45,12 +46,12 @@ _SUFFIXED_FOLDER = re.compile(r"^(?P<partition>\S+)\.(?P<unique>[0-9a-f]{32})-(?
 
 
 def offset_name(offset: int, suffix: str) -> str:
-    """``00000000000000000042.log`` and the other files of a segment."""
+    """Return the name of a segment's file, for example ``00000000000000000042.log``."""
     return f"{offset:020d}{suffix}"
 
 
 def parse_offset_name(name: str) -> tuple[int, str] | None:
-    """The offset and suffix of a segment's or snapshot's file, or None for any other name."""
+    """Return the offset and suffix in the name of a segment's or snapshot's file; None for other names."""
     found = _OFFSET_FILE.match(name)
     return (int(found[1]), found[2]) if found else None
 
@@ -73,7 +74,7 @@ class TopicPartition:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFolder:
-    """A folder name taken apart."""
+    """The parts of a partition's folder name."""
 
     name: str
     topic_partition: TopicPartition
@@ -81,7 +82,7 @@ class PartitionFolder:
 
 
 def parse_folder_name(name: str) -> PartitionFolder | None:
-    """The partition that a folder belongs to, or None where the name is not a partition's."""
+    """Parse a folder's name; None if it is not the name of a partition's folder."""
     kind = FolderKind.LIVE
     partition_name = name
     if suffixed := _SUFFIXED_FOLDER.match(name):

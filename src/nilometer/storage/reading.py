@@ -1,13 +1,13 @@
-"""Whole batches from an offset on, and offsets by time.
+"""Reading complete batches from an offset on.
 
-A read starts at the sparse index, walks headers to the batch that holds the offset, and usually needs
-one pread. The CRC of every returned batch has been checked: bytes on disk may have changed since
-they were written. Records before damage are served; the damage itself raises
-:class:`CorruptRecordFound`, and nothing after it is ever served.
+A read looks up the sparse index, walks over headers to the batch that contains the offset, and usually needs
+one pread. The CRC of every returned batch is checked, because bytes on disk may have changed since they were
+written. Records before damage are served; a read of the damage itself raises :class:`CorruptRecordFound`,
+and nothing after it is ever served.
 
-There are two kinds of read. With ``only_cached``, for the event loop, the shared pool is used and ``None``
-means that the read would wait for the device. Without, files are opened for this one read and no shared
-state is changed: safe on another thread, beside the owner's appends and deletions.
+There are two kinds of read. With ``only_cached``, for the event loop, files come from the shared pool and
+``None`` means that the bytes are not in memory. Without it, files are opened for this one read and no shared
+state is changed: such a read may run on another thread while the owner appends and deletes.
 """
 
 from __future__ import annotations
@@ -38,16 +38,18 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.record_batch import HEADER_BYTES, BatchHeader, check_batch, read_header, skip_good_batches
 
 READ_AHEAD_BYTES = 4096
-"""Read beyond what was asked for, so that the batches before the first wanted one cost no second read."""
+"""Bytes read in addition to the requested ones, so that the batches between the index entry and the first
+wanted batch need no second read."""
 READ_HINTS_MAX = 16
+"""How many positions where a read ended are remembered per log."""
 
 
 class LogSlice(NamedTuple):
-    """Whole batches as they lie in one segment; empty where there is nothing below the upper bound."""
+    """Complete batches as stored in one segment; empty if there is none below the upper bound."""
 
     records: Bytes
     next_offset: int
-    """The offset behind the last batch; the offset asked for where ``records`` is empty."""
+    """The offset after the last batch; the requested offset if ``records`` is empty."""
     path: str
     position: int
 
@@ -123,7 +125,7 @@ def _read_segment(
 
 
 def _locate(log: LocalLog, search: Search, *, only_cached: bool) -> Window | Outcome:
-    """From where the last read of this reader ended, or else from the sparse index."""
+    """Find the wanted batch, starting where an earlier read ended at this offset, or else by the index."""
     hint = log.read_hints.get(search.offset)
     if hint is not None and hint[0] is search.segment:
         found = locate_from_hint(search, hint[1])
@@ -139,10 +141,13 @@ def _locate(log: LocalLog, search: Search, *, only_cached: bool) -> Window | Out
 def _take(
     log: LocalLog, segment: LogSegment, window: Window, max_bytes: int, upper: int, offset: int
 ) -> LogSlice:
-    """The whole, undamaged batches from the window's first on, within ``max_bytes`` and below ``upper``."""
+    """Return the complete, valid batches from the window's first on, within ``max_bytes``, below ``upper``.
+
+    ``offset`` is the requested offset. Raises CorruptRecordFound if the first batch is damaged.
+    """
     position, buffer, start, header = window
     limit = min(len(buffer), start + max_bytes)
-    # The first batch may begin before the offset that was asked for; the caller has seen that it holds it.
+    # The first batch may start below the requested offset; the caller has checked that it contains it.
     end, next_offset = skip_good_batches(buffer, start, limit, header.base_offset, upper)
     next_offset = max(offset, next_offset)
     try:
@@ -156,7 +161,7 @@ def _take(
                 raise damage(segment, position + end, next_offset, "offsets do not follow")
             leaves_gap = end > start and header.base_offset > next_offset
             if leaves_gap and not (log.may_have_gaps and _is_followed(buffer, following, header)):
-                break  # only a read of its own can prove the gap, or find that it is damage
+                break  # the next read, which starts here, checks whether the gap is damage
             check_batch(buffer, end, header)
             end, next_offset = following, header.next_offset
     except KafkaError as error:
@@ -172,7 +177,7 @@ def _take(
 
 
 def _is_followed(buffer: Bytes, position: int, header: BatchHeader) -> bool:
-    """Whether the batch after ``header`` is in the buffer, and begins where ``header`` ends or later."""
+    """Whether the batch after ``header`` is in the buffer, at ``position``, and does not overlap it."""
     if len(buffer) - position < HEADER_BYTES:
         return False
     try:
@@ -182,7 +187,7 @@ def _is_followed(buffer: Bytes, position: int, header: BatchHeader) -> bool:
 
 
 def _remember(log: LocalLog, next_offset: int, segment: LogSegment, position: int) -> None:
-    """Where the next read of this reader will start."""
+    """Store the position where a read ended: the next read usually starts at ``next_offset``."""
     hints = log.read_hints
     if len(hints) >= READ_HINTS_MAX:
         log.read_hints = hints = {}
@@ -190,7 +195,10 @@ def _remember(log: LocalLog, next_offset: int, segment: LogSegment, position: in
 
 
 def find_indexes(log: LocalLog, segment: LogSegment, *, only_cached: bool) -> SegmentIndexes | None:
-    """A segment's indexes; empty ones where its files cannot be used, since they only shorten the search."""
+    """Return a segment's indexes; None if ``only_cached`` and they are not in memory.
+
+    If the index files are unusable the result is empty indexes: they only make the search shorter.
+    """
     try:
         return segment.indexes(only_cached=True) if only_cached else segment.indexes_apart()
     except (CorruptIndex, FileNotFoundError):
@@ -199,6 +207,7 @@ def find_indexes(log: LocalLog, segment: LogSegment, *, only_cached: bool) -> Se
 
 @contextmanager
 def bytes_of(log: LocalLog, segment: LogSegment, *, only_cached: bool) -> Generator[ReadBytes, None, None]:
+    """Give a function that reads the segment's log file: from the pool, or a file opened for this use."""
     if only_cached:
         yield segment.open_log().read_at_if_cached
         return
@@ -210,9 +219,9 @@ def bytes_of(log: LocalLog, segment: LogSegment, *, only_cached: bool) -> Genera
 
 
 def aborted_transactions(log: LocalLog, from_offset: int, upper_bound_offset: int) -> list[AbortedTxn]:
-    """Those that overlap ``[from_offset, upper_bound_offset)``: what a read-committed fetch skips.
+    """Return the aborted transactions that overlap ``[from_offset, upper_bound_offset)``.
 
-    Raises KafkaError where one of their indexes is damaged: it is unknown what to skip.
+    A read-committed consumer skips their records. Raises KafkaError if a transaction index is damaged.
     """
     found: list[AbortedTxn] = []
     for segment in log.segments.from_offset(from_offset):

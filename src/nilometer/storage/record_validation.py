@@ -1,9 +1,10 @@
-"""What the leader checks and changes in a batch before it assigns offsets.
+"""The checks and changes that the leader makes in a batch before it assigns offsets.
 
-Every batch: size, magic, CRC, counts. A client's batch besides: base offset 0, no gaps, no control
-records, timestamps within bounds. A batch is decompressed only where its header cannot answer: on a
-compacted topic (each record needs a key), where a lower bound for timestamps is set, and where
-``compression.type`` asks for another codec. Elsewhere the CRC and the header's counts are trusted.
+In every batch the size, magic, CRC and counts are checked; in a client's batch also that the base offset is
+0, that there are no gaps and no control records, and that timestamps are within bounds. A batch is
+decompressed only if the header is not enough: on a compacted topic (each record needs a key), if a lower
+bound for timestamps is set, and if ``compression.type`` is another codec. Otherwise the CRC and the header's
+counts are trusted.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _LONG_MAX = 2**63 - 1
 
 
 class JudgedBatch(NamedTuple):
-    """A batch that may be appended, where it lies, and the timestamp it is to carry (None: its own)."""
+    """A valid batch at ``buffer[position:]``; ``new_timestamp`` replaces its timestamps unless None."""
 
     buffer: Bytes
     position: int
@@ -45,7 +46,10 @@ class JudgedBatch(NamedTuple):
 
 
 def judge_batches(records: Bytes, config: LogConfig, origin: AppendOrigin, wall_ms: int) -> list[JudgedBatch]:
-    """The batches in ``records``, recompressed where needed. Raises KafkaError for the first bad one."""
+    """Check the batches in ``records``; return them, recompressed if ``compression.type`` requires it.
+
+    Raises KafkaError for the first invalid batch.
+    """
     judged: list[JudgedBatch] = []
     total = written = 0
     for position, header in batches(records):

@@ -1,10 +1,10 @@
-"""Opening the log of one folder: trusted after a clean shutdown, recovered after any other end.
+"""Opening the log in a partition's folder: trusted after a clean shutdown, recovered otherwise.
 
-After a clean shutdown the files are used as they are. Otherwise every batch from the segment that
-holds the recovery point on is read and checked; indexes, epochs and producer state are rebuilt from
-the valid batches. The log ends before the first invalid byte: a torn tail is cut off; if valid
-batches follow the damage, the rest is renamed (``.corrupt``) as evidence and never served. No
-valid record before the first damage is lost, however the process or machine failed.
+After a clean shutdown the files are used as they are. Otherwise every batch, from the segment that contains
+the recovery point on, is read and checked; indexes, epochs and producer state are rebuilt from the valid
+batches. The log ends before the first invalid byte: a torn tail is cut off; if valid batches follow the
+damage, the rest is kept in ``.corrupt`` files as evidence and never served. No valid record before the first
+damage is lost, however the process or machine failed.
 
 A gap between two segments may be damage or not: see :mod:`segment_gaps`. It is only recorded here.
 
@@ -50,11 +50,11 @@ class OpenOptions:
     """Whether the last shutdown was clean."""
     wall_ms: int
     is_new: bool = False
-    """Whether its files, if there are any, have just been created."""
+    """Whether the log is new: its folder has just been created."""
     recovery_point: int = 0
     log_start_offset: int = 0
     cleaned_offset: int = 0
-    """Up to where compaction has been, as checkpointed."""
+    """The offset below which the log is compacted, from the checkpoint."""
     producer_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS
     entropy: Entropy | None = None
     on_progress: Progress | None = None
@@ -62,7 +62,7 @@ class OpenOptions:
 
 @dataclass(slots=True)
 class LoadedLog:
-    """All parts of a log, checked, and the results of its recovery."""
+    """The checked parts of a log, and the results of its recovery."""
 
     segments: LogSegments
     epochs: LeaderEpochCache
@@ -72,10 +72,11 @@ class LoadedLog:
     recovery_point: int = 0
     topic_id: uuid.UUID | None = None
     recovered: list[LogSegment] = field(default_factory=list[LogSegment])
+    """Segments whose indexes were rebuilt."""
     damages: list[Damage] = field(default_factory=list[Damage])
     gap: SegmentGap | None = None
     may_have_gaps: bool = False
-    """Whether the folder says that compaction came through it."""
+    """Whether the log was compacted once, according to its folder: offsets may be missing."""
     bytes_checked: int = 0
     is_changed: bool = False
     """Whether files were created or rewritten that may not be durable yet."""
@@ -97,7 +98,7 @@ class LogLoader:
         self._options = options
 
     def load(self) -> LoadedLog:
-        """Raises OSError."""
+        """Load and, if the shutdown was not clean, recover the log. Blocks on the disk. Raises OSError."""
         disk, options = self._files.disk, self._options
         is_cleaned = complete_interrupted_swaps(disk, self._folder) or options.cleaned_offset > 0
         segments = LogSegments(find_segments(self._files, self._folder, self._config, options.wall_ms))
@@ -115,13 +116,14 @@ class LogLoader:
         loaded.is_changed |= options.is_new or not options.clean or bool(loaded.recovered)
         return loaded
 
-    # -- what is always done
+    # -- steps of every load
 
     def _load_epochs(self, segments: LogSegments) -> LeaderEpochCache:
-        """The epoch checkpoint, or, where that is torn or missing, the epochs of the batches.
+        """Load the epoch checkpoint; if it is torn or missing, read the epochs from the batches.
 
-        The batches also supply the epochs missing at its front: it is cut as soon as the log start moves, and
-        the log start, which is checkpointed later, may be an older one after a crash.
+        The batches also supply epochs missing at the checkpoint's start: its first entries are removed as
+        soon as the log start offset moves, but that is checkpointed later, so a crash may restore an older
+        log start offset.
         """
         path = posixpath.join(self._folder, names.LEADER_EPOCH_CHECKPOINT)
         try:
@@ -137,12 +139,12 @@ class LogLoader:
             if missing:
                 rest = [entry for entry in known if entry[0] > missing[-1][0]]
                 epochs = LeaderEpochCache(self._files.disk, path, [*missing, *rest])
-                epochs.write(sync=True)  # at once: after another crash, half of it would be trusted
+                epochs.write(sync=True)  # synced, since the next start would trust a half-written file
         return epochs
 
     @staticmethod
     def _epochs_of_batches(segments: LogSegments, end_offset: int | None) -> list[tuple[int, int]]:
-        """Of the batches below ``end_offset``; None: of all."""
+        """Return (epoch, start offset) entries from the batches below ``end_offset`` (None: all batches)."""
         found: list[tuple[int, int]] = []
         for segment in segments:
             try:
@@ -153,11 +155,11 @@ class LogLoader:
                     if epoch > (found[-1][0] if found else UNDEFINED_EPOCH):
                         found.append((epoch, batch.header.base_offset))
             except KafkaError:
-                break  # damage: found again, and reported, where batches are checked
+                break  # damage: recovery or a read finds it again and reports it
         return found
 
     def _load_topic_id(self) -> uuid.UUID | None:
-        """None also where the file was torn: the id is assigned again when the topic is known."""
+        """Read the topic id; None if the file is missing or torn: the broker then assigns the id again."""
         try:
             path = posixpath.join(self._folder, names.PARTITION_METADATA)
             return checkpoints.read_partition_metadata(self._files.disk, path)
@@ -165,10 +167,10 @@ class LogLoader:
             return None
 
     def _check_sealed(self, loaded: LoadedLog) -> None:
-        """Rebuild unusable indexes of segments that are not going to be recovered anyway.
+        """Rebuild missing or unusable indexes of the sealed segments that will not be recovered.
 
-        After a clean shutdown only the existence of the files is checked; a damaged one is found when it is
-        read.
+        After a clean shutdown only the existence and length of the index files are checked; damage inside
+        them is found when they are read.
         """
         if not len(loaded.segments):
             return
@@ -186,7 +188,7 @@ class LogLoader:
                 loaded.recovered.append(segment)
 
     def _find_end(self, loaded: LoadedLog) -> None:
-        """Make the last segment active and learn where the log ends."""
+        """Make the last segment active and set the log's start and end offsets and recovery point."""
         options, segments = self._options, loaded.segments
         if len(segments):
             active = segments.active
@@ -207,7 +209,7 @@ class LogLoader:
         )
 
     def _start_empty(self, loaded: LoadedLog) -> None:
-        """No records at or above the log start are left: make the log empty and start it there."""
+        """Make the log empty, starting at the log start offset: it has no record at or above that."""
         had_segments = len(loaded.segments) > 0
         start = self._options.log_start_offset
         if loaded.segments.size:
@@ -231,10 +233,13 @@ class LogLoader:
         )
         loaded.log_end_offset = start
         if had_segments or start:
-            self._files.disk.sync_directory(self._folder)  # or the old end could come back
+            self._files.disk.sync_directory(self._folder)  # or a crash could bring the old segments back
 
     def _rename_all_corrupt(self, loaded: LoadedLog, start: int) -> None:
-        """The log has records, and ends below its log start: some were lost, or the log start is wrong."""
+        """Remove all segments from the log and keep their files as ``.corrupt``, reported as one damage.
+
+        The log has records but ends below its log start offset: records were lost, or that offset is wrong.
+        """
         reason = f"the log ends at offset {loaded.log_end_offset}, below its log start {start}"
         path = loaded.segments.first.log_path
         evidence: list[str] = []
@@ -253,7 +258,7 @@ class LogLoader:
         self._replay(loaded, loaded.log_start_offset, loaded.log_end_offset)
 
     def _replay(self, loaded: LoadedLog, log_start_offset: int, end_offset: int) -> None:
-        """Producer state at ``end_offset``: the newest good snapshot, then the batches behind it."""
+        """Rebuild the producer state at ``end_offset``: newest valid snapshot, then the batches after it."""
         producers = loaded.producers
         producers.load_latest(log_start_offset, end_offset, self._options.wall_ms)
         start = producers.map_end_offset
@@ -268,14 +273,16 @@ class LogLoader:
                 break  # damage below the recovery point: reads will report it
         producers.map_end_offset = end_offset
 
-    # -- what is done after a crash
+    # -- recovery after an unclean shutdown
 
     def _recover(self, loaded: LoadedLog, recovery_point: int) -> None:
+        """Check all batches from the segment of the recovery point on; end the log at the first damage."""
         suspects = loaded.segments.from_offset(recovery_point)
         start = suspects[0].base_offset
         self._replay(loaded, min(self._options.log_start_offset, start), start)
         # The epoch checkpoint may be older than a truncation: above this offset only the batches are trusted.
-        # Not so where compaction has been: the first ones of an epoch may be gone, and the chain was durable.
+        # In the compacted part the checkpoint is kept: the first batches of an epoch may have been removed,
+        # and its entries were durable before the compaction.
         loaded.epochs.truncate_from_end(max(start, self._options.cleaned_offset))
         next_offset = start
         for done, segment in enumerate(suspects):
@@ -304,7 +311,10 @@ class LogLoader:
     def _note_gap(
         self, loaded: LoadedLog, segment: LogSegment, next_offset: int, recovery_point: int
     ) -> None:
-        """Nothing below the recovery point can have been lost, and nothing below the log start is read."""
+        """Record a gap before ``segment`` if it may be a loss of data that readers would notice.
+
+        A gap below the recovery point cannot be a loss, and records below the log start offset are not read.
+        """
         if loaded.may_have_gaps:
             return
         is_possible_loss = recovery_point <= next_offset < segment.base_offset
@@ -313,7 +323,10 @@ class LogLoader:
             loaded.gap = SegmentGap(segment.log_path, next_offset, segment.base_offset)
 
     def _recover_segment(self, loaded: LoadedLog, segment: LogSegment) -> tuple[int, Damage | None]:
-        """Check every batch and rebuild the derived state; returns where the valid part ends, and why."""
+        """Check every batch of a segment and rebuild its indexes, epochs and producer state.
+
+        Returns the offset after the last valid batch, and the damage that follows it (None: no damage).
+        """
         segment.reset_indexes()
         end, next_offset = 0, segment.base_offset
         reason = "incomplete batch"
@@ -340,7 +353,7 @@ class LogLoader:
         return next_offset, Damage(segment.log_path, end, next_offset, reason, kind)
 
     def _drop(self, loaded: LoadedLog, suspects: tuple[LogSegment, ...], damage: Damage) -> None:
-        """End the log at the damage; what follows is kept as evidence where it may be valid."""
+        """End the log at the damage, in the first of ``suspects``; later segments become ``.corrupt``."""
         first, *rest = suspects
         if damage.position == 0 and first not in loaded.recovered:
             rest = list(suspects)

@@ -1,8 +1,8 @@
-"""Deleting old segments: by time, by size, or because the log start passed them.
+"""Deleting old segments: by time, by size, or because the log start offset is above them.
 
 Only whole segments below the high watermark are deleted (KAFKA-5634), oldest first. If the active segment is
-due as well, a new one replaces it. Files are renamed to ``.deleted`` now, so that a restart would remove
-them, and returned to the caller, which removes them later.
+to be deleted as well, a new one replaces it. Files are renamed to ``.deleted`` at once, so that a restart
+would remove them, and returned to the caller, which removes them later.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 
 
 def delete_old_segments(log: LocalLog, high_watermark: int, wall_ms: int) -> list[str]:
-    """Apply the retention policy; returns the files to remove. Raises LogFenced."""
+    """Apply the retention policy; return the renamed files, which the caller removes. Raises LogFenced."""
     if log.failure is not None:
         return []
     removable = _delete_while(log, high_watermark, wall_ms, _below_log_start(log))
@@ -29,9 +29,9 @@ def delete_old_segments(log: LocalLog, high_watermark: int, wall_ms: int) -> lis
 
 
 def advance_log_start_offset(log: LocalLog, offset: int, high_watermark: int) -> bool:
-    """Make records below ``offset`` unreadable (it may lie inside a batch); true if the log start moved.
+    """Make records below ``offset`` unreadable; return whether the log start offset moved.
 
-    Raises KafkaError above the high watermark, LogFenced.
+    ``offset`` may be inside a batch. Raises KafkaError if it is above the high watermark, LogFenced.
     """
     if offset > high_watermark or offset > log.log_end_offset:
         raise KafkaError(

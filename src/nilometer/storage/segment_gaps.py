@@ -1,13 +1,13 @@
-"""A gap between two segments of a log that was not closed in order, and that compaction never came through.
+"""A gap between two segments of a log that was not cleanly shut down and was never compacted.
 
-Compaction removes records at the end of a segment, and a gap is left before the next one. A power failure
-may leave one, too: the end of a segment is lost, the segment behind it is not. The files look the same. So
-the folder tells (``LocalLog.may_have_gaps``): its marker is there before the first record is removed, whether
-by this replica or by the leader that it follows, and stays when the topic's policy changes. With it gaps are
-lawful. Without it only a loss makes a gap: the log ends before it, and what lies behind is set apart, or
-readers would get a log with a hole in it without notice.
+Compaction may remove the records at the end of a segment, which leaves a gap before the next one. A power
+failure may leave one, too: the end of a segment is lost, the segment after it is not. The files look the
+same. So a marker file in the folder (``LocalLog.may_have_gaps``) is created before the first record is
+removed, whether by this replica or by the leader that it follows, and it stays when the topic's policy
+changes. With the marker gaps are valid. Without it a gap is a loss of data: the log is ended before it, and
+the segments after it are kept as ``.corrupt`` files, since readers would not notice the missing records.
 
-Until the log is cut it has all its segments, and must not be closed as one in order.
+Until the log is cut at the gap it has all its segments, and must not count as cleanly shut down.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class SegmentGap(NamedTuple):
     path: str
     """The log file after the gap."""
     offset: int
-    """Where the segment before it ends."""
+    """The offset at which the segment before the gap ends."""
     next_offset: int
-    """Where the segment after it begins."""
+    """The base offset of the segment after the gap."""
 
     def as_damage(self, evidence: list[str]) -> Damage:
         reason = f"segment begins at offset {self.next_offset}, the one before ended at {self.offset}"

@@ -1,15 +1,15 @@
-"""Putting a cleaned segment in place of those it was made from: a crash leaves the one or the others.
+"""Replacing segments by the cleaned segment made from them, atomically: a crash leaves either.
 
-The steps, on the thread of the log's owner, without anything between them:
+The steps, without interruption on the thread of the log's owner:
 
-1. ``<base>.*.cleaned`` → ``.swap``, for the log, its indexes and the manifest that names the replaced
-   segments. While one ``.cleaned`` file is left, a restart undoes it all.
-2. The replaced segments → ``.deleted``. From here on a restart goes through with it.
-3. ``.swap`` → live names, the log last; then the manifest is removed.
+1. ``<base>.*.cleaned`` → ``.swap``, for the log, its indexes and the manifest, which lists the replaced
+   segments. While one ``.cleaned`` file is left, a restart undoes the replacement.
+2. The replaced segments → ``.deleted``. From here on a restart completes the replacement.
+3. ``.swap`` → final names, the log last; then the manifest is removed.
 
-Names of one folder reach the disk in the order in which they were made, so none of it has to be synced in
-between: a power failure leaves some prefix of these steps, as a crash does. Kafka's own ``.swap`` files have
-no manifest; then what they replace is concluded from their last batch, as Kafka does it.
+Renames in one folder reach the disk in the order in which they were made, so no sync is needed in between:
+a power failure leaves some prefix of these steps, as a process crash does. Kafka's own ``.swap`` files have
+no manifest; the range of offsets that they replace is then taken from their last batch, as Kafka does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Replacement(NamedTuple):
     inputs: tuple[int, ...]
     """Base offsets of the segments to be replaced, in order; the new one has the first of them."""
     outputs: tuple[str, ...]
-    """Suffixes of its files."""
+    """Suffixes of the cleaned segment's files."""
     size: int
 
     @property
@@ -55,7 +55,7 @@ def encode_manifest(inputs: Sequence[int], outputs: Sequence[str]) -> bytes:
 
 
 def decode_manifest(data: bytes) -> Manifest | None:
-    """None where the bytes are none."""
+    """Parse a manifest file; None if ``data`` is not a valid manifest."""
     try:
         version, inputs, outputs, end = data.decode().split("\n")
         if version != str(VERSION) or end or not inputs or not outputs:
@@ -69,19 +69,19 @@ def decode_manifest(data: bytes) -> Manifest | None:
 
 
 def commit(disk: Disk, replacement: Replacement) -> None:
-    """Step 1. Raises OSError."""
+    """Rename the files from ``.cleaned`` to ``.swap`` (step 1). Raises OSError."""
     for suffix in (*replacement.outputs, names.SWAP_INPUTS_SUFFIX):
         path = replacement.path(suffix)
         disk.rename(path + names.CLEANED_SUFFIX, path + names.SWAP_SUFFIX)
 
 
 def put_in_place(disk: Disk, replacement: Replacement) -> None:
-    """Step 3. Raises OSError."""
+    """Rename the files from ``.swap`` to their final names (step 3). Raises OSError."""
     finish(disk, replacement.folder, replacement.base_offset, replacement.outputs)
 
 
 def finish(disk: Disk, folder: str, base_offset: int, outputs: Sequence[str]) -> None:
-    """Give the outputs their live names, the log last, and remove the manifest."""
+    """Rename the ``outputs`` (suffixes) to their final names, the log last, and remove the manifest."""
     for suffix in sorted(outputs, key=lambda suffix: suffix == names.LOG_SUFFIX):
         path = posixpath.join(folder, names.offset_name(base_offset, suffix))
         disk.rename(path + names.SWAP_SUFFIX, path)
@@ -93,9 +93,9 @@ def finish(disk: Disk, folder: str, base_offset: int, outputs: Sequence[str]) ->
 
 
 def complete_interrupted_swaps(disk: Disk, folder: str) -> bool:
-    """Remove ``.deleted`` and ``.cleaned`` files; put ``.swap`` files in place of what they replace.
+    """Remove ``.deleted`` and ``.cleaned`` files; let ``.swap`` files replace their segments.
 
-    Returns whether there were any of these: so compaction came through this log.
+    Returns whether a replacement was completed, which means that this log was compacted.
     """
     cleaned: list[int] = []
     swaps: dict[int, list[str]] = {}
@@ -106,7 +106,8 @@ def complete_interrupted_swaps(disk: Disk, folder: str) -> bool:
             swaps.setdefault(parsed[0], []).append(parsed[1])
         elif suffix == names.CLEANED_SUFFIX and parsed:
             cleaned.append(parsed[0])
-    # A swap file at or above an unfinished .cleaned one was not complete, or belongs to a split that was not.
+    # Swap files at or above a leftover .cleaned file belong to an incomplete replacement, or to an incomplete
+    # split of one segment into several.
     for base_offset in [base for base in swaps if cleaned and base >= min(cleaned)]:
         for suffix in swaps.pop(base_offset):
             disk.remove(_swap_path(folder, base_offset, suffix))
@@ -133,7 +134,10 @@ def _read_manifest(disk: Disk, folder: str, base_offset: int) -> Manifest | None
 
 
 def _complete(disk: Disk, folder: str, base_offset: int, manifest: Manifest, found: Sequence[str]) -> None:
-    """If some output has its live name already, all inputs were gone before: that name is the new file."""
+    """Complete one replacement; ``found`` are the suffixes of the files still named ``.swap``.
+
+    If an output has its final name already, all inputs were removed before, and only renames are left.
+    """
     left = [suffix for suffix in manifest.outputs if suffix in found]
     if len(left) == len(manifest.outputs):
         for base in manifest.inputs:
@@ -169,7 +173,7 @@ def _next_offset(disk: Disk, path: str, base_offset: int) -> int:
         for batch in scan(file, 0, file.size()):
             next_offset = batch.header.next_offset
     except KafkaError:
-        pass  # the end of what can be read; loading the segment judges the rest
+        pass  # the last readable batch is enough: loading the segment checks the rest
     finally:
         file.close()
     return next_offset

@@ -1,8 +1,8 @@
-"""Where a recovered log had to end, why, and which bytes were kept as evidence.
+"""The damage at which recovery ended a log: its position, its reason, and the bytes kept as evidence.
 
-A tail is *torn* when no valid batch follows the first bad byte: the usual result of a process or
-machine that failed while writing. It is *damaged* when a valid batch follows: bytes that were once
-valid have changed. Damaged bytes are kept as evidence beside the log (``<base>.log.<position>.corrupt``).
+A tail is *torn* if no valid batch follows the first bad byte: the usual result of a process or
+machine that failed while writing. It is *damaged* if a valid batch follows: bytes that were once
+valid have changed. Damaged bytes are kept as evidence in the folder (``<base>.log.<position>.corrupt``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nilometer.wire.errors import KafkaError
 from nilometer.wire.record_batch import HEADER_BYTES, MAGIC, check_batch, read_header
 
 SEARCH_BYTES_MAX = 16 << 20
-"""How far behind the first bad byte a valid batch is searched for."""
+"""Within how many bytes after the first bad byte a valid batch is searched for."""
 
 _MAGIC_AT = 16
 _MAGIC_BYTE = bytes([MAGIC])
@@ -37,7 +37,7 @@ class DamageKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """The log ended at ``offset``: ``path`` is bad from byte ``position`` on."""
+    """The log was ended at ``offset``, because the file ``path`` is invalid from byte ``position`` on."""
 
     path: str
     position: int
@@ -45,6 +45,7 @@ class Damage:
     reason: str
     kind: DamageKind
     evidence: tuple[str, ...] = ()
+    """Paths of the files to which the bytes after the damage were moved or copied."""
 
     def with_evidence(self, paths: list[str]) -> Damage:
         return replace(self, evidence=(*self.evidence, *paths))
@@ -54,7 +55,10 @@ class Damage:
 
 
 def cut_off_damage(files: SegmentFiles, segment: LogSegment, damage: Damage) -> list[str]:
-    """Truncate the segment at the damage; unless it is a torn tail, the rest is copied to a file first."""
+    """Truncate the segment at the damage; return the paths of the evidence.
+
+    Unless it is a torn tail, the bytes after the damage are copied to a file first.
+    """
     evidence: list[str] = []
     file = segment.open_log()
     if damage.kind is DamageKind.DAMAGED:
@@ -73,7 +77,7 @@ def cut_off_damage(files: SegmentFiles, segment: LogSegment, damage: Damage) -> 
 
 
 def _holds_valid_batch(data: bytes, next_offset: int) -> bool:
-    """Whether some batch that could follow ``next_offset`` begins anywhere in ``data``, whole and valid."""
+    """Whether a complete, valid batch with a base offset of ``next_offset`` or more starts in ``data``."""
     magic_at = data.find(_MAGIC_BYTE, _MAGIC_AT)
     while magic_at >= 0:
         position = magic_at - _MAGIC_AT

@@ -1,6 +1,6 @@
-"""Offsets by time, as ListOffsets asks for them.
+"""Searching offsets by timestamp, for ListOffsets.
 
-Opens files for one search and changes nothing shared: safe on another thread.
+Every search opens its own files and changes no shared state: it may run on another thread.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ class TimestampOffset(NamedTuple):
     timestamp: int
     offset: int
     leader_epoch: int
-    """-1 where the batch has none."""
+    """-1 if the batch has none."""
 
 
 def offset_for_timestamp(log: LocalLog, timestamp: int) -> TimestampOffset | None:
-    """The first record at or above the log start whose timestamp is not below ``timestamp``."""
+    """Return the first record, from the log start offset on, with a timestamp of at least ``timestamp``."""
     return _beside_deletions(log, lambda segments: _first_not_before(log, segments, timestamp))
 
 
 def offset_of_max_timestamp(log: LocalLog) -> TimestampOffset | None:
-    """The first record with the largest timestamp of the log; None where no record has one."""
+    """Return the first record with the log's largest timestamp; None if no record has a timestamp."""
     return _beside_deletions(log, lambda segments: _first_of_newest(log, segments))
 
 
 def _beside_deletions(
     log: LocalLog, search: Callable[[Sequence[LogSegment]], TimestampOffset | None]
 ) -> TimestampOffset | None:
-    """Search again when the owner removed or replaced a segment meanwhile."""
+    """Run ``search`` on the log's segments, and again if one of them was removed or replaced meanwhile."""
     segments: Sequence[LogSegment] = ()
 
     def look() -> TimestampOffset | None:
@@ -70,7 +70,7 @@ def _first_not_before(
             for batch in batches:
                 header = batch.header
                 if header.max_timestamp < timestamp or header.last_offset < log.log_start_offset:
-                    _check(segment, batch)  # or a damaged header would hide the record that is sought
+                    _check(segment, batch)  # or a damaged header could hide the wanted record
                     continue
                 for record in _records(segment, batch):
                     if record.timestamp >= timestamp and record.offset >= log.log_start_offset:
@@ -91,7 +91,10 @@ def _first_of_newest(log: LocalLog, segments: Sequence[LogSegment]) -> Timestamp
 
 
 def _look_at_all(log: LocalLog, segments: Sequence[LogSegment]) -> TimestampOffset | None:
-    """Where the batch with the largest timestamp has no records: compaction left its header alone."""
+    """Find the record by reading all headers of the log.
+
+    Needed if the batch with the largest timestamp has no records: compaction kept only its header.
+    """
     newest, holder = NO_TIMESTAMP, segments[0]
     for segment in segments:
         with _batches(log, segment, 0) as batches:
@@ -103,7 +106,7 @@ def _look_at_all(log: LocalLog, segments: Sequence[LogSegment]) -> TimestampOffs
 
 
 def _first_with(log: LocalLog, segment: LogSegment, position: int, newest: int) -> TimestampOffset | None:
-    """The first record with the timestamp ``newest`` from ``position`` on."""
+    """Return the first record with timestamp ``newest`` from byte ``position`` of the segment on, or None."""
     with _batches(log, segment, position) as batches:
         for batch in batches:
             if batch.header.max_timestamp != newest:
@@ -116,7 +119,10 @@ def _first_with(log: LocalLog, segment: LogSegment, position: int, newest: int) 
 
 
 def _start(log: LocalLog, segment: LogSegment, indexes: SegmentIndexes, timestamp: int) -> int:
-    """A position before which no record is sought; the start where the indexes and the log disagree."""
+    """Return a byte position at which to start the search for ``timestamp``.
+
+    0, the segment's start, if the indexes contradict the log.
+    """
     time_entry = indexes.times.lookup_entry(timestamp)
     if time_entry is None:
         return 0
@@ -134,19 +140,22 @@ def _start(log: LocalLog, segment: LogSegment, indexes: SegmentIndexes, timestam
                     _check(segment, batch)
                     return entry[1] if header.base_offset <= offset and header.max_timestamp == newest else 0
         except KafkaError:
-            return 0  # the search meets the damage, if it comes so far
+            return 0  # the search itself reports the damage if it gets that far
     return 0
 
 
 def _log_start(log: LocalLog, segment: LogSegment, indexes: SegmentIndexes) -> int:
-    """A position before which all lies below the log start."""
+    """Return a byte position in the segment with no offset at or above the log start offset before it."""
     if log.log_start_offset <= segment.base_offset:
         return 0
     return _before(log, segment, indexes, log.log_start_offset - 1)
 
 
 def _before(log: LocalLog, segment: LogSegment, indexes: SegmentIndexes, offset: int) -> int:
-    """A position at or before the batch that ends at ``offset``, or the first behind that."""
+    """Return a byte position at or before the batch that contains ``offset``, by the offset index.
+
+    0, the segment's start, if the index has no entry or contradicts the log.
+    """
     entry = indexes.offsets.lookup_entry(offset)
     if entry is None:
         return 0

@@ -1,7 +1,6 @@
 """Every topic-level key of Apache Kafka 4.x: types, defaults, ranges, broker synonyms.
 
-For a key whose feature does not exist here, only the value that disables the feature is accepted. A table,
-hence a long module.
+For a key of a feature that this project does not have, only the value that disables the feature is accepted.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ TOPIC_RULES = (ConfigRule(("min.compaction.lag.ms", "max.compaction.lag.ms"), _l
 
 
 def _absent_feature(name: str, kind: ConfigKind, default: ConfigValue, doc: str, feature: str) -> ConfigKey:
-    """A key of which no value but the default can have its effect."""
+    """Return a key that accepts only its default, because the feature is not implemented."""
 
     def validate(value: ConfigValue) -> str | None:
         return None if value == default else f"there is no {feature} here"

@@ -1,9 +1,9 @@
 """Truncating a log: from its end, or completely.
 
 Epoch cache and producer state are truncated too (KAFKA-10706, KAFKA-12153). Segments above the offset are
-removed first, from the last one down, then the one that holds it is truncated: whenever the process dies,
-a prefix of the log remains. A caller that lowered the recovery point must have it checkpointed before the
-log grows again, or a machine crash could leave torn bytes below a checkpointed recovery point.
+removed first, from the last one down, then the one that contains it is truncated: if the process dies at any
+moment, a prefix of the log remains. If the recovery point was lowered, the caller must have it checkpointed
+before the next append, or a machine crash could leave torn bytes below a checkpointed recovery point.
 """
 
 from __future__ import annotations
@@ -20,21 +20,24 @@ from nilometer.wire.errors import KafkaError
 
 
 class Truncation(NamedTuple):
-    """``removable``: files renamed to ``.deleted``, to be removed later."""
+    """The result of a truncation. ``removable``: files renamed to ``.deleted``, which the caller removes."""
 
     log_end_offset: int
     recovery_point_lowered: bool
-    """Or the log start: the checkpoint files say too much until they are written again."""
+    """Whether the recovery point or log start offset decreased: the checkpoint files must be rewritten."""
     removable: list[str]
 
 
 def truncate_to(log: LocalLog, offset: int, wall_ms: int) -> Truncation:
-    """Drop every batch that holds ``offset`` or something above it."""
+    """Remove every batch that contains ``offset`` or a higher offset.
+
+    Raises LogFenced, ValueError if ``offset`` is negative.
+    """
     log.check_writable()
     if offset < 0:
         raise ValueError(f"cannot truncate {log.name} to {offset}")
     if offset >= log.log_end_offset:
-        # An epoch entered at the end, never written in, may contradict the leader (KAFKA-10706).
+        # An epoch that starts at the log end offset has no record; it may contradict the leader (KAFKA-10706)
         log.epochs.truncate_from_end(log.log_end_offset)
         log.epoch_writes += 1
         return Truncation(log.log_end_offset, False, [])
@@ -50,9 +53,10 @@ def truncate_to(log: LocalLog, offset: int, wall_ms: int) -> Truncation:
 def truncate_fully_and_start_at(
     log: LocalLog, offset: int, log_start_offset: int | None, wall_ms: int
 ) -> Truncation:
-    """Drop all records; the log continues at ``offset``, for a follower whose leader no longer has its end.
+    """Remove all records; the next record gets ``offset``.
 
-    Rare, and durable at once: may stall.
+    For a follower whose log end offset is no longer in the leader's log. ``log_start_offset`` None means
+    ``offset``. Rare; syncs the folder, so it may block. Raises LogFenced.
     """
     log.check_writable()
     try:
@@ -70,7 +74,7 @@ def truncate_fully_and_start_at(
         log.log_start_offset = offset if log_start_offset is None else log_start_offset
         log.first_unflushed_ms = None
         log.new_segment(offset, wall_ms)
-        log.files.disk.sync_directory(log.folder)  # or the old segments, and their end, could come back
+        log.files.disk.sync_directory(log.folder)  # or a power failure could bring the old segments back
         return Truncation(offset, lowered, removable)
     except OSError as error:
         log.fence(error)
@@ -78,7 +82,7 @@ def truncate_fully_and_start_at(
 
 
 def cut_at_gap(log: LocalLog, gap: SegmentGap, wall_ms: int) -> list[str]:
-    """End the log before the gap; returns the files after it, which are kept. Raises LogFenced."""
+    """End the log before the gap; return the files after it, renamed to ``.corrupt``. Raises LogFenced."""
     log.check_writable()
     try:
         return _cut(log, gap.offset, wall_ms, names.CORRUPT_SUFFIX).removable
@@ -112,10 +116,11 @@ def _cut(log: LocalLog, offset: int, wall_ms: int, suffix: str = names.DELETED_S
 
 
 def _find_cut(segment: LogSegment, offset: int) -> tuple[int, int]:
-    """The position of the first batch that reaches ``offset``, and where the log then ends.
+    """Return the byte position at which to truncate the segment, and the log end offset after that.
 
-    Headers that cannot be read end the log before ``offset``: behind them no batch can be found. So does a
-    batch whose offsets go back: the checksum does not cover its base offset.
+    This is the first batch that contains ``offset`` or a higher one. An unreadable header ends the log
+    earlier, since no batch can be found after it; so does a batch whose base offset is below the end of the
+    batch before it (the CRC does not cover the base offset).
     """
     position, floor = segment.position_near(offset), segment.base_offset
     try:
@@ -139,12 +144,12 @@ def _before_damage(segment: LogSegment) -> tuple[int, int]:
                 break
             position, end_offset = batch.position + batch.header.size, batch.header.next_offset
     except KafkaError:
-        pass  # this is the position that was searched for
+        pass  # the damage: the log ends before it
     return position, end_offset
 
 
 def replay_producers(log: LocalLog, wall_ms: int) -> None:
-    """Producer state at the end of the log, from the newest good snapshot and the batches behind it."""
+    """Rebuild the producer state at the log end offset: newest valid snapshot, then the batches after it."""
     producers = log.producers
     producers.load_latest(log.log_start_offset, log.log_end_offset, wall_ms)
     start = producers.map_end_offset
@@ -159,7 +164,7 @@ def replay_producers(log: LocalLog, wall_ms: int) -> None:
 
 
 def _invalidate(log: LocalLog) -> None:
-    """Forget what is cached about the log's tail."""
+    """Invalidate running flushes and cached read positions: the end of the log is about to change."""
     log.truncations += 1
     log.name_changes += 1
     log.epoch_writes += 1

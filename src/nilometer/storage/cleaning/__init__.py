@@ -1,1 +1,2 @@
-"""Compaction: the newest record of every key stays, older ones go. Pure: what stalls is run on any thread."""
+"""Compaction: keep the newest record of every key, remove older ones. No event loop, no clock: the slow steps
+may run on any thread."""

@@ -1,16 +1,16 @@
-"""What becomes of one batch: kept as it is, kept with fewer records, kept empty, or dropped.
+"""Compacting one batch: keep it unchanged, keep it with fewer records, keep it empty, or drop it.
 
-A batch that stays has its base offset, last offset, producer, sequence and leader epoch as before; so gaps
-open inside and between batches, and nothing else moves. The rules, as in Kafka:
+A batch that is kept does not change its base offset, last offset, producer, sequence and leader epoch, so
+compaction leaves gaps in and between batches. The rules are Kafka's:
 
-- a record stays if no newer one of its key is known; one without a key goes;
-- records of an aborted transaction go at once;
-- a record without a value (a tombstone) stays until the batch's *delete horizon*: when the first round that
-  keeps it sets that, it is then plus ``delete.retention.ms``. The batch carries it as its base timestamp
-  (KIP-534), and every reader has so long to see the deletion;
-- a marker stays while a batch of its transaction is met, then until a delete horizon likewise;
-- the last batch of a producer stays for its sequence number, and the last one of the round for the end of the
-  cleaned part, even if empty. A marker that has to stay is kept whole: it is what tells the producer's epoch.
+- a record is kept if no newer record of its key was read; a record without a key is removed;
+- records of an aborted transaction are removed at once;
+- a record without a value (a tombstone) is kept until the batch's *delete horizon*: the time of the first
+  round that keeps the tombstone plus ``delete.retention.ms``. It is stored as the batch's base timestamp
+  (KIP-534). Until then every reader can see the deletion;
+- a transaction marker is kept as long as the log has a batch of its transaction, then until a delete horizon;
+- the last batch of a producer is kept for its sequence number, and the last batch of the cleaned part to mark
+  its end, even if empty. A marker that must be kept is kept with its record, which has the producer's epoch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from nilometer.wire.records import records_data
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The newest offsets of the keys, as far as they were read: below ``end_offset``."""
+    """The newest offset of each key in the records below ``end_offset``."""
 
     offsets: OffsetMap
     end_offset: int
@@ -49,19 +49,21 @@ class CleaningRules:
     wall_ms: int
     delete_retention_ms: int
     round_end: int
-    """Where the part of the log ends that may be cleaned."""
+    """The end offset of the part of the log that may be cleaned."""
     is_last_of_producer: Callable[[BatchHeader], bool]
+    """Whether a batch is its producer's last one in that part, see :func:`cleaning_round.last_batches`."""
     decompressed_bytes_max: int
+    """Largest decompressed size of a batch."""
 
 
 class CleanedBatch(NamedTuple):
     data: Bytes
-    """The whole batch; empty where it is dropped."""
+    """The bytes of the new batch; empty if it is dropped."""
     header: BatchHeader
     records: int
-    """How many stay."""
+    """How many records are kept."""
     aborted: AbortedTxn | None = None
-    """What the segment's index of aborted transactions has to say of it."""
+    """The entry that the new segment's transaction index needs for this abort marker."""
 
 
 class BatchCleaner:
@@ -70,7 +72,10 @@ class BatchCleaner:
         self._transactions = transactions
 
     def clean(self, buffer: Bytes, position: int, header: BatchHeader) -> CleanedBatch:
-        """The batch was checked. Raises CorruptBatch where its records cannot be read."""
+        """Return the cleaned form of the batch at byte ``position`` of ``buffer``, whose CRC was checked.
+
+        Raises CorruptBatch if its records cannot be parsed.
+        """
         if header.is_control:
             return self._clean_marker(buffer, position, header)
         is_aborted = self._transactions.on_batch(header)
@@ -127,7 +132,7 @@ def _kept(buffer: Bytes, position: int, header: BatchHeader) -> CleanedBatch:
 
 
 def _emptied(header: BatchHeader) -> CleanedBatch:
-    """Its maximum timestamp stays: by it a producer that sends no more expires."""
+    """Return the batch without records. It keeps its maximum timestamp, by which an idle producer expires."""
     attributes = batch_attributes(
         Codec.NONE,
         log_append_time=header.is_log_append_time,
@@ -140,7 +145,7 @@ def _emptied(header: BatchHeader) -> CleanedBatch:
 
 
 def _rebuilt(data: bytes, spans: list[RecordSpan], header: BatchHeader, horizon: int | None) -> CleanedBatch:
-    """The batch with these records only; ``horizon`` is its new delete horizon, if it gets one."""
+    """Return the batch with only the records ``spans``; ``horizon`` is its new delete horizon, if any."""
     base = header.base_timestamp
     max_timestamp = header.max_timestamp
     if not header.is_log_append_time:

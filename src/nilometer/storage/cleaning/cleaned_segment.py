@@ -1,8 +1,8 @@
-"""Writing the segment that takes the place of one or several: ``<base>.log.cleaned`` and its indexes.
+"""Writing a cleaned segment, ``<base>.log.cleaned`` with its indexes, which will replace other segments.
 
-The files are complete and durable before anything points at them. A manifest beside them
-(``<base>.inputs.cleaned``) names the segments that they replace; see :mod:`nilometer.storage.swapping`.
-Any thread; no pool is used.
+The files are complete and durable before the replacement starts. A manifest (``<base>.inputs.cleaned``)
+lists the segments that they replace; see :mod:`nilometer.storage.swapping`. Safe on any thread; the file pool
+is not used.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from nilometer.wire.compression import Bytes
 from nilometer.wire.record_batch import BatchHeader
 
 WRITE_BYTES = 256 << 10
-"""What is gathered before it is written."""
+"""How many bytes are buffered before they are written."""
 
 
 class CleanedSegmentWriter:
     def __init__(self, disk: Disk, folder: str, inputs: Sequence[int], index_interval_bytes: int) -> None:
-        """``inputs``: the base offsets of the segments to be replaced, in order."""
+        """Create the log file. ``inputs``: base offsets of the segments to replace, in order."""
         self._disk = disk
         self._folder = folder
         self._inputs = tuple(inputs)
@@ -43,7 +43,7 @@ class CleanedSegmentWriter:
         self._log: File | None = self._create(names.LOG_SUFFIX)
 
     def append(self, data: Bytes, header: BatchHeader) -> None:
-        """A whole batch, behind all before it."""
+        """Append a complete batch, with offsets above the previous ones."""
         if header.max_timestamp > self._max_timestamp:
             self._max_timestamp, self._offset_of_max_timestamp = header.max_timestamp, header.last_offset
         if self._bytes_since_index_entry > self._index_interval_bytes:
@@ -61,7 +61,7 @@ class CleanedSegmentWriter:
         self._aborted.append(entry)
 
     def finish(self) -> Replacement:
-        """Make everything durable. Stalls."""
+        """Write the indexes and the manifest, and make all files durable. Blocks. Raises OSError."""
         self._write_gathered()
         log = self._log
         assert log is not None, "a segment is finished once"
@@ -85,10 +85,10 @@ class CleanedSegmentWriter:
         return Replacement(self._folder, self._inputs, tuple(outputs), self.size)
 
     def discard(self) -> None:
-        """Remove what was written, if it is there still. Raises OSError.
+        """Remove the files that were written. Raises OSError.
 
-        Not where an error came between the renames to ``.swap``: what is left of ``.cleaned`` tells a restart
-        that they are not complete.
+        Nothing is removed if the renaming to ``.swap`` was interrupted by an error: the remaining
+        ``.cleaned`` files show a restart that the ``.swap`` files are not complete.
         """
         if self._log is not None:
             self._log.close()

@@ -1,12 +1,12 @@
-"""One round over one log: learn the newest offsets of the dirty part, then rewrite the segments by groups.
+"""One compaction round over one log: read the newest offset of each key, then rewrite segments by groups.
 
-The work is cut into slices: :meth:`CleaningRound.steps` gives the thread back after each. Steps run on any
-thread, one after another. Between two of them the owner of the log decides whether the round goes on, and
-puts each group in place as it becomes ready. A round that is given up leaves what it has put in place: every
-group stands for itself. They come oldest first, so an older value never outlives the tombstone that deletes
-it.
+The work is divided into slices: :meth:`CleaningRound.steps` yields after each. Steps run on any thread, one
+after another. Between two steps the owner of the log decides whether the round continues, and replaces the
+segments of each group as soon as it is rewritten. An abandoned round needs no undo: every replaced group is
+valid without the others. Groups are rewritten in ascending order of offsets, so an older value never remains
+after the tombstone that deletes it is removed.
 
-Nothing here changes the log, and nothing is learnt from a batch that was not checked.
+Nothing here changes the log. The CRC of every batch is checked before its records are used.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from nilometer.wire.record_batch import BatchHeader, check_batch
 from nilometer.wire.records import records_data
 
 SLICE_BYTES = 128 << 10
-"""What is read or written in one slice, unless one batch is larger: a few milliseconds of work."""
+"""Bytes read or written in one slice, unless one batch is larger: a few milliseconds of work."""
 BUFFER_BYTES = 128 << 20
 """Kafka's default of ``log.cleaner.dedupe.buffer.size``."""
 
@@ -49,12 +49,12 @@ class RoundOptions:
 
 @dataclass(slots=True)
 class RoundStatistics:
-    """What a round has done so far."""
+    """The work that a round has done so far."""
 
     bytes_mapped: int = 0
-    """Read to learn the newest offsets."""
+    """Bytes read to find the newest offset of each key."""
     bytes_read: int = 0
-    """Read to be rewritten."""
+    """Bytes read to be rewritten."""
     bytes_written: int = 0
     records_read: int = 0
     records_kept: int = 0
@@ -68,14 +68,14 @@ class RoundStatistics:
 
 @dataclass(frozen=True, slots=True)
 class ReadyGroup:
-    """Segments that can be replaced now."""
+    """A group of segments (``inputs``) whose replacement is written and durable."""
 
     inputs: tuple[LogSegment, ...]
     replacement: Replacement
 
 
 Step = ReadyGroup | None
-"""None: there is more to do."""
+"""The result of one slice of work: a group that is ready to be replaced, or None."""
 
 
 class CleaningRound:
@@ -90,8 +90,11 @@ class CleaningRound:
         producers: Mapping[int, ProducerStateEntry],
         options: RoundOptions,
     ) -> None:
-        """``sealed``: all segments of the log but the active one; ``aborted``: the aborted transactions that
-        have their marker in that one. ``producers``: the log's producer state, which may go on changing."""
+        """Prepare a round; no file is read yet.
+
+        ``sealed``: all segments of the log except the active one; ``aborted``: the aborted transactions with
+        their marker in the active segment; ``producers``: the log's producers, which may change meanwhile.
+        """
         self._disk = disk
         self._folder = folder
         self._plan = plan
@@ -104,13 +107,13 @@ class CleaningRound:
         self._writer: CleanedSegmentWriter | None = None
         self.statistics = RoundStatistics()
         self.end_offset = plan.first_dirty_offset
-        """Up to where the log will be clean: known once the newest offsets are."""
+        """The offset below which the log is clean after the round; final when all keys have been read."""
 
     def steps(self) -> Generator[Step, None, None]:
-        """Slice by slice; where the round is given up, :meth:`discard` is to follow. Stalls.
+        """Do the round slice by slice; yield after each slice. To abandon the round call :meth:`discard`.
 
-        Raises CorruptRecordFound; KafkaError where an index of aborted transactions is damaged; OSError, also
-        where a segment was removed meanwhile.
+        Blocks on the disk. Raises CorruptRecordFound; KafkaError if a transaction index is damaged; OSError,
+        also if a segment was removed meanwhile.
         """
         self._find_aborted()
         offsets = OffsetMap(
@@ -134,9 +137,9 @@ class CleaningRound:
             yield from self._rewrite(group, cleaner)
 
     def discard(self) -> None:
-        """Remove what was written and is not in place. Stalls. Raises OSError.
+        """Remove the files of a group that was not put in place. Blocks. Raises OSError.
 
-        Not the generator's to do: an abandoned one ends at a time that is not known.
+        The generator does not do this itself, because Python may close an abandoned generator at any time.
         """
         writer, self._writer = self._writer, None
         if writer is not None:
@@ -175,7 +178,10 @@ class CleaningRound:
     def _learn_batch(
         self, offsets: OffsetMap, segment: LogSegment, batch: ScannedBatch, first_dirty: int
     ) -> int | None:
-        """The offset of the first record for which there was no room; None if there was for all."""
+        """Put the keys of a batch into ``offsets``.
+
+        Returns the offset of the first record that did not fit into the map; None if all did.
+        """
         header = batch.header
         try:
             data = records_data(batch.buffer, batch.at, header, self._config.max_decompressed_message_bytes)
@@ -213,7 +219,7 @@ class CleaningRound:
         self._writer = None
 
     def _batches(self, segment: LogSegment) -> Iterator[ScannedBatch]:
-        """All batches of a segment, each checked. Raises CorruptRecordFound, OSError."""
+        """Yield all batches of a segment after checking them. Raises CorruptRecordFound, OSError."""
         size = segment.size
         file = self._disk.open(segment.log_path, writable=False)
         end, next_offset = 0, segment.base_offset
@@ -246,10 +252,11 @@ class CleaningRound:
 def last_batches(
     producers: Mapping[int, ProducerStateEntry], end_offset: int
 ) -> Callable[[BatchHeader], bool]:
-    """Whether a batch is the newest one of its producer below ``end_offset``, as far as that is remembered.
+    """Return a function: whether a batch is its producer's last one below ``end_offset``.
 
-    The newest of all may lie above, and may be cut off there: then this one tells the sequence again. A
-    producer without batches has its epoch from a marker.
+    A producer's last batch of all may be above ``end_offset`` and be truncated later: then this one has its
+    last sequence number. For a producer without batches it is the marker with its current epoch. Only the
+    last five batches of a producer are known.
     """
 
     def is_last(header: BatchHeader) -> bool:

@@ -1,11 +1,10 @@
-"""One round over a log that is in use, as the log's owner sees it. All of it for the owner's thread.
+"""One compaction round over a log in use: the part that runs on the thread of the log's owner.
 
-The round itself (:mod:`~nilometer.storage.cleaning.cleaning_round`) works on files and knows nothing of what
-becomes of the log meanwhile. Here is judged whether it may go on, and here a cleaned segment takes the place
-of those it was made from. On the disk that is :mod:`nilometer.storage.swapping`; in memory it is one
-assignment: readers have the old segments or the new one. A reader on another thread that finds the file of
-one and the index of the other looks again: :attr:`LocalLog.replacements` tells that something was replaced
-meanwhile.
+The round itself (:mod:`~nilometer.storage.cleaning.cleaning_round`) works on files and does not see changes
+of the log. This module decides whether the round may continue, and replaces segments by the cleaned segment
+made from them: on disk with :mod:`nilometer.storage.swapping`, in memory by one assignment, so that readers
+have the old segments or the new one. A reader on another thread that combined a file of one with an index of
+the other notices it by :attr:`LocalLog.replacements` and reads again.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from nilometer.storage.segments.segment import LogSegment
 
 
 class RoundOvertaken(Exception):
-    """The log has changed in a way that makes the rest of a round void."""
+    """The log has changed so that the round must be abandoned; the message says how."""
 
 
 class LogCleaning:
     def __init__(self, log: LocalLog, plan: CleaningPlan, options: RoundOptions) -> None:
-        """Begin a round: from here on the log may have gaps. Raises OSError, RoundOvertaken."""
+        """Start a round, and mark the log as one that may have gaps. Raises OSError, RoundOvertaken."""
         self._log = log
         self._truncations = log.truncations
         self._log_start_offset = log.log_start_offset
@@ -39,7 +38,7 @@ class LogCleaning:
             log.folder,
             plan,
             log.config,
-            # Sealed segments get no more of them; those of the active one are read here.
+            # The round reads the aborted transactions of sealed segments itself, on its own thread.
             tuple(log.segments)[:-1],
             tuple(log.segments.active.aborted()),
             log.producers.producers,
@@ -47,7 +46,7 @@ class LogCleaning:
         )
 
     def check(self, inputs: Sequence[LogSegment] = ()) -> None:
-        """That the round may go on, and may replace ``inputs``. Raises RoundOvertaken."""
+        """Check that the round may continue and may replace ``inputs``. Raises RoundOvertaken."""
         log = self._log
         if log.failure is not None or log.folder != self._folder:
             raise RoundOvertaken("the log was deleted, or is offline")
@@ -61,7 +60,7 @@ class LogCleaning:
             raise RoundOvertaken("its segments are gone")
 
     def _are_live(self, inputs: Sequence[LogSegment]) -> bool:
-        """Whether they are neighbours in the log as it is now, and none of them is written to."""
+        """Whether ``inputs`` are still adjacent segments of the log, and none of them is the active one."""
         live = tuple(self._log.segments)
         slot = next((slot for slot, segment in enumerate(live) if segment is inputs[0]), None)
         if slot is None or slot + len(inputs) >= len(live):
@@ -69,7 +68,10 @@ class LogCleaning:
         return all(one is other for one, other in zip(live[slot:], inputs, strict=False))
 
     def replace(self, group: ReadyGroup, *, wall_ms: int) -> list[str]:
-        """Returns the files to remove at leisure. Raises RoundOvertaken; LogFenced, as any failed write."""
+        """Replace the group's segments by the cleaned one; return the ``.deleted`` files, to remove later.
+
+        Raises RoundOvertaken; LogFenced if a rename fails.
+        """
         self.check(group.inputs)
         log, replacement = self._log, group.replacement
         cleaned = LogSegment(
@@ -99,6 +101,9 @@ class LogCleaning:
         return removable
 
     def finish(self) -> None:
-        """All groups are in place: the log is clean as far as the round went. Raises RoundOvertaken."""
+        """Record, after the last group was replaced, the offset below which the log is clean.
+
+        Raises RoundOvertaken.
+        """
         self.check()
         self._log.cleaned_offset = self.round.end_offset

@@ -1,10 +1,10 @@
-"""The newest offset of each key of a round, in bounded memory.
+"""A map from key to newest offset for one compaction round, in bounded memory.
 
-Keys are kept as their 128-bit hash, in an open-addressing table of fixed size; so a round takes no more
-memory than ``log.cleaner.dedupe.buffer.size``, whatever the keys are. Two keys with the same hash would be
-taken for one; with 128 bits that does not happen by chance (Kafka relies on the same).
+Keys are stored as 128-bit hashes in an open-addressing table of fixed size, so a round needs no more memory
+than ``log.cleaner.dedupe.buffer.size``, however long the keys are. Two keys with the same hash would be
+treated as one; with 128 bits that does not happen by chance (Kafka relies on the same).
 
-Invariant: never more entries than :attr:`OffsetMap.capacity`, so that every search ends soon.
+Invariant: never more entries than :attr:`OffsetMap.capacity`, so that a search always finds a free slot.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hashlib import blake2b
 NO_OFFSET = -1
 HASH_BYTES = 16
 SLOT_BYTES = HASH_BYTES + 8
-"""A hash and an offset."""
+"""Bytes of a hash and an offset."""
 LOAD_FACTOR = 0.9
 """Kafka's default of ``log.cleaner.io.buffer.load.factor``."""
 
@@ -28,8 +28,10 @@ class OffsetMap:
     def __init__(
         self, buffer_bytes: int, load_factor: float = LOAD_FACTOR, keys_max: int | None = None
     ) -> None:
-        """``keys_max``: how many keys can come at most, if that is known; the table is not larger than it
-        needs to be for them. Raises ValueError where not even one key fits."""
+        """Allocate a table of at most ``buffer_bytes``; smaller if at most ``keys_max`` keys will be put.
+
+        Raises ValueError if not even one key fits.
+        """
         slots = buffer_bytes // SLOT_BYTES
         if keys_max is not None:
             slots = min(slots, int(keys_max / load_factor) + 2)
@@ -50,11 +52,11 @@ class OffsetMap:
 
     @property
     def utilization(self) -> float:
-        """The share of the capacity that is in use."""
+        """The share of the capacity that is in use, from 0 to 1."""
         return self._count / self.capacity
 
     def put(self, key: bytes, offset: int) -> bool:
-        """Note that ``key`` has a record at ``offset``, above all noted before; false if the map is full."""
+        """Set the newest offset of ``key``, above all offsets put before; False if the map is full."""
         digest, slot = self._find(key)
         if slot < 0:
             if self._count >= self.capacity:
@@ -66,12 +68,12 @@ class OffsetMap:
         return True
 
     def get(self, key: bytes) -> int:
-        """The newest offset of ``key``; :data:`NO_OFFSET` if none was noted."""
+        """Return the newest offset of ``key``; :data:`NO_OFFSET` if it was not put."""
         _, slot = self._find(key)
         return self._offsets[slot] if slot >= 0 else NO_OFFSET
 
     def _find(self, key: bytes) -> tuple[bytes, int]:
-        """The key's hash and its slot; minus the free slot it would take, minus one, where it has none."""
+        """Return the key's hash and its slot; if it has none, ``-1 - slot`` of the free slot it would get."""
         digest = blake2b(key, digest_size=HASH_BYTES).digest()
         if digest == _EMPTY:
             digest = _NEVER_EMPTY

@@ -1,16 +1,17 @@
-"""Which part of a log may be cleaned now, whether that is worth it, and which segments become one.
+"""Planning a compaction: which part of a log to clean, whether it is due, and which segments to merge.
 
-A log's *clean* part ends at the checkpointed offset of the last round, the *dirty* part begins there. The
+A log's *clean* part ends at the checkpointed offset of the last round; the *dirty* part starts there. The
 dirty part may be cleaned up to the least of
 
-- the active segment: it is written to;
-- the last stable offset, and so the high watermark: above it records may still be cut off or aborted;
-- the recovery point that is on disk: a restart checks everything above it and rebuilds the epoch chain from
-  what it finds; where the first batch of an epoch was cleaned away, the epoch would begin too late, and a
-  follower would keep a divergent tail;
+- the base offset of the active segment;
+- the last stable offset, and so the high watermark: above it records may still be truncated or aborted;
+- the recovery point on disk: an unclean restart rebuilds the leader epochs above it from the batches; if the
+  first batch of an epoch had been removed, the epoch would start too late, and a follower would keep a
+  divergent tail;
 - the first segment with a record younger than ``min.compaction.lag.ms``.
 
-Always whole segments. Looks up ages in the segments' files: for any thread, and may stall.
+Only whole segments are cleaned. Planning reads timestamps in the segments' files: it may block, and is safe
+on any thread.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ from nilometer.storage.segments.offset_index import RELATIVE_OFFSET_MAX
 from nilometer.storage.segments.segment import LogSegment
 
 GROUP_SEGMENTS_MAX = 64
-"""To put a group in place takes a few renames for each of its segments, on the thread of the log's owner."""
+"""Limits the renames that replacing one group needs, a few per segment, on the thread of the log's owner."""
 
 
 @dataclass(frozen=True, slots=True)
 class CleanableView:
-    """What a plan is made from, as the log's owner sees it at one moment. Never stalls."""
+    """The log's state from which a plan is made, copied on the owner's thread without blocking."""
 
     name: str
     segments: tuple[LogSegment, ...]
-    """All, the last one being active."""
+    """All segments; the last one is active."""
     config: LogConfig
     first_dirty_offset: int
     bound: int
-    """Nothing at or above may be cleaned, whatever its age."""
+    """No record at or above this offset may be cleaned, whatever its age."""
 
     @classmethod
     def of(cls, log: LocalLog, *, last_stable_offset: int, durable_recovery_point: int) -> CleanableView:
@@ -52,7 +53,7 @@ class CleanableView:
 
     @property
     def is_promising(self) -> bool:
-        """Whether there is a whole segment in the dirty part at all: what is cheap to know."""
+        """Whether some whole segment is in the dirty part below the bound: a check without file access."""
         return any(
             self.first_dirty_offset < following.base_offset <= self.bound for following in self.segments
         )
@@ -61,14 +62,14 @@ class CleanableView:
 @dataclass(frozen=True, slots=True)
 class CleaningPlan:
     segments: tuple[LogSegment, ...]
-    """From the first one of the log on; the clean ones among them are rewritten, too."""
+    """The segments to rewrite, from the first one of the log on, including those in the clean part."""
     first_dirty_offset: int
     end_offset: int
-    """Where the last of them ends."""
+    """The offset at which the last of these segments ends."""
     clean_bytes: int
     dirty_bytes: int
     is_overdue: bool
-    """``max.compaction.lag.ms`` has passed for some record."""
+    """Whether some record is older than ``max.compaction.lag.ms``."""
 
     @property
     def dirty_ratio(self) -> float:
@@ -82,7 +83,7 @@ class CleaningPlan:
 
 
 def plan_cleaning(view: CleanableView, wall_ms: int) -> CleaningPlan | None:
-    """None where no whole segment may be cleaned. Raises OSError."""
+    """Return which segments to clean, or None if no whole segment may be cleaned. Raises OSError."""
     ends = [*(segment.base_offset for segment in view.segments[1:]), None]
     first_dirty = view.first_dirty_offset
     segments: list[LogSegment] = []
@@ -106,7 +107,7 @@ def plan_cleaning(view: CleanableView, wall_ms: int) -> CleaningPlan | None:
 
 
 def oldest_timestamp(segment: LogSegment) -> int | None:
-    """The timestamp by which the segment counts as old: of its first batch; None if it has none."""
+    """Return the timestamp of the segment's first batch, which decides its age; None if it has none."""
     timestamp = segment.first_batch_timestamp()
     return timestamp if timestamp is not None and timestamp >= 0 else None
 
@@ -117,7 +118,7 @@ def _is_too_young(segment: LogSegment, config: LogConfig, wall_ms: int) -> bool:
 
 
 def _is_overdue(view: CleanableView, wall_ms: int) -> bool:
-    """Whether the dirty part, but for the active segment, begins with something too old."""
+    """Whether a segment of the dirty part, except the active one, is older than the maximum lag."""
     latest = wall_ms - view.config.max_compaction_lag_ms
     if latest < 0:
         return False
@@ -129,8 +130,11 @@ def _is_overdue(view: CleanableView, wall_ms: int) -> bool:
 def group_segments(
     segments: Sequence[LogSegment], end_offset: int, segment_bytes: int
 ) -> list[tuple[LogSegment, ...]]:
-    """Neighbours that become one segment: together not larger than one may be, and their offsets within reach
-    of an index. So segments do not shrink to nothing, round by round."""
+    """Return groups of adjacent segments, each to be rewritten as one segment.
+
+    A group has at most ``segment_bytes`` bytes, and offsets that fit into one index. So compaction does not
+    leave ever smaller segments.
+    """
     groups: list[tuple[LogSegment, ...]] = []
     ends = [*(segment.base_offset for segment in segments[1:]), end_offset]
     for segment, end in zip(segments, ends, strict=True):

@@ -1,7 +1,7 @@
-"""Where the records of a batch lie in its bytes: no record becomes an object, none is decoded further.
+"""The positions of a batch's records in its bytes, found without decoding the records.
 
-A cleaner copies records as they are. It has to know the key, whether there is a value, and where the
-timestamp lies, which is relative to the batch's base timestamp and so changes with that.
+The cleaner copies records unchanged. It needs the key, whether there is a value, and the position of the
+timestamp delta, which changes with the batch's base timestamp.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from nilometer.wire.varint import VARLONG_BYTES_MAX, decode_zigzag, encode_zigza
 
 
 class RecordSpan(NamedTuple):
-    """Positions in the decompressed bytes of the batch's records."""
+    """One record. Positions are in the decompressed bytes of the batch's records."""
 
     start: int
-    """Of the record's length."""
+    """Position of the record's first byte (its length field)."""
     end: int
     timestamp_delta: int
     behind_timestamp: int
+    """Position after the timestamp delta."""
     offset_delta: int
     key: bytes | None
     has_value: bool
 
 
 def record_spans(data: bytes, header: BatchHeader) -> Iterator[RecordSpan]:
-    """Of every record in ``data``, in order. Raises CorruptBatch."""
+    """Yield the span of every record in ``data``, in order. Raises CorruptBatch."""
     try:
         yield from _spans(data, header.records_count)
     except IndexError as error:
@@ -62,7 +63,7 @@ def _spans(data: bytes, count: int) -> Iterator[RecordSpan]:
 
 
 def with_timestamp_delta(data: bytes, span: RecordSpan, timestamp_delta: int) -> bytes:
-    """The record with another timestamp delta; all else is as it was."""
+    """Return the record's bytes with another timestamp delta, otherwise unchanged."""
     length, attributes_at = decode_zigzag(data, span.start)
     body = b"".join(
         (

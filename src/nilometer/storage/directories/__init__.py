@@ -1,1 +1,1 @@
-"""Log directories: their logs, their owner, clean shutdowns, checkpoints and failures."""
+"""Log directories: their logs, node and cluster ids, clean shutdowns, checkpoints and failures."""

@@ -1,10 +1,10 @@
-"""The four offset checkpoints of a log directory: what the files may say, and how they are replaced.
+"""The four offset checkpoint files of a log directory: their content, and how they are replaced.
 
-In three steps: plan on the thread that owns the logs, run on any thread, note on the owner's thread again.
-One plan runs at a time. A plan that comes after a newer one writes nothing, so an old value never replaces a
-newer one.
+They are written in three steps: plan on the thread that owns the logs, run the plan on any thread, record on
+the owner's thread that it ran (``note_written``). One plan runs at a time. A plan that runs after a newer one
+writes nothing, so an old value never replaces a newer one.
 
-Between running a plan and recording it either content may be on disk. The queries here cover both.
+Until a plan is recorded, the old or the new content may be on disk; the queries here consider both.
 """
 
 from __future__ import annotations
@@ -32,23 +32,27 @@ FILES = (
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPlan:
-    """Checkpoint files to write. :meth:`run` stalls; it raises the first OSError."""
+    """The new content of the checkpoint files, written by :meth:`run`."""
 
     owner: CheckpointFiles
     number: int
     content: Mapping[str, Offsets]
-    """By file name."""
+    """The offsets of each file, by file name."""
     void_markers: Mapping[TopicPartition, tuple[str, ...]]
-    """To be removed once the files are written: from then on these hold no older line of those names."""
+    """Markers (paths, see :mod:`void_checkpoints`) to remove after the write: the files then have no line of
+    an earlier folder of the same name."""
     cuts: Mapping[TopicPartition, int]
-    """The truncation count of each log that waits for its truncation to be checkpointed."""
+    """The truncation count (``Log.truncations``) of each log with a truncation not yet checkpointed."""
 
     @property
     def directory(self) -> str:
         return self.owner.directory
 
     def run(self) -> bool:
-        """On any thread; false, with nothing written, where a newer plan came first."""
+        """Write the files, on any thread; return False, with nothing written, if a newer plan ran before.
+
+        Blocks on the disk. Raises the first OSError.
+        """
         return self.owner.write(self)
 
 
@@ -57,46 +61,47 @@ class CheckpointFiles:
         self._disk = disk
         self.directory = directory
         self.void_markers: dict[TopicPartition, tuple[str, ...]] = {}
-        """Of the folders for which the lines in the files are void."""
+        """Paths of the markers of the partitions whose lines in the files must be ignored."""
         self.errors: list[CorruptCheckpoint] = []
-        """Files that could not be read and were taken as empty."""
+        """Errors of the files that were damaged, and so are treated as empty."""
         self._written: dict[str, Offsets] = {}
         """The content of the files, by file name."""
         self._planned: list[CheckpointPlan] = []
-        """Plans that may have written something, the oldest first."""
+        """Plans that may have been written, partly or fully, and are not recorded yet; oldest first."""
         self._last_number = 0
         self._newest_begun = 0
+        """Number of the newest plan that began to write."""
 
     def load(self) -> None:
-        """Raises OSError."""
+        """Read the four files; a damaged one is treated as empty (see :attr:`errors`). Raises OSError."""
         self._written = {name: self._read(name) for name in FILES}
 
     def trusted(self, name: str) -> dict[TopicPartition, int]:
-        """The lines of one file, except those of folders whose lines are void."""
+        """Return the offsets in file ``name``, without those of partitions with a void marker."""
         return {key: offset for key, offset in self._written[name].items() if key not in self.void_markers}
 
     def may_have_line(self, key: TopicPartition) -> bool:
         return any(key in offsets for content in self._contents() for offsets in content.values())
 
     def may_exceed(self, key: TopicPartition, name: str, offset: int) -> bool:
-        """Whether a line on disk may be above ``offset``."""
+        """Return whether file ``name`` on disk may have an offset above ``offset`` for partition ``key``."""
         return any(content.get(name, {}).get(key, 0) > offset for content in self._contents())
 
     def least(self, key: TopicPartition, name: str) -> int:
-        """The least that the line of ``key`` on disk may say; 0 where there may be none to be believed."""
+        """Return the least offset that file ``name`` on disk may have for ``key``; 0 if it may have none."""
         if key in self.void_markers:
             return 0
         return min(content.get(name, {}).get(key, 0) for content in self._contents())
 
     def plan(self, content: Mapping[str, Offsets], cuts: Mapping[TopicPartition, int]) -> CheckpointPlan:
-        """Never stalls. ``content`` has all four files."""
+        """Return a plan to write ``content``, which must have all four files. Does not block."""
         self._last_number += 1
         plan = CheckpointPlan(self, self._last_number, content, dict(self.void_markers), cuts)
         self._planned.append(plan)
         return plan
 
     def write(self, plan: CheckpointPlan) -> bool:
-        """See :meth:`CheckpointPlan.run`."""
+        """Write the plan's files: see :meth:`CheckpointPlan.run`."""
         if plan.number < self._newest_begun:
             return False
         self._newest_begun = plan.number
@@ -110,7 +115,7 @@ class CheckpointFiles:
         return True
 
     def note_written(self, plan: CheckpointPlan) -> None:
-        """The plan has run, and wrote."""
+        """Record that ``plan.run()`` returned True: its content is on disk. Call it on the owner's thread."""
         self._written = dict(plan.content)
         self._planned = [other for other in self._planned if other.number > plan.number]
         for key, paths in plan.void_markers.items():
@@ -129,12 +134,12 @@ class CheckpointFiles:
 
 
 def cleaned_offsets(logs: Mapping[TopicPartition, Log]) -> dict[TopicPartition, int]:
-    """Up to where compaction has been, of the logs that it came through, whatever their policy is now."""
+    """Return the offset below which each log is compacted, for all logs that ever were, by partition."""
     return {key: log.cleaned_offset for key, log in logs.items() if log.cleaned_offset}
 
 
 def moved_starts(logs: Mapping[TopicPartition, Log]) -> dict[TopicPartition, int]:
-    """Log starts that differ from the first segment's base offset."""
+    """Return the log start offsets that are above the first segment's base offset."""
     return {
         key: log.log_start_offset
         for key, log in logs.items()

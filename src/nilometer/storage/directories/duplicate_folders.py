@@ -1,11 +1,11 @@
-"""A partition that has folders in several log directories, and which of them is used.
+"""Choosing the folder to use if a partition has folders in several log directories.
 
-Such folders arise while a directory is offline: the topic is deleted and created again, or the replica is
-moved away and back, and its new log is created in another directory. When the old directory can be used
-again, the folder in it is stale. It is renamed to ``…-stray``, Kafka's name for folders that the metadata
-does not assign: it is kept, and never served.
+This happens if, while a directory is offline, the topic is deleted and created again, or the replica is
+moved away and back: the new log is created in another directory. When the old directory can be used again,
+the folder in it is stale. It is renamed to ``…-stray``, Kafka's name for folders that the metadata does not
+assign: it is kept, but never served.
 
-The metadata and the topic id in ``partition.metadata`` show which one is stale. May stall.
+The metadata and the topic id in ``partition.metadata`` show which folder is stale. The functions may block.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nilometer.storage.names import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class DuplicateFolder:
-    """Found in ``directory`` while the partition was open in another one; not opened yet."""
+    """A folder in ``directory`` of a partition that is already open in another directory; not opened yet."""
 
     directory: LogDirectory
     topic_partition: TopicPartition
@@ -42,7 +42,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class StaleFolder:
-    """A stale folder and its new name. ``kept`` is the folder in use."""
+    """A stale folder and its new name. ``kept`` is the path of the folder in use."""
 
     folder: str
     renamed_to: str
@@ -59,17 +59,21 @@ class StaleFolder:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedDuplicates:
-    """``failures``: the directories, by path, that failed meanwhile; the caller must take them offline."""
+    """The result of :func:`resolve`.
+
+    ``failures``: errors of the directories that failed, by path; the caller must take them offline.
+    """
 
     stale_folders: list[StaleFolder]
     failures: dict[str, OSError]
 
 
 def choose(copies: Sequence[Copy], topic_id: uuid.UUID | None) -> Copy:
-    """The copy to use for the topic ``topic_id`` (None: there is no such topic).
+    """Return the copy to use for the topic ``topic_id`` (None: there is no such topic).
 
-    Of two copies of one topic, the one written last: with the later leader epoch, then with more records.
-    That is likely, not certain; so a broker that finds duplicates does not claim that it lost no records.
+    Of two copies of the same topic it is the one that was probably written last: with the later leader epoch,
+    then with the higher log end offset. Since that is not certain, a broker that finds duplicates does not
+    report a clean shutdown to the controller.
     """
 
     def rank(copy: Copy) -> tuple[bool, bool, int, int]:
@@ -82,15 +86,15 @@ def choose(copies: Sequence[Copy], topic_id: uuid.UUID | None) -> Copy:
 
 @dataclass(frozen=True, slots=True)
 class DuplicateHost:
-    """The interface of the log manager that is needed here."""
+    """The functions of the log manager that :func:`resolve` calls."""
 
     disk: Disk
     opened: Callable[[TopicPartition], Copy | None]
-    """The copy in use."""
+    """Returns the copy in use, or None."""
     load: Callable[[DuplicateFolder], Log]
-    """Opens the log, and does not use it yet. Raises OSError."""
+    """Opens the folder's log without putting it in use. Raises OSError."""
     use: Callable[[Copy], None]
-    """Use this copy in place of the current one."""
+    """Puts this copy in use instead of the current one."""
 
 
 def resolve(
@@ -101,6 +105,10 @@ def resolve(
     *,
     wall_ms: int,
 ) -> ResolvedDuplicates:
+    """Put one copy of each partition in ``duplicates`` in use, and rename the folders of the others.
+
+    ``topic_ids`` returns the topic id of a partition in the metadata, None if there is no such topic.
+    """
     resolved = ResolvedDuplicates([], {})
     for key in dict.fromkeys(each.topic_partition for each in duplicates):
         copies = _copies(host, key, duplicates, resolved.failures)

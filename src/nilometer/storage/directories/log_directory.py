@@ -1,6 +1,6 @@
-"""One log directory: its lock, its identity, its checkpoints, and whether it was shut down cleanly.
+"""One log directory: its lock, ``meta.properties``, checkpoints, and whether it was shut down cleanly.
 
-Knows nothing of the logs inside beyond their offsets in checkpoint files.
+The logs themselves are not managed here, only their offsets in checkpoint files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nilometer.storage.directories.meta_properties import MetaProperties
 from nilometer.storage.names import FolderKind, PartitionFolder, TopicPartition
 
 METADATA_TOPIC = "__cluster_metadata"
-"""A KRaft controller's log may share a directory with a broker's; it is not a partition of the broker."""
+"""A KRaft controller's log may be in the same directory; it is not a partition of the broker."""
 
 Offsets = dict[TopicPartition, int]
 
@@ -29,10 +29,10 @@ class LogDirectory:
         self.path = path
         self._lock: DiskLock | None = None
         self.failure: Exception | None = None
-        """Why the directory is offline; None while it is in use."""
+        """The error that took the directory offline; None while it is in use."""
         self.identity = MetaProperties()
         self.clean_broker_epoch: int | None = None
-        """The broker epoch at the last clean shutdown (-1: unknown); None after any other end."""
+        """The broker epoch at the last shutdown (-1: unknown); None if that was not clean."""
         self.recovery_points: Offsets = {}
         self.high_watermarks: Offsets = {}
         self.log_start_offsets: Offsets = {}
@@ -40,7 +40,7 @@ class LogDirectory:
         self.checkpoints = CheckpointFiles(disk, path)
 
     def lock(self) -> None:
-        """Raises LockHeld, OSError."""
+        """Lock the directory, creating it if it is missing. Raises LockHeld, OSError."""
         if not self._disk.is_directory(self.path):
             self._disk.make_directories(self.path)
             self._disk.sync_directory(posixpath.dirname(self.path) or ".")
@@ -52,9 +52,10 @@ class LogDirectory:
             self._lock = None
 
     def load(self, node_id: int, cluster_id: str | None, entropy: Entropy) -> None:
-        """Read identity, checkpoints and the marker of a clean shutdown, which is removed.
+        """Read ``meta.properties`` (written if missing), the checkpoints and the clean shutdown marker.
 
-        Raises OSError, CorruptCheckpoint (the directory belongs to another node or cluster).
+        The marker is removed. Raises OSError, CorruptCheckpoint (the directory belongs to another node or
+        cluster).
         """
         path = self._join(names.META_PROPERTIES)
         found = meta_properties.read(self._disk, path)
@@ -74,14 +75,17 @@ class LogDirectory:
             self._disk.sync_directory(self.path)
 
     def _remove_temporaries(self) -> None:
-        """Remove temporary files that a crash left when a file was being replaced."""
+        """Remove the temporary files of replacements that a crash interrupted."""
         for name in self._disk.list_directory(self.path):
             path = self._join(name)
             if name.endswith(names.TEMPORARY_SUFFIX) and not self._disk.is_directory(path):
                 self._disk.remove(path)
 
     def _load_checkpoints(self) -> None:
-        """Lines of a folder are void if older lines of its name may have been on disk when it was created."""
+        """Read the checkpoint files, ignoring the lines of partitions with a void marker.
+
+        Such a line may belong to an earlier folder of the same name (:mod:`void_checkpoints`).
+        """
         for folder in self.partition_folders():
             markers = void_checkpoints.find(self._disk, self._join(folder.name))
             if markers and folder.kind is FolderKind.LIVE:
@@ -97,7 +101,10 @@ class LogDirectory:
         return self.clean_broker_epoch is not None
 
     def assign_cluster_id(self, cluster_id: str) -> None:
-        """Write the cluster id into the directory, once it is known. May stall."""
+        """Write the cluster id to ``meta.properties``. May block.
+
+        Raises CorruptCheckpoint if the directory belongs to another cluster, OSError.
+        """
         path = self._join(names.META_PROPERTIES)
         self.identity.check(path, self.identity.node_id or 0, cluster_id)
         if self.identity.cluster_id != cluster_id:
@@ -106,7 +113,7 @@ class LogDirectory:
             self.identity = identity
 
     def partition_folders(self) -> list[PartitionFolder]:
-        """The folders that are partitions, in every state, by name."""
+        """Return the partitions' folders, including deleted, future and stray ones."""
         found = (names.parse_folder_name(name) for name in self._disk.list_directory(self.path))
         return [
             folder
@@ -137,20 +144,23 @@ class LogDirectory:
         return self.checkpoints.plan(content, cuts)
 
     def prepare_folder(self, topic_partition: TopicPartition, entropy: Entropy) -> str | None:
-        """The name of the marker that a new folder of this name needs, if it needs one. Never stalls."""
+        """Return the name of the void marker that a new folder of this partition needs, or None.
+
+        It needs one if a checkpoint file may still have a line of an earlier folder. Does not block.
+        """
         if self.checkpoints.may_have_line(topic_partition):
             return void_checkpoints.file_name(entropy.uuid().hex)
         return None
 
     def forget(self, topic_partition: TopicPartition) -> None:
-        """The log was deleted. Its lines stay on disk until the next checkpoint round."""
+        """Forget a deleted log's offsets. Its lines stay on disk until the next write of the checkpoints."""
         known = (self.recovery_points, self.high_watermarks, self.log_start_offsets, self.cleaned_offsets)
         for offsets in known:
             offsets.pop(topic_partition, None)
         self.checkpoints.void_markers.pop(topic_partition, None)
 
     def mark_clean(self, broker_epoch: int) -> None:
-        """All logs are closed. May stall."""
+        """Write the clean shutdown marker after all logs are closed. May block. Raises OSError."""
         clean_shutdown.write(self._disk, self._join(names.CLEAN_SHUTDOWN), broker_epoch)
 
     def new_delete_folder(self, topic_partition: TopicPartition, entropy: Entropy) -> str:
@@ -160,7 +170,7 @@ class LogDirectory:
         return self._join(names.stray_folder_name(topic_partition, entropy.uuid().hex))
 
     def leftovers(self) -> list[str]:
-        """Folders of partitions that were deleted before the last start, still to be removed."""
+        """Return the paths of folders marked as deleted (``…-delete``) that are still to be removed."""
         return [
             self._join(folder.name) for folder in self.partition_folders() if folder.kind is FolderKind.DELETE
         ]

@@ -1,12 +1,13 @@
 """All logs of a broker, in one or more log directories.
 
-Opens existing logs, creates and deletes logs, writes the checkpoint files, and isolates failures: a
+The manager opens, creates and deletes logs, writes the checkpoint files, and isolates failures: a
 directory that fails takes its own logs offline and no others.
 
 Invariants: a partition has at most one log in use; a directory is used only while its lock is held; the
 marker of a clean shutdown exists only while no log of its directory is open.
 
-Everything here may stall, except lookups and methods that say otherwise; a shell offloads it.
+All methods may block on the disk, except lookups and methods that say otherwise: call them off the event
+loop.
 """
 
 from __future__ import annotations
@@ -60,13 +61,13 @@ class LogManager:
         self._directory_of: dict[TopicPartition, LogDirectory] = {}
         self._logs_of: dict[str, dict[TopicPartition, Log]] = {path: {} for path in options.directories}
         self.removable_folders: list[str] = []
-        """Folders of deleted partitions found on opening, to be removed asynchronously."""
+        """Folders of deleted partitions that were found at the start; the broker removes them later."""
         self.duplicates: list[DuplicateFolder] = []
-        """Further folders of partitions that are open, until :meth:`resolve_duplicates`."""
+        """Further folders of open partitions, until :meth:`resolve_duplicates` decides which to use."""
 
     @classmethod
     def open(cls, disk: Disk, options: ManagerOptions, *, wall_ms: int) -> LogManager:
-        """Lock the directories and open every log in them, recovering where needed.
+        """Lock the directories and open every log in them; recover those not cleanly shut down.
 
         Raises LockHeld (another process uses a directory), CorruptCheckpoint (a directory belongs to
         another node or cluster), NoLogDirectory.
@@ -83,7 +84,7 @@ class LogManager:
             raise
         return manager
 
-    # -- lookups (never stall)
+    # -- lookups (do not block)
 
     def get(self, topic_partition: TopicPartition) -> Log | None:
         return self.logs.get(topic_partition)
@@ -101,7 +102,7 @@ class LogManager:
 
     @property
     def has_gaps(self) -> bool:
-        """Whether for some log it is not decided yet if records were lost."""
+        """Whether some log has a gap of which it is not decided yet if it is a loss of records."""
         return any(log.gap is not None for log in self.logs.values())
 
     @property
@@ -113,22 +114,23 @@ class LogManager:
         return max(known) if known and len(known) == len(epochs) else None
 
     def initial_high_watermark(self, topic_partition: TopicPartition) -> int:
-        """The checkpointed high watermark, clamped to what the log holds (KAFKA-16452)."""
+        """Return the checkpointed high watermark, limited to the log's offset range (KAFKA-16452)."""
         log = self.logs[topic_partition]
         saved = self._directory_of[topic_partition].high_watermarks.get(topic_partition, 0)
         return min(max(saved, log.log_start_offset), log.log_end_offset)
 
     def durable_recovery_point(self, topic_partition: TopicPartition) -> int:
-        """The least from which a restart may check the log."""
+        """Return the least recovery point that the checkpoint file on disk may have for this partition."""
         files = self._directory_of[topic_partition].checkpoints
         return files.least(topic_partition, names.RECOVERY_POINT_CHECKPOINT)
 
     # -- creating and deleting
 
     def plan_folders(self, wanted: Sequence[tuple[TopicPartition, uuid.UUID]]) -> list[NewFolder]:
-        """A plan of the files that :meth:`create` needs, to be run on any thread, one plan at a time.
+        """Choose a directory for each new partition (with its topic id); return plans to create the folders.
 
-        Never stalls. Call ``create`` afterwards, with the plan's directory. Raises NoLogDirectory.
+        Run the plans (``make``) on any thread, one at a time; then call :meth:`create` with each plan's
+        directory. Does not block. Raises NoLogDirectory.
         """
         counts = {each.path: len(self._logs_in(each)) for each in self._online()}
         if not counts:
@@ -152,9 +154,10 @@ class LogManager:
         topic_id: uuid.UUID | None = None,
         directory: str | None = None,
     ) -> Log:
-        """A new log, in ``directory`` or the one with the fewest logs; the existing one if there is one.
+        """Create a log in ``directory``, by default the one with the fewest logs; return it, or the existing
+        log of the partition.
 
-        Raises OSError (the directory is offline from then on), NoLogDirectory.
+        Raises OSError (the directory is then offline), NoLogDirectory.
         """
         existing = self.logs.get(topic_partition)
         if existing is not None:
@@ -174,7 +177,11 @@ class LogManager:
         return log
 
     def delete(self, topic_partition: TopicPartition) -> str | None:
-        """Forget a log and rename its folder; returns the folder for ``Disk.remove_tree``. Raises OSError."""
+        """Forget and fence a log and rename its folder to ``…-delete``.
+
+        Returns the folder, which the caller removes (``Disk.remove_tree``); None if there is no such log.
+        Raises OSError.
+        """
         log = self.logs.pop(topic_partition, None)
         if log is None:
             return None
@@ -193,8 +200,10 @@ class LogManager:
         return target
 
     def truncate_to(self, log: Log, offset: int, *, wall_ms: int) -> Truncation:
-        """Truncate. If checkpoint lines are then above the log's end, the log accepts no appends until the
-        next checkpoint is recorded as written: ``log.awaits_checkpoint``. Raises LogFenced.
+        """Truncate ``log`` to ``offset``. Raises LogFenced.
+
+        If checkpointed offsets are then above the log's, it rejects appends until the next checkpoint is
+        recorded as written (``log.awaits_checkpoint``).
         """
         truncation = log.truncate_to(offset, wall_ms=wall_ms)
         self._hold_after_cut(log)
@@ -210,14 +219,20 @@ class LogManager:
         return truncation
 
     def resolve_gap(self, log: Log, *, wall_ms: int) -> Damage | None:
-        """The log has its topic's settings now: see :meth:`Log.resolve_gap`. Raises LogFenced."""
+        """Cut the log at its gap, if any: see :meth:`Log.resolve_gap`. Raises LogFenced.
+
+        Call it when the topic's settings are known.
+        """
         damage = log.resolve_gap(wall_ms=wall_ms)
         if damage is not None:
             self._hold_after_cut(log)
         return damage
 
     def _hold_after_cut(self, log: Log) -> None:
-        """After a crash, lines above the truncation point would be trusted for records appended since."""
+        """Block appends after a truncation if a checkpoint file on disk may have higher offsets for the log.
+
+        Otherwise a crash could apply those offsets to records appended after the truncation.
+        """
         key = log.topic_partition
         if self.logs.get(key) is not log:
             return  # deleted, or offline: it accepts no appends
@@ -236,9 +251,10 @@ class LogManager:
     def plan_checkpoints(
         self, high_watermarks: Mapping[TopicPartition, int], directory_path: str | None = None
     ) -> list[CheckpointPlan]:
-        """One plan for each directory in use (or the given one), to be run on any thread, one at a time.
+        """Return a plan of the checkpoint files for each online directory, or only for the given one.
 
-        Never stalls. After ``run`` call :meth:`note_checkpoint`; after an OSError :meth:`fail_directory`.
+        Run the plans on any thread, one at a time. If ``run`` returns True call :meth:`note_checkpoint`, if
+        it raises OSError :meth:`fail_directory`. Does not block.
         """
         plans: list[CheckpointPlan] = []
         for directory in self._online():
@@ -261,7 +277,10 @@ class LogManager:
         return plans
 
     def note_checkpoint(self, plan: CheckpointPlan) -> None:
-        """``plan`` has run, and wrote: logs that waited for it accept appends again. Never stalls."""
+        """Record that ``plan.run()`` returned True: logs that waited for it accept appends again.
+
+        Does not block.
+        """
         plan.owner.note_written(plan)
         for key, cuts in plan.cuts.items():
             log = self.logs.get(key)
@@ -269,9 +288,9 @@ class LogManager:
                 log.awaits_checkpoint = False
 
     def assign_cluster_id(self, cluster_id: str) -> dict[str, OSError]:
-        """The directories that failed, by path; the caller must take them offline.
+        """Write the cluster id to every online directory; return the errors of those that failed, by path.
 
-        Raises CorruptCheckpoint where a directory belongs to another cluster.
+        The caller must take these offline. Raises CorruptCheckpoint if one belongs to another cluster.
         """
         failures: dict[str, OSError] = {}
         for directory in self._online():
@@ -286,7 +305,10 @@ class LogManager:
     def resolve_duplicates(
         self, topic_ids: Callable[[TopicPartition], uuid.UUID | None], *, wall_ms: int
     ) -> ResolvedDuplicates:
-        """Keep one folder of each partition, and rename the others. ``topic_ids``: of the existing topics."""
+        """Put one folder of each partition in use, and rename the others.
+
+        ``topic_ids`` returns a partition's topic id in the metadata, None if there is no such topic.
+        """
         found, self.duplicates = self.duplicates, []
         host = DuplicateHost(
             self._disk,
@@ -299,8 +321,9 @@ class LogManager:
     # -- failures
 
     def fail_directory(self, path: str, reason: Exception) -> list[TopicPartition]:
-        """Take a directory offline: its logs are fenced and forgotten. Returns the affected partitions and
-        passes them to ``on_directory_failed``, whichever task noticed the failure.
+        """Take a directory offline: fence and forget its logs, and call ``on_directory_failed``.
+
+        Returns the affected partitions; empty if the directory is offline already.
         """
         directory = next(each for each in self.directories if each.path == path)
         if directory.failure is not None:
@@ -338,9 +361,9 @@ class LogManager:
     ) -> list[Exception]:
         """Flush and close every log, write the checkpoints, then the marker of a clean shutdown.
 
-        A directory where any of that fails gets no marker, and so is checked when it is opened again.
-        Returns the failures. A directory with duplicates is left as it was found: checkpoints of the logs in
-        use would drop the lines of those.
+        A directory in which a step fails gets no marker, and so its logs are recovered when it is opened
+        again. Returns the errors. A directory with unresolved duplicates is only released, because
+        checkpoints of the logs in use would lack the duplicates' offsets.
         """
         failures: list[Exception] = []
         unsettled = [duplicate.directory for duplicate in self.duplicates]
@@ -363,7 +386,7 @@ class LogManager:
         return failures
 
     def abandon(self) -> None:
-        """Release files and locks without writing anything, as in a crash."""
+        """Close files and release locks without writing anything."""
         self._files.pool.close()
         for directory in self.directories:
             directory.release()
@@ -418,7 +441,7 @@ class LogManager:
         return log
 
     def _mark_void(self, directory: LogDirectory, key: TopicPartition, folder: str) -> None:
-        """No line of an earlier folder of this name is ever used for the new one."""
+        """Mark a new folder if the checkpoint files may have lines of an earlier folder of the same name."""
         markers = void_checkpoints.find(self._disk, folder)
         if not markers and (name := directory.prepare_folder(key, self._options.entropy)) is not None:
             void_checkpoints.write(self._disk, folder, name)
@@ -439,7 +462,7 @@ class LogManager:
         return self._logs_of[directory.path]
 
     def _add(self, directory: LogDirectory, log: Log) -> None:
-        """Use this copy from now on, in place of a log of the same partition in another directory."""
+        """Put ``log`` in use, instead of a log of the same partition in another directory if there is one."""
         key = log.topic_partition
         if (earlier := self._directory_of.get(key)) is not None:
             del self._logs_of[earlier.path][key]

@@ -1,4 +1,4 @@
-"""Input and output of a :class:`LogManager`: options, progress of loading, sizes."""
+"""The data types of :class:`LogManager`: options, loading progress, description of a directory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ManagerOptions:
     directories: Sequence[str]
     entropy: Entropy
     config_for: Callable[[TopicPartition], LogConfig] = lambda _: LogConfig()
-    """The configuration with which a log found on disk is opened."""
+    """Returns the configuration of a log that is found on disk."""
     cluster_id: str | None = None
     producer_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS
     open_files_max: int = OPEN_FILES_MAX
@@ -36,7 +36,7 @@ class ManagerOptions:
         cleaned_offset: int = 0,
         on_progress: Progress | None = None,
     ) -> OpenOptions:
-        """For one log."""
+        """Return the options for opening one log."""
         return OpenOptions(
             clean=clean,
             wall_ms=wall_ms,
@@ -52,7 +52,7 @@ class ManagerOptions:
 
 @dataclass(frozen=True, slots=True)
 class LoadingProgress:
-    """How far the opening of a directory has come. ``segments_*`` count within a log under recovery."""
+    """Progress of opening a directory's logs. ``segments_*`` count the segments of ``log`` in recovery."""
 
     directory: str
     log: str
@@ -64,7 +64,7 @@ class LoadingProgress:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryDescription:
-    """For DescribeLogDirs. Bytes are -1 where the directory is offline."""
+    """One directory, for DescribeLogDirs. ``sizes`` are bytes; the totals are -1 if it is offline."""
 
     path: str
     failure: str | None

@@ -1,7 +1,7 @@
-"""``meta.properties`` of a log directory: which node and cluster its data belongs to.
+"""The file ``meta.properties`` of a log directory: the node and cluster that its data belongs to.
 
 Java properties, version 1: ``node.id``, ``cluster.id``, ``directory.id``. A directory of another
-node or cluster is refused.
+node or cluster is rejected.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class MetaProperties:
     directory_id: str | None = None
 
     def check(self, path: str, node_id: int, cluster_id: str | None) -> None:
-        """Raises CorruptCheckpoint where the directory belongs to another node or cluster."""
+        """Raise CorruptCheckpoint if the directory belongs to another node or cluster."""
         if self.node_id is not None and self.node_id != node_id:
             raise CorruptCheckpoint(path, f"belongs to node {self.node_id}, this is node {node_id}")
         if cluster_id is not None and self.cluster_id is not None and self.cluster_id != cluster_id:
@@ -31,7 +31,7 @@ class MetaProperties:
 
 
 def read(disk: Disk, path: str) -> MetaProperties | None:
-    """None where there is no file. Raises CorruptCheckpoint."""
+    """Read ``meta.properties``; None if there is no file. Raises CorruptCheckpoint."""
     try:
         text = disk.read_file(path).decode()
     except FileNotFoundError:
@@ -55,7 +55,7 @@ def read(disk: Disk, path: str) -> MetaProperties | None:
 
 
 def write(disk: Disk, path: str, properties: MetaProperties) -> None:
-    """May stall: the file is synced."""
+    """Write and sync ``meta.properties``. May block. Raises OSError."""
     values = {
         "cluster.id": properties.cluster_id,
         "directory.id": properties.directory_id,

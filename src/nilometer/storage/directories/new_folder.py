@@ -1,8 +1,8 @@
-"""The folder of a new partition, with the files that an empty log has.
+"""Creating the folder of a new partition, with the files of an empty log.
 
-Creating the files takes time, even more while others sync theirs; so it is separate from the log and can run
-off the event loop. Knows names and paths; changes no other state. After a crash in between, the folder opens
-as an empty log.
+Creating files can be slow, especially while other files are synced; so it is separate from the log and can
+run off the event loop. It changes no state in memory. After a crash in between, the folder opens as an empty
+log.
 """
 
 from __future__ import annotations
@@ -26,13 +26,17 @@ class NewFolder:
     topic_partition: TopicPartition
     topic_id: uuid.UUID
     directory: str
-    """The log directory that it was planned for."""
+    """Path of the log directory."""
     folder: str
+    """Path of the partition's folder."""
     void_marker: str | None = None
-    """Created first, if the checkpoint files may have lines of an earlier folder of this name."""
+    """Name of the void marker, created first; None if the folder needs none (:mod:`void_checkpoints`)."""
 
     def make(self) -> None:
-        """On any thread, but one at a time for the same folder. Stalls. Raises OSError."""
+        """Create the folder and its files, on any thread, but one at a time for the same folder.
+
+        Blocks on the disk. Raises OSError.
+        """
         self.disk.make_directories(self.folder)
         if self.void_marker is not None:
             void_checkpoints.write(self.disk, self.folder, self.void_marker)

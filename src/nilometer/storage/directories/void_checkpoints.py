@@ -1,9 +1,9 @@
-"""The marker of a partition's folder whose lines in the checkpoint files are void.
+"""The void marker: a file in a partition's folder that makes its lines in the checkpoint files void.
 
-A checkpoint line has a name and no topic id. If a folder is created while the files may still have a line
-of an earlier folder of that name, it gets this marker before its first log file. While the marker exists,
-the lines are ignored. The next write of the checkpoint files has no old line of the name any more; then the
-marker is removed. A crash at any point leaves the marker, or no old line.
+A checkpoint line has the partition's name but no topic id. If a folder is created while the checkpoint files
+may still have a line of an earlier folder of that name, it gets this marker before its first log file. While
+the marker exists, the lines are ignored. The next write of the checkpoint files replaces the old lines; then
+the marker is removed. A crash at any point leaves the marker, or no old line.
 
 Names in one folder reach the disk in the order of their creation, so the marker needs no sync.
 """
@@ -18,7 +18,7 @@ PREFIX = "checkpoints-void."
 
 
 def file_name(unique_hex: str) -> str:
-    """Unique, so that a late removal never removes the marker of a later folder of the same name."""
+    """Return a unique marker name, so that a late removal cannot hit the marker of a later folder."""
     return PREFIX + unique_hex
 
 
@@ -29,7 +29,7 @@ def write(disk: Disk, folder: str, name: str) -> None:
 
 
 def find(disk: Disk, folder: str) -> tuple[str, ...]:
-    """Paths of the markers in ``folder``. Raises OSError."""
+    """Return the paths of the markers in ``folder``. Raises OSError."""
     if not disk.is_directory(folder):
         return ()
     found = disk.list_directory(folder)
@@ -37,7 +37,7 @@ def find(disk: Disk, folder: str) -> tuple[str, ...]:
 
 
 def remove(disk: Disk, path: str) -> None:
-    """Stalls: the folder is synced. No error where the folder was deleted meanwhile. Raises OSError."""
+    """Remove a marker and sync its folder; does nothing if it was deleted meanwhile. Raises OSError."""
     try:
         disk.remove(path)
         disk.sync_directory(posixpath.dirname(path))

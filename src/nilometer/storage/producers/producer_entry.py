@@ -1,6 +1,6 @@
-"""What a log knows of one producer: its epoch, its last five batches, its open transaction.
+"""The state of one idempotent producer in one log: its epoch, its last five batches, its open transaction.
 
-Pure values and arithmetic of sequence numbers, which run from 0 to 2^31 - 1 and then wrap to 0.
+Sequence numbers run from 0 to 2^31 - 1 and then wrap to 0.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BatchMetadata(NamedTuple):
 
 
 class ProducerStateEntry:
-    """Invariant: all of ``batches`` were written in ``producer_epoch``, oldest first."""
+    """One producer's state. Invariant: all ``batches`` have epoch ``producer_epoch``; the oldest is first."""
 
     __slots__ = (
         "batches",
@@ -83,7 +83,7 @@ class ProducerStateEntry:
             self.batches = ()
 
     def find_duplicate(self, header: BatchHeader) -> BatchMetadata | None:
-        """The batch already written with exactly these sequence numbers, if it is among the last five."""
+        """Return the batch with the same epoch and sequence numbers if it is among the last five, or None."""
         if header.producer_epoch != self.producer_epoch:
             return None
         last_sequence = header.last_sequence

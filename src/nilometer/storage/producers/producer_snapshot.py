@@ -1,8 +1,8 @@
 """The producer state of a log at one offset, as a file (``<offset>.snapshot``).
 
-Big-endian: version (int16, 1), CRC-32C of all that follows it (uint32), count (int32), then 46 bytes
-for each producer. Only the last batch of a producer is kept. A file that fails its checksum is
-reported, never used (KAFKA-9892).
+Big-endian: version (int16, 1), CRC-32C of all bytes after it (uint32), count (int32), then 46 bytes
+for each producer. Only the last batch of a producer is stored. A file with a wrong checksum is rejected
+(KAFKA-9892).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class CorruptSnapshot(Exception):
 
 
 class SnapshotEntry(NamedTuple):
-    """The fields in the order of the bytes. -1 stands for "none" in the last four but one and the last."""
+    """One producer's fields, in the order of the file. -1 means "none", except in ``offset_delta``."""
 
     producer_id: int
     producer_epoch: int
@@ -44,7 +44,7 @@ def encode(entries: Iterable[SnapshotEntry]) -> bytes:
 
 
 def decode(data: bytes) -> list[SnapshotEntry]:
-    """Raises CorruptSnapshot."""
+    """Parse a snapshot file. Raises CorruptSnapshot."""
     if len(data) < _PREFIX.size + _COUNT.size:
         raise CorruptSnapshot(f"{len(data)} bytes are too few")
     version, crc = _PREFIX.unpack_from(data)

@@ -1,11 +1,12 @@
 """The producers of one log: idempotence, open transactions, the last stable offset.
 
-A fold over the batches of the log from its start to ``map_end_offset``; snapshots (``.snapshot``) are
-shortcuts, taken when a segment is rolled and when the log is closed, and rebuilt from the log if bad
-(KAFKA-9892). Producers are kept beyond the deletion of their records, until they expire (KAFKA-7190).
+The state results from all batches of the log up to ``map_end_offset``. Snapshots (``.snapshot``) avoid
+replaying the whole log; they are written when a segment is rolled and when the log is closed, and rebuilt
+from the log if damaged (KAFKA-9892). A producer is kept after the deletion of its records, until it expires
+(KAFKA-7190).
 
-Invariant: ``ongoing`` holds exactly the transactions whose first offset some producer carries and
-whose marker lies at or above ``map_end_offset``.
+Invariant: ``ongoing`` has exactly the transactions that are some producer's ``current_txn_first_offset``:
+those without a marker below ``map_end_offset``.
 """
 
 from __future__ import annotations
@@ -44,43 +45,48 @@ class ProducerStateManager:
         self._expiration_ms = expiration_ms
         self.producers: dict[int, ProducerStateEntry] = {}
         self.ongoing: dict[int, int] = {}
-        """First offset of each open transaction, and its producer."""
+        """First offset of each open transaction → its producer id."""
         self._completed: dict[int, int] = {}
-        """First and last offset of decided transactions whose marker may not be replicated yet."""
+        """First → last offset of completed transactions whose marker may not be replicated yet."""
         self._snapshots: list[int] = []
         self.map_end_offset = 0
+        """The state includes all batches below this offset."""
 
-    # -- what readers and appenders ask
+    # -- queries
 
     def updates(self, origin: AppendOrigin) -> ProducerUpdates:
-        """An empty collection of changes, to be filled by an append and passed to :meth:`apply`."""
+        """Return an empty collection of changes, which an append fills and passes to :meth:`apply`."""
         return ProducerUpdates(self.producers, origin)
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
-        """Start of the earliest transaction that is undecided, or whose marker is not below the watermark."""
+        """Return the first offset of the earliest transaction that is open, or whose marker is not below the
+        high watermark; None if there is none."""
         unstable = [first for first, last in self._completed.items() if last >= high_watermark]
         if self.ongoing:
             unstable.append(min(self.ongoing))
         return min(unstable, default=None)
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        """Forget decided transactions whose marker every reader may see."""
+        """Forget completed transactions whose marker is below the high watermark."""
         if self._completed:
             self._completed = {
                 first: last for first, last in self._completed.items() if last >= high_watermark
             }
 
-    # -- the fold
+    # -- changes
 
     def apply(self, updates: ProducerUpdates) -> list[AbortedTxn]:
-        """Apply the changes of an append; returns the entries for the segment's ``.txnindex``."""
+        """Apply the changes of an append; return the entries for the segment's ``.txnindex``."""
         self.producers.update(updates.entries)
         for first_offset, producer_id in updates.started:
             self.ongoing[first_offset] = producer_id
         return [entry for completed in updates.completed for entry in self._complete(completed)]
 
     def replay(self, buffer: Bytes, position: int, header: BatchHeader) -> list[AbortedTxn]:
-        """Fold in a batch that the log holds; returns what belongs into ``.txnindex``."""
+        """Update the state with a batch that is in the log; return the entries for ``.txnindex``.
+
+        The batch is at byte ``position`` of ``buffer``.
+        """
         aborted: list[AbortedTxn] = []
         if header.has_producer_id:
             updates = self.updates(AppendOrigin.REPLICATION)
@@ -103,7 +109,7 @@ class ProducerStateManager:
             )
 
     def remove_expired(self, wall_ms: int) -> int:
-        """Forget producers that were idle too long and have no transaction open; returns how many."""
+        """Forget producers that were idle too long and have no open transaction; return how many."""
         expired = [
             producer_id for producer_id, entry in self.producers.items() if self._is_expired(entry, wall_ms)
         ]
@@ -130,12 +136,12 @@ class ProducerStateManager:
         self._folder = folder
 
     def find_snapshots(self, file_names: Iterable[str]) -> None:
-        """Learn which snapshots exist from the names in the partition's folder."""
+        """Register the snapshots among ``file_names``, the files of the partition's folder."""
         parsed = (names.parse_offset_name(name) for name in file_names)
         self._snapshots = sorted(found[0] for found in parsed if found and found[1] == names.SNAPSHOT_SUFFIX)
 
     def take_snapshot(self, *, sync: bool) -> None:
-        """Write the state at ``map_end_offset``. May stall with ``sync``."""
+        """Write the state at ``map_end_offset`` to a snapshot file. With ``sync`` it may block."""
         data = producer_snapshot.encode(entry.to_snapshot() for entry in self.producers.values())
         self._disk.replace_file(self.snapshot_path(self.map_end_offset), data, sync=sync)
         if self.map_end_offset not in self._snapshots:
@@ -143,11 +149,11 @@ class ProducerStateManager:
             self._snapshots.sort()
 
     def load_latest(self, log_start_offset: int, end_offset: int, wall_ms: int) -> None:
-        """Start from the newest good snapshot in ``[log_start_offset, end_offset]``; the rest are removed.
+        """Load the newest valid snapshot in ``[log_start_offset, end_offset]``.
 
-        One exactly at the log start still has producers whose records are deleted (KAFKA-7190).
-
-        ``map_end_offset`` then says from where the log has to be replayed.
+        Newer or invalid snapshots, and those outside the range, are removed. A snapshot exactly at the log
+        start offset is valid: it has producers whose records are deleted (KAFKA-7190). Afterwards the caller
+        must replay the log from ``map_end_offset`` on.
         """
         for offset in self._snapshots[:]:
             if not log_start_offset <= offset <= end_offset:
@@ -167,7 +173,7 @@ class ProducerStateManager:
             return
 
     def truncate_fully(self, offset: int) -> None:
-        """Forget everything; the log starts again at ``offset``."""
+        """Remove all producers and snapshots: the log was truncated fully and starts at ``offset``."""
         for snapshot in self._snapshots[:]:
             self._remove_snapshot(snapshot)
         self._clear(offset)
@@ -177,7 +183,8 @@ class ProducerStateManager:
             self._remove_snapshot(offset)
 
     def remove_stray_snapshots(self, base_offsets: Iterable[int]) -> None:
-        """Keep those at the start of a segment, and the last one if it lies above all of them."""
+        """Remove the snapshots that are not at a segment's base offset, except the last one if it is above
+        all of them (the snapshot of a clean shutdown)."""
         keep = set(base_offsets)
         highest = max(keep, default=-1)
         stray = [offset for offset in self._snapshots if offset not in keep]

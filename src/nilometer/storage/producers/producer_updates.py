@@ -1,9 +1,9 @@
-"""What one append would change in the producer state: checked first, applied after the write.
+"""The changes that one append makes in the producer state: checked first, applied after the write.
 
 The checks follow Kafka: an older producer epoch is fenced; a batch must continue the sequence of the
-last one; a new epoch begins at sequence 0; a producer that the log knows nothing of may begin anywhere,
-since its records may have been deleted (KIP-360). Sequences are checked only for records from clients,
-by the leader; a follower accepts what the leader accepted (KAFKA-6003).
+previous one; a new epoch starts at sequence 0; an unknown producer may start at any sequence, since its
+records may have been deleted (KIP-360). Only the leader checks sequences, and only in clients' records; a
+follower accepts all batches that the leader accepted (KAFKA-6003).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nilometer.wire.record_batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, BatchHea
 
 
 class AppendOrigin(enum.Enum):
-    """The source of the records, which decides how far they are trusted."""
+    """The source of the records, which decides how much is checked."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
@@ -39,7 +39,7 @@ class CompletedTxn(NamedTuple):
 
 
 class ProducerUpdates:
-    """Collects the changes of the batches of one append, each checked against those before it."""
+    """The changes of one append: each batch is checked against the state after the batches before it."""
 
     __slots__ = ("_known", "_origin", "completed", "entries", "started")
 
@@ -48,11 +48,11 @@ class ProducerUpdates:
         self._origin = origin
         self.entries: dict[int, ProducerStateEntry] = {}
         self.started: list[tuple[int, int]] = []
-        """(first offset, producer id) of the transactions that begin here."""
+        """(first offset, producer id) of the transactions that start in this append."""
         self.completed: list[CompletedTxn] = []
 
     def add_batch(self, header: BatchHeader, base_offset: int, max_timestamp: int) -> None:
-        """A data batch that will lie at ``base_offset``. Raises KafkaError."""
+        """Check and add a data batch that will get ``base_offset``. Raises KafkaError if it is rejected."""
         entry = self._entry(header.producer_id)
         known_before = entry.producer_epoch != NO_PRODUCER_EPOCH
         self._check_epoch(entry, header.producer_epoch)
@@ -75,7 +75,7 @@ class ProducerUpdates:
             self.started.append((base_offset, header.producer_id))
 
     def add_marker(self, header: BatchHeader, offset: int, marker: EndTxnMarker) -> None:
-        """A control record that will lie at ``offset``. Raises KafkaError."""
+        """Check and add a transaction marker that will get ``offset``. Raises KafkaError if rejected."""
         entry = self._entry(header.producer_id)
         self._check_epoch(entry, header.producer_epoch)
         if (

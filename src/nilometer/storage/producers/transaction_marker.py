@@ -32,7 +32,7 @@ class EndTxnMarker:
 
 
 def read_marker(buffer: Bytes, position: int, header: BatchHeader) -> EndTxnMarker | None:
-    """The marker in a control batch; None for control records of other kinds, and for an emptied batch."""
+    """Return the marker in a control batch; None for other control records and a batch without records."""
     records = decode_records(buffer, position, header)
     if not records:
         return None
@@ -47,7 +47,7 @@ def read_marker(buffer: Bytes, position: int, header: BatchHeader) -> EndTxnMark
 
 
 def build_marker(producer_id: int, producer_epoch: int, marker: EndTxnMarker) -> bytes:
-    """A control batch, to be appended by the leader on behalf of the transaction coordinator."""
+    """Return a control batch that the leader appends for the transaction coordinator."""
     builder = BatchBuilder()
     key = _KEY.pack(_VERSION, marker.control_type)
     builder.append(marker.timestamp, key, _VALUE.pack(_VERSION, marker.coordinator_epoch))

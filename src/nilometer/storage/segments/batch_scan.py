@@ -1,8 +1,8 @@
-"""Walking the batches of a log file from a position on, in large reads.
+"""Scanning the batches of a log file from a position on, in large reads.
 
-Only headers are read; the caller checks whether a batch is undamaged. The walk ends before
-a batch that is not whole, and raises what ``read_header`` raises for bytes that are no header, so the
-caller knows the first position it could not pass (the end of the last batch it was given).
+Only headers are parsed; the caller checks the batches' CRCs. The scan ends before an incomplete batch, and
+raises the errors of ``read_header`` for bytes that are not a header. In both cases the caller knows the
+position of the failure: the end of the last batch it was given.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ CHUNK_BYTES = 1 << 20
 
 class ScannedBatch(NamedTuple):
     position: int
-    """Where the batch lies in the file."""
+    """Byte position of the batch in the file."""
     header: BatchHeader
     buffer: bytes
     at: int
-    """Where the batch lies in ``buffer``, which holds it whole."""
+    """Byte position of the batch in ``buffer``, which contains all of it."""
 
 
 def scan(file: File, position: int, end: int, chunk_bytes: int = CHUNK_BYTES) -> Iterator[ScannedBatch]:
-    """The whole batches in ``[position, end)`` of ``file``. Raises CorruptBatch, UnsupportedMagic."""
+    """Yield the complete batches in bytes ``[position, end)`` of ``file``.
+
+    ``chunk_bytes`` is the size of one read. Raises CorruptBatch, UnsupportedMagic.
+    """
     wanted = chunk_bytes
     while end - position >= HEADER_BYTES:
         requested = min(wanted, end - position)

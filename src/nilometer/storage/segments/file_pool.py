@@ -1,10 +1,10 @@
-"""Open files, shared by all logs of a process and bounded in number.
+"""A bounded pool of open files, shared by all logs of a process.
 
-A process may hold ten thousand replicas and more segments than it may have descriptors. Files are
-opened on demand and the one longest unused is closed when the pool is full.
+A broker may have ten thousand replicas and more segments than it may have file descriptors. Files are
+opened on demand, and the least recently used one is closed when the pool is full.
 
-Rules for users: everything that touches the pool runs on one thread; a :class:`File` got from it is
-used at once and never kept; work that is handed to another thread opens (and closes) its own.
+Rules for users: use the pool on one thread only; use a :class:`File` from it at once and never keep it; work
+on another thread opens (and closes) its own files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class FilePool:
         """The paths of the open files, by folder."""
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """The open file at ``path``. Raises FileNotFoundError unless ``create``."""
+        """Return the file at ``path``, opened if necessary. Raises FileNotFoundError unless ``create``."""
         file = self._files.get(path)
         if file is not None:
             self._files.move_to_end(path)
@@ -41,7 +41,7 @@ class FilePool:
         return file
 
     def forget(self, path: str) -> None:
-        """Close the file at ``path`` if it is open: it is idle, or about to be renamed or removed."""
+        """Close the file at ``path`` if it is open, because it is idle or will be renamed or removed."""
         file = self._files.pop(path, None)
         if file is None:
             return
@@ -53,7 +53,7 @@ class FilePool:
         file.close()
 
     def forget_folder(self, folder: str) -> None:
-        """Close every open file that lies in ``folder``."""
+        """Close every open file of ``folder``."""
         for path in list(self._of_folder.get(folder, ())):
             self.forget(path)
 

@@ -1,7 +1,7 @@
-"""Indexes of sealed segments that were read lately, bounded by the number of their entries.
+"""An LRU cache of the indexes of sealed segments, bounded by the number of their entries.
 
-An active segment keeps its own indexes, which grow; those of sealed segments never change, are read
-from their files on demand and forgotten when others need the room.
+An active segment keeps its own indexes, which grow. Those of sealed segments never change: they are read
+from their files on demand and evicted when the cache is full.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from nilometer.storage.segments.offset_index import OffsetIndex
 from nilometer.storage.segments.time_index import TimeIndex
 
 ENTRIES_MAX = 4_000_000
-"""About 80 MB at 20 bytes for an offset and a time entry; a full 1 GB segment has 262,144 of them."""
+"""About 80 MB, as an offset entry and a time entry take 20 bytes. A full 1 GB segment has 262,144 of each."""
 
 
 class SegmentIndexes(NamedTuple):

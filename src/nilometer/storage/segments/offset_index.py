@@ -1,11 +1,11 @@
-"""The sparse offset index of one segment (``.index``): from an offset to a place in the log file.
+"""The sparse offset index of one segment (``.index``): from an offset to a byte position in the log file.
 
-Entries are 8 bytes, big-endian: offset relative to the segment's base (int32) and the byte position
-of a batch (int32). The offset is the *last* one of the batch at that position, so every record below
-it lies before, and a search begins at the entry with the largest offset not above the one sought.
+Entries are 8 bytes, big-endian: an offset relative to the segment's base offset (int32) and the byte position
+of a batch (int32). The offset is the *last* one of the batch at that position. A search starts at the entry
+with the largest offset not above the wanted one.
 
-Invariant: both columns rise strictly. In memory the columns are arrays; ``unwritten`` hands over what
-the file does not have yet. Nothing here opens a file.
+Invariant: both columns increase strictly. In memory the columns are arrays; ``unwritten`` returns the entries
+that the file does not have yet. No file is opened here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RELATIVE_OFFSET_MAX = 2**31 - 1
 
 
 class CorruptIndex(Exception):
-    """An index file that contradicts itself or its segment; it can be rebuilt from the log."""
+    """An index file is invalid or contradicts its segment. It can be rebuilt from the log."""
 
 
 class OffsetIndex:
@@ -34,7 +34,7 @@ class OffsetIndex:
 
     @classmethod
     def parse(cls, base_offset: int, data: bytes) -> OffsetIndex:
-        """Entries read back from a file; the zeros Kafka preallocates behind them are dropped.
+        """Parse the content of an index file; the zeros that Kafka preallocates at its end are dropped.
 
         Raises CorruptIndex.
         """
@@ -56,7 +56,7 @@ class OffsetIndex:
 
     @property
     def last_offset(self) -> int:
-        """The offset of the last entry; the base offset of an empty index."""
+        """The offset of the last entry; the base offset if the index is empty."""
         return self.base_offset + (self._offsets[-1] if self._offsets else 0)
 
     @property
@@ -79,24 +79,24 @@ class OffsetIndex:
         self._positions.append(position)
 
     def lookup(self, offset: int) -> int:
-        """The position of the last entry whose offset is not above ``offset``; 0 where there is none."""
+        """Return the position of the last entry whose offset is not above ``offset``; 0 if there is none."""
         slot = bisect_right(self._offsets, offset - self.base_offset) - 1
         return self._positions[slot] if slot >= 0 else 0
 
     def lookup_entry(self, offset: int) -> tuple[int, int] | None:
-        """The last entry whose offset is not above ``offset``, as (offset, position)."""
+        """Return the last entry whose offset is not above ``offset``, as (offset, position), or None."""
         slot = bisect_right(self._offsets, offset - self.base_offset) - 1
         return (self.base_offset + self._offsets[slot], self._positions[slot]) if slot >= 0 else None
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the entries at ``offset`` and above."""
+        """Remove the entries with an offset of ``offset`` or more."""
         keep = bisect_left(self._offsets, max(offset - self.base_offset, 0))
         del self._offsets[keep:]
         del self._positions[keep:]
         self._written = min(self._written, keep)
 
     def unwritten(self) -> bytes:
-        """The encoded entries that the file lacks, taken as written from now on."""
+        """Return the encoded entries that the file does not have, and mark them as written."""
         data = self._encode(self._written)
         self._written = len(self._offsets)
         return data
@@ -106,7 +106,7 @@ class OffsetIndex:
         return len(self._offsets) - self._written
 
     def forget_written(self) -> None:
-        """The file was emptied: all entries are to be written again."""
+        """Mark all entries as unwritten, because the file was emptied."""
         self._written = 0
 
     def to_bytes(self) -> bytes:

@@ -1,13 +1,13 @@
 """One segment of a log: ``.log``, ``.index``, ``.timeindex`` and perhaps ``.txnindex``.
 
-Knows where batches lie and how old they are; knows nothing of epochs, producers or watermarks. Appends
-whole batches that its callers have checked.
+A segment has the positions and timestamps of batches; leader epochs, producers and the high watermark are not
+its concern. It appends complete batches that its callers have checked.
 
-Invariants: ``size`` counts whole batches only, never bytes behind a failed write; index entries point
-at the first byte of a batch and carry its last offset; only the active segment grows, its indexes live
-in memory and reach their files in pieces, while those of a sealed segment are complete in their files.
+Invariants: ``size`` counts complete batches only, never bytes of a failed write; index entries have the
+position of a batch's first byte and its last offset; only the active segment grows: its indexes are in
+memory and are written to their files in parts, while those of a sealed segment are complete in their files.
 
-The file behind a segment comes from the pool and is used at once; no segment holds a descriptor.
+The log file comes from the pool and is used at once; no segment keeps a file descriptor.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from nilometer.wire.errors import KafkaError
 from nilometer.wire.record_batch import HEADER_BYTES, BatchHeader, check_batch, read_header
 
 UNWRITTEN_ENTRIES_MAX = 512
+"""How many index entries are kept in memory before they are written to the file."""
 
 
 class BatchMark(NamedTuple):
-    """What a segment must know of a batch that it appends."""
+    """The data about an appended batch that the segment's indexes need. ``size`` is in bytes."""
 
     last_offset: int
     max_timestamp: int
@@ -80,7 +81,7 @@ class LogSegment:
         self.jitter_ms = jitter_ms
         self.log_path = self.path(names.LOG_SUFFIX)
         self.first_timestamp: int | None = None
-        """Largest timestamp of the first batch, by which ``segment.ms`` counts; None until looked up."""
+        """Largest timestamp of the first batch, from which ``segment.ms`` counts; None if not read yet."""
         self._indexes: SegmentIndexes | None = None
         self._bytes_since_index_entry = 0
         self._max_timestamp: int | None = None
@@ -98,7 +99,7 @@ class LogSegment:
         index_interval_bytes: int,
         jitter_ms: int = 0,
     ) -> LogSegment:
-        """A new, empty, active segment. Files of that name left from before are emptied."""
+        """Create an empty active segment. Existing files of the same names are emptied."""
         segment = cls(
             files,
             folder,
@@ -118,7 +119,7 @@ class LogSegment:
         return self._index_files.path(suffix)
 
     def moved_to(self, folder: str) -> None:
-        """The partition's folder was renamed."""
+        """Adopt ``folder`` as the new path of the partition's folder, which has been renamed."""
         self._files.index_cache.forget(self.log_path)
         self._index_files = IndexFiles(self._files.pool, folder, self.base_offset)
         self.log_path = self.path(names.LOG_SUFFIX)
@@ -126,10 +127,10 @@ class LogSegment:
     # -- appending
 
     def append(self, buffers: Sequence[Buffer], marks: Sequence[BatchMark]) -> int:
-        """Write the batches that ``marks`` describe; returns the new size, for the caller to set.
+        """Write ``buffers``, the batches that ``marks`` describe; return the new size, which the caller sets.
 
-        Readers on any thread use :attr:`size` as the bound: the log sets it after its end offset.
-        After an OSError nothing must be written again.
+        Readers on any thread use :attr:`size` as their limit, so the log sets it after its log end offset.
+        After an OSError the caller must not write to the segment again.
         """
         position = self.size
         self._files.pool.open(self.log_path).append(buffers)
@@ -174,7 +175,7 @@ class LogSegment:
 
     @property
     def max_timestamp(self) -> int:
-        """The largest timestamp of any batch; -1 where there is none."""
+        """The largest timestamp of any batch; -1 if there is none."""
         if self._max_timestamp is None:
             self._max_timestamp, self._offset_of_max_timestamp = self._find_youngest()
         return self._max_timestamp
@@ -186,7 +187,7 @@ class LogSegment:
         return self._offset_of_max_timestamp
 
     def largest_timestamp(self) -> int:
-        """The time that retention uses: :attr:`max_timestamp`, or else when the file last changed."""
+        """Return the time (ms) that retention uses: :attr:`max_timestamp`, or else when the file changed."""
         newest = self.max_timestamp
         return newest if newest >= 0 else self._files.disk.modified_ms(self.log_path)
 
@@ -198,19 +199,25 @@ class LogSegment:
             file.close()
 
     def first_batch_timestamp(self) -> int | None:
-        """:attr:`first_timestamp`, looked up if need be, on any thread; None where no batch can be read."""
+        """Return :attr:`first_timestamp`, read from the file if necessary; None if no batch can be read.
+
+        Safe on any thread.
+        """
         if self.first_timestamp is None and self.size:
             file = self._files.disk.open(self.log_path, writable=False)
             try:
                 self.first_timestamp = read_header(file.read_at(0, HEADER_BYTES)).max_timestamp
             except KafkaError:
-                return None  # damage: a read of the segment reports it
+                return None  # damage: a fetch from the segment reports it
             finally:
                 file.close()
         return self.first_timestamp
 
     def waited_ms(self, wall_ms: int, timestamp: int) -> int:
-        """How long the segment has been open, by the time of records where there is one (as Kafka does)."""
+        """Return how many ms the segment has been open when a batch with ``timestamp`` is appended.
+
+        Counted by record timestamps if the first batch has one, else by the wall clock, as Kafka does.
+        """
         if self.first_timestamp is None and self.size:
             first = next(scan(self._files.pool.open(self.log_path), 0, self.size, chunk_bytes=4096), None)
             self.first_timestamp = first.header.max_timestamp if first else NO_TIMESTAMP
@@ -222,9 +229,9 @@ class LogSegment:
     # -- indexes
 
     def indexes(self, *, only_cached: bool = False) -> SegmentIndexes | None:
-        """The indexes, from memory or their files; None if ``only_cached`` and that would wait.
+        """Return the indexes, from memory or their files; None if ``only_cached`` and a read would block.
 
-        Raises CorruptIndex, FileNotFoundError. For the thread that owns the log.
+        Only for the thread of the log's owner. Raises CorruptIndex, FileNotFoundError.
         """
         found = self._indexes or self._files.index_cache.get(self.log_path)
         if found is not None:
@@ -235,7 +242,7 @@ class LogSegment:
         return found
 
     def indexes_apart(self) -> SegmentIndexes:
-        """The indexes, leaving pool and cache alone: for any thread. Raises as :meth:`indexes` does."""
+        """Return the indexes without using pool or cache: safe on any thread. Raises as :meth:`indexes`."""
         return self._indexes or self._checked(self._index_files.load_apart())
 
     def _checked(self, found: SegmentIndexes) -> SegmentIndexes:
@@ -244,7 +251,10 @@ class LogSegment:
         return found
 
     def reset_indexes(self, *, keep_aborted: bool = False) -> None:
-        """Reset the indexes; the segment is active from now on."""
+        """Make the indexes and their files empty; the segment is active afterwards.
+
+        ``keep_aborted`` keeps the transaction index.
+        """
         self._indexes = SegmentIndexes(OffsetIndex(self.base_offset), TimeIndex(self.base_offset))
         self._files.index_cache.forget(self.log_path)
         self._bytes_since_index_entry = 0
@@ -256,14 +266,17 @@ class LogSegment:
             self._index_files.cut(names.TXN_INDEX_SUFFIX, 0)
 
     def rebuild_indexes(self) -> None:
-        """From the batches, up to the first damage, which a read will report. The segment is active then."""
+        """Rebuild the indexes from the batches, up to the first damage, which a fetch will report.
+
+        The segment is active afterwards.
+        """
         self.reset_indexes(keep_aborted=True)
         with suppress(KafkaError):
             for position, header, _, _ in scan(self.open_log(), 0, self.size):
                 self.index_batch(position, BatchMark(header.last_offset, header.max_timestamp, header.size))
 
     def index_batch(self, position: int, mark: BatchMark) -> None:
-        """Index a batch that is already in the file; recovery rebuilds the indexes with it."""
+        """Add a batch that is already in the file at ``position`` to the indexes."""
         indexes = self._indexes
         assert indexes is not None, "only an active segment is indexed"
         if mark.max_timestamp > self.max_timestamp:
@@ -275,11 +288,11 @@ class LogSegment:
         self._bytes_since_index_entry += mark.size
 
     def check_files_exist(self) -> None:
-        """That the index files exist and have a possible length. Raises FileNotFoundError, CorruptIndex."""
+        """Check that the index files exist and have whole entries. Raises FileNotFoundError, CorruptIndex."""
         self._index_files.check_exist()
 
     def position_near(self, offset: int) -> int:
-        """A position at or before the batch that holds ``offset``; the start where the index is unusable."""
+        """Return a byte position at or before the batch with ``offset``; 0 if the index is unusable."""
         try:
             indexes = self.indexes()
         except (CorruptIndex, FileNotFoundError):
@@ -289,19 +302,18 @@ class LogSegment:
         return entry[1] if entry is not None and self._is_true(*entry) else 0
 
     def _is_true(self, last_offset: int, position: int) -> bool:
-        """Whether the batch that ends at ``last_offset`` begins at ``position``, as an index entry says."""
+        """Whether an index entry is right: the batch at ``position`` has the last offset ``last_offset``."""
         try:
             return read_header(self.open_log().read_at(position, HEADER_BYTES)).last_offset == last_offset
         except KafkaError:
             return False
 
     def activate(self, *, verify: bool = False) -> tuple[int, bool]:
-        """Make a loaded segment ready to be appended to.
+        """Make a loaded segment the active one, ready for appends.
 
-        Returns the offset behind its last batch, and whether that batch ends where the file does.
-
-        Looks at the batches behind the last index entry only; with ``verify`` their CRCs are checked, too.
-        Raises CorruptIndex, KafkaError.
+        Returns the offset after its last complete batch, and whether the file ends there. Reads only the
+        batches from the last index entry on; with ``verify`` their CRCs are checked, too. Raises
+        CorruptIndex, KafkaError.
         """
         found = self.indexes()
         assert found is not None, "reading may wait here"
@@ -326,7 +338,11 @@ class LogSegment:
         return next_offset, end == self.size
 
     def _take_age(self, said: Youngest, tail: BatchHeader | None) -> None:
-        """``said`` by the time index, of the batches before the tail or in it. Raises CorruptIndex."""
+        """Set the segment's largest timestamp.
+
+        ``said`` is the time index's last entry; ``tail`` the batch with the largest timestamp after the last
+        offset index entry. Raises CorruptIndex if no batch has the timestamp of ``said``.
+        """
         if said.timestamp >= 0 and (
             tail is None or not names_batch(self._index_files, self.open_log(), said, tail)
         ):
@@ -336,18 +352,21 @@ class LogSegment:
         self._max_timestamp, self._offset_of_max_timestamp = said
 
     def write_indexes(self) -> None:
-        """Bring the index files up to what is in memory."""
+        """Append the entries that are only in memory to the index files."""
         if self._indexes is not None:
             self._index_files.write_unwritten(self._indexes)
 
     def complete_indexes(self) -> None:
-        """Add the largest timestamp as the last entry, as on a roll or close, and write all out."""
+        """Add the largest timestamp as the time index's last entry, and write all entries to the files.
+
+        For a roll, a close or a flush.
+        """
         if self._indexes is not None:
             self._indexes.times.maybe_append(self.max_timestamp, self._offset_of_max_timestamp)
             self.write_indexes()
 
     def seal(self) -> None:
-        """No longer active: the files are complete and the indexes may be forgotten."""
+        """Complete the index files; the segment is no longer active, and its indexes go to the cache."""
         self.complete_indexes()
         if self._indexes is not None:
             self._files.index_cache.put(self.log_path, self._indexes)
@@ -356,23 +375,23 @@ class LogSegment:
     # -- files
 
     def open_log(self) -> File:
-        """The log file, from the pool: to be used at once."""
+        """Return the log file from the pool. Use it at once: the pool may close it later."""
         return self._files.pool.open(self.log_path)
 
     def aborted(self) -> list[AbortedTxn]:
-        """The segment's aborted transactions. Raises CorruptIndex."""
+        """Return the segment's aborted transactions. Raises CorruptIndex."""
         if self._aborted is None:
             self._aborted = self._index_files.aborted()
         return self._aborted
 
     def aborted_apart(self) -> list[AbortedTxn]:
-        """Likewise, for any thread; of a sealed segment, to which none is added. Raises CorruptIndex."""
+        """Return a sealed segment's aborted transactions, on any thread. Raises CorruptIndex."""
         return self._index_files.aborted()
 
     def truncate_to(self, offset: int, position: int) -> None:
-        """Drop everything from ``position`` on, where the first batch at or above ``offset`` lies.
+        """Remove the bytes from ``position`` on, which is that of the first batch at or above ``offset``.
 
-        The segment is active afterwards, whatever it was before. Indexes that are of no use are rebuilt.
+        The segment is active afterwards. Unusable indexes are rebuilt.
         """
         aborted = [entry for entry in self.aborted() if entry.last_offset < offset]
         if len(aborted) < len(self.aborted()):
@@ -392,7 +411,7 @@ class LogSegment:
             self.write_indexes()
 
     def _take_over(self, found: SegmentIndexes, offset: int) -> bool:
-        """Make ``found`` below ``offset`` the indexes; false where they are not true of the log."""
+        """Use the entries of ``found`` below ``offset`` as the indexes; return whether they match the log."""
         found.offsets.truncate_to(offset)
         found.times.truncate_to(offset)
         found.offsets.forget_written()
@@ -407,10 +426,10 @@ class LogSegment:
         return True
 
     def existing_files(self) -> list[str]:
-        """Paths of the segment's files that exist."""
+        """Return the paths of the segment's files that exist."""
         return self._index_files.existing()
 
     def mark_deleted(self, suffix: str = names.DELETED_SUFFIX) -> list[str]:
-        """Rename all files with a suffix; returns their new names, to be removed later."""
+        """Append ``suffix`` to the names of all files; return the new names, to be removed later."""
         self._files.index_cache.forget(self.log_path)
         return self._index_files.rename_with_suffix(suffix)

@@ -1,12 +1,12 @@
-"""The timestamp of the youngest record of a segment: from its time index, where the log agrees.
+"""The largest timestamp of a segment, from its time index if that agrees with the log.
 
 Retention and searches by time use it, so a wrong entry would delete records too early, or hide them. The
-last entry of the time index is trusted if the batch that it names has that timestamp, and if no batch in the
-tail of the segment, after the last entry of the offset index, is younger. That is cheap where timestamps
-rise: both entries lie within the last few kilobytes. It does not detect an older, undamaged index file of a
-segment whose timestamps go back.
+last entry of the time index is trusted if the batch with its offset has that timestamp, and if no batch in
+the tail of the segment (from the last entry of the offset index on) has a larger one. This is cheap if
+timestamps increase: both entries are within the last few kilobytes. It does not detect an outdated but
+undamaged index file of a segment whose timestamps decrease.
 
-Opens its own files and changes nothing: for any thread.
+Opens its own files and changes nothing: safe on any thread.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ class Youngest(NamedTuple):
 
 
 def find_youngest(files: IndexFiles, log: File, base_offset: int, size: int) -> Youngest:
-    """Of a sealed segment; -1 and the base offset where no batch has a timestamp.
+    """Return a sealed segment's largest timestamp; -1 and the base offset if no batch has a timestamp.
 
-    Where the time index is not trusted, every batch is read. Raises OSError, of ``log`` only.
+    ``log`` is the log file, ``size`` its bytes. If the time index is not trusted, every batch is read. Raises
+    OSError if ``log`` cannot be read.
     """
     said = Youngest(NO_TIMESTAMP, base_offset)
     with suppress(CorruptIndex, FileNotFoundError):
@@ -45,9 +46,10 @@ def find_youngest(files: IndexFiles, log: File, base_offset: int, size: int) -> 
 
 
 def names_batch(files: IndexFiles, log: File, said: Youngest, tail: BatchHeader) -> bool:
-    """Whether the time index names a batch that has the timestamp. ``tail``: the youngest one of the tail.
+    """Return whether the batch at the time index's last entry, ``said``, has that timestamp.
 
-    Raises CorruptIndex, FileNotFoundError.
+    ``tail`` is the batch with the largest timestamp in the segment's tail. Raises CorruptIndex,
+    FileNotFoundError.
     """
     if said.timestamp < 0:
         return tail.max_timestamp < 0
@@ -66,7 +68,10 @@ def _is_in(batch: BatchHeader, said: Youngest) -> bool:
 
 
 def _youngest_of_tail(files: IndexFiles, log: File, size: int) -> BatchHeader | None:
-    """None where the offset index is not true of the log, or the tail is damaged. Raises CorruptIndex."""
+    """Return the batch with the largest timestamp from the last offset index entry on.
+
+    None if that entry contradicts the log or the tail is damaged. Raises CorruptIndex.
+    """
     last = files.last_offset_entry()
     start = end = 0 if last is None else last[1]
     youngest: BatchHeader | None = None
@@ -83,8 +88,10 @@ def _youngest_of_tail(files: IndexFiles, log: File, size: int) -> BatchHeader | 
 
 
 def _look_at_all(log: File, said: Youngest, base_offset: int, size: int) -> Youngest:
-    """The youngest timestamp of the batches. Behind damage it is unknown: then the index counts if
-    younger."""
+    """Return the largest timestamp of all batches.
+
+    Batches after damage cannot be read: then ``said``, the time index's last entry, is used if larger.
+    """
     youngest, end = Youngest(NO_TIMESTAMP, base_offset), 0
     with suppress(KafkaError):
         for position, header, buffer, at in scan(log, 0, size):

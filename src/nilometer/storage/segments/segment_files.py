@@ -1,7 +1,7 @@
-"""The files of one segment by name, and reading and writing of whole indexes.
+"""The files of one segment: their paths, and reading and writing of whole index files.
 
-Knows paths and index file formats, not the state that an active segment holds in memory. Files come from
-the pool and are returned at once; methods marked so do not use the pool, and are safe on any thread.
+The state of an active segment is not kept here. Files come from the pool and are closed or returned at once;
+methods marked "on any thread" do not use the pool.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _INDEX_FILES = (
 
 
 class SegmentFiles(NamedTuple):
-    """The parts that all segments of a process share."""
+    """The file pool and index cache that all segments of a process share."""
 
     pool: FilePool
     index_cache: IndexCache
@@ -52,13 +52,13 @@ class IndexFiles:
         return posixpath.join(self._folder, names.offset_name(self._base_offset, suffix))
 
     def check_exist(self) -> None:
-        """That both indexes are there, of a possible length. Raises FileNotFoundError, CorruptIndex."""
+        """Check that both index files exist with whole entries. Raises FileNotFoundError, CorruptIndex."""
         for suffix, entry_size in _INDEX_FILES:
             if self._disk.file_size(self.path(suffix)) % entry_size:
                 raise CorruptIndex(f"{self.path(suffix)} ends inside an entry")
 
     def load(self, *, only_cached: bool) -> SegmentIndexes | None:
-        """Both indexes; None if ``only_cached`` and that would wait. Raises as :meth:`check_exist`."""
+        """Read both indexes; None if ``only_cached`` and that would block. Raises as :meth:`check_exist`."""
         contents: list[bytes] = []
         for suffix, _ in _INDEX_FILES:
             file = self._pool.open(self.path(suffix))
@@ -70,11 +70,11 @@ class IndexFiles:
         return self._parse(*contents)
 
     def load_apart(self) -> SegmentIndexes:
-        """Both indexes, on any thread. Raises as :meth:`check_exist`."""
+        """Read both indexes, on any thread. Raises as :meth:`check_exist`."""
         return self._parse(*(self._disk.read_file(self.path(suffix)) for suffix, _ in _INDEX_FILES))
 
     def last_time_entry(self) -> tuple[int, int]:
-        """The last entry of the time index, read alone, on any thread. Raises as :meth:`check_exist`."""
+        """Read only the last time index entry (timestamp, offset), on any thread. Raises as `check_exist`."""
         file = self._disk.open(self.path(names.TIME_INDEX_SUFFIX), writable=False)
         try:
             start = max(file.size() - time_index.ENTRY_SIZE, 0)
@@ -83,7 +83,10 @@ class IndexFiles:
             file.close()
 
     def last_offset_entry(self) -> tuple[int, int] | None:
-        """The last entry of the offset index, as (offset, position). As :meth:`last_time_entry`."""
+        """Read only the last offset index entry (offset, position), None if empty, on any thread.
+
+        Raises as :meth:`check_exist`.
+        """
         file = self._disk.open(self.path(names.INDEX_SUFFIX), writable=False)
         try:
             start = max(file.size() - offset_index.ENTRY_SIZE, 0)
@@ -93,21 +96,21 @@ class IndexFiles:
             file.close()
 
     def load_offsets_apart(self) -> OffsetIndex:
-        """The offset index, on any thread. Raises as :meth:`check_exist`."""
+        """Read the offset index, on any thread. Raises as :meth:`check_exist`."""
         return OffsetIndex.parse(self._base_offset, self._disk.read_file(self.path(names.INDEX_SUFFIX)))
 
     def write_unwritten(self, indexes: SegmentIndexes) -> None:
-        """Append to the files what they lack."""
+        """Append the entries that are only in memory to the index files."""
         self.append(names.INDEX_SUFFIX, indexes.offsets.unwritten())
         self.append(names.TIME_INDEX_SUFFIX, indexes.times.unwritten())
 
     def cut_to(self, indexes: SegmentIndexes) -> None:
-        """Drop whatever the files have behind the entries of ``indexes`` (preallocated zeros, say)."""
+        """Truncate the files after the entries of ``indexes``, for example to remove preallocated zeros."""
         self.cut(names.INDEX_SUFFIX, len(indexes.offsets) * offset_index.ENTRY_SIZE)
         self.cut(names.TIME_INDEX_SUFFIX, len(indexes.times) * time_index.ENTRY_SIZE)
 
     def empty(self) -> None:
-        """Both index files exist and have no entries."""
+        """Make both index files empty, creating them if they are missing."""
         for suffix, _ in _INDEX_FILES:
             self.cut(suffix, 0)
 
@@ -118,7 +121,7 @@ class IndexFiles:
             self._pool.forget(path)
 
     def cut(self, suffix: str, size: int) -> None:
-        """Make a file, created if need be, at most ``size`` bytes long."""
+        """Truncate a file to at most ``size`` bytes, creating it if it is missing."""
         path = self.path(suffix)
         file = self._pool.open(path, create=True)
         if file.size() > size:
@@ -126,18 +129,18 @@ class IndexFiles:
         self._pool.forget(path)
 
     def aborted(self) -> list[AbortedTxn]:
-        """The entries of ``.txnindex``; none without such a file. On any thread. Raises CorruptIndex."""
+        """Read the ``.txnindex`` file, on any thread; empty if there is none. Raises CorruptIndex."""
         path = self.path(names.TXN_INDEX_SUFFIX)
         data = self._disk.read_file(path) if self._disk.exists(path) else b""
         return transaction_index.parse(self._base_offset, data)
 
     def existing(self) -> list[str]:
-        """Paths of the segment's files that exist, the log file first."""
+        """Return the paths of the segment's files that exist, the log file first."""
         paths = (self.path(suffix) for suffix in names.SEGMENT_SUFFIXES)
         return [path for path in paths if self._disk.exists(path)]
 
     def rename_with_suffix(self, suffix: str) -> list[str]:
-        """Add ``suffix`` to the names of all files; returns the new names."""
+        """Append ``suffix`` to the names of all files; return the new paths."""
         renamed: list[str] = []
         for path in self.existing():
             self._pool.forget(path)

@@ -1,7 +1,7 @@
 """The segments of a log, ordered by base offset.
 
-The order is one tuple that is replaced as a whole on every change: code that holds it, on any
-thread, sees one consistent state.
+The segments are one tuple that is replaced as a whole on every change, so a reader on any thread that takes
+the tuple once sees a consistent state.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ class LogSegments:
 
     @property
     def active(self) -> LogSegment:
-        """The last one: the only one that is written."""
+        """The last segment, the only one that is appended to."""
         return self._segments[-1]
 
     def floor(self, offset: int) -> LogSegment | None:
-        """The segment with the largest base offset not above ``offset``."""
+        """Return the segment with the largest base offset not above ``offset``, or None."""
         segments = self._segments
         slot = bisect_right(segments, offset, key=_base_offset) - 1
         return segments[slot] if slot >= 0 else None
 
     def higher(self, base_offset: int) -> LogSegment | None:
-        """The segment that follows the one at ``base_offset``."""
+        """Return the segment after the one at ``base_offset``, or None."""
         segments = self._segments
         slot = bisect_right(segments, base_offset, key=_base_offset)
         return segments[slot] if slot < len(segments) else None
 
     def from_offset(self, offset: int) -> tuple[LogSegment, ...]:
-        """Those that may hold ``offset`` or something above it."""
+        """Return the segments that may contain ``offset`` or higher offsets."""
         segments = self._segments
         return segments[max(bisect_right(segments, offset, key=_base_offset) - 1, 0) :]
 
@@ -64,7 +64,7 @@ class LogSegments:
         self._segments = tuple(segment for segment in self._segments if segment.base_offset not in bases)
 
     def replace(self, gone: Iterable[LogSegment], segment: LogSegment) -> None:
-        """``segment`` in place of ``gone``, neighbours, the first of which has its base offset."""
+        """Replace the adjacent segments ``gone`` by ``segment``, which has the first one's base offset."""
         bases = {one.base_offset for one in gone}
         kept = (one for one in self._segments if one.base_offset not in bases)
         self._segments = tuple(sorted((*kept, segment), key=_base_offset))

@@ -1,11 +1,11 @@
-"""The sparse timestamp index of one segment (``.timeindex``): from a time to an offset.
+"""The sparse timestamp index of one segment (``.timeindex``): from a timestamp to an offset.
 
-Entries are 12 bytes, big-endian: a timestamp (int64) and a relative offset (int32). An entry says:
-up to and including this offset, no record of the segment is younger than this timestamp, and the
-batch that ends at the offset has it. Timestamps rise strictly, offsets never fall.
+Entries are 12 bytes, big-endian: a timestamp in ms (int64) and an offset relative to the segment's base
+(int32). An entry means: up to and including this offset no record of the segment has a larger timestamp, and
+the batch that ends at the offset has this one. Timestamps increase strictly, offsets never decrease.
 
-When a segment is rolled or closed its largest timestamp is appended (``skip_full_check`` in Kafka's
-words), so that the last entry always tells the age of the whole segment. Nothing here opens a file.
+When a segment is rolled or closed its largest timestamp is appended even if the index is full (Kafka's
+``skipFullCheck``), so the last entry is always the largest timestamp of the segment. No file is opened here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TimeIndex:
 
     @classmethod
     def parse(cls, base_offset: int, data: bytes) -> TimeIndex:
-        """Entries read back from a file; preallocated zeros behind them are dropped. Raises CorruptIndex."""
+        """Parse an index file's content; preallocated zeros at its end are dropped. Raises CorruptIndex."""
         if len(data) % ENTRY_SIZE:
             raise CorruptIndex(f"length {len(data)} is not a multiple of {ENTRY_SIZE}")
         index = cls(base_offset)
@@ -51,7 +51,7 @@ class TimeIndex:
 
     @property
     def last_entry(self) -> tuple[int, int]:
-        """(timestamp, offset) of the last entry; (-1, base offset) of an empty index."""
+        """The last entry as (timestamp, offset); (-1, base offset) if the index is empty."""
         if not self._timestamps:
             return NO_TIMESTAMP, self.base_offset
         return self._timestamps[-1], self.base_offset + self._offsets[-1]
@@ -65,7 +65,7 @@ class TimeIndex:
         ]
 
     def maybe_append(self, timestamp: int, offset: int) -> None:
-        """Append, unless the timestamp is not above the last one."""
+        """Append an entry if its timestamp is above the last one. Raises CorruptIndex if offsets decrease."""
         last_timestamp, last_offset = self.last_entry
         if timestamp <= last_timestamp:
             return
@@ -75,30 +75,30 @@ class TimeIndex:
         self._offsets.append(offset - self.base_offset)
 
     def lookup(self, timestamp: int) -> int:
-        """The offset of the last entry whose timestamp is not above ``timestamp``; else the base offset."""
+        """Return the offset of the last entry not above ``timestamp``; the base offset if there is none."""
         entry = self.lookup_entry(timestamp)
         return self.base_offset if entry is None else entry[1]
 
     def lookup_entry(self, timestamp: int) -> tuple[int, int] | None:
-        """The last entry whose timestamp is not above ``timestamp``, as (timestamp, offset)."""
+        """Return the last entry not above ``timestamp``, as (timestamp, offset), or None."""
         slot = bisect_right(self._timestamps, timestamp) - 1
         return (self._timestamps[slot], self.base_offset + self._offsets[slot]) if slot >= 0 else None
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the entries at ``offset`` and above."""
+        """Remove the entries with an offset of ``offset`` or more."""
         keep = bisect_left(self._offsets, max(offset - self.base_offset, 0))
         del self._timestamps[keep:]
         del self._offsets[keep:]
         self._written = min(self._written, keep)
 
     def unwritten(self) -> bytes:
-        """The encoded entries that the file lacks, taken as written from now on."""
+        """Return the encoded entries that the file does not have, and mark them as written."""
         data = self._encode(self._written)
         self._written = len(self._timestamps)
         return data
 
     def forget_written(self) -> None:
-        """The file was emptied: all entries are to be written again."""
+        """Mark all entries as unwritten, because the file was emptied."""
         self._written = 0
 
     def to_bytes(self) -> bytes:

@@ -1,9 +1,9 @@
 """Aborted transactions of one segment (``.txnindex``), written when an abort marker is appended.
 
 Entries are 34 bytes, big-endian: version (int16, 0), producer id, first offset, last offset (the
-marker's) and the last stable offset at that moment (int64 each). A read-committed fetch hands the
-client those that overlap its range, so that it can skip their records. The file exists only where
-something was aborted. Pure encoding and search: nothing here opens a file.
+marker's) and the last stable offset at that moment (int64 each). A read-committed fetch returns the entries
+that overlap its range, so that the client can skip their records. The file exists only if a transaction of
+the segment was aborted. No file is opened here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class AbortedTxn(NamedTuple):
 
 
 def parse(base_offset: int, data: bytes) -> list[AbortedTxn]:
-    """The entries of a file. Raises CorruptIndex."""
+    """Parse the content of a ``.txnindex`` file. Raises CorruptIndex."""
     if len(data) % ENTRY_SIZE:
         raise CorruptIndex(f"length {len(data)} is not a multiple of {ENTRY_SIZE}")
     entries: list[AbortedTxn] = []
@@ -50,7 +50,10 @@ def parse(base_offset: int, data: bytes) -> list[AbortedTxn]:
 def collect(
     entries: Sequence[AbortedTxn], from_offset: int, upper_bound_offset: int
 ) -> tuple[list[AbortedTxn], bool]:
-    """The entries that overlap ``[from_offset, upper_bound_offset)``, and whether the search may end here."""
+    """Return the entries that overlap ``[from_offset, upper_bound_offset)``, and whether the search is done.
+
+    It is done if no later entry, also in later segments, can overlap the range.
+    """
     found: list[AbortedTxn] = []
     for entry in entries:
         if entry.last_offset >= from_offset and entry.first_offset < upper_bound_offset:
