@@ -224,3 +224,21 @@ async def test_the_death_of_a_service_is_reported_with_its_reason(monkeypatch: p
     assert tasks.services["rounds"].failures == FAILED_ROUNDS_MAX
     assert not tasks.services["rounds"].is_alive
     await tasks.stop()
+
+
+@in_a_loop
+async def test_a_service_ends_when_an_error_replaces_the_cancellation_of_its_round() -> None:
+    """As where a cancelled round cleans up on a disk that fails: the broker has to end all the same."""
+    tasks, began = Tasks(), asyncio.Event()
+
+    async def round_that_fails_to_clean_up() -> None:
+        try:
+            began.set()
+            await asyncio.sleep(NEVER_MS)
+        finally:
+            raise OSError(5, "Input/output error")
+
+    tasks.periodic("cleaner", 1, round_that_fails_to_clean_up)
+    await began.wait()
+    async with asyncio.timeout(30):
+        await tasks.stop()

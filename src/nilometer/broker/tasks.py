@@ -108,7 +108,9 @@ class Tasks:
 
     async def _run_rounds(self, name: str, work: Callable[[], object]) -> None:
         service = self.services[name]
-        while True:
+        while (
+            not self.is_stopping
+        ):  # an error met while a cancelled round cleans up replaces its cancellation
             await asyncio.sleep(service.pause_ms / 1000)
             try:
                 outcome = work()

@@ -212,9 +212,20 @@ class LogCleaner:
                 await asyncio.sleep(rest_ms / 1000)
         finally:
             steps.close()
-            await self._offload(cleaning.round.discard)
+            await self._discard(partition.log.name, cleaning)
         self._check(partition, cleaning)
         cleaning.finish()
+
+    async def _discard(self, log_name: str, cleaning: LogCleaning) -> None:
+        """Remove the files that the round wrote and has not put in place. Raises OSError, but not where the
+        round is cancelled: the error would replace the cancellation, and the next start removes the files."""
+        task = asyncio.current_task()
+        try:
+            await self._offload(cleaning.round.discard)
+        except OSError as error:
+            if task is None or not task.cancelling():
+                raise
+            logger.warning("Files of the compaction of %s cannot be removed: %s", log_name, error)
 
     def _check(self, partition: Partition, cleaning: LogCleaning) -> None:
         if not self._is_hosted(partition):
