@@ -1,1 +1,1 @@
-"""The consumer: positions, fetch sessions, records."""
+"""The consumer: keeps positions, fetches records within fetch sessions, and returns them by poll."""

@@ -1,11 +1,11 @@
-"""The consumer: subscribe or assign partitions, move the cursor, take records, commit (SPEC C-1, C-2).
+"""The consumer: subscribe to topics or assign partitions, seek, poll records, commit (SPEC C-1, C-2).
 
-``await consumer.poll(timeout_ms=…)`` returns the records that are here, ``async for record in consumer``
-goes on for ever. The position of a partition is the offset of the record that comes next; it is the
-user's to move.
+``await consumer.poll(timeout_ms=…)`` returns the buffered records; ``async for record in consumer`` yields
+records without end. The position of a partition is the offset of the next record to return; ``seek`` changes
+it.
 
-Knows what a user may ask for. Fetching is the fetcher's, positions are the positions', and all that concerns
-a group is its membership's; rebalances happen, and their callbacks are called, within polls.
+This module is the user's interface: ``fetcher`` fetches, ``positions`` keeps the positions and
+``membership`` handles the group. Rebalances and their callbacks run within polls.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 FOREVER_MS = 3_600_000
-"""How long one wait for records is at most if the caller set no limit; then the wait starts again."""
+"""The maximum of one wait for records in ``async for``, which has no timeout; then it waits again."""
 
 
 class Consumer:
@@ -61,20 +61,20 @@ class Consumer:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not GeneratorExit:  # else the coroutine is thrown away: nothing can be waited for
+        if kind is not GeneratorExit:  # else the coroutine is being destroyed and cannot await anything
             await self.close()
 
     async def start(self) -> None:
-        """Find the cluster. Raises ConnectionLost."""
+        """Connect to the cluster and start the fetcher. Raises ConnectionLost."""
         await self.client.start()
         self._fetcher = Fetcher(self.client, self.config, self._positions)
         if self._group is not None:
             self._fetcher.fetch_committed_by(self._group.committed)
 
     async def close(self) -> None:
-        """End it all; a member of a group commits (if that is automatic), gives up its partitions and leaves.
+        """Close the consumer. A group member first commits (with auto commit), and leaves the group.
 
-        Raises what a rebalance callback raises, once everything is closed.
+        Raises the exception of a rebalance callback, once everything is closed.
         """
         if self._closed:
             return
@@ -92,14 +92,15 @@ class Consumer:
     def closed(self) -> bool:
         return self._closed
 
-    # --- what to read
+    # --- subscription and assignment
 
     async def subscribe(
         self, topics: Iterable[str] | re.Pattern[str], listener: RebalanceListener | None = None
     ) -> None:
-        """Read these topics (by name, or all whose whole name matches) together with the rest of the group.
+        """Subscribe to topics: by name, or to all whose whole name matches a pattern.
 
-        Partitions come with the next polls, and change with the group's members; ``listener`` is told.
+        The group assigns partitions in the next polls, and changes them as members join and leave;
+        ``listener`` is called then. Raises KafkaError if partitions were assigned by :meth:`assign`.
         """
         group = self._member_of()
         if self._positions.entries() and not group.is_subscribed:
@@ -114,7 +115,7 @@ class Consumer:
         await group.subscribe(subscription, listener)
 
     async def unsubscribe(self) -> None:
-        """Read nothing any more; a member leaves its group."""
+        """Drop the subscription or the assigned partitions; a member leaves its group."""
         if self._group is not None and self._group.is_subscribed:
             await self._group.unsubscribe()
         else:
@@ -124,15 +125,18 @@ class Consumer:
         return self._group.subscription if self._group is not None else Subscription()
 
     def group_identity(self) -> MemberIdentity:
-        """The identity that this consumer commits with now."""
+        """Return the identity with which this consumer commits now."""
         return self._member_of().identity
 
     def enforce_rebalance(self, reason: str = "the application asked for it") -> None:
-        """Make the group assign its partitions again, beginning with the next poll."""
+        """Have the next poll start a rebalance of the group; ``reason`` is logged by the coordinator."""
         self._member_of().request_rejoin(reason)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions; those that were assigned before keep their position."""
+        """Assign exactly these partitions; those assigned before keep their position.
+
+        Raises KafkaError if the consumer subscribes to topics.
+        """
         if self._group is not None and self._group.is_subscribed:
             raise KafkaError(
                 ErrorCode.invalid_request, "this consumer subscribes to topics: call unsubscribe() first"
@@ -147,7 +151,7 @@ class Consumer:
         return [partition for partition, _ in self._positions.entries()]
 
     async def partitions_for(self, topic: str) -> list[TopicPartition]:
-        """All partitions of a topic. Raises KafkaError."""
+        """Return all partitions of a topic. Raises KafkaError."""
         found = await self.client.topic(topic, self.config.api_timeout_ms)
         return [TopicPartition(topic, part.partition) for part in found.partitions]
 
@@ -164,23 +168,23 @@ class Consumer:
     def paused(self) -> list[TopicPartition]:
         return [partition for partition, position in self._positions.entries() if position.paused]
 
-    # --- where to read
+    # --- positions
 
     def seek(self, partition: TopicPartition, offset: int, leader_epoch: int = NO_EPOCH) -> None:
-        """Go on from ``offset``; ``leader_epoch`` is that of the record before it, where it is known."""
+        """Set the position to ``offset``; ``leader_epoch`` is that of the record before it, if known."""
         self._positions.seek(partition, offset, leader_epoch)
         self._wake()
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Go on from the first record of ``partitions`` (of all that are assigned where none is named)."""
+        """Set the positions of ``partitions`` (default: all assigned) to the log start offset."""
         self._seek_by(partitions, EARLIEST)
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Go on behind the last record, as of when it is looked up."""
+        """Set the positions of ``partitions`` (default: all assigned) to the log's end, which is looked up."""
         self._seek_by(partitions, LATEST)
 
     async def position(self, partition: TopicPartition) -> int:
-        """The offset of the record that comes next, looked up if need be. Raises KafkaError."""
+        """Return the offset of the next record, after looking it up if needed. Raises KafkaError."""
         fetcher = self._opened()
         deadline_ms = self._clock.monotonic_ms() + self.config.api_timeout_ms
         while not (position := self._positions.of(partition)).is_known:
@@ -197,7 +201,7 @@ class Consumer:
         return position.offset
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
-        """The high watermark that the last fetch reported, if there was one."""
+        """Return the high watermark of the last Fetch response; None if there was none."""
         known = self._positions.of(partition).high_watermark
         return known if known >= 0 else None
 
@@ -206,24 +210,30 @@ class Consumer:
         return {partition: one.offset for partition, one in found.items()}
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where a reader of this consumer's isolation level can get to."""
+        """Return the end of what this consumer can read: high watermark or last stable offset.
+
+        Raises KafkaError.
+        """
         found = await self._list_offsets(dict.fromkeys(partitions, LATEST_TIMESTAMP))
         return {partition: one.offset for partition, one in found.items()}
 
     async def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, ListedOffset | None]:
-        """The first record at or after a timestamp (milliseconds); None where there is none."""
+        """Return, per partition, the first offset with a timestamp at or after the given one, or None.
+
+        Timestamps are in milliseconds. Raises KafkaError.
+        """
         found = await self._list_offsets(timestamps)
         return {partition: one if one.offset >= 0 else None for partition, one in found.items()}
 
     # --- reading
 
     async def poll(self, max_records: int | None = None, timeout_ms: int = 0) -> list[ConsumerRecord]:
-        """Records that are here, waiting up to ``timeout_ms`` for the first. Raises KafkaError.
+        """Return buffered records, at most ``max_records``; wait up to ``timeout_ms`` for the first one.
 
-        Records of one partition are in the order of offsets. A problem with a partition is raised after
-        the records before it, and again at the next poll unless the position was moved.
+        Records of one partition are in the order of offsets. An error of a partition is raised as KafkaError
+        after the records before it were returned, and again at the next poll unless the position was changed.
         """
         fetcher, group = self._opened(), self._group
         count = self.config.max_poll_records if max_records is None else max_records
@@ -246,13 +256,13 @@ class Consumer:
             records = [] if self._closed else fetcher.take(count)
             if records:
                 if fetcher.has_work:
-                    await asyncio.sleep(0)  # what comes after these can be fetched while they are looked at
+                    await asyncio.sleep(0)  # fetch the next records while the user handles these
                 return records
             now_ms = self._clock.monotonic_ms()
             if self._closed:
                 return []
             if now_ms >= deadline_ms:
-                await asyncio.sleep(0)  # a loop of polls must let the network have its turn
+                await asyncio.sleep(0)  # a loop of polls must let the event loop do I/O
                 return fetcher.take(count)
             until_ms = deadline_ms
             if group is not None and (wake_ms := group.next_wake_ms()) is not None:
@@ -275,8 +285,10 @@ class Consumer:
     # --- committed offsets
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
-        """Have the group remember ``offsets`` (those of the records that come next), or this consumer's
-        positions. Raises CommitFailed where the partitions may be another member's already; KafkaError."""
+        """Commit ``offsets`` (of the next records to read), or this consumer's positions.
+
+        Raises CommitFailed if another member may own the partitions already, or another KafkaError.
+        """
         await self._member_of().commit(_offsets(offsets))
 
     def commit_async(
@@ -284,13 +296,13 @@ class Consumer:
         offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
         on_done: OnCommit | None = None,
     ) -> None:
-        """The same without waiting for it; ``on_done`` is called with the offsets and the problem, if any."""
+        """Commit in the background; ``on_done`` is called with the offsets and the error or None."""
         self._member_of().commit_async(_offsets(offsets), on_done)
 
     async def committed(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed; None where there is nothing. Raises KafkaError."""
+        """Return the group's committed offset of each partition; None if there is none. Raises KafkaError."""
         return await self._member_of().committed(list(partitions))
 
     # --- helpers
@@ -301,7 +313,7 @@ class Consumer:
         return self._group
 
     def _attend(self) -> None:
-        """The group has something for a poll to do."""
+        """Wake the waiting poll: the group has work for it."""
         if self._fetcher is not None:
             self._fetcher.wake()
             self._fetcher.interrupt()

@@ -1,4 +1,4 @@
-"""A consumer's settings as one checked value."""
+"""The settings of a consumer, as one validated value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ConsumerConfig:
     max_partition_fetch_bytes: int
     max_poll_records: int
     offset_reset: OffsetReset | None
-    """None: a position that is not in the log is an error."""
+    """None (``auto.offset.reset`` is none): a position that is not in the log is an error."""
     check_crcs: bool
     request_timeout_ms: int
     api_timeout_ms: int

@@ -1,4 +1,4 @@
-"""The keys that a consumer knows, those of its group included: a closed set."""
+"""The configuration keys of a consumer, including those of its group; any other key is rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetch requests made of plans, and their responses read back per partition. Pure."""
+"""Makes Fetch requests from fetch plans, and reads the responses per partition. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Api, Message
 
 TOPIC_IDS_SINCE = 13
-"""The version of Fetch that names topics by id alone."""
+"""The first version of Fetch that names topics only by id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class FetchLimits:
 
 @dataclass(frozen=True, slots=True)
 class FetchAnswer:
-    """What a broker said of one partition."""
+    """A Fetch response for one partition."""
 
     partition: TopicPartition
     code: ErrorCode
@@ -34,7 +34,7 @@ class FetchAnswer:
     log_start_offset: int
     records: bytes
     aborted: Sequence[tuple[int, int]]
-    """(producer id, first offset) of the aborted transactions in it; for read_committed only."""
+    """(producer id, first offset) of the aborted transactions in ``records``; for read_committed only."""
     leader_id: int
     leader_epoch: int
     preferred_replica: int
@@ -80,7 +80,10 @@ def fetch_request(api: Api, plan: FetchPlan, limits: FetchLimits) -> Message:
 
 
 def read_fetch_response(response: Message, names: Mapping[UUID, str]) -> list[FetchAnswer]:
-    """``names``: of all topic ids asked for; an answer about another topic is dropped."""
+    """Return the response per partition; ``names`` maps the requested topic ids to names.
+
+    Other topics of the response are dropped.
+    """
     answers: list[FetchAnswer] = []
     for topic in response.responses:
         name = topic.topic if hasattr(topic, "topic") else names.get(topic.topic_id)
@@ -105,7 +108,7 @@ def read_fetch_response(response: Message, names: Mapping[UUID, str]) -> list[Fe
 
 
 def nodes_named(response: Message) -> list[BrokerNode]:
-    """Brokers that a response introduces, for the leaders it names."""
+    """Return the addresses of the leaders that a response names (KIP-951)."""
     return [
         BrokerNode(node.node_id, node.host, node.port, node.rack)
         for node in getattr(response, "node_endpoints", ())

@@ -1,10 +1,10 @@
-"""The consumer's side of fetch sessions (KIP-227): only what changed is named in a request. Pure.
+"""The consumer's side of a fetch session (KIP-227): a request names only partitions that changed. Pure.
 
-A session is one broker's memory of which partitions are asked for and from where. The first request is
-full; the next ones name partitions whose offset moved, that are new, or that are to be forgotten.
+In a session the broker remembers the requested partitions and their fetch offsets. The first request is full;
+later ones name the partitions that are new, whose offset changed, or that the broker must forget.
 
-Invariant: ``_remembered`` is what the broker has in mind, provided that it took the last request. An error
-of the session itself means that it did not: the next request is full again.
+Invariant: ``_remembered`` are the partitions of the broker's session, if it processed the last request. After
+a session error or a failed request that is unknown: the next request is full again.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class FetchPlan:
     send: Mapping[TopicPartition, WantedPartition]
     forget: Mapping[TopicPartition, UUID | None]
     wanted: Mapping[TopicPartition, WantedPartition]
-    """All that this fetch asks for, named in the request or remembered."""
+    """All partitions of this fetch, named in the request or remembered by the broker."""
 
 
 class FetchSession:
-    """With one broker."""
+    """The fetch session with one broker."""
 
     def __init__(self) -> None:
         self._session_id = NO_SESSION
@@ -58,12 +58,15 @@ class FetchSession:
         self._remembered: dict[TopicPartition, WantedPartition] = {}
 
     def plan(self, wanted: Mapping[TopicPartition, WantedPartition]) -> FetchPlan:
-        """The next request. It is taken as sent: an answer, or a failure, must follow."""
+        """Return the plan of the next request, which the caller must send.
+
+        The caller then reports its outcome by :meth:`on_answer` or :meth:`on_disconnected`.
+        """
         remembered = self._remembered
         if any(
             part in remembered and remembered[part].topic_id != one.topic_id for part, one in wanted.items()
         ):
-            self.reset()  # a topic was deleted and created again: names and ids are mixed up
+            self.reset()  # a topic was deleted and created again, so its name has another id
         if self._epoch == FULL_FETCH_EPOCH:
             send, forget = dict(wanted), {}
         else:
@@ -87,5 +90,5 @@ class FetchSession:
         self._remembered = {}
 
     def on_disconnected(self) -> None:
-        """The broker may or may not have processed the request: open a new session."""
+        """Open a new session: it is unknown whether the broker processed the request."""
         self.reset()

@@ -1,8 +1,8 @@
-"""The records of one partition out of one fetch, handed out as they are asked for. Pure.
+"""The records of one partition from one Fetch response, returned in portions. Pure.
 
-Batches are checked and decoded one at a time, when their turn comes. Control records are never handed out;
-with ``read_committed`` neither are the records of aborted transactions: the broker names these, and a
-producer's abort marker ends each.
+Batches are checked and decoded one at a time, when the first of their records is needed. Control records are
+never returned; with ``read_committed`` neither are the records of aborted transactions: the response lists
+their producer ids and first offsets, and the producer's abort marker ends each.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nilometer.wire.record_batch import BatchHeader, batches, check_batch
 from nilometer.wire.records import Header, Record, decode_records
 
 ABORT_MARKER = b"\x00\x00"
-"""The type in the key of a control record that ends a transaction; a version of two bytes precedes it."""
+"""The type field (after a two-byte version) in the key of the control record of an aborted transaction."""
 
 
 class ConsumerRecord(NamedTuple):
@@ -47,7 +47,7 @@ class FetchedRecords:
         self.partition = partition
         self.generation = generation
         self.next_offset = offset
-        """Where the partition is to be read on after what was handed out."""
+        """The offset after the last returned record: the user's next position."""
         self.epoch = NO_EPOCH
         """The leader epoch of the record before ``next_offset``."""
         self._data = data
@@ -63,7 +63,7 @@ class FetchedRecords:
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last batch: where to fetch next."""
+        """The offset after the last batch: where to fetch next."""
         return self._batches[-1][1].next_offset if self._batches else self.next_offset
 
     @property
@@ -71,7 +71,7 @@ class FetchedRecords:
         return self._record_index >= len(self._records) and self._batch_index >= len(self._batches)
 
     def take(self, count: int) -> list[ConsumerRecord]:
-        """Up to ``count`` records. Raises KafkaError at a damaged batch, each time that it is asked for."""
+        """Return up to ``count`` records, none at the end. Each call at a corrupt batch raises KafkaError."""
         taken: list[ConsumerRecord] = []
         topic, index = self.partition
         while len(taken) < count:
@@ -94,14 +94,17 @@ class FetchedRecords:
         return taken
 
     def _next_batch(self, some_taken: bool) -> bool:
-        """Make the next batch that has records for the user the present one; False where none is left."""
+        """Advance to the next batch with records for the user; return False if there is none.
+
+        Raises KafkaError for a corrupt batch; returns False instead if ``some_taken``: the next call raises.
+        """
         while self._batch_index < len(self._batches):
             position, header = self._batches[self._batch_index]
             try:
                 records = self._decode(position, header)
             except KafkaError as error:
                 if some_taken:
-                    return False  # what lies before the damage is good; the next call says what is wrong
+                    return False  # return the good records first; the next call raises the error
                 raise KafkaError(
                     error.code, f"{self.partition} at offset {header.base_offset}: {error.message}"
                 ) from error
@@ -145,7 +148,7 @@ class FetchedRecords:
 
 
 def damaged(partition: TopicPartition, offset: int) -> KafkaError:
-    """The answer to a fetch holds no whole batch."""
+    """Return the error for a Fetch response that contains no whole batch."""
     return KafkaError(
         ErrorCode.corrupt_message,
         f"{partition} at offset {offset}: the fetch response is not a record batch",

@@ -1,13 +1,14 @@
-"""Fetches what a consumer will ask for next, and finds out positions that are not known. Its shell.
+"""Fetches a consumer's partitions in the background, and has unknown positions looked up: the consumer's I/O.
 
-Like the producer's sender it takes a *step* whenever something changed. A partition is fetched ahead of
-the user: while one answer is being read, the next is on its way.
+Like the producer's sender it takes a *step* whenever something changed: it sends all Fetch requests that are
+possible. Partitions are fetched ahead: while the user reads one response, the next one is requested.
 
 Invariants:
 
-- At most one fetch per broker at a time, and at most :data:`BUFFERED_MAX` answers of a partition unread.
-- Records are handed out in the order of offsets, each once, whatever is fetched ahead, moved or lost.
-- A problem that the user must know of is raised once the records before it are read, and not before.
+- At most one Fetch request per broker is in flight, and at most :data:`BUFFERED_MAX` responses of a partition
+  are buffered.
+- Records are returned in the order of offsets, each once, also after seeks and lost connections.
+- An error is raised only once the records before it have been returned.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError, is_retriable
 from nilometer.wire.messages import Message
 
 BUFFERED_MAX = 2
-"""Answers of one partition held for the user."""
+"""The maximum of Fetch responses buffered per partition."""
 
 
 class Fetcher:
@@ -55,7 +56,7 @@ class Fetcher:
         self._loop = asyncio.get_running_loop()
         self._sessions: dict[int, FetchSession] = {}
         self._fetching: dict[int, FetchPlan] = {}
-        """The fetch under way, by broker."""
+        """Broker id to its Fetch request in flight."""
         self._fetched: deque[FetchedRecords] = deque()
         self._errors: deque[tuple[TopicPartition, int, KafkaError]] = deque()
         self._jobs = Jobs("consumer", self._on_job_ended)
@@ -67,11 +68,11 @@ class Fetcher:
         client.on_metadata.append(lambda _metadata: self.wake())
 
     def fetch_committed_by(self, fetch: FetchCommitted) -> None:
-        """Ask this for the committed offsets at which partitions begin."""
+        """Use ``fetch`` to get the group's committed offsets for newly assigned partitions."""
         self._finder.fetch_committed = fetch
 
     def wake(self) -> None:
-        """Something changed: take a step soon."""
+        """Schedule a step."""
         if not self._step_is_due and not self._closed:
             self._step_is_due = True
             self._loop.call_soon(self._step)
@@ -86,7 +87,7 @@ class Fetcher:
     # --- the user's side
 
     def take(self, count: int) -> list[ConsumerRecord]:
-        """Up to ``count`` records that are here. Raises KafkaError where there are none but an error is."""
+        """Return up to ``count`` buffered records. Raises KafkaError if there is an error and no record."""
         taken: list[ConsumerRecord] = []
         returned: list[FetchedRecords] = []
         try:
@@ -94,7 +95,7 @@ class Fetcher:
                 fetched = self._fetched.popleft()
                 position = self._positions.get(fetched.partition)
                 if position is None or position.generation != fetched.generation:
-                    continue  # of a position that was given up
+                    continue  # the position was changed after this fetch
                 if position.paused:
                     returned.append(fetched)
                     continue
@@ -113,7 +114,7 @@ class Fetcher:
         return taken
 
     def _move_on(self, position: PartitionPosition, fetched: FetchedRecords) -> None:
-        """The user has what was taken: its end is the position."""
+        """Set the user's position to the end of the records taken from ``fetched``."""
         position.offset = fetched.next_offset
         if fetched.epoch >= 0:
             position.offset_epoch = fetched.epoch
@@ -125,11 +126,11 @@ class Fetcher:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step is due: the next moment that the event loop has should be given to it."""
+        """Whether a step is scheduled: the caller should let the event loop run."""
         return self._step_is_due
 
     async def wait(self, timeout_s: float) -> None:
-        """Return when there is something to take, or the time is over."""
+        """Wait until there are records, an error or other work for the poll, at most ``timeout_s``."""
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters.append(waiter)
         try:
@@ -141,7 +142,7 @@ class Fetcher:
                 self._waiters.remove(waiter)
 
     def raise_error(self) -> None:
-        """Raise what went wrong last, if it still matters."""
+        """Raise the oldest pending error of a partition whose position has not changed since, if any."""
         while self._errors:
             partition, generation, error = self._errors.popleft()
             position = self._positions.get(partition)
@@ -149,7 +150,7 @@ class Fetcher:
                 raise error
 
     def interrupt(self) -> None:
-        """Wake the waiting poll, which checks what else there is to do."""
+        """Wake the waiting poll."""
         self._notify()
 
     def _notify(self) -> None:
@@ -163,7 +164,7 @@ class Fetcher:
         self.wake()
 
     def _on_lasting_error(self, partition: TopicPartition, error: KafkaError) -> None:
-        """Something that the user has to decide; until then it is looked at again now and then."""
+        """Report an error of a lookup to the user, and retry the lookup after a pause."""
         position = self._positions.get(partition)
         if position is not None:
             self._pause_partition(position)
@@ -196,7 +197,7 @@ class Fetcher:
         self._set_timer(now_ms)
 
     def _source(self, partition: TopicPartition, position: PartitionPosition) -> int | None:
-        """The broker to read a partition from."""
+        """Return the broker to fetch a partition from: its preferred replica, else its leader; or None."""
         metadata = self._client.metadata
         if position.preferred_replica in metadata.brokers:
             return position.preferred_replica
@@ -243,7 +244,7 @@ class Fetcher:
         if next_ms is not None:
             self._timer = self._loop.call_later((next_ms - now_ms) / 1000, self.wake)
 
-    # --- what comes back
+    # --- responses
 
     def _on_response(
         self,
@@ -285,7 +286,7 @@ class Fetcher:
             if position is None or wanted is None or position.generation != generations[answer.partition]:
                 continue
             if position.fetch_offset != wanted.fetch_offset:
-                continue  # the new leader was asked meanwhile, and was quicker
+                continue  # the response of another broker has already moved the fetch offset
             if answer.leader_id >= 0:
                 self._client.learn_leader(answer.partition, answer.leader_id, answer.leader_epoch, nodes)
             if answer.code == ErrorCode.none:
@@ -329,7 +330,7 @@ class Fetcher:
     ) -> None:
         if code == ErrorCode.offset_out_of_range:
             if position.preferred_replica >= 0:
-                position.preferred_replica = -1  # a follower may be behind; the leader knows
+                position.preferred_replica = -1  # a follower may lag: fetch from the leader
             elif position.buffered:
                 position.drain_first = True
             else:
@@ -343,7 +344,7 @@ class Fetcher:
             self._report(partition, KafkaError(code, str(partition)))
 
     def _on_fetch_failed(self, partitions: list[TopicPartition], error: KafkaError) -> None:
-        """The request as a whole failed: the connection, the session, or the version."""
+        """Handle a failed Fetch request: pause ``partitions``, and refresh stale metadata."""
         for partition in partitions:
             position = self._positions.get(partition)
             if position is not None:

@@ -1,7 +1,7 @@
-"""Finds out positions: where a log begins or ends, and whether a position survived a change of leader.
+"""Looks up positions: committed offsets, offset resets, and validation after a change of leader.
 
-Part of the fetcher's shell: it asks the brokers what :mod:`~nilometer.client.offsets.positions` needs to
-know, and reports what the user must decide.
+Part of the fetcher: it sends the requests for which :mod:`~nilometer.client.offsets.positions` waits, and
+reports errors to the user.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from nilometer.client.offsets.positions import Positions
 from nilometer.wire.errors import KafkaError
 
 FetchCommitted = Callable[[list[TopicPartition]], Awaitable[dict[TopicPartition, OffsetAndMetadata | None]]]
-"""Asks for a group's committed offsets. Raises KafkaError."""
+"""Fetches a group's committed offsets; None for a partition without one. Raises KafkaError."""
 
 Generations = dict[TopicPartition, int]
-"""What each position was when a job about it began."""
+"""The generation of each position when the job about it began (see ``positions``)."""
 
 Report = Callable[[TopicPartition, KafkaError], None]
-"""Tells the user of a problem with a partition, and has it left alone for a while."""
+"""Reports an error of a partition to the user and pauses its lookups."""
 
 
 class PositionFinder:
@@ -40,9 +40,9 @@ class PositionFinder:
         self.fetch_committed: FetchCommitted | None = None
 
     def settle(self, now_ms: int) -> None:
-        """See to the positions that are not known, or not known to be right.
+        """Start the jobs that look up or validate positions; skip partitions that pause at ``now_ms``.
 
-        What they are now is taken down now: by the time a job runs, its partition may be another member's.
+        The generations are recorded here: when a job runs, its partition may no longer be assigned.
         """
         resets: dict[TopicPartition, OffsetReset] = {}
         epochs: dict[TopicPartition, int] = {}
@@ -69,7 +69,7 @@ class PositionFinder:
             self._jobs.start("validate", lambda: self._validate(epochs, generations))
 
     def out_of_range(self, partition: TopicPartition) -> None:
-        """The leader says that the position is not in its log."""
+        """Handle OFFSET_OUT_OF_RANGE: reset the position, or report the error if there is no reset."""
         try:
             self._positions.on_out_of_range(partition, "is not in the log")
         except KafkaError as error:
@@ -93,7 +93,7 @@ class PositionFinder:
         try:
             found = await self._list(timestamps)
             late = [partition for partition, one in found.items() if one.offset < 0]
-            if late:  # no record is as late as was asked for
+            if late:  # no record has a timestamp that late: use the end
                 found |= await self._list(dict.fromkeys(late, LATEST_TIMESTAMP))
         except KafkaError as error:
             for partition in resets:

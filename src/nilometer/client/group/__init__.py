@@ -1,7 +1,7 @@
-"""Being a member of a consumer group: assignment, liveness, rebalances, committed offsets.
+"""Consumer group membership: assignment, heartbeats, rebalances, committed offsets.
 
-``assignors`` are pure, and so are ``liveness``, ``subscription`` and ``group_exchange``. ``coordinator``
-finds and asks the broker that keeps the group. ``classic_member`` (with ``classic_requests``) and
-``consumer_member`` are the two protocols, ``heartbeats`` beat for either, and ``membership`` is what the
-consumer sees of them.
+``assignors``, ``liveness``, ``subscription`` and ``group_exchange`` are pure (no I/O). ``coordinator`` finds
+the group's coordinator and sends requests to it. ``classic_member`` (with ``classic_requests``) and
+``consumer_member`` implement the two group protocols, ``heartbeats`` sends the heartbeats of both, and
+``membership`` is the interface for the consumer.
 """

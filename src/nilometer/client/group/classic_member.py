@@ -1,14 +1,15 @@
-"""A member of a classic group: it joins, is synchronised, and beats (SPEC C-4, C-5). A shell.
+"""A member of a classic group: JoinGroup, SyncGroup and heartbeats (SPEC C-4, C-5). Does I/O.
 
-A *round* is JoinGroup, dealing the partitions out if this member leads, and SyncGroup. It is asked for and
-its outcome taken in :meth:`ClassicMember.poll` alone, as callbacks belong into the user's calls; between
-polls it goes on by itself, and so do the heartbeats. What requests say is in ``classic_requests``.
+A *round* is JoinGroup, the assignment of partitions if this member is the leader, and SyncGroup. Only
+:meth:`ClassicMember.poll` starts a round and applies its outcome, because the user's callbacks must run
+within the user's calls; the round and the heartbeats continue in the background between polls. The requests
+are made in ``classic_requests``.
 
 Invariants:
 
-- At most one round is under way; what makes another one necessary meanwhile is remembered.
-- An answer counts only for the identity (member id and generation) it was asked for as.
-- Who stopped polling leaves by itself, and learns at its next poll that its partitions are lost.
+- At most one round is under way; if something requires another one meanwhile, that is remembered.
+- A response is applied only if the identity (member id and generation) is still that of the request.
+- A member whose user stops polling leaves the group; its next poll reports its partitions as lost.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ logger = logging.getLogger(__name__)
 RETRIABLE_JOIN_ERRORS = frozenset(
     {ErrorCode.unknown_member_id, ErrorCode.illegal_generation, ErrorCode.rebalance_in_progress}
 )
-"""Errors of a round after which the next one may well succeed."""
+"""Errors of a round after which the next one starts without a pause."""
 
 
 class MemberState(enum.Enum):
@@ -59,7 +60,7 @@ class MemberState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of a round."""
+    """The result of a round: the identity that the member has now, and its assigned partitions."""
 
     identity: MemberIdentity
     partitions: tuple[TopicPartition, ...]
@@ -76,7 +77,10 @@ class ClassicMember:
         commit_owned: CommitOwned,
         attention: Callable[[], None],
     ) -> None:
-        """``topics``: what is subscribed to now; ``attention`` is called when a poll has something to do."""
+        """``topics`` returns the topics subscribed to now; ``attention`` is called to wake a waiting poll.
+
+        ``commit_owned`` commits the positions of partitions before they are given up.
+        """
         self.state = MemberState.NOT_JOINED
         self._client = client
         self._config = config
@@ -97,21 +101,24 @@ class ClassicMember:
         self._round: asyncio.Task[Outcome] | None = None
         self._joined_topics: tuple[str, ...] = ()
         self._group_assignment: GroupAssignment | None = None
-        """What this member dealt out last, while it leads."""
+        """The last assignment that this member made as the group's leader; None if it is not the leader."""
         self._had: tuple[int, tuple[TopicPartition, ...]] = (NO_GENERATION, ())
-        """The last assignment and its generation, for assignors that remember."""
+        """The last generation and assignment, for the user data of sticky assignors."""
         self._failures = 0
         self._retry_at_ms = 0
         self._fatal: KafkaError | None = None
 
-    # --- what the membership asks
+    # --- called by the membership
 
     @property
     def identity(self) -> MemberIdentity:
         return self._identity
 
     def commit_identity(self) -> MemberIdentity:
-        """Who commits. Raises KafkaError while a rebalance is under way."""
+        """Return the identity for commits.
+
+        Raises KafkaError during a rebalance, and CommitFailed if this is not a member of the group.
+        """
         if self.state in (MemberState.JOINING, MemberState.SYNCING):
             raise KafkaError(
                 ErrorCode.rebalance_in_progress, "the group rebalances; commit after the next poll"
@@ -127,12 +134,14 @@ class ClassicMember:
         self._heartbeats.on_poll_ended()
 
     def next_wake_ms(self) -> int | None:
-        """When a poll that waits has something to do, if nothing happens before."""
+        """Return the time at which a waiting poll must start a round; None if none is needed."""
         return self._retry_at_ms if self._rejoin_reason is not None else None
 
     async def poll(self, deadline_ms: int) -> None:
-        """Go through whatever rebalance is due, until ``deadline_ms``. Raises KafkaError for what will not
-        pass by itself, and what callbacks raise."""
+        """Start, wait for and apply the rounds that are needed, until ``deadline_ms``.
+
+        Raises KafkaError if joining again would not help, and the exceptions of the user's callbacks.
+        """
         if self._fatal is not None:
             raise self._fatal
         self._notice_changes()
@@ -149,15 +158,17 @@ class ClassicMember:
                 await self._complete(outcome)
 
     def request_rejoin(self, reason: str) -> None:
-        """Have another round at the next poll."""
+        """Have the next poll start a round; ``reason`` is logged and sent to the coordinator."""
         if self._rejoin_reason is None:
             logger.info("Group %s: this member will join again: %s", self._config.group_id, reason)
             self._rejoin_reason = reason
         self._attention()
 
     def on_error(self, code: ErrorCode, identity: MemberIdentity) -> None:
-        """Handle an error about the member itself, answered to ``identity``, which it may have changed
-        since."""
+        """Handle an error of a request that was made as ``identity``; ignore it if the identity has changed.
+
+        An error about the member itself makes it join again; FENCED_INSTANCE_ID is raised by the next poll.
+        """
         if identity != self._identity:
             return
         match code:
@@ -176,8 +187,10 @@ class ClassicMember:
                 pass
 
     async def leave(self, reason: str) -> None:
-        """Be a member no more, and tell the coordinator so unless the place is to be kept (static members).
-        The caller gives the partitions up."""
+        """End the membership; send LeaveGroup, except for a static member, which may come back.
+
+        The caller gives up the partitions.
+        """
         self._end_round()
         identity = self._identity
         self._rejoin_reason = "a new member"
@@ -189,7 +202,7 @@ class ClassicMember:
     # --- a round
 
     def _notice_changes(self) -> None:
-        """What the metadata or the user changed since the last round."""
+        """Request a round if the subscription or the topics' partition counts changed since the last one."""
         if self._rejoin_reason is not None or self._round is not None:
             return
         if self._topics() != self._joined_topics:
@@ -198,13 +211,16 @@ class ClassicMember:
             self.request_rejoin("the topics of the group have other partitions")
 
     async def _prepare(self) -> None:
-        """Before a round: give up what cannot be kept through it."""
+        """Before a round: commit, and give up the partitions that cannot be kept during it.
+
+        These are all with an eager assignor; with a cooperative one those no longer subscribed to.
+        """
         owned = self._ownership.owned()
         if not self._identity.is_member:
             await self._ownership.give_up(owned, lost=True)
             return
         await self._commit_owned(owned)
-        if not self._identity.is_member:  # the commit's answer said so
+        if not self._identity.is_member:  # the commit's response ended the membership
             await self._ownership.give_up(owned, lost=True)
             return
         topics = self._topics()
@@ -219,11 +235,11 @@ class ClassicMember:
 
     def _on_round_ended(self, task: asyncio.Task[Outcome]) -> None:
         if not task.cancelled():
-            task.exception()  # looked at by the next poll
+            task.exception()  # marks it as retrieved: the next poll handles it
         self._attention()
 
     async def _wait_round(self, deadline_ms: int) -> bool:
-        """Whether the round came to its end before the time was over."""
+        """Wait for the round until ``deadline_ms``; return whether it has ended."""
         task = self._round
         assert task is not None
         if task.done():
@@ -234,12 +250,14 @@ class ClassicMember:
                     await asyncio.shield(task)
                 except asyncio.CancelledError:
                     if not task.cancelled():
-                        raise  # not the round was given up, but this poll
+                        raise  # this poll was cancelled, not the round
         return task.done()
 
     def _take_outcome(self) -> Outcome | None:
-        """Of a round that has ended; None where another one is needed. Raises KafkaError for what will not
-        pass by itself."""
+        """Return the outcome of the round that has ended; None if another round is needed.
+
+        Raises KafkaError if joining again would not help.
+        """
         task, self._round = self._round, None
         if task is None or task.cancelled():
             return None
@@ -270,7 +288,7 @@ class ClassicMember:
             self._round = None
 
     async def _pause(self, deadline_ms: int) -> bool:
-        """Wait out the pause after a failure; whether it ended before ``deadline_ms``."""
+        """Wait for the end of the pause after a failure; return False if ``deadline_ms`` comes first."""
         until_ms = min(self._retry_at_ms, deadline_ms)
         if (left_ms := until_ms - self._clock.monotonic_ms()) > 0:
             await asyncio.sleep(left_ms / 1000)
@@ -325,7 +343,7 @@ class ClassicMember:
         return data
 
     async def _complete(self, outcome: Outcome) -> None:
-        """After a round: let go what went to others, and take what came."""
+        """After a round: give up the partitions assigned to other members, and take the assigned ones."""
         assigned = {one for one in outcome.partitions if one.topic in self._joined_topics}
         if len(assigned) < len(outcome.partitions):
             self.request_rejoin("partitions of topics came that are not subscribed to any more")
@@ -369,7 +387,7 @@ class ClassicMember:
         await self.leave(POLL_TIMEOUT_REASON)
 
     def _reset(self, member_id: str, reason: str) -> None:
-        """Be no member any more; ``member_id`` is what to join with again."""
+        """End the membership and request a new round, which will join as ``member_id``."""
         self._identity = replace(self._identity, member_id=member_id, generation=NO_GENERATION)
         self.state = MemberState.NOT_JOINED
         self._group_assignment = None

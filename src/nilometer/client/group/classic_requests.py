@@ -1,6 +1,7 @@
-"""What a member of a classic group says to its coordinator: join, synchronise, beat, leave. One attempt each.
+"""A classic member's requests to its coordinator: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
-Knows how long each is waited for, and the channel that it goes by; what an answer means is the member's.
+Each is sent once, with its own timeout and connection; the member evaluates the responses. Only LeaveGroup is
+retried.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Message
 
 JOIN_SLACK_MS = 5_000
-"""How much longer than a rebalance may last its JoinGroup is waited for."""
+"""How much longer than the rebalance timeout a JoinGroup response is waited for."""
 
 Partitions = tuple[TopicPartition, ...]
 
@@ -44,7 +45,10 @@ class ClassicRequests:
         had: tuple[int, Partitions],
         reason: str,
     ) -> Message:
-        """``had``: the last assignment and its generation, for assignors that remember. Raises KafkaError."""
+        """Send JoinGroup and return the response. Raises KafkaError.
+
+        ``had`` is the member's last generation and its assignment, for the user data of sticky assignors.
+        """
         protocols = self._protocols(identity, topics, owned, had)
         return await self._coordinator.ask(
             ApiKey.JOIN_GROUP,
@@ -64,7 +68,10 @@ class ClassicRequests:
     async def sync(
         self, identity: MemberIdentity, protocol_name: str, shares: Sequence[tuple[str, bytes]]
     ) -> Message:
-        """``shares``: the assignments of all members, from the leader. Raises KafkaError."""
+        """Send SyncGroup and return the response. Raises KafkaError.
+
+        ``shares`` is (member id, assignment) of every member if this one is the leader, else empty.
+        """
         return await self._coordinator.ask(
             ApiKey.SYNC_GROUP,
             lambda api: sync_request(api, self._config.group_id, identity, protocol_name, shares),
@@ -73,7 +80,7 @@ class ClassicRequests:
         )
 
     async def beat(self, identity: MemberIdentity) -> ErrorCode:
-        """What the coordinator says to that, or why it says nothing."""
+        """Send a heartbeat; return the error code of the response, or of the failure to get one."""
         try:
             response = await self._coordinator.ask(
                 ApiKey.HEARTBEAT,
@@ -87,7 +94,7 @@ class ClassicRequests:
         return code
 
     async def leave(self, identity: MemberIdentity, reason: str) -> None:
-        """Raises nothing."""
+        """Send LeaveGroup; failures are only logged."""
         await self._coordinator.send_leave(
             ApiKey.LEAVE_GROUP, lambda api: leave_request(api, self._config.group_id, identity, reason)
         )

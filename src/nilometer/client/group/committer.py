@@ -1,13 +1,13 @@
-"""Committed offsets of one group: written for a member or without one, and read.
+"""Commits and fetches the offsets of one group, as a member or without being one.
 
-Knows what a commit's answer means; who speaks, and what becomes of a member that is told it is none any
-more, is the membership's.
+Evaluates the responses; the membership provides the identity to commit as, and handles errors about the
+member itself.
 
 Invariants:
 
-- Commits go out one after the other, in the order they were asked for: an older one never undoes a newer one.
-- A commit is made as the member that asked for it. Only where the coordinator says that the epoch has passed
-  is it repeated in the newer one, and only if no partition has changed hands since.
+- Commits are sent one after the other, in the order of the calls: an older one never undoes a newer one.
+- A commit is sent as the member that requested it. Only if the coordinator responds STALE_MEMBER_EPOCH is it
+  repeated in the newer epoch, and only if no partition was given up since.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ NOT_A_MEMBER = frozenset(
 
 
 class CommitFailed(KafkaError):
-    """The partitions are, or soon will be, another member's: what was read since will be read again by it.
+    """The commit failed because this consumer is not a member of the group (in this generation) any more.
 
-    The usual reason is a pause between polls of more than ``max.poll.interval.ms``.
+    Another member owns the partitions or will, and reads the uncommitted records again. The usual reason is a
+    pause between polls of more than ``max.poll.interval.ms``.
     """
 
 
 class StaleEpoch(KafkaError):
-    """The coordinator has moved the member to a newer epoch than it knows: it learns that with its next
-    heartbeat."""
+    """The member's epoch is older than the coordinator's; the next heartbeat's response has the new one."""
 
     @property
     def retriable(self) -> bool:
@@ -62,7 +62,7 @@ class CommitIdentity:
 
     identity: MemberIdentity
     revocations: int
-    """How often partitions had been given up before."""
+    """How often partitions had been given up when the commit was requested."""
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class _Attempt:
     left: dict[TopicPartition, OffsetAndMetadata]
     commit_identity: CommitIdentity
     is_epoch_over: bool = False
-    """Whether the coordinator answered that the epoch of this identity is over."""
+    """Whether the coordinator responded STALE_MEMBER_EPOCH to this identity."""
 
 
 class Committer:
@@ -82,9 +82,11 @@ class Committer:
         on_refused: Callable[[ErrorCode, MemberIdentity], None],
         revocations: Callable[[], int] = lambda: 0,
     ) -> None:
-        """``identity`` raises KafkaError while there is none to commit as; ``on_refused`` is given every
-        error that a commit met, with its identity; ``revocations`` counts how often partitions were given
-        up."""
+        """``identity`` returns the identity for commits now, or raises KafkaError while there is none.
+
+        ``on_refused`` is called with the error code and the identity of every commit that fails;
+        ``revocations`` returns how often partitions were given up so far.
+        """
         self._client = client
         self._coordinator = coordinator
         self._identity = identity
@@ -93,7 +95,7 @@ class Committer:
         self._turn = asyncio.Lock()
 
     def commit_identity(self) -> CommitIdentity:
-        """The identity to commit with now. Raises KafkaError while there is none."""
+        """Return the identity for commits now. Raises KafkaError while there is none."""
         return CommitIdentity(self._identity(), self._revocations())
 
     async def commit(
@@ -123,8 +125,8 @@ class Committer:
             raise KafkaError(ErrorCode.request_timed_out, f"not committed within {timeout_ms} ms") from None
 
     async def wait_idle(self, timeout_ms: int) -> None:
-        """Return once the commits asked for so far have ended, or the time is over."""
-        await asyncio.sleep(0)  # those whose task was only just made take their place in the line
+        """Return once all commits requested so far have ended, or after ``timeout_ms``."""
+        await asyncio.sleep(0)  # commits whose task was just created must get in line for the lock first
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_ms / 1000), self._turn:
                 return
@@ -132,7 +134,7 @@ class Committer:
     async def fetch(
         self, partitions: Sequence[TopicPartition], timeout_ms: int
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed, None where nothing. Raises KafkaError."""
+        """Return the committed offset of each partition, None if there is none. Raises KafkaError."""
         found: dict[TopicPartition, OffsetAndMetadata | None] = {}
         self._client.watch_topics(sorted({partition.topic for partition in partitions}))
 
@@ -143,7 +145,10 @@ class Committer:
         return await self._client.retry(attempt, timeout_ms) if partitions else found
 
     async def _commit_once(self, attempt: _Attempt) -> None:
-        """Takes out of ``attempt.left`` what is committed."""
+        """Send one OffsetCommit, and remove the committed partitions from ``attempt.left``.
+
+        Raises StaleEpoch, CommitFailed, or another KafkaError.
+        """
         if attempt.is_epoch_over:
             attempt.commit_identity = self._commit_identity_in_new_epoch(attempt.commit_identity)
             attempt.is_epoch_over = False
@@ -171,7 +176,10 @@ class Committer:
             raise error
 
     def _commit_identity_in_new_epoch(self, before: CommitIdentity) -> CommitIdentity:
-        """Raises CommitFailed where the partitions may have been another member's since."""
+        """Return the identity in the member's new epoch.
+
+        Raises CommitFailed if partitions were given up since: another member may have owned them.
+        """
         now = self.commit_identity()
         if now.revocations != before.revocations or now.identity.member_id != before.identity.member_id:
             raise CommitFailed(
@@ -199,12 +207,15 @@ class Committer:
         if error is not None:
             raise error
         for partition in wanted:
-            found.setdefault(partition, None)  # a broker may leave out what was never committed
+            found.setdefault(partition, None)  # a broker may leave out partitions never committed
 
     def _topic_ids(
         self, partitions: Sequence[TopicPartition] | Offsets
     ) -> tuple[dict[str, UUID], int | None]:
-        """The ids of the topics, and the newest version that may be used if some have none."""
+        """Return the topics' ids, and None: any API version.
+
+        If an id is unknown, returns no ids, and the newest API version that names topics by name.
+        """
         topics = self._client.metadata.topics
         ids: dict[str, UUID] = {}
         for partition in partitions:

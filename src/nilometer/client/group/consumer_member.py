@@ -1,16 +1,16 @@
-"""A member of a consumer group (KIP-848): its heartbeats report what it wants and owns, and return its
-assignment.
+"""A member of a consumer group (KIP-848): heartbeats report its subscription and its owned partitions.
 
-A shell. Everything goes through one heartbeat. The coordinator deals the partitions out and answers with a
-*target*; the next poll gives up what is not in it, takes what is, and the heartbeat after that says so.
-Other members read on meanwhile.
+The only request is ConsumerGroupHeartbeat. The coordinator assigns the partitions and responds with a
+*target*; the next poll gives up the partitions that are not in it and takes those that are, and the next
+heartbeat reports that. Other members keep fetching meanwhile. Does I/O.
 
 Invariants:
 
-- Heartbeats report what is owned now; the callback runs and the partition is given up before that is
-  reported.
-- A target is taken up in :meth:`ConsumerMember.poll` alone, as callbacks belong into the user's calls.
-- Who is fenced, or stopped polling, has lost its partitions: its next poll says so before it joins again.
+- Heartbeats report the partitions owned at that time: a revoked partition is reported as given up only after
+  the user's callback has run.
+- Only :meth:`ConsumerMember.poll` applies a target, because callbacks must run within the user's calls.
+- A member that was fenced, or left because its user stopped polling, has lost its partitions: its next poll
+  reports that to the user before it joins again.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ logger = logging.getLogger(__name__)
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 STATIC_LEAVE_EPOCH = -2
-"""A static member that goes says by this that it will come back."""
+"""The member epoch with which a static member leaves that may come back."""
 OWN_MEMBER_ID_SINCE = 1
 UNCHANGED_MS = -1
 
 REJOIN_ERRORS = frozenset({ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch})
 
 Target = Mapping[UUID, tuple[int, ...]]
-"""Topic ids and partitions."""
+"""Topic id to partition indexes."""
 
 
 class ConsumerMember:
@@ -59,7 +59,7 @@ class ConsumerMember:
         commit_owned: CommitOwned,
         attention: Callable[[], None],
     ) -> None:
-        """As :class:`~nilometer.client.group.classic_member.ClassicMember` takes them."""
+        """The arguments are those of :class:`~nilometer.client.group.classic_member.ClassicMember`."""
         self._client = client
         self._config = config
         self._coordinator = coordinator
@@ -76,20 +76,20 @@ class ConsumerMember:
         self._active = False
         """Whether heartbeats are sent: from the first poll on, until the member leaves or is fenced."""
         self._lost = False
-        """What is owned is another's by now; the user has yet to be told."""
+        """Whether the owned partitions are lost; the next poll reports that to the user."""
         self._heartbeats = Heartbeats(self._clock, config, self)
         self._target: Target | None = None
         """The last assignment received that is not applied yet."""
         self._told = False
-        """Whether the callback has run for an assignment, also an empty one, since this member joined."""
+        """Whether on_partitions_assigned has run, if only for no partitions, since this member joined."""
         self._topic_ids: dict[str, UUID] = {}
         self._reported_topics: tuple[str, ...] | None = None
         self._reported_owned: list[TopicPartition] | None = None
-        """What the coordinator knows; None: the next heartbeat reports everything."""
+        """The partitions last reported to the coordinator; None: the next heartbeat reports everything."""
         self._failures = 0
         self._fatal: KafkaError | None = None
 
-    # --- what the membership asks
+    # --- called by the membership
 
     @property
     def identity(self) -> MemberIdentity:
@@ -110,12 +110,14 @@ class ConsumerMember:
         self._heartbeats.on_poll_ended()
 
     def next_wake_ms(self) -> int | None:
-        """A target with topics that the metadata does not show yet is looked at again soon."""
+        """Return when a waiting poll must retry a target whose topics the metadata lacks; None if none."""
         return None if self._target is None else self._clock.monotonic_ms() + self._backoff.initial_ms
 
     async def poll(self, deadline_ms: int) -> None:
-        """Take up what there is to take up. Raises KafkaError for what will not pass, and what callbacks
-        raise."""
+        """Report lost partitions, join if needed, and apply the last target.
+
+        Raises KafkaError for errors that a retry does not cure, and the exceptions of the user's callbacks.
+        """
         if self._fatal is not None:
             error, self._fatal = self._fatal, None
             raise error
@@ -130,11 +132,11 @@ class ConsumerMember:
             await self._reconcile(self._target)
 
     def request_rejoin(self, reason: str) -> None:
-        """The coordinator alone decides who gets what: there is nothing to ask for."""
+        """Send a heartbeat soon if there are changes: only the coordinator can start a rebalance."""
         self._heartbeats.wake()
 
     def on_error(self, code: ErrorCode, identity: MemberIdentity) -> None:
-        """A commit was refused: the next heartbeat tells what became of this member."""
+        """Handle the error of a commit: if it fenced this member, send a full heartbeat soon to find out."""
         if code in REJOIN_ERRORS and identity == self.identity:
             self._reported_topics = None
             self._heartbeats.wake()
@@ -142,13 +144,13 @@ class ConsumerMember:
     async def leave(self, reason: str) -> None:
         identity = self.identity
         self._end(lost=self._lost)
-        self._member_id = str(self._client.runtime.entropy.uuid())  # a member that comes back is a new member
+        self._member_id = str(self._client.runtime.entropy.uuid())  # if it joins again, as a new member
         await self._heartbeats.end()
         if identity.is_member:
             logger.info("Group %s: leaving: %s", self._config.group_id, reason)
             await self._send_leave(identity.member_id)
 
-    # --- taking up a target
+    # --- applying a target
 
     async def _reconcile(self, target: Target) -> None:
         wanted, complete = self._named(target)
@@ -167,7 +169,10 @@ class ConsumerMember:
         self._heartbeats.wake()
 
     def _named(self, target: Target) -> tuple[set[TopicPartition], bool]:
-        """The partitions by their topics' names, and whether all names are known."""
+        """Return the target's partitions with topic names, and whether all its topic ids are known.
+
+        Requests a metadata refresh for unknown ones.
+        """
         found: set[TopicPartition] = set()
         complete = True
         for topic_id, numbers in target.items():
@@ -183,7 +188,7 @@ class ConsumerMember:
     # --- heartbeats
 
     def _join(self) -> None:
-        """Send heartbeats from now on, the first of which asks to be let in."""
+        """Start the heartbeats; the first one joins the group."""
         self._epoch = JOIN_EPOCH
         self._active = True
         self._told = False
@@ -198,7 +203,7 @@ class ConsumerMember:
 
     def has_changes_to_report(self) -> bool:
         if self._failures:
-            return False  # what failed is said again when the pause is over
+            return False  # a failed heartbeat is repeated after the pause
         return self._reported_topics != self._topics() or self._reported_owned != self._ownership.owned()
 
     async def beat(self, now_ms: int) -> None:
@@ -271,7 +276,7 @@ class ConsumerMember:
         self._attention()
 
     def _end(self, *, lost: bool) -> None:
-        """Be no member any more, until the next poll."""
+        """End the membership; the next poll joins again. ``lost``: the owned partitions are lost."""
         self._active = False
         self._lost = lost
         self._target = None

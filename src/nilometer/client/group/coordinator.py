@@ -1,10 +1,10 @@
-"""The broker that keeps a group: found when it is needed, forgotten when it says or shows that it is another.
+"""Finds a group's coordinator, sends requests to it, and looks it up again after it has moved.
 
-Knows who coordinates and how requests reach it. What a response means is its users'; they hand every error
-code to :meth:`Coordinator.check`, so that a coordinator that moved is looked for.
+The callers evaluate the responses; they pass every error code to :meth:`Coordinator.check` or
+:meth:`Coordinator.on_error`, so that a coordinator that moved is looked up again.
 
-Invariant: JoinGroup, which waits at the broker, travels on a connection of its own with SyncGroup and the
-heartbeats; commits and look-ups go over the broker's main connection and never wait behind it.
+Invariant: JoinGroup waits at the broker, so it has its own connection, shared with SyncGroup and the
+heartbeats; commits and look-ups use the broker's main connection and never wait after a JoinGroup.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ logger = logging.getLogger(__name__)
 GROUP_CHANNEL = "group"
 
 LEAVE_TIMEOUT_MS = 5_000
-"""How long a leave request is tried. Without it, the coordinator removes the member after the session
-timeout."""
+"""How long a leave request is retried. If all fail, the member is removed after its session timeout."""
 
 LOST = frozenset(
     {
@@ -45,7 +44,7 @@ class Coordinator:
         self._client = client
 
     async def find(self) -> int:
-        """The broker's id, asked for if it is not known. One attempt. Raises KafkaError."""
+        """Return the coordinator's broker id; if unknown, look it up, in one attempt. Raises KafkaError."""
         if self.node_id is not None:
             return self.node_id
         response = await self._client.send_to_any(
@@ -68,7 +67,10 @@ class Coordinator:
         at_most: int | None = None,
         timeout_ms: int | None = None,
     ) -> Message:
-        """One attempt. Raises KafkaError; what it says of a lost connection is taken to heart already."""
+        """Send a request to the coordinator once and return the response. Raises KafkaError.
+
+        If the connection failed, the coordinator is looked up again before the next request.
+        """
         node_id = await self.find()
         try:
             connection = await self._client.connections.get(node_id, channel)
@@ -78,23 +80,24 @@ class Coordinator:
             raise
 
     def check(self, code: ErrorCode, what: str) -> None:
-        """Raises KafkaError for any code but none."""
+        """Raise KafkaError if ``code`` is an error; ``what`` is the error's text."""
         if code != ErrorCode.none:
             self.on_error(code, self.node_id)
             raise KafkaError(code, f"group {self.group_id}: {what}")
 
     def on_error(self, code: ErrorCode, node_id: int | None) -> None:
+        """Forget the coordinator if ``code``, from broker ``node_id``, is in ``LOST``."""
         if code in LOST and node_id == self.node_id:
             self.lose(code.name)
 
     def lose(self, reason: str) -> None:
-        """Look the coordinator up again before the next request."""
+        """Forget the coordinator: it is looked up again before the next request. ``reason`` is logged."""
         if self.node_id is not None:
             logger.info("Group %s: broker %d no longer coordinates (%s)", self.group_id, self.node_id, reason)
             self.node_id = None
 
     async def send_leave(self, api_key: int, make: MakeRequest) -> None:
-        """Say in good time that a member goes. Raises nothing: else the session's end will tell."""
+        """Send a leave request, with retries; a failure is logged: the session timeout removes the member."""
 
         async def tell() -> None:
             response = await self.ask(api_key, make, timeout_ms=LEAVE_TIMEOUT_MS)

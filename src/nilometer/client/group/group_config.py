@@ -1,4 +1,4 @@
-"""A group member's settings as one checked value."""
+"""The settings of a group member, as one validated value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.config import ConfigError
 
 CLASSIC_ONLY = ("session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy")
-"""Keys that the coordinator decides in the consumer protocol."""
+"""Keys that must not be given with the consumer protocol: there the coordinator decides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,10 @@ class GroupConfig:
 
     @classmethod
     def of(cls, settings: ClientSettings) -> GroupConfig | None:
-        """None where no group is named. Raises ConfigError where keys contradict each other."""
+        """Return the group settings, or None without a ``group.id``.
+
+        Raises ConfigError if keys contradict each other.
+        """
         if not (group_id := _text(settings, "group.id")):
             if settings.is_given("enable.auto.commit") and settings.boolean("enable.auto.commit"):
                 raise ConfigError("enable.auto.commit", "enable.auto.commit needs a group.id")

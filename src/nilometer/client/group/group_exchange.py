@@ -1,4 +1,4 @@
-"""Requests to a group's coordinator made, and its responses read back, in any version. Pure."""
+"""Makes requests to a group's coordinator and reads its responses, in any API version. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ NO_MEMBER_ID = ""
 GROUP_KEY_TYPE = 0
 
 COORDINATOR_KEYS_SINCE = 4
-"""The version of FindCoordinator that asks for several groups at once."""
+"""The first version of FindCoordinator that takes several keys."""
 INSTANCE_ID_SINCE = {ApiKey.JOIN_GROUP: 5, ApiKey.SYNC_GROUP: 3, ApiKey.HEARTBEAT: 3, ApiKey.OFFSET_COMMIT: 7}
 SEVERAL_LEAVE_SINCE = 3
 TOPIC_IDS_SINCE = 10
-"""The version of OffsetCommit and OffsetFetch that names topics by id alone."""
+"""The first version of OffsetCommit and OffsetFetch that names topics only by id."""
 SEVERAL_GROUPS_SINCE = 8
 REASON_CHARACTERS_MAX = 255
 
@@ -30,11 +30,11 @@ TopicIds = Mapping[str, UUID]
 
 @dataclass(frozen=True, slots=True)
 class MemberIdentity:
-    """Who speaks: as commits and heartbeats are fenced by it."""
+    """The member that sends a request; the coordinator fences commits and heartbeats by it."""
 
     member_id: str = NO_MEMBER_ID
     generation: int = NO_GENERATION
-    """Or, in the consumer protocol, the member epoch."""
+    """The generation id; in the consumer protocol the member epoch."""
     instance_id: str | None = None
 
     @property
@@ -46,13 +46,13 @@ class MemberIdentity:
 class OffsetAndMetadata:
     offset: int
     leader_epoch: int = NO_EPOCH
-    """Of the record before ``offset``, where it is known."""
+    """The leader epoch of the record before ``offset``, if known."""
     metadata: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A JoinGroup response: the beginning of a generation."""
+    """The content of a successful JoinGroup response, which starts a generation."""
 
     member_id: str
     generation: int
@@ -60,14 +60,14 @@ class Joined:
     leader_id: str
     skip_assignment: bool
     members: tuple[tuple[str, str | None, bytes], ...]
-    """(member id, instance id, subscription), for the leader alone."""
+    """(member id, instance id, subscription) of all members; empty unless this member is the leader."""
 
     @property
     def leads(self) -> bool:
         return self.member_id == self.leader_id
 
 
-# --- who coordinates
+# --- the coordinator
 
 
 def find_coordinator_request(api: Api, group_id: str) -> Message:
@@ -77,7 +77,7 @@ def find_coordinator_request(api: Api, group_id: str) -> Message:
 
 
 def read_coordinator(response: Message) -> tuple[ErrorCode, str, int]:
-    """The error, its message, and the broker's id."""
+    """Return the error code, the error message, and the coordinator's broker id."""
     one = response.coordinators[0] if hasattr(response, "coordinators") else response
     return one.error_code, getattr(one, "error_message", None) or "", one.node_id
 
@@ -167,7 +167,7 @@ def leave_request(api: Api, group_id: str, identity: MemberIdentity, reason: str
 
 
 def _instance_id(api: Api, identity: MemberIdentity) -> str | None:
-    """Raises UnsupportedVersion where a broker knows nothing of static members."""
+    """Return the instance id. Raises UnsupportedVersion if the API version has no static members."""
     key = ApiKey(api.key)
     if identity.instance_id is not None and api.version < INSTANCE_ID_SINCE[key]:
         raise UnsupportedVersion(key, api.version)
@@ -231,7 +231,7 @@ def fetch_offsets_request(
     *,
     require_stable: bool = True,
 ) -> Message:
-    """``partitions`` None: all that the group has committed."""
+    """Make an OffsetFetch request; ``partitions`` None requests all committed offsets of the group."""
     by_topic: dict[str, list[int]] | None = None
     if partitions is not None:
         by_topic = {}
@@ -262,7 +262,10 @@ def fetch_offsets_request(
 def read_fetched_offsets(
     response: Message, names: Mapping[UUID, str]
 ) -> tuple[ErrorCode, dict[TopicPartition, tuple[ErrorCode, OffsetAndMetadata | None]]]:
-    """The error of the group as a whole; of each partition its error, or its offset (None: there is none)."""
+    """Return the group's error code, and per partition its error code and committed offset (None: none).
+
+    ``names`` maps topic ids to names, for versions that name topics by id.
+    """
     group = response.groups[0] if hasattr(response, "groups") else response
     found: dict[TopicPartition, tuple[ErrorCode, OffsetAndMetadata | None]] = {}
     for topic in group.topics:

@@ -1,4 +1,4 @@
-"""The keys that a consumer has for being a member of a group, with Kafka's names, defaults and limits."""
+"""The consumer's configuration keys for group membership, with Kafka's names, defaults and limits."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Heartbeats of a group member, sent in the background with either group protocol.
+"""The background task that sends a group member's heartbeats, with either group protocol.
 
-A shell around :class:`~nilometer.client.group.liveness.Liveness`, which says what is due. What a heartbeat
-says and what its answer means is the member's.
+:class:`~nilometer.client.group.liveness.Liveness` decides when a heartbeat is due; the member makes the
+request and evaluates the response.
 
-Invariant: at most one task beats for a member, and it goes on until the member leaves.
+Invariant: at most one task sends heartbeats for a member, and it runs until the member leaves.
 """
 
 from __future__ import annotations
@@ -21,28 +21,30 @@ from nilometer.runtime import Clock
 logger = logging.getLogger(__name__)
 
 POLL_TIMEOUT_REASON = "the time between polls was longer than max.poll.interval.ms"
-"""Why a member leaves although it still sends heartbeats."""
+"""The reason for which a member leaves that sends heartbeats but is not polled."""
 
 
 class HeartbeatSource(Protocol):
-    """What a member says to its heartbeats."""
+    """The part of a member that :class:`Heartbeats` calls."""
 
     def wants_heartbeats(self) -> bool:
-        """Whether it is in its group now."""
+        """Whether heartbeats must be sent now: the member is in its group, or joining it by heartbeat."""
         ...
 
     def has_changes_to_report(self) -> bool:
-        """Whether there is something to say before a heartbeat is due."""
+        """Whether a heartbeat must be sent before the next one is due."""
         ...
 
-    def beat(self, now_ms: int) -> Awaitable[None]: ...
+    def beat(self, now_ms: int) -> Awaitable[None]:
+        """Send one heartbeat and handle its response."""
+        ...
 
     def on_session_over(self, now_ms: int) -> bool:
-        """No heartbeat was answered for a whole session; whether that is done with."""
+        """Handle that no heartbeat was answered for ``session.timeout.ms``; False: ignore it."""
         ...
 
     def leave_on_poll_timeout(self) -> Awaitable[None]:
-        """Its user has not polled for too long: see :data:`POLL_TIMEOUT_REASON`."""
+        """Leave the group because of :data:`POLL_TIMEOUT_REASON`."""
         ...
 
 
@@ -69,18 +71,18 @@ class Heartbeats:
             self.wake()
 
     def wake(self) -> None:
-        """Something has changed that the member may have to say."""
+        """Wake the task: a deadline or the member's subscription or partitions may have changed."""
         self._changed.set()
 
     def begin(self) -> None:
-        """A session begins."""
+        """Start a session, and the background task if it is not running."""
         self.liveness.on_joined(self._clock.monotonic_ms())
         self.wake()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._keep_alive(), name="group-heartbeat")
 
     async def end(self) -> None:
-        """Return when no more is sent; the task goes on if it is the one that asks."""
+        """Stop the background task, unless this is called from within it."""
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

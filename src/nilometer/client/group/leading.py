@@ -1,4 +1,4 @@
-"""What the leader of a classic group does: read the subscriptions, deal the partitions out."""
+"""The work of a classic group's leader: read the members' subscriptions and assign the partitions."""
 
 from __future__ import annotations
 
@@ -19,16 +19,20 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class GroupAssignment:
     shares: tuple[tuple[str, bytes], ...]
-    """Member ids and their assignments."""
+    """(member id, encoded assignment) of every member."""
     partition_counts: Mapping[str, int]
-    """What was dealt out; topics that did not exist have 0."""
+    """The partition count of each subscribed topic at the time; 0 for a topic that did not exist."""
 
     def is_outdated(self, metadata: ClusterMetadata) -> bool:
+        """Whether a subscribed topic has another partition count in ``metadata``."""
         return any(metadata.partition_count(topic) != count for topic, count in self.partition_counts.items())
 
 
 async def assign_partitions(client: Client, assignors: Sequence[Assignor], joined: Joined) -> GroupAssignment:
-    """By the assignor that the coordinator chose, knowing all topics asked for. Raises KafkaError."""
+    """Assign the partitions of all subscribed topics, with the assignor that the coordinator chose.
+
+    Raises KafkaError if that assignor is not among ``assignors``.
+    """
     assignor = next((one for one in assignors if one.name == joined.protocol_name), None)
     if assignor is None:
         raise KafkaError(
@@ -55,8 +59,10 @@ async def assign_partitions(client: Client, assignors: Sequence[Assignor], joine
 
 
 def read_member(member_id: str, instance_id: str | None, data: bytes) -> MemberSubscription:
-    """A member whose subscription cannot be read gets no partitions; the other members are assigned as
-    usual."""
+    """Decode a member's subscription; if it is malformed, return one without topics.
+
+    So that member gets no partitions, and the other members get theirs.
+    """
     try:
         said = decode_subscription(data)
     except MalformedMessage as error:

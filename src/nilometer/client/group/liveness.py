@@ -1,10 +1,10 @@
-"""Whether a member is alive, as its coordinator and as it itself see it (SPEC C-5). Pure.
+"""The deadlines of a group member's heartbeats, session and polls (SPEC C-5). Pure.
 
-Two clocks run. The *session*: a heartbeat every ``heartbeat.interval.ms``; a coordinator that answers none of
-them for ``session.timeout.ms`` is looked up again. The *poll*: a consumer that does not ask for records
-for ``max.poll.interval.ms`` has stopped working though its heart beats, and leaves for others to take over.
+The *session*: a heartbeat is due every ``heartbeat.interval.ms``; a coordinator that answers none of them for
+``session.timeout.ms`` is looked up again. The *poll*: a consumer that is not polled for
+``max.poll.interval.ms`` leaves the group, although it sends heartbeats, so that others get its partitions.
 
-Invariant: a consumer that is inside a poll is polling, however long that takes.
+Invariant: the poll deadline cannot pass while a poll is running, however long that takes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Liveness:
         self._polling = 0
 
     def on_joined(self, now_ms: int) -> None:
-        """A new session: the first heartbeat is due one interval from now."""
+        """Start a new session; the first heartbeat is due one interval from now."""
         self._session_ends_ms = now_ms + self._session_timeout_ms
         self._heartbeat_due_ms = now_ms + self._heartbeat_interval_ms
 
@@ -34,11 +34,11 @@ class Liveness:
         self._session_ends_ms = now_ms + self._session_timeout_ms
 
     def on_heartbeat_failed(self, now_ms: int, pause_ms: int) -> None:
-        """The next one comes sooner: there is a session to save."""
+        """Make the next heartbeat due after ``pause_ms``, at most one interval, to keep the session."""
         self._heartbeat_due_ms = now_ms + min(pause_ms, self._heartbeat_interval_ms)
 
     def heartbeat_every(self, interval_ms: int) -> None:
-        """As the coordinator wishes."""
+        """Set the heartbeat interval that the coordinator requires."""
         self._heartbeat_interval_ms = interval_ms
 
     def on_poll_begun(self) -> None:
@@ -58,6 +58,6 @@ class Liveness:
         return not self._polling and now_ms >= self._poll_ends_ms
 
     def next_deadline_ms(self) -> int:
-        """When one of the questions above may be answered differently."""
+        """Return the earliest time at which a heartbeat is due, the session ends or the poll is late."""
         due_ms = min(self._heartbeat_due_ms, self._session_ends_ms)
         return due_ms if self._polling else min(due_ms, self._poll_ends_ms)

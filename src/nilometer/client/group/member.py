@@ -1,4 +1,4 @@
-"""What a membership asks of its member, whichever protocol that speaks."""
+"""The interface of a group member for the membership, the same for both group protocols."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.wire.errors import ErrorCode
 
 CommitOwned = Callable[[Sequence[TopicPartition]], Awaitable[None]]
-"""Commits the positions of partitions that are about to go, where that is automatic. Raises nothing."""
+"""Commits the positions of partitions before they are given up, if auto commit is on. Raises nothing."""
 
 
 class Member(Protocol):
@@ -18,7 +18,7 @@ class Member(Protocol):
     def identity(self) -> MemberIdentity: ...
 
     def commit_identity(self) -> MemberIdentity:
-        """The identity to commit with. Raises KafkaError while there is none."""
+        """Return the identity for commits. Raises KafkaError while there is none."""
         ...
 
     def on_poll_begun(self) -> None: ...
@@ -26,12 +26,14 @@ class Member(Protocol):
     def on_poll_ended(self) -> None: ...
 
     def next_wake_ms(self) -> int | None:
-        """When a poll that waits has something to do, if nothing happens before."""
+        """Return the time at which a waiting poll must call :meth:`poll` again; None: no such time."""
         ...
 
     async def poll(self, deadline_ms: int) -> None:
-        """Go through whatever rebalance is due, until ``deadline_ms``. Raises KafkaError for what will not
-        pass by itself, and what callbacks raise."""
+        """Perform the rebalance that is due, if any, until ``deadline_ms``.
+
+        Raises KafkaError for errors that a retry does not cure, and the exceptions of the user's callbacks.
+        """
         ...
 
     def request_rejoin(self, reason: str) -> None: ...
@@ -41,5 +43,5 @@ class Member(Protocol):
         ...
 
     async def leave(self, reason: str) -> None:
-        """Leave the group, and notify the coordinator. The caller gives the partitions up."""
+        """Leave the group and notify the coordinator. The caller gives up the partitions."""
         ...

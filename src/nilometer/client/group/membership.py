@@ -1,10 +1,10 @@
-"""All that a consumer has to do with its group: subscribing, rebalances, commits, leaving. A shell.
+"""A consumer's side of its group: subscribing, rebalances, commits, leaving. Does I/O.
 
-Ties together who wants what (``subscription``), who is who (``classic_member`` or ``consumer_member``), which
-partitions that brings (``ownership``) and how far they are read (``committer``). A consumer with a
-``group.id`` whose partitions the user assigns has one too: it commits without being a member.
+Combines ``subscription`` (the topics), ``classic_member`` or ``consumer_member`` (the group protocol),
+``ownership`` (the assigned partitions) and ``committer`` (the committed offsets). A consumer with a
+``group.id`` whose partitions the user assigns has a membership too: it commits without being a member.
 
-Invariant: what is committed automatically was returned by an earlier poll than the one that commits it.
+Invariant: an automatic commit only covers records that a poll before the current one returned.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_MS = 5_000
-"""How long the commits of one who leaves may take."""
+"""How long the last commits may take when partitions are given up or the consumer closes."""
 
 OnCommit = Callable[[Mapping[TopicPartition, OffsetAndMetadata], KafkaError | None], None]
 
@@ -40,7 +40,7 @@ class Membership:
     def __init__(
         self, client: Client, config: GroupConfig, positions: Positions, attention: Callable[[], None]
     ) -> None:
-        """``attention`` is called when a poll that waits should look here."""
+        """``attention`` is called to wake a waiting poll of the consumer."""
         self.config = config
         self.subscription = Subscription()
         self._client = client
@@ -66,7 +66,7 @@ class Membership:
         self._auto_commit_failures = 0
         self._commits = 0
 
-    # --- what to read
+    # --- the subscription
 
     @property
     def identity(self) -> MemberIdentity:
@@ -77,7 +77,7 @@ class Membership:
         return bool(self.subscription)
 
     async def subscribe(self, subscription: Subscription, listener: RebalanceListener | None) -> None:
-        """Takes effect at the next poll. An empty subscription means to leave."""
+        """Subscribe from the next poll on. An empty subscription leaves the group at once."""
         if not subscription:
             await self.unsubscribe()
             return
@@ -92,7 +92,7 @@ class Membership:
         self._attention()
 
     async def unsubscribe(self) -> None:
-        """Give everything up and leave the group; the consumer goes on to live."""
+        """Commit (with auto commit), give up all partitions and leave the group; the consumer stays usable."""
         await self._part("the consumer unsubscribed")
         self.subscription = Subscription()
 
@@ -112,14 +112,17 @@ class Membership:
             self._member.on_poll_ended()
 
     async def poll(self, deadline_ms: int) -> None:
-        """Whatever is due: a rebalance, an automatic commit. Raises KafkaError, and what callbacks raise."""
+        """Perform the rebalance and the automatic commit that are due.
+
+        Raises KafkaError, and the exceptions of the user's callbacks.
+        """
         if self._member is not None and self.subscription:
             await self._member.poll(deadline_ms)
         if self.config.auto_commit and self._clock.monotonic_ms() >= self._auto_commit_due_ms:
             self._commit_automatically()
 
     def next_wake_ms(self) -> int | None:
-        """When a poll that waits has to look here again."""
+        """Return the time at which a waiting poll must call :meth:`poll` again; None: no such time."""
         times = [self._auto_commit_due_ms] if self.config.auto_commit else []
         if self._member is not None and (wake_ms := self._member.next_wake_ms()) is not None:
             times.append(wake_ms)
@@ -130,7 +133,10 @@ class Membership:
     def positions(
         self, partitions: Collection[TopicPartition] | None = None, *, changed: bool = False
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Where this consumer is, as far as that is known; ``changed``: and not committed yet."""
+        """Return the known positions of ``partitions`` (None: of all), as offsets to commit.
+
+        ``changed`` leaves out those that are committed already.
+        """
         return {
             partition: OffsetAndMetadata(position.offset, position.offset_epoch)
             for partition, position in self._positions.entries()
@@ -140,14 +146,17 @@ class Membership:
         }
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None) -> None:
-        """Commit ``offsets``, or where this consumer is. Raises CommitFailed, or another KafkaError."""
+        """Commit ``offsets`` (None: all positions). Raises CommitFailed, or another KafkaError."""
         await self._commit(self.positions() if offsets is None else offsets, self.config.api_timeout_ms)
 
     def commit_async(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None, on_done: OnCommit | None
     ) -> None:
-        """In the background, in the order of the calls, as who this consumer is now. Tried once: repeated
-        later it might undo a newer commit."""
+        """Commit ``offsets`` (None: all positions) in the background, in the order of the calls.
+
+        The commit is made with the member's present identity, and tried once: a retry might undo a newer
+        commit. ``on_done`` is called with the offsets and the error or None.
+        """
         chosen = self.positions() if offsets is None else dict(offsets)
         commit_identity = self._commit_identity_or_error()
         self._commits += 1
@@ -172,7 +181,10 @@ class Membership:
     # --- the end
 
     async def close(self) -> None:
-        """Commit, tell the user, leave. Raises what a callback raises, once all is done."""
+        """Commit (with auto commit), give up the partitions and leave the group.
+
+        Raises the exception of the user's callback, after everything is done.
+        """
         try:
             await self._part("the consumer is being closed")
         finally:
@@ -188,7 +200,7 @@ class Membership:
             if member is not None:
                 await self._ownership.give_up(self._ownership.owned(), lost=lost)
         finally:
-            await self._committer.wait_idle(CLOSE_TIMEOUT_MS)  # who has left cannot commit
+            await self._committer.wait_idle(CLOSE_TIMEOUT_MS)  # before leaving: commits need a member
             self._member = None
             if member is not None:
                 await member.leave(reason)
@@ -235,7 +247,7 @@ class Membership:
         commit_identity: CommitIdentity | KafkaError,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
     ) -> None:
-        """Once, for a commit that was asked for by ``commit_identity``."""
+        """Commit ``offsets`` as ``commit_identity``, in one attempt. Raises it if it is an error."""
         if isinstance(commit_identity, KafkaError):
             raise commit_identity
         await self._committer.commit(offsets, self.config.request_timeout_ms, commit_identity, retries=False)
@@ -277,7 +289,7 @@ class Membership:
             await self._commit_quietly(self.positions(partitions, changed=True))
 
     async def _commit_quietly(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """The last commit for partitions that go: what cannot be committed will be read again by others."""
+        """Commit before partitions are given up; log a failure: other members then read the records again."""
         try:
             await self._commit(offsets, CLOSE_TIMEOUT_MS)
         except KafkaError as error:

@@ -1,8 +1,7 @@
-"""Which partitions a member has, and telling its user when they come and go.
+"""The partitions assigned to a consumer, and the user's callbacks when they change.
 
-The place where an assignment meets the consumer: positions are made and dropped here, around the user's
-callbacks, in this order: a partition is still assigned while the callback for its revocation runs, and is
-assigned before the callback for its assignment runs.
+Adds and removes the consumer's positions around the callbacks: a partition is still assigned while the
+callback for its revocation runs, and is assigned before the callback for its assignment runs.
 """
 
 from __future__ import annotations
@@ -16,26 +15,32 @@ from nilometer.client.offsets.positions import Positions
 
 
 class RebalanceListener:
-    """Called when partitions are assigned and revoked; its methods may be coroutines. To be subclassed.
+    """The user's callbacks for assigned and revoked partitions; override them, as coroutines if needed.
 
-    They are called from within ``poll`` (``unsubscribe``, ``close``) and may commit and seek, but not poll.
-    What they raise comes out of that call, once the rebalance is done with.
+    They run within ``poll``, ``unsubscribe`` or ``close``, and may commit and seek, but not poll. That call
+    raises their exceptions, after it has changed the assignment.
     """
 
     def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> Awaitable[None] | None:
-        """New ones (all of them, with an eager assignor), after each rebalance, be there any or not."""
+        """Called after each rebalance with the newly assigned partitions, possibly none.
+
+        With an eager assignor these are all assigned partitions.
+        """
 
     def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> Awaitable[None] | None:
-        """About to go: the last moment to commit."""
+        """Called before ``partitions`` are given up: the last chance to commit their offsets."""
 
     def on_partitions_lost(self, partitions: Sequence[TopicPartition]) -> Awaitable[None] | None:
-        """Gone already, and perhaps another's: it is too late to commit. By default as if revoked."""
+        """Called for partitions that another member may own already: a commit would fail.
+
+        By default calls :meth:`on_partitions_revoked`.
+        """
         return self.on_partitions_revoked(partitions)
 
 
 class Ownership:
     def __init__(self, positions: Positions, on_changed: Callable[[Collection[str]], None]) -> None:
-        """``on_changed`` is called with the topics that are assigned now."""
+        """``on_changed`` is called with the topics of all assigned partitions after each change."""
         self.listener: RebalanceListener | None = None
         self.in_callback = False
         self.revocations = 0
@@ -47,7 +52,10 @@ class Ownership:
         return sorted(partition for partition, _ in self._positions.entries())
 
     async def give_up(self, partitions: Collection[TopicPartition], *, lost: bool = False) -> None:
-        """Tell the user and let them go. Raises what the callback raises, with the partitions gone."""
+        """Call the revocation callback (``lost``: the one for lost partitions) and remove ``partitions``.
+
+        They are removed even if the callback raises; its exception is passed on.
+        """
         going = sorted(partitions)
         if not going:
             return
@@ -61,7 +69,7 @@ class Ownership:
             self._assign([one for one in self.owned() if one not in partitions])
 
     async def take(self, partitions: Collection[TopicPartition]) -> None:
-        """Have exactly ``partitions`` from now on, which include all that are owned; tell what is new."""
+        """Assign ``partitions``, which include all owned ones, and call the callback with the new ones."""
         owned = self.owned()
         added = sorted(set(partitions) - set(owned))
         self._assign(sorted(partitions))

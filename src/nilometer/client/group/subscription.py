@@ -1,4 +1,4 @@
-"""What a group member wants to read: topics by name, or all whose name matches a pattern. Pure."""
+"""The subscription of a group member: topics by name, or all whose name matches a pattern. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from nilometer.client.network.cluster_metadata import ClusterMetadata
 class Subscription:
     names: tuple[str, ...] = ()
     pattern: re.Pattern[str] | None = None
-    """The whole name must match. It is looked for among all topics that the metadata shows."""
+    """Must match the whole topic name; it is matched with all topics of the metadata."""
 
     def __bool__(self) -> bool:
         return bool(self.names) or self.pattern is not None
 
     def topics(self, metadata: ClusterMetadata, *, exclude_internal: bool = True) -> tuple[str, ...]:
-        """The topics it stands for now, by name."""
+        """Return the names of the subscribed topics, sorted; a pattern matches the topics of ``metadata``."""
         if self.pattern is None:
             return tuple(sorted(set(self.names)))
         return tuple(

@@ -1,1 +1,1 @@
-"""The producer: records gathered, numbered, shipped, acknowledged."""
+"""The producer: collects records in batches, numbers the batches and sends them to the leaders."""

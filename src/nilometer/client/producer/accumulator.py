@@ -1,14 +1,14 @@
-"""Records gathered into batches by partition, until the sender takes the batches (SPEC P-1). Pure.
+"""Collects records in batches per partition, until the sender takes the batches (SPEC P-1). Pure.
 
-Knows batches, the order they are in, when one is due, and how many bytes are held. Never sends, waits or
+Keeps the order of the batches, decides when one is due, and counts the bytes held. Never sends, waits or
 reads a clock.
 
 Invariants:
 
 - A partition's queue is in the order of sending; only its last batch is open.
-- A batch that comes back goes before all batches that were never sent; among those that were, by sequence.
-- ``held_bytes`` is the sum over all batches neither resolved nor released, taken away or not, and never
-  above ``buffer_memory`` after an append.
+- A batch that is put back goes before all batches that were never sent; among those sent, by sequence.
+- ``held_bytes`` is the sum over all batches that are not released yet, in a queue or taken by the sender, and
+  is never above ``buffer_memory`` after an append, except for a single record.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from nilometer.wire.record_batch import HEADER_BYTES
 from nilometer.wire.records import RECORD_OVERHEAD_MAX, BatchBuilder
 
 HEADER_OVERHEAD_MAX = 10
-"""Bytes that the lengths of a record header's name and value take at most."""
+"""The maximum size of a record header's two length fields, in bytes."""
 
 
 def size_bound(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]) -> int:
-    """Bytes that a record may take in a batch, the lengths of key and value included."""
+    """Return the maximum number of bytes that a record takes in a batch, length fields included."""
     size = RECORD_OVERHEAD_MAX + 10 + (len(key) if key else 0) + (len(value) if value else 0)
     for name, content in headers:
         size += HEADER_OVERHEAD_MAX + 4 * len(name) + (len(content) if content else 0)
@@ -50,7 +50,7 @@ class RecordAccumulator:
         self.level = level
         self.held_bytes = 0
         self.flushing = False
-        """Whether batches go without lingering."""
+        """Whether batches are due at once, without ``linger.ms``."""
         self._linger_ms = linger_ms
         self._buffer_memory = buffer_memory
         self._delivery_timeout_ms = delivery_timeout_ms
@@ -67,9 +67,9 @@ class RecordAccumulator:
         now_ms: int,
         size: int | None = None,
     ) -> ProducerBatch | None:
-        """Add a record, as the last of the batch returned; None (and nothing added) where memory is short.
+        """Add a record and return its batch, in which it is the last; return None if memory is full.
 
-        ``size``: its ``size_bound``, where the caller has it.
+        ``size`` is the record's ``size_bound``, if the caller has computed it.
         """
         if size is None:
             size = size_bound(key, value, headers)
@@ -84,7 +84,7 @@ class RecordAccumulator:
             if grown:
                 self.held_bytes += grown
                 return batch
-            batch.close()  # full: compressed now, while the sender has other work to do
+            batch.close()  # full: compress it now, before the sender takes it
         builder = BatchBuilder(self.codec, self.batch_size, self.level)
         batch = ProducerBatch(partition, builder, now_ms, now_ms + self._delivery_timeout_ms)
         batch.append(timestamp, key, value, headers)
@@ -95,7 +95,10 @@ class RecordAccumulator:
         return batch
 
     def ready(self, now_ms: int, buffer_is_full: bool = False) -> tuple[list[TopicPartition], int | None]:
-        """Partitions whose first batch may go now, and when the next of the others may (None: no other)."""
+        """Return the partitions whose first batch is due, and the time of the next other one (or None).
+
+        With ``buffer_is_full`` no batch lingers.
+        """
         at_once = self.flushing or buffer_is_full
         due: list[TopicPartition] = []
         next_ms: int | None = None
@@ -112,14 +115,14 @@ class RecordAccumulator:
     def ready_batch(
         self, partition: TopicPartition, now_ms: int, buffer_is_full: bool = False
     ) -> ProducerBatch | None:
-        """The first batch of a partition if it may go now."""
+        """Return the first batch of a partition if it is due, else None."""
         queue = self._queues.get(partition)
         if queue and self._due_ms(queue, self.flushing or buffer_is_full) <= now_ms:
             return queue[0]
         return None
 
     def take_first(self, partition: TopicPartition) -> ProducerBatch:
-        """Take the first batch of a partition away. It stays accounted for until it is released."""
+        """Remove and return the first batch of a partition. It counts in ``held_bytes`` until released."""
         queue = self._queues[partition]
         batch = queue.popleft()
         if not queue:
@@ -127,7 +130,7 @@ class RecordAccumulator:
         return batch
 
     def put_back(self, batch: ProducerBatch, retry_at_ms: int) -> None:
-        """Queue a batch that was sent, for another attempt at ``retry_at_ms``."""
+        """Put a batch that was sent back into its queue, for another attempt at ``retry_at_ms``."""
         batch.retry_at_ms = retry_at_ms
         queue = self._queues.setdefault(batch.partition, deque())
         place = 0
@@ -137,14 +140,14 @@ class RecordAccumulator:
         queue.insert(place, batch)
 
     def replace(self, batch: ProducerBatch, parts: Sequence[ProducerBatch], retry_at_ms: int) -> None:
-        """Queue the parts that a batch was split into, in its place."""
+        """Queue the ``parts`` that ``batch`` was split into, for an attempt at ``retry_at_ms``."""
         self._incomplete.pop(batch, None)
         for part in reversed(parts):
             self._incomplete[part] = None
             self.put_back(part, retry_at_ms)
 
     def expired(self, now_ms: int) -> list[ProducerBatch]:
-        """Remove and return the queued batches whose delivery time is over."""
+        """Remove and return the queued batches whose delivery timeout has passed."""
         late: list[ProducerBatch] = []
         for partition in list(self._queues):
             queue = self._queues[partition]
@@ -159,7 +162,7 @@ class RecordAccumulator:
         return late
 
     def release(self, batch: ProducerBatch) -> None:
-        """A batch is done with: what it held is free."""
+        """Free the memory of a batch that is resolved; may be called again."""
         if batch in self._incomplete:
             del self._incomplete[batch]
             self.held_bytes -= batch.held_bytes
@@ -170,12 +173,12 @@ class RecordAccumulator:
         return list(self._incomplete)
 
     def oldest_deadline_ms(self) -> int | None:
-        """When the first of all batches expires, queued or taken away."""
+        """Return when the oldest batch expires, queued or taken by the sender; None if there is no batch."""
         oldest = next(iter(self._incomplete), None)
         return oldest.deadline_ms if oldest is not None else None
 
     def queue_lengths(self, topic: str, partitions: Sequence[int]) -> list[int]:
-        """Batches queued for each of ``partitions``."""
+        """Return the number of queued batches of each of ``partitions``."""
         return [len(self._queues.get(TopicPartition(topic, partition), ())) for partition in partitions]
 
     def queued(self) -> Iterator[ProducerBatch]:
@@ -183,7 +186,7 @@ class RecordAccumulator:
             yield from queue
 
     def discard_all(self) -> list[ProducerBatch]:
-        """Empty the queues; the batches that were in them."""
+        """Empty the queues and return the batches that were in them."""
         batches = list(self.queued())
         self._queues.clear()
         return batches
@@ -198,5 +201,5 @@ class RecordAccumulator:
 
 
 def _is_before(one: ProducerBatch, other: ProducerBatch) -> bool:
-    """Order of two sequences, of which one may have begun at 0 again."""
+    """Whether ``one`` has the lower sequence; sequences wrap around to 0."""
     return (other.base_sequence - one.base_sequence) & 0x7FFF_FFFF < 0x4000_0000

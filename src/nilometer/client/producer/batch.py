@@ -1,11 +1,11 @@
 """One batch of a producer: open while records are added, then closed, sent, and resolved once. Pure.
 
-Invariants:
+To resolve a batch is to set its ``outcome``: acknowledged, or failed. Invariants:
 
 - ``outcome`` is set once and never changes; callbacks run when it is set, in the order they were added.
-- A batch that was split has ``parts`` and its outcome is theirs: record ``i`` is found in one of them.
-- A batch with a sequence (``base_sequence >= 0``) keeps its records as they are for ever: the broker tells
-  a repetition by the sequence alone.
+- A batch that was split has ``parts``, each with an outcome; :meth:`ProducerBatch.locate` finds a record.
+- The records of a batch with a sequence (``base_sequence >= 0``) never change: the broker recognises a
+  duplicate by the sequence alone.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ SEQUENCE_MASK = 0x7FFF_FFFF
 
 
 def next_sequence(sequence: int, count: int) -> int:
-    """``count`` sequences further; 0 follows the largest 32-bit number."""
+    """Return ``sequence`` + ``count``; 0 follows the largest signed 32-bit number."""
     return (sequence + count) & SEQUENCE_MASK
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
     base_offset: int
-    """-1 where the broker did not say (acks=0)."""
+    """-1 if the broker returned none (acks=0)."""
     log_append_time: int = -1
 
 
@@ -75,15 +75,15 @@ class ProducerBatch:
         self.failures = 0
         """How many of these attempts failed and count against ``retries``."""
         self.maybe_written = False
-        """An attempt ended in a way that leaves open whether it is in the log."""
+        """Whether an attempt failed so that the batch may be in the log (a time-out, for example)."""
         self.records_count = 0
         self.held_bytes = 0
-        """What it takes of ``buffer.memory``."""
+        """The bytes of ``buffer.memory`` that it takes."""
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_PRODUCER_EPOCH
         self.base_sequence = NO_SEQUENCE
         self.resequenced = False
-        """Its sequence was changed since it was last sent: what the broker says of the old one is void."""
+        """Whether the sequence was changed since the last attempt: errors about the old one are ignored."""
         self.outcome: Outcome | None = None
         self.parts: Sequence[ProducerBatch] = ()
         self._builder = builder
@@ -101,7 +101,7 @@ class ProducerBatch:
 
     @property
     def size(self) -> int:
-        """Bytes of the batch: before compression while it is open, as sent once it is closed."""
+        """The size in bytes: before compression while it is open, as sent once it is closed."""
         if self._builder is not None:
             return self._open_size
         return len(self._data) if self._data is not None else 0
@@ -113,7 +113,7 @@ class ProducerBatch:
         value: bytes | None,
         headers: Sequence[tuple[str, bytes | None]],
     ) -> int:
-        """Add a record; the bytes it took, or 0 where there was no room or the batch is closed."""
+        """Add a record; return the bytes that it takes, or 0 if there is no room or the batch is closed."""
         builder = self._builder
         if builder is None or not builder.append(timestamp, key, value, headers):
             return 0
@@ -125,13 +125,13 @@ class ProducerBatch:
         return grown
 
     def close(self) -> None:
-        """No more records: build (and compress) it."""
+        """Build and compress the batch; no more records can be added."""
         if self._builder is not None:
             self._data = self._builder.build()
             self._builder = None
 
     def set_sequence(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        """Set its sequence number, or replace it."""
+        """Set or replace the producer id, producer epoch and base sequence."""
         self.resequenced = self.attempts > 0
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
@@ -140,7 +140,7 @@ class ProducerBatch:
             self._renumber(self._data)
 
     def encoded(self) -> bytes:
-        """The batch as it goes to the broker; closes it."""
+        """Close the batch and return its bytes as they are sent to the broker."""
         if self._builder is not None:
             self._data = self._builder.build(
                 producer_id=self.producer_id,
@@ -152,7 +152,10 @@ class ProducerBatch:
         return self._data
 
     def split(self, codec: Codec, level: int | None) -> tuple[ProducerBatch, ProducerBatch]:
-        """Two batches, each with half of the records, that take its place and its sequences."""
+        """Split the batch into two with half of the records each and the same sequences; return them.
+
+        The batch is resolved when both are.
+        """
         data = self.encoded()
         records = decode_records(data, 0, read_header(data))
         middle = len(records) // 2
@@ -170,7 +173,7 @@ class ProducerBatch:
                 half.set_sequence(self.producer_id, self.producer_epoch, sequence)
             halves.append(half)
         first, second = halves
-        # What is held stays what was reserved, to the byte.
+        # The parts hold exactly the bytes of the whole, so that the accumulator's sum stays right.
         first.held_bytes = self.held_bytes * middle // len(records)
         second.held_bytes = self.held_bytes - first.held_bytes
         self.parts, self._data, self.held_bytes = (first, second), None, 0
@@ -179,7 +182,7 @@ class ProducerBatch:
         return first, second
 
     def locate(self, index: int) -> tuple[ProducerBatch, int]:
-        """The batch that has record ``index`` now, and its index there."""
+        """Return the batch that holds record ``index`` after any splits, and the record's index in it."""
         batch = self
         while batch.parts:
             for part in batch.parts:
@@ -192,6 +195,7 @@ class ProducerBatch:
         return batch, index
 
     def resolve(self, outcome: Outcome) -> None:
+        """Set the outcome, free the data and run the callbacks; ignored if the batch is resolved."""
         if self.outcome is not None:
             return
         self.outcome = outcome
@@ -207,7 +211,10 @@ class ProducerBatch:
             self._callbacks.append(callback)
 
     def _on_part_done(self, _part: ProducerBatch) -> None:
-        """The whole is done with the last part. Its outcome only says so: each record has its part's."""
+        """Resolve this batch when all its parts are: with the first part's error, if any.
+
+        The outcome of each record is that of its part.
+        """
         if all(part.outcome is not None for part in self.parts):
             failed = next((part.outcome for part in self.parts if isinstance(part.outcome, KafkaError)), None)
             self.resolve(failed if failed is not None else Acknowledged(-1))

@@ -1,6 +1,6 @@
-"""What `send` hands back: the fate of one record, to be awaited, asked or ignored.
+"""The result of `send`: the acknowledgement or failure of one record, which callers may await or ignore.
 
-A delivery costs one small object; the asyncio future behind it is made only when a caller waits.
+A delivery is one small object; an asyncio future is made only when a caller awaits it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class RecordMetadata(NamedTuple):
     topic: str
     partition: int
     offset: int
-    """-1 where the broker did not say: with acks=0, or for a repetition it has no record of."""
+    """-1 if the broker returned none: with acks=0, or for a duplicate whose offset it no longer knows."""
     timestamp: int
 
 
@@ -36,7 +36,10 @@ class Delivery:
         return batch.outcome is not None
 
     def result(self) -> RecordMetadata:
-        """What came of it; it must be done. Raises KafkaError."""
+        """Return the metadata of the acknowledged record, or raise the KafkaError that it failed with.
+
+        Raises InvalidStateError while it is neither.
+        """
         batch, index = self._batch.locate(self._index)
         match batch.outcome:
             case Acknowledged(base_offset, log_append_time):
@@ -44,13 +47,13 @@ class Delivery:
                 timestamp = log_append_time if log_append_time >= 0 else self._timestamp
                 return RecordMetadata(batch.partition.topic, batch.partition.partition, offset, timestamp)
             case KafkaError() as error:
-                # A new one for each record: a raised exception collects the traceback of its raiser.
+                # A new exception for each record: each raise adds a traceback to the exception.
                 raise KafkaError(error.code, error.message) from error
             case None:
                 raise asyncio.InvalidStateError("the record is not acknowledged yet")
 
     def add_done_callback(self, callback: Callable[[Delivery], None]) -> None:
-        """Have ``callback`` called with this delivery when it is done; at once if it is."""
+        """Call ``callback`` with this delivery when it is done; at once if it already is."""
         self._watch(lambda _batch: callback(self))
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
@@ -61,7 +64,7 @@ class Delivery:
         return self.result()
 
     def _watch(self, call: Callable[[ProducerBatch], None]) -> None:
-        """Call when the batch that has the record then is resolved: it may be split before that."""
+        """Call ``call`` when the record's batch is resolved, which may be a part of the present batch."""
 
         def on_resolved(_batch: ProducerBatch) -> None:
             batch, _ = self._batch.locate(self._index)

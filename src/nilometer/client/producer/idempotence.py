@@ -1,21 +1,21 @@
 """Sequence numbers: how retries neither repeat nor reorder records (SPEC P-3, KIP-98, KIP-360). Pure.
 
-A producer has an identity (id, epoch). Every batch of a partition carries the identity and the sequence of
-its first record; the broker takes a batch only if its sequence follows the last one, and answers a
-repetition with the first acknowledgement. So batches may be in flight together, and one that comes back
-is sent again before any later one.
+A producer has an identity: producer id and producer epoch. Every batch of a partition carries the identity
+and the sequence of its first record. The broker appends a batch only if its sequence follows the last one,
+and acknowledges a duplicate with the offset of the first append. So several batches may be in flight, and a
+failed one is sent again before any later one.
 
-When sequences cannot be trusted any more (the broker lost them, or a batch was given up and it is unknown
-whether it was written) the epoch is raised and the partition starts over at 0: the broker takes
-sequence 0 under a new epoch, whatever it knew.
+When the sequences are no longer known to match (the broker lost its producer state, or a batch was given up
+that may have been written) the producer epoch is raised and the partition's sequences restart at 0, which the
+broker accepts under a new epoch.
 
 Invariants, by partition:
 
-- ``in_flight`` holds the batches with a sequence that are not resolved, in the order of sequences, gapless:
+- ``in_flight`` holds the unresolved batches with a sequence, in the order of sequences and without gaps:
   each begins where the one before it ends, and ``next_sequence`` is where the last one ends.
-- Until the first batch under an identity is acknowledged it is alone under way.
+- Until the first batch under an identity is acknowledged, no other one is sent.
 - A batch that is sent again is sent alone until it is acknowledged; none with a later sequence passes it.
-- Under one identity a sequence stands for the same record for ever.
+- Under one identity a sequence always means the same record.
 - A batch that may have been written keeps its identity: it is acknowledged under it, or given up.
 """
 
@@ -34,19 +34,19 @@ from nilometer.client.producer.batch import (
 from nilometer.wire.errors import ErrorCode
 
 IN_FLIGHT_MAX = 5
-"""Batches of one partition in flight: as many as a broker remembers in order to tell a repetition."""
+"""The maximum of batches in flight per partition: as many as a broker remembers to detect duplicates."""
 PRODUCER_EPOCH_MAX = 0x7FFF
 NOTHING_ACKNOWLEDGED = -1
 
 
 class Verdict(enum.Enum):
-    """What an error says of the batch that it answers, sequences considered."""
+    """The meaning of an error code for the batch that got it, given its sequence."""
 
     RETRY = enum.auto()
-    """Send it again; this is no attempt of its own that counts."""
+    """Send it again, without counting the attempt against ``retries``."""
     ALREADY_WRITTEN = enum.auto()
     FAILED = enum.auto()
-    """Later records are in the log without it, for the broker had forgotten the producer: too late."""
+    """Give it up: later records are in the log already, because the broker had lost the producer's state."""
     NOT_ABOUT_SEQUENCES = enum.auto()
 
 
@@ -59,13 +59,15 @@ class PartitionSequences:
     """The sequence of the last record acknowledged under this identity."""
     in_flight: list[ProducerBatch] = field(default_factory=list[ProducerBatch])
     acknowledged_ahead: int = 0
-    """How many batches were acknowledged before one that was sent earlier, since nothing was in flight: the
-    earlier one still waits for the old leader, when the new one has answered already."""
+    """The number of batches acknowledged, since nothing was in flight, before one that was sent earlier.
+
+    The earlier one may still wait for the old leader when the new leader has acknowledged a later one.
+    """
     unresolved: bool = False
-    """A batch was given up that may have been written: no new batch until that is known."""
+    """Whether a batch was given up that may have been written: no new batch is sent until that is known."""
 
     def resolve(self, batch: ProducerBatch) -> None:
-        """``batch`` is in flight no more."""
+        """Remove ``batch`` from the batches in flight."""
         self.in_flight.remove(batch)
         if not self.in_flight:
             self.acknowledged_ahead = 0
@@ -76,7 +78,7 @@ class PartitionSequences:
         return batch.base_sequence == expected
 
     def is_overtaken(self, batch: ProducerBatch) -> bool:
-        """Whether records behind ``batch`` are acknowledged, though it is not."""
+        """Whether records after ``batch`` are acknowledged, though ``batch`` is not."""
         ahead = next_sequence(self.last_acknowledged, -batch.base_sequence)
         return self.last_acknowledged >= 0 and ahead < 1 << 30
 
@@ -93,18 +95,18 @@ class IdempotenceState:
         return self.producer_id >= 0
 
     def adopt(self, producer_id: int, producer_epoch: int) -> None:
-        """Take the identity that a broker gave out; the partitions that wait for one start over under it."""
+        """Set the identity of an InitProducerId response; partitions marked to restart do so under it."""
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self._restart_waiting()
 
     def forget_identity(self) -> None:
-        """Another one is to be asked for. What is in flight elsewhere goes on under the one it has."""
+        """Drop the identity, so that a new one is requested; batches in flight keep the one they have."""
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_PRODUCER_EPOCH
 
     def may_send(self, batch: ProducerBatch) -> bool:
-        """Whether order allows to send ``batch``, the first in its partition's queue, now."""
+        """Whether ``batch``, the first in its partition's queue, may be sent now by the invariants."""
         if not self.has_identity:
             return False
         state = self._partitions.get(batch.partition)
@@ -112,17 +114,17 @@ class IdempotenceState:
             return True
         if batch.has_sequence:
             return state.in_flight[0] is batch
-        # A broker that does not know the producer takes whatever sequence comes first: let that be 0, and
-        # nothing else be under way until it is written.
+        # A broker that does not know the producer accepts any first sequence: make sure that it is 0, by
+        # sending nothing else until that batch is written.
         in_flight_max = IN_FLIGHT_MAX if state.last_acknowledged >= 0 else 1
-        # What was acknowledged ahead of the first in flight counts: were there more behind it than a broker
-        # remembers, it could not be recognised when it is sent again.
+        # Batches acknowledged ahead of the first one in flight count too: a broker that remembers only later
+        # batches could not recognise the first one as a duplicate.
         if state.unresolved or len(state.in_flight) + state.acknowledged_ahead >= in_flight_max:
             return False
         return not (self._is_stale(state) and state.in_flight)
 
     def begin(self, batch: ProducerBatch) -> None:
-        """``batch`` is about to be sent: number it, if it is not."""
+        """Give ``batch``, which is about to be sent, an identity and a sequence if it has none."""
         if batch.has_sequence:
             batch.resequenced = False
             return
@@ -135,6 +137,7 @@ class IdempotenceState:
         state.in_flight.append(batch)
 
     def on_acknowledged(self, batch: ProducerBatch) -> None:
+        """Remove an acknowledged batch from those in flight, and note its last sequence."""
         state = self._state_of(batch)
         if state is None:
             return
@@ -148,7 +151,10 @@ class IdempotenceState:
         self._maybe_settle(batch.partition, state)
 
     def on_failed(self, batch: ProducerBatch, *, maybe_written: bool) -> None:
-        """``batch`` is given up. Where it was certainly not written, the later ones close the gap."""
+        """Remove a batch that was given up; if it was certainly not written, renumber the later ones.
+
+        If it may have been written, no new batch is sent until the outcome of those in flight shows it.
+        """
         state = self._state_of(batch)
         if state is None or batch not in state.in_flight:
             return
@@ -165,14 +171,14 @@ class IdempotenceState:
         self._maybe_settle(batch.partition, state)
 
     def on_split(self, batch: ProducerBatch, parts: tuple[ProducerBatch, ...]) -> None:
-        """``parts`` take the place and the sequences of ``batch``."""
+        """Replace ``batch`` by its ``parts`` among the batches in flight."""
         state = self._state_of(batch)
         if state is not None and batch in state.in_flight:
             place = state.in_flight.index(batch)
             state.in_flight[place : place + 1] = parts
 
     def judge(self, batch: ProducerBatch, code: ErrorCode) -> Verdict:
-        """What an error in the answer to ``batch`` means; may decide that the partition starts over."""
+        """Return the meaning of error ``code`` for ``batch``; may mark its partition to restart at 0."""
         if code == ErrorCode.duplicate_sequence_number:
             return Verdict.ALREADY_WRITTEN
         state = self._state_of(batch)
@@ -181,15 +187,15 @@ class IdempotenceState:
         match code:
             case ErrorCode.out_of_order_sequence_number | ErrorCode.unknown_producer_id:
                 if batch.resequenced or not self._has_identity_of(state, batch):
-                    return Verdict.RETRY  # the answer is to a number that it has no more
+                    return Verdict.RETRY  # the error is about the batch's previous sequence
                 if state.is_overtaken(batch):
                     return Verdict.FAILED
                 if any(each.maybe_written for each in state.in_flight):
-                    # It may be in the log already, the broker having forgotten all but the last batch of
-                    # the producer when it was started: under another epoch it would be there twice.
+                    # It may be in the log already: a restarted broker may know only the producer's last
+                    # batch. Under another epoch it would be appended twice.
                     return Verdict.RETRY
                 if code == ErrorCode.unknown_producer_id or state.unresolved or state.is_next(batch):
-                    # All before it are acknowledged, and still the broker misses some: it lost them.
+                    # All records before it are acknowledged, yet the broker misses some: it lost its state.
                     self._to_restart[batch.partition] = None
                 return Verdict.RETRY
             case ErrorCode.invalid_producer_epoch | ErrorCode.invalid_producer_id_mapping:
@@ -202,7 +208,10 @@ class IdempotenceState:
                 return Verdict.NOT_ABOUT_SEQUENCES
 
     def maybe_raise_epoch(self) -> None:
-        """Start over the partitions that need it, under the next epoch; past the last one, under a new id."""
+        """Raise the epoch if partitions are marked to restart, and restart them at sequence 0.
+
+        After the last epoch, drop the identity instead, so that a new producer id is requested.
+        """
         if not self._to_restart or not self.has_identity:
             return
         if self.producer_epoch >= PRODUCER_EPOCH_MAX:
@@ -231,7 +240,10 @@ class IdempotenceState:
         state.next_sequence = sequence
 
     def _maybe_settle(self, partition: TopicPartition, state: PartitionSequences) -> None:
-        """With nothing in flight it shows whether what was given up had been written after all."""
+        """Once nothing is in flight, decide whether the given-up batch was written.
+
+        If the last acknowledged sequence shows that it was not, mark the partition to restart at sequence 0.
+        """
         if not state.unresolved or state.in_flight:
             return
         state.unresolved = False

@@ -1,11 +1,11 @@
-"""Which partition a record goes to. Pure; chance and the lengths of queues are handed in.
+"""The choice of the partition for a record. Pure; randomness and queue lengths are arguments.
 
 Named partitioners: ``default`` (hash of the key; records without one stick to a partition for a batch's
 worth of bytes), ``uniform_sticky`` (the same, keys ignored), ``round_robin``. A user's own is any callable
 ``(topic, key, value, cluster) -> partition``.
 
-Invariant: a key lands where Java's producer puts it: ``murmur2(key) & 0x7fffffff`` modulo the number of
-partitions, whether these have a leader or not.
+Invariant: a key gets the partition that Java's producer chooses: ``murmur2(key) & 0x7fffffff`` modulo the
+number of partitions, whether these have a leader or not.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from nilometer.runtime import Entropy
 
 PartitionFunction = Callable[[str, bytes | None, bytes | None, ClusterMetadata], int]
 QueueLengths = Callable[[str, Sequence[int]], list[int]]
-"""Batches waiting for each of some partitions of a topic."""
+"""Returns, for a topic and some of its partitions, the number of queued batches of each."""
 
 HASHES_KEPT = 4096
-"""Keys repeat: the hashes of so many are remembered."""
+"""The number of keys whose hashes are cached."""
 
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
@@ -59,16 +59,16 @@ def partition_for_key(key: bytes, partition_count: int) -> int:
 
 class Partitioner(Protocol):
     def partition(self, topic: str, key: bytes | None, value: bytes | None, cluster: ClusterMetadata) -> int:
-        """The partition for a record of a topic that ``cluster`` knows."""
+        """Return the partition index for a record; ``cluster`` must know the topic."""
         ...
 
     def on_appended(self, topic: str, partition: int, size: int, room: int, cluster: ClusterMetadata) -> None:
-        """A record of ``size`` bytes went into a batch of ``partition`` that has ``room`` bytes left."""
+        """Note that a record of ``size`` bytes was added to a batch with ``room`` bytes left."""
         ...
 
 
 class UserPartitioner:
-    """A function of the user's, checked: what it returns must be a partition of the topic."""
+    """Calls the user's function; raises ValueError if its result is not a partition of the topic."""
 
     def __init__(self, choose: PartitionFunction) -> None:
         self._choose = choose
@@ -87,7 +87,7 @@ class UserPartitioner:
 
 
 class RoundRobinPartitioner:
-    """Each record to the next partition that has a leader, whatever its key."""
+    """Sends each record to the next partition that has a leader, and ignores keys."""
 
     def __init__(self) -> None:
         self._next: dict[str, int] = {}
@@ -109,14 +109,14 @@ class _Sticky:
         self.partition = partition
         self.produced = 0
         self.checked_in = checked_in
-        """The picture of the cluster in which the partition is known to be usable."""
+        """The metadata in which the partition was last found usable."""
 
 
 class StickyPartitioner:
-    """Keys by hash; the rest stays with one partition until it has had ``batch_size`` bytes (KIP-794).
+    """Sends records with a key by its hash, the others to one partition for ``batch_size`` bytes (KIP-794).
 
-    The next partition is drawn at random, those with shorter queues being likelier where ``queue_lengths``
-    is given: a slow broker gets fewer of the records that may go anywhere.
+    Then it draws another partition at random; with ``queue_lengths``, one with a shorter queue is more
+    likely, so that a slow broker gets fewer of the records without a key.
     """
 
     def __init__(
@@ -149,8 +149,7 @@ class StickyPartitioner:
         if current is None or current.partition != partition:
             return
         current.produced += size
-        # Switch where a batch ends. Otherwise the next batch would begin with a single record and wait for
-        # more.
+        # Switch where a batch ends: otherwise the next batch of this partition would linger with one record.
         at_boundary = room < size and current.produced + size > self._batch_size
         if at_boundary or current.produced >= 2 * self._batch_size:
             self._current[topic] = _Sticky(self._draw(topic, cluster), cluster)
@@ -185,7 +184,7 @@ def make_partitioner(
     ignore_keys: bool = False,
     queue_lengths: QueueLengths | None = None,
 ) -> Partitioner:
-    """The partitioner that ``partitioner.class`` names."""
+    """Return the partitioner with this value of ``partitioner.class``. Raises ValueError if unknown."""
     match name:
         case "round_robin":
             return RoundRobinPartitioner()

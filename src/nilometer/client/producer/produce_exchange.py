@@ -1,4 +1,4 @@
-"""Produce requests made of batches, and their responses read back per batch. Pure."""
+"""Makes Produce requests from batches, and reads the responses per batch. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Api, Message
 
 TOPIC_IDS_SINCE = 13
-"""The version of Produce that names topics by id alone."""
+"""The first version of Produce that names topics only by id."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProduceAnswer:
-    """What a broker said of one batch."""
+    """A Produce response for one batch."""
 
     partition: TopicPartition
     code: ErrorCode
@@ -28,11 +28,11 @@ class ProduceAnswer:
     log_append_time: int
     leader_id: int
     leader_epoch: int
-    """The present leader, where the broker that is not it any more named it (KIP-951)."""
+    """The epoch of ``leader_id``, the new leader if the response names one (KIP-951); else both are -1."""
 
 
 def topic_ids(metadata: ClusterMetadata, batches: Sequence[ProducerBatch]) -> dict[str, UUID] | None:
-    """The ids of all topics concerned, or None where one of them has none."""
+    """Return the topic ids of ``batches`` by topic name, or None if one of them is unknown."""
     ids: dict[str, UUID] = {}
     for batch in batches:
         topic = metadata.topics.get(batch.partition.topic)
@@ -45,7 +45,10 @@ def topic_ids(metadata: ClusterMetadata, batches: Sequence[ProducerBatch]) -> di
 def produce_request(
     api: Api, batches: Sequence[ProducerBatch], ids: dict[str, UUID] | None, acks: int, timeout_ms: int
 ) -> Message:
-    """At most one batch of each partition."""
+    """Make a Produce request; ``batches`` contains at most one batch per partition.
+
+    ``ids`` are the topics' ids, for versions that name topics by id.
+    """
     by_topic: dict[str, list[Message]] = {}
     for batch in batches:
         part = api.make_request(
@@ -90,7 +93,7 @@ def read_produce_response(response: Message, ids: dict[str, UUID] | None) -> lis
 
 
 def nodes_named(response: Message) -> list[BrokerNode]:
-    """Brokers that a response introduces, for the leaders it names."""
+    """Return the addresses of the leaders that a response names (KIP-951)."""
     return [
         BrokerNode(node.node_id, node.host, node.port, node.rack)
         for node in getattr(response, "node_endpoints", ())
@@ -98,5 +101,5 @@ def nodes_named(response: Message) -> list[BrokerNode]:
 
 
 def _milliseconds(moment: datetime | None) -> int:
-    """A point in time as the schemas have it, or -1 where there is none."""
+    """Return a timestamp field of a response in milliseconds, or -1 if it is null."""
     return milliseconds_since_epoch(moment) if moment is not None else -1

@@ -1,10 +1,10 @@
-"""The producer: `send` records, learn where they landed (SPEC P-1 to P-4).
+"""The producer: `send` adds records to batches and returns their future acknowledgements (SPEC P-1 to P-4).
 
-``await producer.send(topic, value, key=…)`` returns once the record is in a batch; what it returns is a
-:class:`~nilometer.client.producer.delivery.Delivery`, which is awaited for the acknowledgement. Sending
+``await producer.send(topic, value, key=…)`` returns once the record is in a batch. Awaiting the
+:class:`~nilometer.client.producer.delivery.Delivery` that it returns waits for the acknowledgement. Sending
 waits while ``buffer.memory`` is used up, so a producer that is faster than its brokers is slowed down.
 
-Knows the way of a record into a batch. Batches on their way are the sender's.
+This module puts records into batches; ``sender`` sends the batches.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ class Producer:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # After an error no caller may want to wait for what is not yet acknowledged.
+        # After an error, do not wait for acknowledgements.
         await self.close(timeout_ms=None if kind is None else 0)
 
     async def start(self) -> None:
-        """Find the cluster. Raises ConnectionLost."""
+        """Connect to the cluster and start the sender. Raises ConnectionLost."""
         await self.client.start()
         self._sender = Sender(
             self.client, self.config, self._accumulator, self._on_room, lambda: bool(self._room)
@@ -85,7 +85,10 @@ class Producer:
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> Delivery:
-        """Put a record into a batch. Raises KafkaError where that is not possible within ``max.block.ms``."""
+        """Add a record to a batch and return its delivery; ``timestamp`` is in milliseconds (None: now).
+
+        Raises KafkaError if the topic or buffer memory is not available within ``max.block.ms``.
+        """
         sender = self._sender
         if sender is None or self._closed:
             raise KafkaError(ErrorCode.network_exception, "the producer is not open: use it in `async with`")
@@ -116,7 +119,7 @@ class Producer:
             room = self.config.batch_size - batch.size
             self._partitioner.on_appended(topic, chosen, size, room, metadata)
         if batch.records_count == 1:
-            # A batch began, so the one before it may be full: let the sender and the network have a turn.
+            # A new batch began, so the one before it may be full: let the sender and the network run.
             sender.wake()
             await asyncio.sleep(0)
         return delivery
@@ -137,11 +140,11 @@ class Producer:
         )
 
     async def partitions_for(self, topic: str) -> int:
-        """How many partitions a topic has. Raises KafkaError."""
+        """Return the number of partitions of a topic. Raises KafkaError."""
         return len((await self.client.topic(topic, self.config.max_block_ms)).partitions)
 
     async def flush(self) -> None:
-        """Send without lingering; return when all that was sent before is acknowledged or failed."""
+        """Send all batches without lingering; return when all records so far are acknowledged or failed."""
         if self._sender is None:
             return
         self._flushes += 1
@@ -155,7 +158,7 @@ class Producer:
             self._accumulator.flushing = self._flushes > 0
 
     async def close(self, timeout_ms: int | None = None) -> None:
-        """Flush, for at most ``timeout_ms``, and close; what is not acknowledged then fails."""
+        """Flush for at most ``timeout_ms`` (None: no limit) and close; unacknowledged records then fail."""
         if self._closed:
             return
         self._closed = True
@@ -166,7 +169,7 @@ class Producer:
                 async with asyncio.timeout(timeout_ms / 1000):
                     await self.flush()
         except TimeoutError:
-            pass  # the records that it is about say so themselves
+            pass  # the unacknowledged records fail below
         finally:
             if self._sender is not None:
                 await self._sender.close()
@@ -203,7 +206,10 @@ class Producer:
         value: bytes | None,
         headers: Headers,
     ) -> ProducerBatch:
-        """Wait, behind all who wait already, until memory has become free."""
+        """Wait for free memory, after all callers that wait already; add the record and return its batch.
+
+        Raises KafkaError after ``max.block.ms``.
+        """
         assert self._sender is not None
         try:
             async with asyncio.timeout(self.config.max_block_ms / 1000):
@@ -212,7 +218,7 @@ class Producer:
                     now_ms = self._clock.monotonic_ms()
                     batch = self._accumulator.append(target, timestamp, key, value, headers, now_ms)
                     if batch is not None:
-                        self._on_room()  # there may be enough for the next one too
+                        self._on_room()  # there may be room for the next waiter too
                         return batch
         except TimeoutError:
             raise KafkaError(
@@ -230,12 +236,13 @@ class Producer:
             await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
-                self._on_room()  # the turn that it had been given goes to the next
+                self._on_room()  # pass the room on to the next waiter
             raise
         finally:
             self._room.remove(waiter)
 
     def _on_room(self) -> None:
+        """Wake the first waiter for free memory."""
         for waiter in self._room:
             if not waiter.done():
                 waiter.set_result(None)

@@ -1,4 +1,4 @@
-"""A producer's settings as one checked value, the relations between them included."""
+"""The settings of a producer, as one validated value; also checks that they do not contradict each other."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ProducerConfig:
 
     @classmethod
     def of(cls, settings: ClientSettings) -> ProducerConfig:
-        """Raises ConfigError where settings contradict each other."""
+        """Return the configuration. Raises ConfigError if settings contradict each other."""
         codec = Codec[settings.string("compression.type").upper()]
         acks_text = settings.string("acks")
         acks = ACKS_ALL if acks_text == "all" else int(acks_text)
@@ -70,7 +70,10 @@ def _delivery_timeout_ms(settings: ClientSettings) -> int:
 
 
 def _is_idempotent(settings: ClientSettings, acks: int) -> bool:
-    """Idempotence is on unless other settings exclude it; asked for by name, they are refused instead."""
+    """Whether the producer is idempotent: by default, unless other settings exclude it.
+
+    Raises ConfigError if ``enable.idempotence`` is given explicitly and others exclude it.
+    """
     if not settings.boolean("enable.idempotence"):
         return False
     in_flight = settings.integer("max.in.flight.requests.per.connection")
@@ -92,7 +95,7 @@ def _is_idempotent(settings: ClientSettings, acks: int) -> bool:
 
 
 def _level(settings: ClientSettings, codec: Codec) -> int | None:
-    """The level that was asked for; otherwise the codec's own default."""
+    """Return the configured compression level; None for the codec's own default."""
     key = f"compression.{codec.name.lower()}.level"
     if codec in (Codec.NONE, Codec.SNAPPY) or not settings.is_given(key):
         return None

@@ -1,4 +1,4 @@
-"""The keys that a producer knows, with Kafka's names, defaults and limits: a closed set."""
+"""The configuration keys of a producer, with Kafka's names, defaults and limits; any other is rejected."""
 
 from __future__ import annotations
 

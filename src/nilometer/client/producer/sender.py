@@ -1,15 +1,15 @@
-"""Ships batches to the leaders of their partitions and deals with what comes back. The producer's shell.
+"""Sends batches to the leaders of their partitions and handles the responses: the producer's I/O.
 
-There is no task that runs all the time: a *step* looks at everything that is due and sends what can be
-sent, and is taken whenever something changed: a batch filled or lingered long enough, an answer came, a
-connection was made, metadata arrived.
+There is no permanent task: a *step* sends all batches that are due and can be sent. A step is scheduled
+whenever something changed: a batch is full or its ``linger.ms`` has passed, a response arrived, a connection
+was made, metadata arrived.
 
 Invariants:
 
-- At most ``max.in.flight.requests.per.connection`` requests to one broker at a time, and at most one batch
-  of a partition in a request; with a limit of 1 a partition has at most one batch under way altogether.
-- Every batch taken from the accumulator is resolved, or put back into it.
-- A batch whose delivery time is over fails, sent or not. If it was ever sent, it may have been written.
+- At most ``max.in.flight.requests.per.connection`` requests to one broker are in flight, and a request has at
+  most one batch of a partition; with a limit of 1 a partition has at most one batch in flight at all.
+- Every batch taken from the accumulator is resolved (acknowledged or failed), or put back into it.
+- A batch whose delivery timeout has passed fails, sent or not. If it was ever sent, it may have been written.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ MAYBE_WRITTEN = frozenset(
         ErrorCode.network_exception,
         ErrorCode.not_enough_replicas_after_append,
         ErrorCode.unknown_server_error,
-        ErrorCode.not_leader_or_follower,  # said too by a leader that resigned after the append
+        ErrorCode.not_leader_or_follower,  # also returned by a leader that resigned after the append
         ErrorCode.kafka_storage_error,
     }
 )
-"""Errors that leave open whether the batch is in the log."""
+"""Errors after which it is unknown whether the batch is in the log."""
 
 NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1
 
@@ -75,7 +75,7 @@ class Sender:
         )
         self._loop = asyncio.get_running_loop()
         self._requests: dict[int, int] = {}
-        """Requests in flight, by broker."""
+        """Broker id to the number of its requests in flight."""
         self._sent: dict[ProducerBatch, None] = {}
         """Batches in flight, in the order they were sent."""
         self._muted: dict[TopicPartition, None] = {}
@@ -87,13 +87,13 @@ class Sender:
         client.on_metadata.append(lambda _metadata: self.wake())
 
     def wake(self) -> None:
-        """Something changed: take a step soon."""
+        """Schedule a step."""
         if not self._step_is_due and not self._closed:
             self._step_is_due = True
             self._loop.call_soon(self._step)
 
     async def close(self) -> None:
-        """Stop. What is not resolved fails with ConnectionLost."""
+        """Stop the sender; all unresolved batches fail with ConnectionLost."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -148,8 +148,10 @@ class Sender:
         connection.on_writable = self.wake
 
     def _drain(self, partitions: list[TopicPartition], now_ms: int) -> list[ProducerBatch]:
-        """The first batch of each partition that may go, up to the size of a request; each time from another
-        partition on, so that none is always last."""
+        """Take the batches for one request: the first of each partition, up to ``max.request.size``.
+
+        Each call begins with another partition, so that none is always last.
+        """
         batches: list[ProducerBatch] = []
         size = 0
         self._turn += 1
@@ -191,7 +193,7 @@ class Sender:
         self._requests[node_id] = self._requests.get(node_id, 0) + 1
         future.add_done_callback(lambda done: self._on_response(node_id, batches, named, done))
 
-    # --- what comes back
+    # --- responses
 
     def _on_response(
         self,
@@ -208,7 +210,7 @@ class Sender:
             self._on_request_failed(batches, error)
         elif error is not None:
             self._on_request_failed(batches, KafkaError(ErrorCode.unknown_server_error, repr(error)))
-            raise error  # for the loop's exception handler: an error of ours, not of the broker's
+            raise error  # a bug in this client: the event loop's exception handler reports it
         else:
             self._on_answers(batches, ids, future.result())
         self.wake()
@@ -245,7 +247,7 @@ class Sender:
         if code in STALE_METADATA:
             self._client.request_refresh()
         if batch.outcome is not None:
-            return  # its time was over before the answer came
+            return  # it expired before the response came
         batch.maybe_written |= code in MAYBE_WRITTEN
         now_ms = self._client.runtime.clock.monotonic_ms()
         if code == ErrorCode.message_too_large and batch.records_count > 1:
@@ -257,7 +259,7 @@ class Sender:
         if verdict is Verdict.ALREADY_WRITTEN:
             self._acknowledge(batch, Acknowledged(answer.base_offset if answer is not None else -1))
         elif verdict is Verdict.RETRY:
-            self._client.request_refresh()  # the broker that answered may not lead any more
+            self._client.request_refresh()  # the broker may not be the leader any more
             self._accumulator.put_back(batch, now_ms + self._delay_ms(1))
         elif verdict is Verdict.FAILED:
             self._give_up(batch, KafkaError(code, message), maybe_written=True)
@@ -323,7 +325,7 @@ class Sender:
         try:
             await self._client.connections.get(node_id)
         except KafkaError:
-            self._client.request_refresh()  # the broker may be gone, and its partitions elsewhere
+            self._client.request_refresh()  # the broker may be down, and other brokers lead its partitions
 
     async def _obtain_identity(self) -> None:
         assert self.idempotence is not None

@@ -1,1 +1,1 @@
-"""Who of a group gets which partitions: what an assignor is, and those that come with the client. Pure."""
+"""Assignors, which assign partitions to the members of a group: the interface and the built-in ones. Pure."""

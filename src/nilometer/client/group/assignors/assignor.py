@@ -1,13 +1,13 @@
-"""What an assignor is: who wants what in, who gets what out.
+"""The interface of an assignor: subscriptions of the members in, assigned partitions per member out.
 
-In the classic protocol the leader of a group, one of its members, deals out the partitions. An assignor is
-a pure function of the members' subscriptions and of how many partitions each topic has; every client of a
-group must know the one that is used, so the built-in ones (:mod:`.builtin_assignors`) carry Kafka's names.
+In the classic protocol the leader of a group, one of its members, assigns the partitions. An assignor is a
+pure function of the members' subscriptions and of the topics' partition counts. All members of a group must
+support the one that is used, so the built-in ones (:mod:`.built_in`) have the names of Kafka's.
 
 Invariants of every assignor:
 
 - each partition of a topic with subscribers goes to exactly one member that subscribes to it
-  (with the cooperative protocol to none, for one round, while it changes hands);
+  (with the cooperative protocol to none, for one rebalance, while it moves to another member);
 - the result depends on the arguments alone, not on the order in which the members are given.
 """
 
@@ -26,14 +26,14 @@ Assignments = dict[MemberId, list[TopicPartition]]
 
 class RebalanceProtocol(enum.Enum):
     EAGER = 0
-    """Members give everything up before they join again."""
+    """Members give up all partitions before they join again."""
     COOPERATIVE = 1
-    """Members keep what they have, and give up only what the outcome takes from them (KIP-429)."""
+    """Members keep their partitions during a rebalance, and give up only those that move (KIP-429)."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberSubscription:
-    """What the leader knows of one member."""
+    """One member's subscription, as the group's leader reads it."""
 
     topics: tuple[str, ...]
     user_data: bytes | None = None
@@ -45,21 +45,24 @@ class MemberSubscription:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentTask:
-    """What is to be dealt out."""
+    """The input of an assignor."""
 
     partition_counts: Mapping[str, int]
     """Topics that do not exist are left out."""
     members: Mapping[MemberId, MemberSubscription]
 
     def ordered_members(self, topic: str | None = None) -> list[MemberId]:
-        """Who subscribes to ``topic`` (all, where none is named): static ones first, by instance id."""
+        """Return the members that subscribe to ``topic`` (None: all members).
+
+        Static members come first, by instance id; then the others, by member id.
+        """
         wanted = [
             member_id for member_id, member in self.members.items() if topic is None or topic in member.topics
         ]
         return sorted(wanted, key=self._rank)
 
     def topics(self) -> list[str]:
-        """Existing topics that at least one member subscribes to, by name."""
+        """Return the existing topics that at least one member subscribes to, sorted."""
         asked = {topic for member in self.members.values() for topic in member.topics}
         return sorted(topic for topic in asked if self.partition_counts.get(topic, 0) > 0)
 
@@ -78,25 +81,28 @@ class AssignmentTask:
 class Assignor(Protocol):
     @property
     def name(self) -> str:
-        """As all members of a group call it."""
+        """The assignor's name in the group protocol, the same for all members."""
         ...
 
     @property
     def protocols(self) -> Sequence[RebalanceProtocol]:
-        """Which it can work with; the best one last."""
+        """The rebalance protocols that it supports; the best one last."""
         ...
 
     def assign(self, task: AssignmentTask) -> Assignments:
-        """Every member has an entry, be it empty."""
+        """Return the partitions of each member; every member has an entry, possibly an empty one."""
         ...
 
     def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
-        """What a member adds to its subscription: what it owns (or owned last), since which generation."""
+        """Return the user data of a member's subscription, or None.
+
+        ``owned`` are the partitions that it owns, or owned last, in ``generation``.
+        """
         ...
 
 
 def common_protocol(assignors: Sequence[Assignor]) -> RebalanceProtocol:
-    """The best protocol that all of them can work with. Raises ValueError where there is none."""
+    """Return the best rebalance protocol that all ``assignors`` support. Raises ValueError if none."""
     common = set(RebalanceProtocol)
     for assignor in assignors:
         common &= set(assignor.protocols)

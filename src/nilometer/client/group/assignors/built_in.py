@@ -1,4 +1,4 @@
-"""The assignors that come with the client, by the names that every client of a group knows them by."""
+"""The built-in assignors, by their names in the group protocol (Kafka's names)."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ ASSIGNOR_NAMES: Final = tuple(_BUILT_IN)
 
 
 def assignor_by_name(name: str) -> Assignor:
-    """Raises KeyError."""
+    """Return a new assignor of that name. Raises KeyError for an unknown name."""
     return _BUILT_IN[name]()

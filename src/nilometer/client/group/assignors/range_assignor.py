@@ -1,7 +1,8 @@
-"""``range``: each topic by itself, cut into one run of neighbouring partitions per member. Pure.
+"""``range``: divides the partitions of each topic, in order, into one contiguous range per member. Pure.
 
-The first members of a topic get one partition more where it does not come out even, so members get the same
-numbers of topics with equally many partitions: records with equal keys meet in one place.
+If a topic does not divide evenly, the first members get one partition more. Members with equal subscriptions
+get the same partition indexes of topics with equal partition counts, so that records with the same key are
+read by the same member.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""``roundrobin``: all partitions of all topics, dealt to the members in turn. Pure.
+"""``roundrobin``: assigns the partitions of all topics to the members in turn. Pure.
 
-A member that does not subscribe to a topic is skipped for its partitions; the next turn is that after the
-member that got the last one. With equal subscriptions no two members differ by more than one partition.
+A member that does not subscribe to a partition's topic is skipped; the next partition goes to the member
+after the one that got the last. With equal subscriptions no two members differ by more than one partition.
 """
 
 from __future__ import annotations

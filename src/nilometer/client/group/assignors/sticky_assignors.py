@@ -1,8 +1,8 @@
-"""``sticky`` and ``cooperative-sticky``: even shares, and as much as possible stays where it was. Pure.
+"""``sticky`` and ``cooperative-sticky``: an even assignment that moves as few partitions as possible. Pure.
 
-Both deal with :mod:`~nilometer.client.group.assignors.sticky_balance`. The eager one learns what members had
-from their user data, since they own nothing while they rebalance; the cooperative one from the subscriptions,
-and it hands nothing to a member while another one still holds it: that comes in the next round (KIP-429).
+Both use :mod:`~nilometer.client.group.assignors.sticky_balance`. The eager one reads the members' previous
+partitions from their user data, since they own none during a rebalance; the cooperative one reads them from
+the subscriptions, and assigns no partition that another member still owns: the next rebalance does (KIP-429).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _VERSION_BYTES = 2
 _EMPTY_USER_DATA_BYTES = 4
 
 OwnedClaim = tuple[int, Sequence[TopicPartition]]
-"""A generation, and what a member had in it."""
+"""A generation, and the partitions that a member owned in it."""
 
 
 class StickyAssignor:
@@ -65,15 +65,18 @@ class CooperativeStickyAssignor:
 
 
 def _generation(said: MemberSubscription) -> int:
-    """Of what a member owns: older clients name it in their user data only."""
+    """Return the generation of a member's owned partitions; older clients send it only in the user data."""
     if said.generation == NO_GENERATION and said.user_data and len(said.user_data) >= _GENERATION.size:
         return int(_GENERATION.unpack_from(said.user_data)[0])
     return said.generation
 
 
 def settle_claims(claims: Mapping[MemberId, OwnedClaim]) -> dict[MemberId, list[TopicPartition]]:
-    """Who is taken to have what: of several who claim a partition the one of the newest generation, and of
-    several of the same generation none."""
+    """Return the partitions that each member is regarded as owning.
+
+    If several members claim a partition, the one with the newest generation owns it; if several have that
+    generation, none does.
+    """
     newest: dict[TopicPartition, tuple[int, MemberId | None]] = {}
     for member in sorted(claims):
         generation, partitions = claims[member]
@@ -91,14 +94,17 @@ def settle_claims(claims: Mapping[MemberId, OwnedClaim]) -> dict[MemberId, list[
 
 
 def write_claim(claim: OwnedClaim) -> bytes:
-    """As the eager sticky assignor's user data has it: partitions by topic, then the generation."""
+    """Encode the user data of the eager sticky assignor: partitions by topic, then the generation."""
     generation, partitions = claim
     encoded = encode_assignment(WireAssignment(tuple(partitions)))
     return encoded[_VERSION_BYTES:-_EMPTY_USER_DATA_BYTES] + _GENERATION.pack(generation)
 
 
 def read_claim(user_data: bytes | None) -> OwnedClaim:
-    """What cannot be read claims nothing: a member must not be able to stop its group."""
+    """Decode the user data of the eager sticky assignor.
+
+    Malformed data is an empty claim: one member must not be able to stop its group.
+    """
     if not user_data:
         return NO_GENERATION, ()
     for trailer in (_GENERATION.size, 0):  # before 2.1 there was no generation

@@ -1,15 +1,15 @@
-"""Dealing partitions out evenly while moving as few as possible. Pure.
+"""Assigns partitions evenly while moving as few as possible. Pure.
 
-Three steps: every member keeps what it owns; partitions without an owner go to the member with the fewest;
-then partitions move, one at a time, from the member with the most to one that may take it and has at least
-two fewer.
+Three steps: every member keeps its partitions; each partition without an owner goes to the subscribed member
+with the fewest; then partitions move, one at a time, from the member with the most to a subscribed member
+with at least two fewer.
 
-Invariants of the outcome:
+Invariants of the result:
 
-- no partition could go to a member that has at least two fewer than the one that has it;
-- with equal subscriptions as many partitions stay where they were as any even assignment allows.
+- no partition could move to a subscribed member that has at least two fewer than its owner;
+- with equal subscriptions as many partitions keep their owner as any even assignment allows.
 
-Each move makes the sum of the squares of the members' shares smaller, so they come to an end.
+The third step ends because each move decreases the sum of the squares of the members' partition counts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ from nilometer.client.network.cluster_metadata import TopicPartition
 
 
 def balanced(task: AssignmentTask, owned: Mapping[MemberId, Sequence[TopicPartition]]) -> Assignments:
-    """``owned`` names each partition at most once; what does not exist or is not subscribed to is let go."""
+    """Return the balanced assignment, given the partitions that each member owns now.
+
+    ``owned`` contains each partition at most once; partitions that do not exist, or whose topic the member
+    does not subscribe to, are taken from it.
+    """
     balance = _Balance(task)
     for member, partitions in owned.items():
         balance.keep(member, partitions)
@@ -49,7 +53,10 @@ class _Balance:
                 self._kept.add(partition)
 
     def assign_unowned(self) -> None:
-        """Partitions that few may have come first: the others can make up for them."""
+        """Assign each partition without an owner to the subscribed member with the fewest partitions.
+
+        Partitions with the fewest subscribers come first: the others can then make the result even.
+        """
         left = [partition for partition in self._task.partitions() if partition not in self._kept]
         left.sort(key=lambda partition: (len(self._eligible_members[partition.topic]), partition))
         heaps = {
@@ -57,7 +64,7 @@ class _Balance:
         }
         for partition in left:
             heap = heaps[partition.topic]
-            # Shares only grow meanwhile: an entry that is out of date is too small, and goes back in.
+            # Shares only grow in this loop, so an outdated entry is too small: replace it by the current one.
             while heap[0] != (now := self._load(heap[0][2])):
                 heapq.heapreplace(heap, now)
             member = heap[0][2]
@@ -69,14 +76,14 @@ class _Balance:
             pass
 
     def _move_one(self) -> bool:
-        """Move one partition away from the member with the most that can give; False if none can move."""
+        """Move one partition from the member with the most that can give one; return False if none can."""
         for giver in sorted(self.shares, key=lambda member: (-len(self.shares[member]), self._rank[member])):
             topics = {partition.topic for partition in self.shares[giver]}
             eligible = [
                 (min(map(self._load, self._eligible_members[topic])), topic) for topic in sorted(topics)
             ]
             if not eligible:
-                return False  # the members behind this one have none either
+                return False  # the members after this one have no partitions either
             (load, _, taker), topic = min(eligible)
             if load + 1 < len(self.shares[giver]):
                 self._move(giver, taker, topic)
@@ -84,7 +91,7 @@ class _Balance:
         return False
 
     def _move(self, giver: MemberId, taker: MemberId, topic: str) -> None:
-        """Rather one that was only just given out than one that the giver had before; else the last."""
+        """Move one partition of ``topic``: one that ``giver`` did not own before, else its last one."""
         candidates = [partition for partition in self.shares[giver] if partition.topic == topic]
         fresh = [partition for partition in candidates if partition not in self._kept]
         partition = (fresh or sorted(candidates))[-1]
