@@ -180,7 +180,7 @@ class Consumer:
         self._seek_by(partitions, EARLIEST)
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Set the positions of ``partitions`` (default: all assigned) to the log's end, which is looked up."""
+        """Set the positions of ``partitions`` (default: all assigned) to the log's end, looked up later."""
         self._seek_by(partitions, LATEST)
 
     async def position(self, partition: TopicPartition) -> int:

@@ -92,7 +92,10 @@ class Membership:
         self._attention()
 
     async def unsubscribe(self) -> None:
-        """Commit (with auto commit), give up all partitions and leave the group; the consumer stays usable."""
+        """Commit (with auto commit), give up all partitions and leave the group.
+
+        The consumer stays open and may subscribe again.
+        """
         await self._part("the consumer unsubscribed")
         self.subscription = Subscription()
 
