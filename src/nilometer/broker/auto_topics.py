@@ -1,7 +1,7 @@
-"""Topics that are created because a client asked for them (``auto.create.topics.enable``).
+"""Creates topics that a client requested and that do not exist (``auto.create.topics.enable``).
 
-An internal topic is created with its own settings or not at all: one that no broker needs is not created as
-an ordinary topic, whose settings would stay wrong.
+An internal topic is created with its own settings. One that brokers do not need is not created: as an
+ordinary topic it would have the wrong settings.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _CREATED_OR_EXISTS = (ErrorCode.none, ErrorCode.topic_already_exists)
 
 
 async def create_missing_topics(services: Services, names: Sequence[str]) -> dict[str, ErrorCode]:
-    """Create topics with the broker's defaults. Returns the topics that could not be created, with the error.
+    """Create topics with the broker's defaults. Returns the errors of topics that could not be created.
 
-    If there are too few brokers for a topic's replicas, its clients get a retriable error and ask again.
+    If there are too few brokers for a topic's replicas, its clients get a retriable error and try again.
     """
     unique = list(dict.fromkeys(names))
     topics = [_new_topic(services, name) for name in unique]

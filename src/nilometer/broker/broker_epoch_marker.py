@@ -1,12 +1,12 @@
-"""The marker of the last registered broker epoch that used a log directory, and of that boot of the machine.
+"""A file with the last registered broker epoch that used a log directory, and the machine's boot id then.
 
-A process that was killed has lost no records if the machine kept running: what it wrote is in the page cache
-or on the device. So a broker that finds its last registered broker epoch with the current boot id may claim
-that this incarnation lost no records, and stays an eligible leader (KIP-966), as after a clean shutdown.
-After a power cut the boot id differs, and it may not.
+A process that was killed has lost no records if the machine kept running: its writes are in the page cache or
+on the disk. So a starting broker that finds the current boot id in the file may claim that its previous
+incarnation lost no records, and stays an eligible leader (KIP-966), as after a clean shutdown. After a power
+cut the boot id differs, and it may not.
 
-Written once a registration is folded, before clients are served; never by an incarnation that was not
-registered.
+The file is written once a registration is folded, before clients are served; never by an incarnation that was
+not registered.
 """
 
 from __future__ import annotations
@@ -26,15 +26,18 @@ class _Marker(msgspec.Struct):
 
 
 def write(disk: Disk, folder: str, broker_epoch: int, *, may_have_lost_records: bool = False) -> None:
-    """``may_have_lost_records``: as after :func:`mark_possible_loss`. May stall. Raises OSError."""
+    """Write the marker of ``broker_epoch``. Call it off the event loop. Raises OSError.
+
+    ``may_have_lost_records``: write no boot id, as :func:`mark_possible_loss` does.
+    """
     marker = _Marker(_VERSION, broker_epoch, "" if may_have_lost_records else disk.boot_id())
     disk.replace_file(f"{folder}/{NAME}", msgspec.json.encode(marker))
 
 
 def mark_possible_loss(disk: Disk, folder: str) -> None:
-    """From now on the marked broker epoch may no longer be claimed to have lost no records. May stall.
+    """Remove the boot id from the marker, so that no later start claims that no records were lost.
 
-    Raises OSError; where the disk is only full, the marker is removed then, which has the same effect.
+    Call it off the event loop. Raises OSError; before that it removes the marker, which has the same effect.
     """
     marker = _read(disk, folder)
     if marker is not None:
@@ -47,7 +50,7 @@ def mark_possible_loss(disk: Disk, folder: str) -> None:
 
 
 def read_lossless_broker_epoch(disk: Disk, folder: str) -> int | None:
-    """The last registered broker epoch, if the machine has not stopped since; else None.
+    """Return the last registered broker epoch, if the machine has not stopped since; else None.
 
     Raises OSError.
     """
@@ -57,7 +60,8 @@ def read_lossless_broker_epoch(disk: Disk, folder: str) -> int | None:
 
 
 def read_broker_epoch(disk: Disk, folder: str) -> int | None:
-    """The last registered broker epoch, however that incarnation ended. Raises OSError."""
+    """Return the last registered broker epoch, however that incarnation ended; None without a readable
+    marker. Raises OSError."""
     marker = _read(disk, folder)
     return None if marker is None else marker.broker_epoch
 
@@ -66,5 +70,5 @@ def _read(disk: Disk, folder: str) -> _Marker | None:
     try:
         marker = msgspec.json.decode(disk.read_file(f"{folder}/{NAME}"), type=_Marker)
     except (FileNotFoundError, msgspec.MsgspecError):
-        return None  # none, or damaged: assume that records may be lost
+        return None  # missing or damaged: assume that records may be lost
     return marker if marker.version == _VERSION else None

@@ -1,9 +1,9 @@
-"""One client's connection: bytes to frames, requests answered in the order they came.
+"""One client's connection: splits bytes into frames, and sends responses in the order of the requests.
 
-Knows framing, order and back-pressure; the dispatcher knows what a request means. Invariants:
+Framing, order and back-pressure are handled here; the dispatcher processes the requests. Invariants:
 
-- Responses leave in request order. A fetch that waits for data is answered as soon as the next request
-  arrives. Produce requests and offset commits are processed while earlier ones still wait for their
+- Responses leave in request order. The response to a fetch that waits for data is sent as soon as the next
+  request arrives. Produce requests and offset commits are processed while earlier ones still wait for their
   acknowledgement (pipelining); any other request is processed alone, as with Kafka's muted channels.
 - Memory held for one connection is bounded: a frame above the limit closes the connection before it is
   read; a large frame's buffer grows with the bytes that arrive, not with the length announced, except for a
@@ -26,20 +26,20 @@ from nilometer.cluster.broker_proof import ProofExchange
 from nilometer.cluster.cluster_secret import ClusterSecret
 
 Reply = Sequence[Buffer] | None
-"""The answer to one request: buffers that form a frame, or None for no response (acks=0)."""
+"""The response to one request: buffers that form a frame, or None for no response (acks=0)."""
 
 SCRATCH_BYTES = 256 * 1024
 FRAMES_PER_TURN_MAX = 64
-"""Requests of one connection that are processed before other connections get their turn."""
+"""How many requests of one connection are processed before other connections are served."""
 FRAMES_QUEUED_MAX = 64
-"""Whole frames held unparsed for one connection before its socket is no longer read."""
+"""How many undecoded frames one connection may queue before its socket is no longer read."""
 BYTES_QUEUED_MAX = 8 * 1024 * 1024
 GATHER_BYTES_MAX = 256 * 1024
-"""Answers are written together up to this size."""
+"""Responses are gathered into one write up to this size."""
 EAGER_FRAME_BYTES = 1024 * 1024
-"""A frame gets a buffer of up to this size at once, as long as the reserve has room."""
+"""A frame gets a buffer of up to this size as soon as its length has arrived, if the reserve has room."""
 RESERVE_BYTES = 32 * 1024 * 1024
-"""Buffers, of all connections together, for bytes that were announced and have not arrived."""
+"""The size of the reserve: buffer memory, for all connections together, for bytes that have not arrived."""
 FIRST_BUFFER_BYTES = 4096
 """The first buffer of a frame once the reserve is used up."""
 
@@ -50,15 +50,15 @@ _scratch_view = memoryview(_scratch)
 
 class Dispatcher(Protocol):
     def dispatch(self, frame: Buffer, connection: Connection) -> asyncio.Future[Reply] | Reply:
-        """Answer one request: at once, or by a future. Raises CloseConnection."""
+        """Process one request; return its response or the response's future. Raises CloseConnection."""
         ...
 
     def may_pipeline(self, frame: Buffer) -> bool:
-        """Whether the request may be processed while earlier ones wait."""
+        """Whether the request may be processed while earlier requests wait for their responses."""
         ...
 
     def request_failed(self, error: BaseException) -> None:
-        """A future returned by ``dispatch`` ended in an unexpected error; its connection is closed."""
+        """Report the unexpected error of a future that ``dispatch`` returned; its connection is closed."""
         ...
 
     def connection_opened(self, connection: Connection) -> bool: ...
@@ -67,7 +67,8 @@ class Dispatcher(Protocol):
 
 
 class CloseConnection(Exception):
-    """The request cannot be answered in a format that its sender understands; the reason is logged."""
+    """No response in a format that the client understands is possible: the connection is closed, and the
+    reason logged."""
 
 
 class Reserve:
@@ -118,7 +119,7 @@ class Connection(asyncio.BufferedProtocol):
         self.refused_as_broker = False
         self.client_software: tuple[str, str] = ("unknown", "unknown")
         self.complete_early: Callable[[], None] | None = None
-        """Set by a waiting request that can be answered before its wait is over."""
+        """Ends the wait of the waiting request and sends its response; None if the request cannot do so."""
         self.refused_batches = RefusedBatches()
         self.last_active_ms = 0
         self.closed = False
@@ -213,8 +214,8 @@ class Connection(asyncio.BufferedProtocol):
             self._head = bytearray(data[position:])
 
     def _checked_size(self, size: int) -> int:
-        """``size``, or -1 if it is invalid: the connection is then closed once the frames before are
-        dispatched."""
+        """Return ``size``, or -1 if it is invalid: the connection is then closed once the frames before it
+        are dispatched."""
         if size & 0x8000_0000 or size > self._frame_bytes_max:
             self._close_reason = (
                 f"announced a request of {size} bytes; socket.request.max.bytes is {self._frame_bytes_max}"
@@ -250,8 +251,8 @@ class Connection(asyncio.BufferedProtocol):
         self._queued_bytes += len(memoryview(frame))
 
     def _dispatch_queued(self) -> None:
-        """Dispatch queued frames as far as order, the client's reading and fairness to other connections
-        allow."""
+        """Dispatch queued frames, until the order of requests, a client that does not read, or the share of
+        this connection (``FRAMES_PER_TURN_MAX``) stops it."""
         if self._draining:
             return
         self._draining = True
@@ -288,13 +289,14 @@ class Connection(asyncio.BufferedProtocol):
             self._dispatch_queued()
 
     def _complete_waiting_fetch(self) -> None:
-        """Another request has arrived behind a fetch that only waits for more data: answer the fetch now."""
+        """Send the response to a fetch that only waits for more data: another request has arrived after
+        it."""
         complete_early, self.complete_early = self.complete_early, None
         if complete_early is not None:
             asyncio.get_running_loop().call_soon(complete_early)
 
     def process_alone(self) -> None:
-        """Called while a request is served: none behind it is dispatched before it is answered."""
+        """Dispatch no later request before the current one has its response; its handler calls this."""
         self._must_process_alone = True
 
     def _serve(self, frame: Buffer) -> None:
@@ -333,7 +335,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.close(str(error) or repr(error))
 
     def _write_next_reply(self) -> bool:
-        """Write the oldest reply, which is decided; false if it failed: then no other reply can follow it."""
+        """Write the oldest reply, whose future is done; false if it failed: then no later one can be sent."""
         future = self._waiting[0]
         if not future.cancelled() and future.exception() is not None:
             return False
@@ -344,7 +346,7 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _write(self, buffers: Sequence[Buffer]) -> None:
-        """Gather answers that are ready at once: one system call for many small answers."""
+        """Gather responses that are ready together, so that many small ones take one system call."""
         self._outgoing.extend(buffers)
         self._outgoing_bytes += sum(len(memoryview(buffer)) for buffer in buffers)
         if not self._draining or self._outgoing_bytes >= GATHER_BYTES_MAX:
@@ -376,10 +378,10 @@ class Connection(asyncio.BufferedProtocol):
             transport.resume_reading()
 
     def close(self, reason: str | None = None) -> None:
-        """Close the connection once the client has received all answers."""
+        """Close the connection after the finished responses are written; ``reason`` is logged."""
         if self.closed:
             return
-        # Answers of this turn of the event loop have not been written yet.
+        # Responses finished in this step of the event loop are not written yet.
         while self._waiting and self._waiting[0].done() and self._write_next_reply():
             pass
         self._flush()
@@ -388,7 +390,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def abort(self, reason: str) -> None:
-        """Close the connection now: also one that is closing, but whose client does not read the rest."""
+        """Close the connection now, without waiting until the client has read; ``reason`` is logged."""
         if not self.closed:
             self._end(reason)
         if self._transport is not None:

@@ -1,7 +1,7 @@
 """A broker's periodic tasks: retention, overdue flushes, idle connections.
 
-A few timers for the whole broker, none per partition and none per connection. Each round checks all
-partitions in memory, and offloads what may stall.
+There are a few timers for the whole broker, none per partition and none per connection. Each round checks all
+partitions in memory; flushes and file removals run off the event loop.
 
 Invariant: an error of one partition or log directory does not end the round for the others.
 """
@@ -26,7 +26,7 @@ logger = logging.getLogger("nilometer.broker")
 FLUSH_CHECK_MS = 100
 """How often logs are checked for an overdue ``flush.ms``, once any log has set one."""
 CONNECTION_CHECK_MS = 10_000
-"""How often connections are checked for idle ones; more often where the limit is shorter."""
+"""How often connections are checked for idle ones; more often if ``connections.max.idle.ms`` is shorter."""
 PRODUCER_CHECK_MS = 600_000
 
 
@@ -42,7 +42,8 @@ class Housekeeping:
         on_directory_failure: Callable[[str, OSError], None],
         failures: ReplicaFailures | None = None,
     ) -> None:
-        """``failures`` handles the errors of a replica; by default a disk error fails the log directory."""
+        """``failures`` handles errors of one replica; by default a disk error takes the log directory
+        offline."""
         self._config = config
         self._runtime = runtime
         self._replicas = replicas
@@ -71,7 +72,10 @@ class Housekeeping:
     def _for_each(
         self, partitions: Iterable[Partition], what: str, work: Callable[[Partition], object]
     ) -> None:
-        """Do ``work`` for all ``partitions``; an error of one does not affect the others."""
+        """Call ``work`` for all ``partitions``; an error of one does not affect the others.
+
+        ``what``: the work as a noun, for messages.
+        """
         failures = self._failures
         for partition in list(partitions):
             try:
@@ -83,7 +87,8 @@ class Housekeeping:
                     failures.over(partition, what)
 
     def apply_retention(self) -> None:
-        """Rename old segments to ``.deleted``; current reads have ``file.delete.delay.ms`` to finish."""
+        """Delete old segments: rename them to ``.deleted`` now, remove them after
+        ``file.delete.delay.ms``."""
         wall_ms = self._runtime.clock.wall_ms()
 
         def retain(partition: Partition) -> None:
@@ -97,7 +102,7 @@ class Housekeeping:
         self._for_each(self._replicas, "retention", retain)
 
     def tick_leaders(self) -> None:
-        """Followers that have not caught up for too long leave their ISRs."""
+        """Let all leaders remove followers from the ISR that have not caught up for too long."""
         self._for_each(self._replicas, "check of lagging followers", Partition.tick)
 
     def flush_overdue(self) -> None:

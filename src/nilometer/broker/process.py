@@ -1,6 +1,7 @@
 """A broker as an operating-system process: settings, event loop, signals, exit code.
 
-Exit codes: 0 stopped when asked; 1 failed while running or starting, or was fenced; 2 the settings are wrong.
+Exit codes: 0 stopped by a signal; 1 failed while starting or running, or was fenced; 2 the settings are
+wrong.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ logger = logging.getLogger("nilometer.broker")
 
 
 SWITCH_INTERVAL_S = 0.001
-"""How long a thread that computes (compaction, recovery) keeps the event loop from going on."""
+"""How long a computing thread (compaction, recovery) may hold the interpreter before the event loop runs."""
 
 
 def run_broker(
@@ -36,11 +37,11 @@ def run_broker(
     ready_fd: int | None,
     status_path: Path | None = None,
 ) -> int:
-    """Run a broker until it is asked to stop.
+    """Run a broker until SIGINT or SIGTERM; return the exit code.
 
-    ``ready_fd`` gets ``host:port`` once clients are served. ``status_path`` is a file that exists while
-    this broker, or the one that ended last, has a reason for not serving: a JSON object with ``state``
-    (``fenced`` or ``failed``) and ``reason``.
+    ``host:port`` is written to descriptor ``ready_fd`` once clients are served. ``status_path`` is a file
+    that exists while this broker, or the one that ended last, has a reason for not serving: a JSON object
+    with ``state`` (``fenced`` or ``failed``) and ``reason``.
     """
     status = BrokerStatusFile(status_path)
     status.clear()
@@ -67,7 +68,7 @@ def run_broker(
 
 
 def load_config(config_path: Path | None, overrides: Mapping[str, str]) -> BrokerConfig:
-    """The settings of a file and of overrides. Raises ConfigError."""
+    """Return the settings in a file and in overrides, which win. Raises ConfigError."""
     texts: dict[str, str] = {}
     if config_path is not None:
         try:
@@ -83,14 +84,14 @@ def _allow_many_descriptors() -> None:
     """Raise the limit of descriptors to the maximum: connections and segments need one each, and the default
     limit of shells (often 1,024) is too low."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):  # systems that call a limit unlimited and then refuse it
+    with contextlib.suppress(OSError, ValueError):  # some systems report an unlimited maximum and reject it
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _run(main: Coroutine[Any, Any, int]) -> int:
     try:
         import uvloop
-    except ImportError:  # systems that uvloop does not know
+    except ImportError:  # there is no uvloop for this system
         return asyncio.run(main)
     return uvloop.run(main)
 
@@ -134,8 +135,10 @@ async def _serve(config: BrokerConfig, ready_fd: int | None, status: BrokerStatu
 async def _stay_fenced(
     reason: str, ready_fd: int | None, status: BrokerStatusFile, stop: asyncio.Event
 ) -> None:
-    """Until it is asked to stop. A supervisor would restart a process that ends, which does not help: only
-    another version does. The broker itself has stopped: no port, no session, no lock on its directories.
+    """Report that the broker is fenced, and wait for ``stop`` (SIGINT or SIGTERM).
+
+    The broker itself has stopped: no port, no session, no lock on its directories. The process stays, since a
+    supervisor would restart it, and only another version helps.
     """
     status.write("fenced", reason)
     if ready_fd is not None:
@@ -147,7 +150,7 @@ async def _stay_fenced(
 
 
 async def _first(*futures: asyncio.Future[Any]) -> None:
-    """Until one of ``futures`` is done, whatever its outcome."""
+    """Wait until one of ``futures`` is done, whatever its outcome."""
     done = asyncio.Event()
     for future in futures:
         future.add_done_callback(lambda _: done.set())
@@ -155,8 +158,10 @@ async def _first(*futures: asyncio.Future[Any]) -> None:
 
 
 def _announce(broker: Broker, ready_fd: int | None) -> bool:
-    """False where the command that started this broker has ended: a broker without a record of it must not
-    run."""
+    """Write the endpoint to ``ready_fd``; return false if the command that started this broker has ended.
+
+    That command would have recorded the process: without it the broker must not run.
+    """
     endpoint = broker.endpoint
     logger.info("Ready: serving clients on %s:%d", endpoint.host, endpoint.port)
     if ready_fd is None:

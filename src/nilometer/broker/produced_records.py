@@ -1,8 +1,8 @@
-"""What a produce request may carry for one partition: one batch, in a format that its version knows.
+"""Checks the records of a produce request for one partition: one batch, in a format that its version knows.
 
-Checks the fixed start of the batch only; the log checks whether it is whole and undamaged. More than one
-batch would make a duplicate ambiguous, and a transactional batch that belongs to no transaction would block
-every read-committed reader for good.
+Only the fixed start of the batch is checked here; the log checks that it is whole and undamaged. With more
+than one batch a duplicate would be ambiguous. A transactional batch without a transaction would block every
+``read_committed`` consumer permanently.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ _TRANSACTIONAL = 0x10
 
 
 def check_produced_records(records: Bytes, version: int, *, in_transaction: bool) -> None:
-    """Raises KafkaError."""
+    """Raise KafkaError if ``records`` may not be produced.
+
+    ``version``: that of the Produce request. ``in_transaction``: the request has a transactional id.
+    """
     if len(records) < HEADER_BYTES:
         raise InvalidRecord(f"{len(records)} bytes are not a whole record batch")
     if records[_MAGIC] < MAGIC:

@@ -1,12 +1,12 @@
-"""Batches of idempotent producers that were refused on one connection, so that no later batch overtakes them.
+"""Remembers the rejected batches of idempotent producers on one connection, so that none is overtaken.
 
-A producer has several requests in flight. If one is refused because this broker does not lead yet, and it
-leads when the next one arrives, that one has a gap before it. OUT_OF_ORDER_SEQUENCE_NUMBER would be correct
-but harmful: some clients (librdkafka) then continue under another epoch, and send batches of unknown outcome
-once more, so that a record may be there twice. So the batch is refused with the error of the one before it,
-and the client sends both again, in their order.
+A producer has several requests in flight. If a batch is rejected because this broker does not lead yet, and
+the broker leads when the next batch arrives, that one has a sequence gap before it.
+OUT_OF_ORDER_SEQUENCE_NUMBER would be correct but harmful: some clients (librdkafka) then continue with
+another epoch, and send batches of unknown outcome once more, so that a record may be appended twice. So the
+later batch is rejected with the error of the earlier one, and the client sends both again, in order.
 
-Knows sequence numbers and time. Never touches logs.
+Pure: sequence numbers and time only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nilometer.wire.errors import ErrorCode
 from nilometer.wire.record_batch import BatchHeader
 
 REMEMBERED_MS = 60_000
-"""How long a refusal counts: by then the producer has sent the batch again, or has given it up."""
+"""How long a rejection is remembered: by then the producer has sent the batch again, or dropped it."""
 REMEMBERED_MAX = 10_000
 SEQUENCES = 2**31
 
@@ -31,7 +31,7 @@ class _Refused(NamedTuple):
 
 
 class RefusedBatches:
-    """By producer and partition, the first missing batch."""
+    """The first rejected batch of each producer in each partition."""
 
     __slots__ = ("_refused",)
 
@@ -42,7 +42,7 @@ class RefusedBatches:
         return bool(self._refused)
 
     def note(self, partition: Hashable, header: BatchHeader, error: ErrorCode, now_ms: int) -> None:
-        """This batch was not appended, and its producer will send it again."""
+        """Remember a batch that was rejected with the retriable ``error``."""
         if self.error_before(partition, header, now_ms) is None:
             if len(self._refused) >= REMEMBERED_MAX:
                 del self._refused[next(iter(self._refused))]
@@ -51,7 +51,10 @@ class RefusedBatches:
             )
 
     def error_before(self, partition: Hashable, header: BatchHeader, now_ms: int) -> ErrorCode | None:
-        """Why a batch that comes before this one was refused, if one was."""
+        """Return the error of an earlier rejected batch of the same producer; None if there is none.
+
+        If ``header`` is the rejected batch itself, sent again, it is forgotten.
+        """
         key = partition, header.producer_id
         refused = self._refused.get(key)
         if refused is None:
@@ -63,5 +66,5 @@ class RefusedBatches:
             and now_ms - refused.at_ms < REMEMBERED_MS
         ):
             return refused.error
-        del self._refused[key]  # it arrives again, or never
+        del self._refused[key]  # the batch was sent again, or never will be
         return None

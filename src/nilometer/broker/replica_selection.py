@@ -1,7 +1,7 @@
 """Which replica a consumer should read from (KIP-392): one in its own rack, if that is in sync.
 
 Pure. Enabled by ``replica.selector.class``; a consumer sets its rack with ``client.rack``. A follower serves
-only records that it has, below the high watermark that it knows.
+records only up to the high watermark that it knows.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ SELECTORS = (RACK_AWARE_SELECTOR, LEADER_SELECTOR)
 def preferred_read_replica(
     leader: LeaderRole, client_rack: str, fetch_offset: int, racks: Mapping[int, str | None]
 ) -> int | None:
-    """The in-sync replica in ``client_rack`` that has ``fetch_offset`` and the highest log end offset.
+    """Return the in-sync replica in ``client_rack`` that has ``fetch_offset`` and the highest log end offset.
 
-    None where the consumer should stay with the leader. ``racks`` are those of live brokers.
+    None: the consumer should stay with the leader. ``racks``: the racks of live brokers, by broker id.
     """
     if not client_rack or racks.get(leader.broker_id) == client_rack:
         return None

@@ -23,7 +23,7 @@ ANONYMOUS = Principal("User", "ANONYMOUS")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
-    """Of a connection; for a forwarded request, of the client that sent it first."""
+    """Describes a connection's client; for a forwarded request, the client that sent it first."""
 
     principal: Principal = ANONYMOUS
     client_address: str = ""

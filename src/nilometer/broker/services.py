@@ -46,7 +46,7 @@ class Services:
     cluster_id: str
     secrets: SecretKeeper
     advertised: Mapping[int, tuple[int, int]]
-    """API key to the lowest and highest version that is advertised to clients."""
+    """By API key, the lowest and highest version that is advertised to clients."""
     advertised_to_brokers: Mapping[int, tuple[int, int]]
 
     @property
@@ -63,7 +63,7 @@ class Services:
 
     @property
     def static_topic_defaults(self) -> dict[str, ConfigValue]:
-        """By topic key, the defaults that this broker's file sets for topics."""
+        """The defaults that this broker's file sets for topics, by topic key."""
         return self.config.topic_defaults()
 
     @property

@@ -13,13 +13,13 @@ from pathlib import Path
 logger = logging.getLogger("nilometer.broker")
 
 NOT_READY = "!"
-"""The prefix of a line on the ready descriptor that says why the broker will not be ready."""
+"""The prefix of a line on the ready descriptor with the reason why the broker will not be ready."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
     state: str
-    """``fenced``: its process stays and serves nothing. ``failed``: its process ended."""
+    """``fenced``: the process runs but serves no requests. ``failed``: the process ended."""
     reason: str
 
 
@@ -28,12 +28,12 @@ class BrokerStatusFile:
         self._path = path
 
     def clear(self) -> None:
-        """Raises OSError."""
+        """Remove the file. Raises OSError."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
 
     def write(self, state: str, reason: str) -> None:
-        """A failed write is only logged: the reason is in the log, too."""
+        """Write state and reason; a failed write is only logged, since the log has the reason too."""
         if self._path is None:
             return
         temporary = self._path.with_suffix(".tmp")
@@ -44,7 +44,7 @@ class BrokerStatusFile:
             logger.error("%s cannot be written: %s", self._path, error)
 
     def read(self) -> BrokerStatus | None:
-        """None where there is no reason, or the file cannot be read."""
+        """Return the broker's status; None if there is no file, or it cannot be read."""
         try:
             found = json.loads(self._path.read_text(encoding="utf-8")) if self._path else None
             return None if found is None else BrokerStatus(str(found["state"]), str(found["reason"]))

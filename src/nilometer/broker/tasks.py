@@ -1,9 +1,9 @@
 """The broker's background tasks: supervised in one place, stopped together.
 
-Two kinds. A *job* ends, and its caller awaits the outcome; with a name, its failure is logged. A *service*
-runs as long as the broker: its failure is reported through ``on_service_died``, so that a broker never runs
-without one of its services. A periodic service survives a failed round: it is logged, counted and tried again
-later; only after too many failed rounds in a row does the service fail.
+There are two kinds. A *job* ends, and its caller awaits the outcome; a named job's failure is logged. A
+*service* runs as long as the broker: its failure is reported through ``on_service_died``, so that a broker
+never runs without one of its services. A failed round of a periodic service is logged and counted, and the
+next round follows later; only after too many failed rounds in a row does the service fail.
 
 Errors of one log directory or one partition do not belong here: a service handles them and continues
 (:mod:`nilometer.broker.replicas.replica_failures`).
@@ -33,9 +33,9 @@ class Service:
     name: str
     started_ms: int
     interval_ms: int | None = None
-    """Of a periodic service; None for one without rounds."""
+    """The interval of a periodic service; None for a service without rounds."""
     rounds: int = 0
-    """Completed without a failure."""
+    """How many rounds were completed without a failure."""
     last_round_ms: int | None = None
     """When the last round was completed."""
     failures: int = 0
@@ -55,7 +55,7 @@ class Service:
 
     @property
     def pause_ms(self) -> int:
-        """Before the next round of a periodic service."""
+        """The pause before the next round of a periodic service."""
         assert self.interval_ms is not None
         if not self.failures_in_a_row:
             return self.interval_ms
@@ -70,10 +70,10 @@ class Tasks:
         self._on_service_died = on_service_died
         self.is_stopping = False
         self.services: dict[str, Service] = {}
-        """By name."""
+        """All services started so far, by name."""
 
     def spawn(self, work: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
-        """Run a job; a caller that awaits the task gets its outcome. The failure of a named one is logged."""
+        """Run ``work`` as a job, and return its task; the failure of a named job is logged."""
         task = self._start(work, name)
         task.add_done_callback(self._job_done if name else self._forget)
         return task
@@ -92,11 +92,12 @@ class Tasks:
         return task
 
     def periodic(self, name: str, interval_ms: int, work: Callable[[], object]) -> asyncio.Task[None]:
-        """Call ``work`` every ``interval_ms`` (and await what it returns, if that is a coroutine)."""
+        """Run a service that calls ``work`` every ``interval_ms``, and awaits its result if that is a
+        coroutine."""
         return self.service(name, self._run_rounds(name, work), interval_ms=interval_ms)
 
     async def stop(self) -> None:
-        """Cancel everything and wait until it has ended."""
+        """Cancel all jobs and services, and wait until they have ended."""
         self.is_stopping = True
         while self._tasks:
             tasks = list(self._tasks)
@@ -151,7 +152,7 @@ class Tasks:
 
 
 def describe(error: BaseException) -> str:
-    """The type and the message of an error, for operators."""
+    """Return the type and the message of an error, as text for operators."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 

@@ -1,4 +1,4 @@
-"""The settings in force for a topic or a broker, and where each comes from: what DescribeConfigs shows."""
+"""The settings in force for a topic or a broker, and the source of each, for DescribeConfigs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nilometer.storage.log_config import TOPIC_CONFIG
 
 
 class ConfigSource(enum.IntEnum):
-    """With the numbers DescribeConfigs gives them."""
+    """The sources of a setting, with their numbers in DescribeConfigs."""
 
     DYNAMIC_TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -43,13 +43,16 @@ class EffectiveConfig:
 def topic_config(
     services: Services, name: str, own: Mapping[str, str] | None = None
 ) -> list[EffectiveConfig]:
-    """Every key of a topic. ``own``: the topic's own settings, if they are not folded yet."""
+    """Return every setting of a topic.
+
+    ``own``: the topic's own settings, if the image does not have the topic yet.
+    """
     given = services.image.config(ConfigResourceType.TOPIC, name) if own is None else own
     return [_topic_entry(services, key, given) for key in TOPIC_CONFIG.keys.values()]
 
 
 def broker_config(services: Services, broker_name: str) -> list[EffectiveConfig]:
-    """Every key of this broker, or (empty name) what is set for all brokers."""
+    """Return every setting of this broker, or (empty name) the dynamic settings for all brokers."""
     if not broker_name:
         given = services.image.config(ConfigResourceType.BROKER, "")
         return [
@@ -78,7 +81,7 @@ def _broker_values(services: Services, key: ConfigKey, topic_key: ConfigKey | No
         if text is not None:
             values.append(Synonym(key.name, text, source))
     static = services.config.texts.get(key.name)
-    if is_cluster_wide:  # from the controller's file, by way of the image: all brokers use that value
+    if is_cluster_wide:  # all brokers use the value of the controller's file, which the image has
         static, topic_key = image.config(ConfigResourceType.CLUSTER, "").get(key.name), None
     if static is not None:
         values.append(Synonym(key.name, static, ConfigSource.STATIC_BROKER))

@@ -1,1 +1,1 @@
-"""The log cleaner of a broker: which log is compacted when, how fast, and what stops it."""
+"""The log cleaner of a broker: chooses the logs to compact, limits its speed, and handles failures."""

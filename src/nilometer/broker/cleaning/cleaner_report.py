@@ -1,4 +1,4 @@
-"""What can be observed of the log cleaner: the rounds under way, and the last one of each log."""
+"""Statistics of the log cleaner: the rounds in progress, the last round of each log, and totals."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class RoundReport:
     began_ms: int
     dirty_ratio: float
     bytes_total: int
-    """Of the segments that the round goes through."""
+    """The size of the segments that the round reads."""
     statistics: RoundStatistics
     ended_ms: int | None = None
     end_offset: int | None = None
-    """Up to where the log is clean; None unless the round came to its end."""
+    """The offset up to which the log is clean; None unless the round was completed."""
     given_up: str = ""
-    """Why it did not."""
+    """Why the round was not completed."""
 
 
 class CleanerReport:
@@ -29,7 +29,7 @@ class CleanerReport:
         self.current: dict[TopicPartition, RoundReport] = {}
         self.last: dict[TopicPartition, RoundReport] = {}
         self.rounds = 0
-        """Come to their end since the broker started."""
+        """The rounds completed since the broker started."""
         self.rounds_given_up = 0
         self.records_removed = 0
         self.bytes_removed = 0
@@ -51,5 +51,5 @@ class CleanerReport:
         return report
 
     def forget(self, name: TopicPartition) -> None:
-        """The log is not hosted any more."""
+        """Drop the report of a log that is not hosted any more."""
         self.last.pop(name, None)

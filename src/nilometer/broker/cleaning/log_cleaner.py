@@ -1,14 +1,15 @@
-"""Compacts the logs hosted here, the dirtiest first, beside everything else that the broker does.
+"""Compacts the logs hosted here, the dirtiest first, while the broker serves requests.
 
-A few services look at all compacted logs every ``log.cleaner.backoff.ms``. A log that is worth it is cleaned
-in slices on the disk's threads. After each slice the event loop has its turn: it judges whether the round may
-go on, puts a group of segments in place when one is ready, and lets the cleaner rest.
+``log.cleaner.threads`` services check all compacted logs every ``log.cleaner.backoff.ms``. A log that is
+dirty enough is cleaned in a *round*, in slices on the disk's threads. After each slice the event loop checks
+that the round may continue, puts a rewritten group of segments in place if one is ready, and pauses the
+cleaner.
 
 Invariants:
 - a log is cleaned by one service at a time;
-- segments are replaced on the event loop, by the log's owner, and only if the log is still what the round
-  began with; truncation, deletion, a new policy or a failed folder end the round;
-- what goes wrong with one log is judged for it alone, and keeps no other from being cleaned.
+- segments are replaced on the event loop, and only if the log has not changed in a way that makes the round
+  void: truncation, deletion, another cleanup policy or a failed log directory end the round;
+- an error of one log concerns that log alone: the others are still cleaned.
 """
 
 from __future__ import annotations
@@ -38,11 +39,12 @@ T = TypeVar("T")
 logger = logging.getLogger("nilometer.broker")
 
 BUFFER_BYTES_MIN = 1 << 20
-"""For the offset map of each service."""
+"""The least memory for the offset map of each service."""
 REST_SHARE = 0.5
-"""How long a cleaner rests after a slice, as a share of what that took: others need the processor, too."""
+"""How long a cleaner pauses after a slice, as a share of the slice's duration, so that requests get CPU
+time."""
 RETRY_MS = 300_000
-"""After a round that failed: reading the same damage again and again does not help."""
+"""How long a log is not cleaned after a failed round: reading the same damage again does not help."""
 _WORK = "compaction"
 _DONE = "done"
 
@@ -68,7 +70,7 @@ class LogCleaner:
         self._throttle = CleanerThrottle(rate, runtime.clock.monotonic_ms())
         self._in_progress: dict[Log, None] = {}
         self._not_before_ms: dict[Log, int] = {}
-        """Logs that could not be cleaned, and when that is tried again."""
+        """Logs whose round failed, and when (monotonic time) they may be cleaned again."""
         self.report = CleanerReport()
 
     def start(self, tasks: Tasks) -> None:
@@ -79,7 +81,7 @@ class LogCleaner:
             tasks.periodic(f"log cleaner {number}", interval_ms, self.clean_all)
 
     async def clean_all(self) -> None:
-        """One look at all logs: those that are worth it are cleaned, the dirtiest first."""
+        """Check all logs once, and clean those that are dirty enough, the dirtiest first."""
         self._forget_gone()
         plans = await self._plan([one for one in list(self._replicas) if self._may_clean(one)])
         for partition, plan in sorted(plans, key=lambda found: -found[1].dirty_ratio):
@@ -87,7 +89,7 @@ class LogCleaner:
                 continue
             self._in_progress[partition.log] = None
             try:
-                again = await self._plan([partition])  # others were cleaned meanwhile: things change
+                again = await self._plan([partition])  # the log may have changed while others were cleaned
                 if again and again[0][1].is_worth_it(partition.log.config):
                     await self._clean(partition, again[0][1])
             finally:
@@ -104,7 +106,7 @@ class LogCleaner:
         return self._not_before_ms.get(log, 0) <= self._runtime.clock.monotonic_ms()
 
     def _is_hosted(self, partition: Partition) -> bool:
-        """Whether the log is in use: not deleted, and its folder not offline."""
+        """Whether the log is in use: not deleted, and its log directory not offline."""
         return self._replicas.logs.get(partition.log.topic_partition) is partition.log
 
     def _forget_gone(self) -> None:
@@ -116,7 +118,7 @@ class LogCleaner:
             self.report.forget(name)
 
     async def _plan(self, partitions: Sequence[Partition]) -> list[tuple[Partition, CleaningPlan]]:
-        """Of those in which there is something to clean."""
+        """Return the cleaning plans of those ``partitions`` that have segments to clean."""
         wall_ms = self._runtime.clock.wall_ms()
         views: list[tuple[Partition, CleanableView]] = []
         for partition in partitions:
@@ -142,11 +144,14 @@ class LogCleaner:
         return found
 
     def _view(self, partition: Partition, wall_ms: int) -> CleanableView:
-        """Raises OSError, LogFenced."""
+        """Roll the log if that is due, and return the segments and offsets that bound its cleaning.
+
+        Raises OSError, LogFenced.
+        """
         log = partition.log
         self._maybe_roll(log, wall_ms)
         if log.unsynced_sealed:
-            self._request_flush(partition)  # nothing is cleaned that a restart would have to check
+            self._request_flush(partition)  # only segments below the recovery point are cleaned
         return CleanableView.of(
             log,
             last_stable_offset=log.last_stable_offset(partition.replica.high_watermark),
@@ -154,8 +159,8 @@ class LogCleaner:
         )
 
     def _maybe_roll(self, log: Log, wall_ms: int) -> None:
-        """No record may stay uncompacted for longer than ``max.compaction.lag.ms``: not in the active segment
-        either, which is never cleaned."""
+        """Roll the active segment, which is never cleaned, if its oldest record has stayed uncompacted for
+        longer than ``max.compaction.lag.ms``."""
         lag_ms, active = log.config.max_compaction_lag_ms, log.segments.active
         if lag_ms >= LONG_MAX or not active.size:
             return
@@ -192,7 +197,7 @@ class LogCleaner:
             self._end_report(name)
 
     async def _run(self, partition: Partition, cleaning: LogCleaning) -> None:
-        """Raises RoundOvertaken, KafkaError, OSError."""
+        """Run the round to its end. Raises RoundOvertaken, KafkaError, OSError."""
         clock = self._runtime.clock
         steps = cleaning.round.steps()
         processed = 0
@@ -238,7 +243,7 @@ class LogCleaner:
         self._request_flush(partition)  # names changed
 
     async def _offload(self, work: Callable[[], T]) -> T:
-        """What ``work`` returns, run on the disk's threads. It has ended when this does, even cancelled."""
+        """Run ``work`` on the disk's threads and return its result; if cancelled, wait until it has ended."""
         running = asyncio.ensure_future(self._runtime.disk.offload(work))
         try:
             return await asyncio.shield(running)
@@ -252,7 +257,10 @@ class LogCleaner:
         cleaning: LogCleaning | None,
         error: RoundOvertaken | KafkaError | OSError,
     ) -> None:
-        """An error that the log's change explains is none of the disk's."""
+        """Report why a round was not completed; after an error, the log is cleaned again only later.
+
+        An error that a change of the log explains, such as its deletion, is not a failure of the disk.
+        """
         log = partition.log
         if not isinstance(error, RoundOvertaken | LogFenced) and cleaning is not None:
             try:

@@ -1,7 +1,7 @@
 """Connections to other brokers: each side proves to the other that it is a broker of this cluster.
 
-Nothing else is sent before the other side's proof is right, so a process that took over a broker's port gets
-nothing. The proof's rules are in :mod:`nilometer.cluster.broker_proof`.
+No other request is sent before the other side's proof was checked, so a process that took over a broker's
+port gets no data. The proof's rules are in :mod:`nilometer.cluster.broker_proof`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ logger = logging.getLogger("nilometer.broker")
 
 
 class PeerNotProved(ConnectionLost):
-    """The peer is not a broker of this cluster, or does not accept this one as such. Nothing was sent."""
+    """The peer is not a broker of this cluster, or does not accept this broker. No request was sent."""
 
 
 class PeerDoesNotAnswer(PeerNotProved):
-    """The peer closed the connection instead: brokers of versions without proofs do so."""
+    """The peer closed the connection instead of proving itself, as brokers of older versions do."""
 
 
 class BrokerPeers:
@@ -36,7 +36,7 @@ class BrokerPeers:
         *,
         accept_unproved: bool,
     ) -> None:
-        """``accept_unproved``: connect to brokers of versions without proofs as well."""
+        """``accept_unproved``: connect also to brokers of versions that cannot prove themselves."""
         self._broker_id = broker_id
         self._cluster_id = cluster_id
         self._runtime = runtime
@@ -53,7 +53,10 @@ class BrokerPeers:
         client_id: str,
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> Connection:
-        """A proved connection to ``broker_id``. Raises KafkaError: PeerNotProved, ConnectionLost."""
+        """Connect to broker ``broker_id``; both sides have proved themselves when this returns.
+
+        Raises KafkaError: PeerNotProved, ConnectionLost.
+        """
 
         async def prove(connection: Connection) -> None:
             await self._prove(broker_id, connection)

@@ -1,12 +1,12 @@
-"""The controller's shell: decides one request after the other, appends the entries, and folds them.
+"""The controller's shell: makes one decision after the other, and appends its entries to the metadata log.
 
-The pure ``decide_*`` functions of ``cluster`` return records; here they become entries of the metadata log.
-The answer to the append does not show whether a decision counts: a deposed controller can win a number too.
-Only the fold shows it, so the reply waits for the fold.
+The pure ``decide_*`` functions of ``cluster`` return records; this module appends them as entries of the
+metadata log. A successful append does not mean that the decision counts: a deposed controller can append an
+entry too. Only folding the entry (applying it to the image) shows it, so the reply waits for that.
 
-A decision that has begun continues when its requester is gone: the store could apply an abandoned append
-after a later decision that was made without it. Where the outcome of an append is unknown, its entry can
-appear later, and a decision that loses its number to it is made again.
+A decision that has begun continues even if its requester has gone: the store could apply an abandoned append
+after a later decision that was made without it. If the outcome of an append is unknown, its entry may appear
+later; a decision whose entry number is taken by it is made again.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ R = TypeVar("R")
 logger = logging.getLogger("nilometer.broker")
 
 APPEND_ATTEMPTS_MAX = 1000
-"""How often a number may be lost to other entries before a decision fails."""
+"""How often other entries may take a decision's entry number before it fails."""
 
 
 class Controller:
-    """The decisions of this broker, valid while it is the controller."""
+    """Makes this broker's decisions as controller."""
 
     def __init__(self, broker_id: int, store: CoordinationStore, metadata: MetadataLog, tasks: Tasks) -> None:
         self._broker_id = BrokerId(broker_id)
@@ -57,9 +57,10 @@ class Controller:
         )
 
     async def become_controller(self, incarnation: str, decide: Callable[[ClusterImage], Entry]) -> None:
-        """Begin a controller's term as ``incarnation`` with the entry that ``decide`` returns.
+        """Begin a new controller epoch with the entry that ``decide`` returns.
 
-        Raises KafkaError (NOT_CONTROLLER) where another broker became controller meanwhile.
+        ``incarnation``: that of this broker's session. Raises KafkaError (NOT_CONTROLLER) if another broker
+        became controller meanwhile.
         """
         async with self._deciding:
             self._incarnation = Incarnation(incarnation)
@@ -70,7 +71,7 @@ class Controller:
                 raise KafkaError(ErrorCode.not_controller, "another broker became controller")
 
     async def decide(self, decide: Callable[[ClusterImage], Decision[R]]) -> R:
-        """Make a decision on the newest image and return its reply once the fold has accepted it.
+        """Make a decision on the newest image, and return its reply once its entries are folded and count.
 
         Cancelling the caller ends its wait, not the decision. ``decide`` may be called several times.
 
@@ -94,8 +95,11 @@ class Controller:
         raise KafkaError(ErrorCode.request_timed_out, "the metadata log could not be written")
 
     async def _append_all(self, decision: Decision[object]) -> bool:
-        """Whether all entries of ``decision`` count. False: another entry came first, and none is in the
-        log."""
+        """Append all entries of ``decision``.
+
+        Returns false if another entry came before the first one: none was appended then. Raises KafkaError if
+        only a part was appended.
+        """
         for index, entry in enumerate(entries_of(decision.units, self.controllership)):
             if not await self._append(entry):
                 if index == 0:
@@ -107,11 +111,12 @@ class Controller:
     async def _append(self, entry: Entry) -> bool:
         """Append ``entry`` to the log and fold it.
 
-        False: an entry that counts came first; ``entry`` was decided without it, and is not in the log. No-op
-        entries of deposed controllers do not invalidate a decision, as long as this broker is the controller.
+        Returns false if an entry that counts came first: ``entry`` was decided without it, and was not
+        appended. Entries of deposed controllers, which have no effect, do not invalidate a decision, as long
+        as this broker is the controller.
 
-        An entry that no broker could fold is not appended. Raises KafkaError (UNKNOWN_SERVER_ERROR) then: a
-        bug of this version fails one request, and not the cluster.
+        An entry that no broker could fold is not appended; KafkaError (UNKNOWN_SERVER_ERROR) is raised, so
+        that a bug of this version fails one request, not the cluster.
         """
         data = encode_entry(entry)
         controllership = self.controllership
@@ -134,12 +139,12 @@ class Controller:
         raise KafkaError(ErrorCode.request_timed_out, "the metadata log could not be written")
 
     def _has_counting_entries(self, first: int, controllership: Controllership) -> bool:
-        """Whether anything from number ``first`` on may have changed the image under ``controllership``."""
+        """Whether an entry from number ``first`` on may have changed the image under ``controllership``."""
         for number in range(first, self._metadata.image.number + 1):
             data = self._metadata.entry_bytes.get(number)
             if (
                 data is None or decode_entry(data).controllership == controllership
-            ):  # None: folded as part of a snapshot
+            ):  # None: the entry was part of a snapshot
                 return True
         return False
 
@@ -160,7 +165,7 @@ class Controller:
 
 
 def _log_abandoned_decision(deciding: asyncio.Task[object]) -> None:
-    """The outcome of a decision whose requester is gone."""
+    """Log the failure of a decision whose requester has gone."""
     if deciding.cancelled() or (error := deciding.exception()) is None:
         return
     if isinstance(error, KafkaError | CoordinationError):

@@ -1,8 +1,8 @@
 """The connection from this broker to the controller, when that is another broker.
 
 This broker's own requests are sent as they are; a client's request is forwarded with the client's context.
-The receiver never forwards it again: if it is not (or no longer) the controller it refuses, and the sender
-locates the controller again.
+The receiver never forwards it again: if it is not (or no longer) the controller it responds NOT_CONTROLLER,
+and the sender locates the controller again.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class ControllerChannel:
     async def forward(
         self, header: RequestHeader, body: Message, context: RequestContext, *, timeout_ms: int | None = None
     ) -> bytes:
-        """Forward a client's request; returns the frame of its answer, without the length.
+        """Forward a client's request; returns the frame of its response, without the length.
 
-        ``timeout_ms``: how long to wait for the response, if that is longer than usual. Raises KafkaError;
+        ``timeout_ms``: how long to wait for the response, at least ``REQUEST_TIMEOUT_MS``. Raises KafkaError;
         the outcome of the request is then unknown.
         """
         answer_timeout_ms = max(timeout_ms or 0, REQUEST_TIMEOUT_MS)
@@ -57,7 +57,8 @@ class ControllerChannel:
         return response.response
 
     async def call(self, api_key: int, make: Callable[[Api], Message]) -> Message:
-        """A request in the newest version that both brokers speak. Raises KafkaError."""
+        """Send this broker's own request, in the newest version that both brokers know, and return the
+        response. ``make`` builds the request for that version. Raises KafkaError."""
         connection = await self._connect()
         return await connection.request(api_key, make)
 
@@ -84,7 +85,7 @@ class ControllerChannel:
             return self._connection
 
     def _endpoint(self) -> tuple[int, str, int]:
-        """The controller's id, host and port."""
+        """Return the controller's id, host and port. Raises KafkaError (NOT_CONTROLLER) if none is known."""
         image = self._metadata.image
         broker = image.broker(image.controller_id)
         endpoint = broker.endpoint("PLAINTEXT") if broker is not None else None

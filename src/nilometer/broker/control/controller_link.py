@@ -1,7 +1,7 @@
 """This broker's own requests to the controller: ISR changes, topics, producer ids, controlled shutdown.
 
-Decided directly while this broker is the controller, sent to the controller otherwise. Raises KafkaError or
-CoordinationError where no answer came; the outcome of the request is then unknown.
+They are decided directly while this broker is the controller, and sent to the controller otherwise. They
+raise KafkaError or CoordinationError if no response came; the outcome of the request is then unknown.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ class ControllerLink:
         return NO_BROKER_EPOCH if epoch is None else epoch
 
     async def alter_partitions(self, broker_epoch: int, requests: IsrRequests) -> IsrAnswers:
-        """All ``requests`` must have the same broker epoch."""
+        """Request new ISRs; return the outcome by partition.
+
+        ``broker_epoch`` is that of all ``requests``. A partition is missing if the response lacks it.
+        """
         if self._controller.is_active:
             asked = [_decision_request(key, request) for key, request in requests]
             altered = await self._controller.decide(
@@ -68,8 +71,8 @@ class ControllerLink:
         )
         if response.error_code is not ErrorCode.none:
             raise KafkaError(response.error_code, "the controller refused AlterPartition")
-        # The metadata by which the controller decided (min.insync.replicas, live brokers) must be folded here
-        # before its answer counts: the store has it already.
+        # This broker must have folded the metadata by which the controller decided (min.insync.replicas, live
+        # brokers) before it uses the response; the store has it already.
         await self._metadata.catch_up_with_all()
         return {
             TopicIdPartition(topic_id_of(topic.topic_id), part.partition_index): AlterPartitionAnswer(
@@ -83,8 +86,10 @@ class ControllerLink:
         }
 
     async def create_topics(self, topics: Sequence[NewTopic], chance: Entropy) -> dict[str, ErrorCode]:
-        """Create topics with given counts; the error of each. This broker has folded the topics when it
-        returns."""
+        """Create topics that have their counts set; return the error of each, by name.
+
+        ``chance`` places the replicas. This broker has folded the new topics when this returns.
+        """
         if self._controller.is_active:
             created = await self._controller.decide(
                 lambda image: decide_create_topics(
@@ -156,7 +161,10 @@ class ControllerLink:
         return ProducerIdBlock(outcome, response.producer_id_start, response.producer_id_len)
 
     async def announce_shutdown(self) -> None:
-        """Returns when every leadership that can move has moved, and this broker has folded it."""
+        """Announce a controlled shutdown.
+
+        When this returns, every leadership that can move has moved, and this broker has folded the changes.
+        """
         if self._controller.is_active:
             progress = await self._controller.decide(
                 lambda image: decide_controlled_shutdown(image, self._broker_id, self._broker_epoch)

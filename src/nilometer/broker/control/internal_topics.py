@@ -1,7 +1,7 @@
-"""Internal topics: created when they are first needed, fitted to the cluster, and grown with it (EDGE 44).
+"""Internal topics: created when they are first needed, with as many replicas as the cluster allows (EDGE 44).
 
-Knows the partitions, replicas and settings of internal topics; the controller decides their leaders and
-followers. No request waits for a bigger cluster: with fewer brokers than
+This module has the partition counts, replication factors and settings of internal topics; the controller
+assigns their replicas. No request waits for a bigger cluster: with fewer brokers than
 ``offsets.topic.replication.factor`` there are fewer replicas, and the controller adds the missing ones as
 brokers join.
 """
@@ -36,15 +36,16 @@ _CREATED_OR_EXISTS = (ErrorCode.none, ErrorCode.topic_already_exists)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InternalTopicSettings:
-    """What makes an internal topic different from others, as Kafka has it."""
+    """The sources of an internal topic's partition count, replication factor and settings, as in Kafka."""
 
     num_partitions: str
-    """The broker's key that gives it; so with the others."""
+    """The broker's setting that has the partition count."""
     replication_factor: str
+    """The broker's setting that has the replication factor."""
     configs: Mapping[str, str]
-    """Topic settings that are always the same."""
+    """Topic settings with fixed values."""
     configs_by_key: Mapping[str, str]
-    """Topic settings, by the broker's key that gives them."""
+    """By topic setting, the broker's setting that has its value."""
 
 
 INTERNAL_TOPIC_SETTINGS: Mapping[str, InternalTopicSettings] = {
@@ -71,7 +72,7 @@ INTERNAL_TOPIC_SETTINGS: Mapping[str, InternalTopicSettings] = {
 
 
 def new_internal_topic(config: BrokerConfig, image: ClusterImage, name: str) -> NewTopic | None:
-    """The request that creates ``name`` on this cluster; None if it is not a topic that brokers need."""
+    """Return the internal topic ``name`` to create on this cluster; None if brokers need no such topic."""
     settings = INTERNAL_TOPIC_SETTINGS.get(name)
     if settings is None:
         return None
@@ -88,7 +89,8 @@ def new_internal_topic(config: BrokerConfig, image: ClusterImage, name: str) -> 
 
 
 def check_client_may_write(topic: str, client_id: str | None) -> None:
-    """Raises KafkaError for an internal topic: only its coordinator writes to it."""
+    """Raise KafkaError if ``topic`` is internal, since only its coordinator writes to it, unless the client
+    id is ``ADMIN_CLIENT_ID``."""
     if topic in INTERNAL_TOPICS and client_id != ADMIN_CLIENT_ID:
         raise KafkaError(ErrorCode.invalid_topic_exception, f"Cannot append to internal topic {topic}")
 
@@ -104,7 +106,7 @@ class InternalTopics:
         self._creating = asyncio.Lock()
 
     async def ensure(self, name: str) -> bool:
-        """Create the topic unless it exists; whether it exists now. This broker has folded it then."""
+        """Create the topic unless it exists; return whether it exists, and this broker has folded it."""
         async with self._creating:
             image = self._metadata.image
             if image.topic(name) is not None:

@@ -1,7 +1,8 @@
 """This broker as a member of its cluster: its session, and the controller's tasks while it is the controller.
 
-The four stages of becoming controller (K-1) are in the log: the broker holds ``/controller``; it has read the
-metadata log to its end; its term has begun (controller epoch + 1); the image agrees with the sessions.
+The four stages of becoming controller (K-1) are logged: the broker holds ``/controller``; it has read the
+metadata log to its end; its controller epoch has begun (the previous one + 1); the image has exactly the
+brokers that have a session.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Membership:
         with_offline: Callable[[BrokerRegistration], BrokerRegistration] = lambda registration: registration,
     ) -> None:
         """``on_registered`` is called for each registration of this broker once the metadata log has it.
-        ``with_offline`` completes a registration with the replicas that this broker cannot use then."""
+        ``with_offline`` adds the replicas that this broker cannot use to a registration."""
         self._with_offline = with_offline
         self._registration = with_offline(registration)
         self._store = store
@@ -90,7 +91,10 @@ class Membership:
         return _incarnation(self.session.name.incarnation)
 
     async def join(self) -> None:
-        """Begin a session; :meth:`run` does the rest. Raises RegistrationRefused, CoordinationError."""
+        """Begin a session with the coordination store; :meth:`run` must follow.
+
+        Raises RegistrationRefused, CoordinationError.
+        """
         refusal = check_registration(self._metadata.image, self._registration)
         if refusal.error in (ErrorCode.inconsistent_cluster_id, ErrorCode.unsupported_version):
             raise RegistrationRefused(refusal.message)
@@ -106,19 +110,18 @@ class Membership:
         return self._registered.is_set()
 
     async def wait_registered(self) -> None:
-        """Until the metadata log has this incarnation of the broker."""
+        """Wait until the metadata log has this incarnation of the broker."""
         await self._registered.wait()
 
     def is_live(self) -> bool:
-        """Whether this broker may still lead and serve: its session is certainly live."""
+        """Whether this broker may still lead and serve: its session cannot have expired yet."""
         return self._session is not None and self._session.is_live()
 
     async def run(self, on_lost: Callable[[str], None]) -> None:
-        """Follow the store's signal: claim ``/controller`` when it is free, run the controller's tasks when
-        held.
+        """Claim ``/controller`` when it is free, and run the controller's tasks while this broker holds it.
 
-        When the session ends, ``on_lost`` is called at once, and a new session begins: another incarnation of
-        this broker, whose process lost no records.
+        When the session ends, ``on_lost`` is called at once with the reason, and a new session begins:
+        another incarnation of this broker, which has lost no records since the process continued.
         """
         while True:
             watching = self._tasks.service("session watch", self._watch_session(self.session, on_lost))
@@ -135,7 +138,7 @@ class Membership:
         on_lost(reason)
 
     async def _follow(self, session: Session) -> None:
-        """Until ``session`` has ended."""
+        """React to changes in the store until ``session`` has ended."""
         seen = -1
         while not session.lost:
             try:
@@ -161,7 +164,7 @@ class Membership:
                     raise
 
     async def _rejoin(self) -> None:
-        """Register another incarnation of this broker, after its previous one has been folded."""
+        """Begin a new session, and so register another incarnation of this broker."""
         known = self._metadata.image.broker(BrokerId(self._registration.broker_id))
         if known is not None and known.incarnation == self.incarnation:
             # Only for a registered incarnation is it certain that this process lost no records since.
@@ -253,7 +256,7 @@ def _incarnation(number: int) -> Incarnation:
 
 
 def _registration_of(session: SessionInfo) -> BrokerRegistration:
-    """Raises CoordinationError for a payload that cannot be read."""
+    """Decode the registration in a session's payload. Raises CoordinationError if it cannot be read."""
     try:
         registration = msgspec.json.decode(session.payload, type=BrokerRegistration)
     except msgspec.MsgspecError as error:

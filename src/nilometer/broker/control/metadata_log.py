@@ -1,11 +1,12 @@
 """This broker's view of the metadata log: entries are read from the store, folded, and passed to subscribers.
 
-Every broker, the controller included, learns of a change by folding its entry here. Invariants:
+To *fold* an entry is to apply it to the image, the state of the cluster. Every broker, the controller
+included, learns of a change by folding its entry. Invariants:
 
 - entries are folded once each, in order; subscribers get each delta before the next entry is folded;
-- preparers finish before an entry is folded; if one is cancelled, nothing has been folded, and the next
-  attempt prepares again;
-- waiters for an entry's number are released after subscribers have acted on it;
+- preparers (see :meth:`MetadataLog.prepare`) finish before an entry is folded; if one is cancelled, the entry
+  is not folded, and the next attempt calls the preparers again;
+- a caller that waits for an entry continues only after the subscribers have processed it;
 - an entry that this version cannot fold changes nothing, no later entry is folded, and no preparer is called
   for it: the log is *blocked* until the broker is restarted. All brokers of this version stop at that entry.
 """
@@ -29,7 +30,7 @@ logger = logging.getLogger("nilometer.broker")
 READ_ENTRIES_MAX = 256
 ENTRIES_BETWEEN_SNAPSHOTS = 4096
 BYTES_BETWEEN_SNAPSHOTS = 20 * 1024 * 1024
-"""Entries may be large: with thousands of partitions the failure of a broker takes a megabyte."""
+"""Entries may be large: with thousands of partitions the entry of a failed broker takes a megabyte."""
 
 Subscriber = Callable[[ImageDelta, ClusterImage], None]
 BeforeEntry = Callable[[Entry, ClusterImage], Awaitable[None]]
@@ -51,25 +52,29 @@ class MetadataLog:
         self._snapshot_number = 0
         self._bytes_since_snapshot = 0
         self.blocked: str | None = None
-        """Why nothing more can be folded here."""
+        """Why no more entries can be folded; None while they can."""
         self.on_blocked: Callable[[str], None] = lambda _reason: None
         """Called once, before any request can act on an image that is no longer updated."""
         self.entry_bytes: dict[int, bytes] = {}
-        """The newest entries as stored, so that their author can recognise them."""
+        """The newest entries as stored, by number, so that the controller recognises its own."""
 
     def subscribe(self, subscriber: Subscriber, on_reload: Callable[[ClusterImage], None]) -> None:
-        """``on_reload`` is called when a snapshot has replaced the image: all of it may have changed."""
+        """Call ``subscriber`` after each folded entry, with the delta and the new image.
+
+        ``on_reload`` is called when a snapshot has replaced the image: all of it may have changed.
+        """
         self._subscribers.append(subscriber)
         self._reload_subscribers.append(on_reload)
 
     def prepare(self, before_entry: BeforeEntry, before_reload: BeforeReload) -> None:
-        """``before_entry`` is awaited before an entry that counts is folded, with the image so far;
-        ``before_reload`` before the image is replaced, with the one to come."""
+        """Await ``before_entry`` before an entry that counts is folded, with the entry and the current image;
+        and ``before_reload`` before the image is replaced, with the new image."""
         self._preparers.append((before_entry, before_reload))
 
     async def catch_up(self) -> None:
-        """Fold all entries that the store has now. Raises CoordinationError: MetadataBlocked if it holds an
-        entry that cannot be folded.
+        """Fold all entries that the store has now.
+
+        Raises CoordinationError: MetadataBlocked if one of them cannot be folded.
         """
         async with self._folding:
             if self.blocked is not None:
@@ -82,17 +87,20 @@ class MetadataLog:
                     continue
                 for entry in entries:
                     await self._fold(entry.number, entry.data)
-                if not entries:  # a store may return fewer than asked for anywhere but at the end
+                if not entries:  # a store may return fewer than requested also before the end of the log
                     return
 
     async def catch_up_with_all(self) -> None:
-        """Fold all entries appended before this call, by any broker: needed before acting on the answer of
-        a broker that may have folded more. Costs a quorum round trip. Raises CoordinationError."""
+        """Fold all entries appended before this call, by any broker. Raises CoordinationError.
+
+        Needed before this broker uses the response of a broker that may have folded more entries. Costs a
+        quorum round trip of the store.
+        """
         await self._store.sync()
         await self.catch_up()
 
     async def check_reaches(self, number: int) -> None:
-        """Raises StoreRefused where the store has lost entry ``number``, which this broker acted on once.
+        """Raise StoreRefused if the metadata log ends before entry ``number``, which this broker has seen.
 
         With such a log all newer topics would seem deleted, and their records would be removed.
         """
@@ -106,7 +114,8 @@ class MetadataLog:
             )
 
     async def maybe_write_snapshot(self) -> None:
-        """Write a snapshot of the entries so far, if there are many. A task of the controller."""
+        """Write a snapshot of the image if there are many entries since the last one. Only the controller
+        calls this."""
         number = self.image.number + 1
         if (
             number - self._snapshot_number >= ENTRIES_BETWEEN_SNAPSHOTS

@@ -1,4 +1,7 @@
-"""One proved connection to each other broker, kept while it lasts, shared by those who ask now and then."""
+"""One connection to each other broker, for occasional requests of transactions; kept open and shared.
+
+Both sides of a connection have proved to be brokers of this cluster.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ class PeerConnections:
         self._connecting: dict[int, asyncio.Lock] = {}
 
     async def to(self, broker_id: int) -> Connection:
-        """Raises KafkaError: BROKER_NOT_AVAILABLE where no such broker is up, ConnectionLost."""
+        """Return the connection to a broker; open it if there is none.
+
+        Raises KafkaError: BROKER_NOT_AVAILABLE if no such broker is registered and unfenced, ConnectionLost.
+        """
         async with self._connecting.setdefault(broker_id, asyncio.Lock()):
             host, port = self._endpoint(broker_id)
             known = self._connections.get(broker_id)

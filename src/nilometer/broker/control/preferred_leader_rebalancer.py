@@ -1,7 +1,7 @@
 """A periodic controller task: moves leaderships back to the preferred replicas.
 
-When a broker returns, other brokers lead its partitions; where more than
-``leader.imbalance.per.broker.percentage`` of its preferred leaderships are elsewhere, they move back to it.
+When a broker returns, other brokers lead its partitions. If it lacks more than
+``leader.imbalance.per.broker.percentage`` of its preferred leaderships, they move back to it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PreferredLeaderRebalancer:
             while await self._controller.decide(
                 lambda image: decide_preferred_leaders(image, imbalance_percentage=percentage)
             ):
-                pass  # as many at a time as the decision allows
+                pass  # one decision moves a limited number; repeat until none is left
         except (KafkaError, CoordinationError) as error:
             logger.warning(
                 "Leaderships were not moved back to preferred replicas; the next round tries again: %s", error

@@ -9,8 +9,10 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 
 
 class ProducerIds:
-    """Invariant: an id is allocated only once in a cluster; the rest of an unfinished block is never
-    used.
+    """Allocates producer ids from this broker's current block.
+
+    Invariant: an id is allocated only once in a cluster; ids left in a block when the broker stops stay
+    unused.
     """
 
     def __init__(self, link: ControllerLink) -> None:
@@ -20,9 +22,9 @@ class ProducerIds:
         self._refilling = asyncio.Lock()
 
     async def next(self) -> int:
-        """A producer id that was never allocated before.
+        """Return a producer id that was never allocated before.
 
-        Raises KafkaError (COORDINATOR_LOAD_IN_PROGRESS: ask again).
+        Raises KafkaError if no new block could be allocated: retriable.
         """
         if not self._left:
             async with self._refilling:

@@ -1,6 +1,7 @@
 """The cluster's secret, as this broker knows it: created if there is none yet, and read again periodically.
 
-A rotation is noticed within seconds, and at once where another broker names a secret that is not known here.
+A rotation is noticed within seconds, and at once if another broker names a secret that this one does not
+know.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ logger = logging.getLogger("nilometer.broker")
 
 REFRESH_INTERVAL_MS = 10_000
 READ_AGAIN_AFTER_MS = 1_000
-"""The store is read no more often, however often clients name secrets that are not known here."""
+"""The least time between two reads of the store, however often clients name unknown secrets."""
 
 
 class SecretKeeper:
@@ -46,11 +47,11 @@ class SecretKeeper:
         return self._secrets
 
     async def open(self) -> None:
-        """Raises CoordinationError."""
+        """Read the secrets, or create them if there are none. Raises CoordinationError."""
         self._secrets = await find_or_make_secrets(self._store, self._entropy)
 
     async def refresh(self) -> None:
-        """Read the store, unless it was read just now."""
+        """Read the secrets again, unless they were read within ``READ_AGAIN_AFTER_MS``. Errors are logged."""
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._last_read_ms < READ_AGAIN_AFTER_MS:
             return
@@ -62,7 +63,7 @@ class SecretKeeper:
             self._warn(str(error))
 
     async def numbered(self, number: int) -> ClusterSecret | None:
-        """The accepted secret of that number, which another broker named."""
+        """Return the accepted secret with this number, which another broker named; None if there is none."""
         if number > self.secrets.current.number:
             await self.refresh()
         return self.secrets.numbered(number)
@@ -84,7 +85,7 @@ class SecretKeeper:
 
 
 async def find_or_make_secrets(store: CoordinationStore, entropy: Entropy) -> ClusterSecrets:
-    """The secrets of the store; creates them if there are none. Raises CoordinationError."""
+    """Return the secrets in the store; create them if there are none. Raises CoordinationError."""
     while True:
         stored = await store.read_secret()
         if stored is not None:
@@ -93,7 +94,10 @@ async def find_or_make_secrets(store: CoordinationStore, entropy: Entropy) -> Cl
 
 
 async def rotate_secrets(store: CoordinationStore, entropy: Entropy) -> ClusterSecrets:
-    """Create a new current secret; the previous one stays accepted. Raises CoordinationError."""
+    """Create a new current secret, and return all secrets; the previous one stays accepted.
+
+    Raises CoordinationError.
+    """
     while True:
         before = await find_or_make_secrets(store, entropy)
         after = before.rotated(entropy.bytes(KEY_BYTES))

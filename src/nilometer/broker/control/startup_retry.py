@@ -1,4 +1,4 @@
-"""Requests of a starting broker to the coordination store, repeated while no answer comes."""
+"""Repeats a starting broker's requests to the coordination store while no response comes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ RETRY_S = 0.2
 
 
 async def retry_while_starting(clock: Clock, session_timeout_ms: int, ask: Callable[[], Awaitable[T]]) -> T:
-    """The outcome of ``ask``, which may be called several times: one server that does not answer, or one lost
-    connection, must not fail the startup. Tries for two session timeouts (milliseconds), or three seconds if
-    that is longer; then raises StoreUnavailable or OutcomeUnknown.
+    """Await ``ask`` and return its result; repeat it if a server does not respond or a connection is lost.
+
+    Tries for two session timeouts, or three seconds if that is longer; then raises StoreUnavailable or
+    OutcomeUnknown.
     """
     deadline_ms = clock.monotonic_ms() + max(RETRY_MS_MIN, 2 * session_timeout_ms)
     while True:

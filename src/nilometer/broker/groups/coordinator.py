@@ -1,4 +1,4 @@
-"""The group coordinators of one broker: what makes a coordinator one of groups, and where a group is kept."""
+"""The group coordinators of one broker: passes requests to the shards that keep the groups."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ R = TypeVar("R")
 Respond = Callable[[Sequence[Reply]], Frame]
 
 _OF_NAMED_GROUPS = (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetDelete)
-"""Offsets may be kept under the empty name, as old consumers do; members need a group with a name."""
+"""The requests that need a group id. Offsets may be committed under the empty id, as old consumers do."""
 
 
 class GroupCoordinator:
@@ -88,7 +88,7 @@ class GroupCoordinator:
 
     # ── where a group is ────────────────────────────────────────────────────────────────────────
     def partition_for(self, group_id: str) -> int:
-        """The partition of ``__consumer_offsets`` that keeps the group."""
+        """Return the partition of ``__consumer_offsets`` that keeps the group."""
         return self._shells.partition_for(group_id)
 
     async def ensure_topic(self) -> bool:
@@ -98,29 +98,32 @@ class GroupCoordinator:
     def ask(
         self, asked: Sequence[tuple[str, GroupRequest]], respond: Respond
     ) -> Frame | asyncio.Future[Frame]:
-        """Have each of ``asked`` (with its group) answered, and the whole by ``respond`` of all replies in
-        their order. Requests whose client goes away are forgotten."""
+        """Submit each request of ``asked``, a list of (group id, request), to the group's coordinator.
+
+        ``respond`` makes the response from all replies, in the order of ``asked``. If the client disconnects
+        before, the requests are dropped.
+        """
         return self._shells.ask(asked, respond)
 
     def ask_one(
         self, group_id: str, request: GroupRequest, kind: type[R], respond: Callable[[R], Frame]
     ) -> Frame | asyncio.Future[Frame]:
-        """As :meth:`ask`, for one request whose reply is a ``kind``."""
+        """As :meth:`ask`, for one request whose reply is of type ``kind``."""
         return self._shells.ask_one(group_id, request, kind, respond)
 
     def ask_all_shells(self, request: ListGroups, respond: Respond) -> Frame | asyncio.Future[Frame]:
-        """As :meth:`ask`, of every shell here."""
+        """As :meth:`ask`, with ``request`` submitted to every shell on this broker."""
         return self._shells.ask_all(request, respond)
 
     def answer(self, group_id: str, request: GroupRequest) -> asyncio.Future[Reply]:
-        """The reply to one request, for a handler that has more to do."""
+        """Submit one request; returns the future of its reply, for a handler that makes the response."""
         return self._shells.answer(group_id, request)
 
     def append_marker(
         self, index: int, write: Callable[[Partition], AppendInfo], end: TransactionEnd
     ) -> AppendInfo:
-        """Have a marker written into partition ``index`` of ``__consumer_offsets``: pending offsets of the
-        producer are decided by it. Raises KafkaError."""
+        """Append a marker to partition ``index`` of ``__consumer_offsets``, and apply or drop the producer's
+        pending offsets there. ``write`` appends it; ``end`` is the transaction it ends. Raises KafkaError."""
         return self._shells.append_marker(index, write, end)
 
     # ── shards ──────────────────────────────────────────────────────────────────────────────────
@@ -142,4 +145,4 @@ def _check(group_id: str, request: GroupRequest) -> ErrorCode:
 def _no_actions(
     shell: CoordinatorShell[GroupRequest, Reply, CoordinatorRecord, Never], action: Never
 ) -> None:
-    """Groups write records and answer; nothing else follows from them."""
+    """Never called: group shards have no actions."""

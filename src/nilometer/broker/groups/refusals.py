@@ -1,7 +1,7 @@
-"""What a client is told where its request never reached a group, or its outcome is not known.
+"""The replies to requests that never reached a group, or whose outcome is not known.
 
-Kafka's words for each API: a heartbeat is taken as heard while the group is still being loaded; an old
-consumer understands NOT_COORDINATOR of an OffsetFetch and little else.
+They are Kafka's for each API: a Heartbeat succeeds while the group is still being loaded; the errors of an
+OffsetFetch become NOT_COORDINATOR, on which older consumers retry.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from nilometer.wire.errors import ErrorCode
 
 
 def refuse(request: GroupRequest, error: ErrorCode) -> Reply:
-    """``error`` as the answer to all of ``request``."""
+    """Return the reply with ``error`` for the whole ``request``."""
     if isinstance(request, Heartbeat) and error is ErrorCode.coordinator_load_in_progress:
         return HeartbeatReply(ErrorCode.none)
     return refusal(request, error)
 
 
 def refuse_for_log(request: GroupRequest, error: ErrorCode) -> Reply:
-    """The answer where the log said ``error`` of an append, or of the wait for its being committed."""
+    """Return the reply to ``request`` if its append, or the wait for its commit, failed with ``error``."""
     if isinstance(request, OffsetFetch) and error in NOT_AVAILABLE:
         return refuse(request, ErrorCode.not_coordinator)
     return refuse(request, coordinator_error(error))

@@ -1,6 +1,6 @@
 """``server.properties`` as one typed, checked value.
 
-Sources, later ones winning: defaults, the file, ``--override key=value``. Every refusal names the key.
+Sources, later ones winning: defaults, the file, ``--override key=value``. Every error names the key.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LISTENER = re.compile(r"^(?P<name>[A-Za-z0-9_]+)://(?P<host>\[[0-9a-fA-F:.%]+\]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A listener: its name, host and port (0 lets the system choose)."""
+    """A listener: its name, host and port (0: the system chooses one)."""
 
     name: str
     host: str
@@ -35,7 +35,7 @@ class Endpoint:
 
 
 def _topic_default_keys() -> list[ConfigKey]:
-    """The broker keys that give topics their defaults, from the topic definition."""
+    """Return the broker keys that have defaults for topics, derived from the topic keys."""
     keys: dict[str, ConfigKey] = {}
     for topic_key in TOPIC_CONFIG.keys.values():
         if topic_key.synonym and topic_key.synonym not in keys:
@@ -58,7 +58,7 @@ BROKER_CONFIG_DEFINITION = ConfigDefinition.of("broker", [*OWN_KEYS, *_TOPIC_DEF
 
 
 class BrokerConfig(Settings):
-    """The settings of one broker. ``texts`` are those given; all others have their defaults.
+    """The settings of one broker. ``texts``: the given ones, by key; all others have their defaults.
 
     Raises ConfigError on an unknown key, a bad value, or settings that contradict each other.
     """
@@ -84,15 +84,19 @@ class BrokerConfig(Settings):
         TOPIC_CONFIG.judge({}, self.topic_defaults())
 
     def topic_defaults(self, *dynamic: Mapping[str, str]) -> dict[str, ConfigValue]:
-        """What topics inherit, by topic key: this broker's file, then ``dynamic`` settings of brokers, later
-        ones winning. Dynamic texts that this version cannot read are left out."""
+        """Return the settings that topics inherit, by topic key.
+
+        They come from this broker's file and from ``dynamic`` settings of brokers, later ones winning.
+        Dynamic texts that this version cannot read are left out.
+        """
         given = dict(self._given)
         for texts in dynamic:
             given.update(BROKER_CONFIG_DEFINITION.readable(texts))
         return topic_defaults(given)
 
     def _log_dirs(self) -> tuple[str, ...]:
-        """Normalised, so that the directory above a partition's folder is equal to one of these."""
+        """Return the log directories, normalised so that the parent of a partition's folder equals one of
+        them."""
         given = self.strings("log.dirs") or (self.string("log.dir"),)
         paths = tuple(posixpath.normpath(path) for path in given)
         if len(set(paths)) != len(paths):
@@ -163,13 +167,13 @@ class BrokerConfig(Settings):
 
 
 def notices_at_start(config: BrokerConfig) -> list[str]:
-    """What is accepted here and has no effect, of the settings that were given."""
+    """Return log lines about given settings that are accepted but have no effect."""
     given = ", ".join(config.without_effect)
     return [f"Accepted, but without effect here: {given}"] if given else []
 
 
 def parse_properties(text: str, origin: str) -> dict[str, str]:
-    """The ``key=value`` lines of a properties file. Raises ConfigError, naming file and line."""
+    """Return the ``key=value`` lines of a properties file. Raises ConfigError, naming file and line."""
     values: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         line = line.strip()

@@ -1,7 +1,7 @@
 """The broker's settings: every key of ``server.properties`` that Nilometer knows, under Kafka's names.
 
-Keys that give topics their defaults (``log.segment.bytes``, …) are derived from the topic definition in
-``storage``; the keys here are the broker's own. Keys beginning with ``nilometer.`` do not exist in Kafka.
+Keys that have defaults for topics (``log.segment.bytes``, …) are derived from the topic keys in ``storage``;
+the keys here are the broker's own. Keys beginning with ``nilometer.`` do not exist in Kafka.
 """
 
 from __future__ import annotations
@@ -330,5 +330,5 @@ KNOWN_KEYS_WITHOUT_EFFECT = frozenset(
         *GROUP_BOUNDS,
     }
 )
-"""Keys whose values are checked, and named in the log where they are given: recovery points and log starts
-are written with the high watermarks; groups have no settings of their own that could be bounded."""
+"""Keys whose values are checked but have no effect; given ones are named in the log. Recovery points and log
+start offsets are checkpointed with the high watermarks; groups have no settings of their own to bound."""

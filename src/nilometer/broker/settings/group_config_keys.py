@@ -1,7 +1,7 @@
 """The settings of the group coordinator: Kafka's names, defaults and ranges.
 
-They limit the size of a group, the session timeouts of its members, and the retention of its offsets.
-``groups`` gives them their effect; here they are only named and bounded.
+They limit the size of a group, the session timeouts of its members, and the retention of its offsets. This
+module defines names and bounds; ``groups`` uses the values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ASSIGNORS = {
     "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
     "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",
 }
-"""What a server-side assignor may be called, and its short name."""
+"""The accepted names of server-side assignors, each with its short name."""
 
 
 def _key(
@@ -221,12 +221,12 @@ GROUP_KEYS_WITHOUT_EFFECT = frozenset(
         "group.coordinator.cached.buffer.max.bytes",
     }
 )
-"""Those that size threads and buffers which a single event loop does not have."""
+"""Kafka's keys for threads and buffers that a single event loop does not have."""
 
 GROUP_BOUNDS = frozenset(
     f"group.consumer.{bound}.{what}.ms"
     for bound in ("min", "max")
     for what in ("session.timeout", "heartbeat.interval", "assignment.interval")
 )
-"""The bounds of a group's own settings. The broker's own values are checked against them when it starts;
-settings of single groups are not served, so they bound nothing else."""
+"""The bounds of settings of single groups. Nilometer has no such settings; the broker's own values are
+checked against the bounds when it starts."""

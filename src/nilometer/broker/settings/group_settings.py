@@ -10,7 +10,7 @@ MINUTE_MS = 60_000
 
 
 def group_config(config: Settings) -> GroupConfig:
-    """Raises ConfigError where settings contradict each other."""
+    """Return the settings for ``groups``. Raises ConfigError if they contradict each other."""
     integer = config.integer
     assignors = tuple(dict.fromkeys(ASSIGNORS[name] for name in config.strings("group.consumer.assignors")))
     try:

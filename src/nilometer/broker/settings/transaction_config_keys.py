@@ -1,4 +1,4 @@
-"""The broker's settings for transactions: of their coordinator, and of the topic that keeps them."""
+"""The broker's settings for transactions: those of the coordinator, and of ``__transaction_state``."""
 
 from __future__ import annotations
 

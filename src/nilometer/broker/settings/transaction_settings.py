@@ -1,4 +1,4 @@
-"""The transaction coordinator's settings as the core takes them."""
+"""The transaction coordinator's settings, as a value for ``transactions``."""
 
 from __future__ import annotations
 
