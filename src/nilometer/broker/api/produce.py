@@ -15,8 +15,7 @@ wait.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -29,7 +28,7 @@ from nilometer.broker.refused_batches import RefusedBatches
 from nilometer.broker.replicas.delayed_produce import DelayedProduce, ProduceOutcome
 from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.services import Services
-from nilometer.broker.transactions.verification import Asker, Guard
+from nilometer.broker.transactions.verification import Asker, Guard, VerifiedPartitions
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError, is_retriable
@@ -39,7 +38,6 @@ from nilometer.wire.record_batch import BatchHeader, CorruptBatch, UnsupportedMa
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 FIRST_WITH_ABORTABLE, FIRST_THAT_ADDS = 11, 12
-NOTHING_REFUSED: Mapping[Partition, ErrorCode] = MappingProxyType({})
 
 
 class TopicOutcomes(NamedTuple):
@@ -86,15 +84,13 @@ def _asker(version: int) -> Asker:
 async def _verify_then_append(
     services: Services, request: Request, transactional_id: str, guards: Sequence[Guard]
 ) -> Reply:
-    errors = await services.verification.verify(transactional_id, guards, _asker(request.version))
-    refused = {guard.partition: errors[guard.name] for guard in guards if errors[guard.name]}
-    refused.update({guard.partition: ErrorCode.invalid_txn_state for guard in guards if not guard.is_intact})
-    reply = _append_all(services, request, refused)
+    verified = await services.verification.verify(transactional_id, guards, _asker(request.version))
+    reply = _append_all(services, request, verified)
     return await reply if isinstance(reply, asyncio.Future) else reply
 
 
 def _append_all(
-    services: Services, request: Request, unverified: Mapping[Partition, ErrorCode] = NOTHING_REFUSED
+    services: Services, request: Request, verified: VerifiedPartitions | None = None
 ) -> Reply | asyncio.Future[Reply]:
     body: ProduceBody = request.body
     topics = [
@@ -107,8 +103,8 @@ def _append_all(
         for part, outcome in zip(topic.partitions, outcomes.partitions, strict=True):
             try:
                 partition = _find(services, topic.topic, part.partition)
-                if unverified and (error := unverified.get(partition)) is not None:
-                    raise KafkaError(error, f"{partition} is not part of the transaction")
+                if verified is not None:
+                    _check_verified(verified, partition, part.records)
                 if refused:
                     _check_passes_none(refused, partition, topic.topic, part, now_ms())
                 _append(partition, body, request.version, part.records, outcome, waiting)
@@ -119,6 +115,14 @@ def _append_all(
         _close_on_error(topics)
         return None
     return waiting.reply(body.timeout_ms)
+
+
+def _check_verified(verified: VerifiedPartitions, partition: Partition, records: memoryview | None) -> None:
+    """Raises KafkaError where the batch needs to be verified and was not: not in this partition, or not as
+    the partition is now."""
+    header = _sequenced(records)
+    if header is not None and header.is_transactional:
+        verified.check(partition, header.producer_id, header.producer_epoch)
 
 
 def _find(services: Services, topic: str | UUID, index: int) -> Partition:

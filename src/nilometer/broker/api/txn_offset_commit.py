@@ -96,11 +96,14 @@ async def _verify(services: Services, request: Request) -> ErrorCode:
         return ErrorCode.not_coordinator
     guard = services.verification.guard(partition, body.producer_id, body.producer_epoch, asker)
     if guard is not None:
-        errors = await services.verification.verify(body.transactional_id, (guard,), asker)
-        if errors[guard.name] is not ErrorCode.none:
-            return coordinator_error(errors[guard.name])
-        if not guard.is_intact:
-            return ErrorCode.invalid_txn_state
+        verified = await services.verification.verify(body.transactional_id, (guard,), asker)
+        try:
+            partition = services.replicas.partition(GROUP_METADATA_TOPIC, index)
+        except KafkaError:
+            return ErrorCode.not_coordinator
+        error = verified.error(partition, body.producer_id, body.producer_epoch)
+        if error is not ErrorCode.none:
+            return coordinator_error(error)
     producer = partition.log.producers.producers.get(body.producer_id)
     is_fenced = producer is not None and body.producer_epoch < producer.producer_epoch
     return ErrorCode.invalid_producer_epoch if is_fenced else ErrorCode.none

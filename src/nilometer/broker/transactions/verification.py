@@ -82,6 +82,44 @@ class Guard:
         )
 
 
+class VerifiedPartitions:
+    """What a request's coordinator has answered, and whether that holds for a partition as it is now.
+
+    While the coordinator was asked, a partition may have been hosted again or for the first time, and a
+    transaction that was open, so that nothing was asked about it, may have ended.
+    """
+
+    def __init__(
+        self,
+        verification: TransactionVerification,
+        guards: Sequence[Guard],
+        errors: Errors,
+        asker: Asker,
+    ) -> None:
+        self._verification = verification
+        self._guards = {guard.name: guard for guard in guards}
+        self._errors = errors
+        self._asker = asker
+
+    def error(self, partition: Partition, producer_id: int, producer_epoch: int) -> ErrorCode:
+        """Why ``partition`` must not take the producer's batch; ``none`` where it may."""
+        name = partition.log.topic_partition
+        guard = self._guards.get(name)
+        if guard is None:
+            now = self._verification.guard(partition, producer_id, producer_epoch, self._asker)
+            return ErrorCode.none if now is None else ErrorCode.not_leader_or_follower
+        if guard.partition is not partition:
+            return ErrorCode.not_leader_or_follower
+        if self._errors[name] is not ErrorCode.none:
+            return self._errors[name]
+        return ErrorCode.none if guard.is_intact else ErrorCode.invalid_txn_state
+
+    def check(self, partition: Partition, producer_id: int, producer_epoch: int) -> None:
+        """Raises KafkaError with :meth:`error`."""
+        if (error := self.error(partition, producer_id, producer_epoch)) is not ErrorCode.none:
+            raise KafkaError(error, f"{partition} is not known to be part of the transaction")
+
+
 class TransactionVerification:
     def __init__(
         self,
@@ -114,9 +152,16 @@ class TransactionVerification:
             return None
         return Guard(partition, producer_id, producer_epoch, known)
 
-    async def verify(self, transactional_id: str, guards: Sequence[Guard], asker: Asker) -> Errors:
+    async def verify(
+        self, transactional_id: str, guards: Sequence[Guard], asker: Asker
+    ) -> VerifiedPartitions:
         """Verify the guards' partitions with the coordinator, or add them to the transaction if
-        ``asker.adds``; return, by partition, the error for the producer."""
+        ``asker.adds``; return which may take their batches."""
+        errors = await self._verify(transactional_id, guards, asker)
+        return VerifiedPartitions(self, guards, errors, asker)
+
+    async def _verify(self, transactional_id: str, guards: Sequence[Guard], asker: Asker) -> Errors:
+        """Return, by partition, the error for the producer."""
         identities = {(guard.producer_id, guard.producer_epoch) for guard in guards}
         if len(identities) > 1:
             return {guard.name: ErrorCode.invalid_producer_id_mapping for guard in guards}

@@ -1,0 +1,170 @@
+"""A batch of a transaction is appended only to the partition that was verified, as it is then (EDGE 38)."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from nilometer.broker.api import produce
+from nilometer.broker.api.spec import Request
+from nilometer.broker.connection import Connection
+from nilometer.broker.refused_batches import RefusedBatches
+from nilometer.broker.request_context import ANONYMOUS_CONTEXT
+from nilometer.broker.services import Services
+from nilometer.broker.transactions.verification import TransactionVerification
+from nilometer.storage import TopicPartition
+from nilometer.storage.producers.producer_entry import ProducerStateEntry
+from nilometer.transactions.requests import VerifyPartitions, VerifyPartitionsReply
+from nilometer.wire import messages
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.produce_body import ProduceBody, ProducedRecords, ProducedToTopic
+from nilometer.wire.records import BatchBuilder
+
+PRODUCER_ID, EPOCH, VERSION = 7, 0, 11
+ME = 1
+
+
+def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def run(*arguments: Any, **named: Any) -> None:
+        asyncio.run(test(*arguments, **named))
+
+    return run
+
+
+class FakePartition:
+    def __init__(self, index: int, *, open_transaction: bool = False) -> None:
+        self.topic = "t"
+        self.appended = 0
+        known: dict[int, ProducerStateEntry] = {}
+        if open_transaction:
+            known[PRODUCER_ID] = entry = ProducerStateEntry(PRODUCER_ID)
+            entry.producer_epoch, entry.current_txn_first_offset = EPOCH, 10
+        self.log = SimpleNamespace(
+            topic_partition=TopicPartition("t", index), producers=SimpleNamespace(producers=known)
+        )
+
+    def end_transaction(self) -> None:
+        self.log.producers.producers = {}
+
+    def append(self, _records: object, **_: object) -> Any:
+        self.appended += 1
+        return SimpleNamespace(first_offset=0, last_offset=0, log_append_time_ms=-1, log_start_offset=0)
+
+    def acknowledge_when_committed(self, *_: object) -> None:
+        """At once."""
+
+
+class Broker:
+    """Led by it are ``partitions``; the coordinator, here too, answers when ``answers`` is set."""
+
+    def __init__(self, **partitions: FakePartition) -> None:
+        self.partitions = {int(name[1:]): partition for name, partition in partitions.items()}
+        self.answers = asyncio.Event()
+        leader = SimpleNamespace(has_leader=True, leader=ME)
+        metadata = SimpleNamespace(image=SimpleNamespace(partition=lambda *_: leader))
+        config = SimpleNamespace(node_id=ME, boolean=lambda _: True)
+        self.services = SimpleNamespace(
+            replicas=SimpleNamespace(partition=self.partition),
+            runtime=SimpleNamespace(clock=SimpleNamespace(monotonic_ms=lambda: 0)),
+            tasks=SimpleNamespace(spawn=asyncio.ensure_future),
+            verification=TransactionVerification(
+                cast(Any, config), cast(Any, metadata), cast(Any, self), cast(Any, None)
+            ),
+            image=SimpleNamespace(topic=lambda _: None, partition=lambda *_: None),
+        )
+
+    def partition(self, _topic: str, index: int) -> FakePartition:
+        if index not in self.partitions:
+            raise KafkaError(ErrorCode.not_leader_or_follower)
+        return self.partitions[index]
+
+    def partition_for(self, _transactional_id: str) -> int:
+        return 0
+
+    async def answer(self, asked: VerifyPartitions) -> VerifyPartitionsReply:
+        await self.answers.wait()
+        return VerifyPartitionsReply(tuple((each, ErrorCode.none) for each in asked.partitions))
+
+    def produce(self, *indexes: int) -> asyncio.Future[dict[int, str]]:
+        builder = BatchBuilder()
+        builder.append(0, None, b"v")
+        records = memoryview(builder.build(0, PRODUCER_ID, EPOCH, 0, transactional=True))
+        topic = ProducedToTopic("t", [ProducedRecords(index, records) for index in indexes])
+        header = messages.RequestHeader(int(ApiKey.PRODUCE), VERSION, 1, None, 0)
+        connection = SimpleNamespace(refused_batches=RefusedBatches(), process_alone=lambda: None)
+        request = Request(
+            header,
+            cast(Any, ProduceBody("id", -1, 1_000, [topic])),
+            messages.api(ApiKey.PRODUCE, VERSION),
+            cast(Connection, connection),
+            ANONYMOUS_CONTEXT,
+        )
+        reply = produce.handle(cast(Services, self.services), request)
+
+        async def errors() -> dict[int, str]:
+            frame = await reply if isinstance(reply, asyncio.Future) else reply
+            assert frame is not None
+            answer = messages.decode_response(ApiKey.PRODUCE, VERSION, b"".join(frame)[4:])[1]
+            [told] = answer.responses
+            return {part.index: part.error_code.name for part in told.partition_responses}
+
+        return asyncio.ensure_future(errors())
+
+
+@on_a_loop
+async def test_a_verified_batch_is_appended() -> None:
+    broker = Broker(p0=FakePartition(0), p1=FakePartition(1, open_transaction=True))
+    errors = broker.produce(0, 1)
+    broker.answers.set()
+    assert await errors == {0: "none", 1: "none"}
+    assert [partition.appended for partition in broker.partitions.values()] == [1, 1]
+
+
+@on_a_loop
+async def test_no_batch_is_appended_to_a_partition_that_is_hosted_again_while_its_coordinator_is_asked() -> (
+    None
+):
+    broker = Broker(p0=FakePartition(0))
+    errors = broker.produce(0)
+    await asyncio.sleep(0)
+    broker.partitions[0] = FakePartition(0)
+    broker.answers.set()
+    assert await errors == {0: "not_leader_or_follower"}
+    assert broker.partitions[0].appended == 0
+
+
+@pytest.mark.parametrize("what", ["hosted", "ended"])
+@on_a_loop
+async def test_no_batch_is_appended_that_was_not_asked_about_and_needs_it_by_now(what: str) -> None:
+    broker = Broker(p0=FakePartition(0))
+    if what == "ended":
+        broker.partitions[1] = FakePartition(1, open_transaction=True)
+    errors = broker.produce(0, 1)
+    await asyncio.sleep(0)
+    if what == "ended":
+        broker.partitions[1].end_transaction()
+    else:
+        broker.partitions[1] = FakePartition(1)
+    broker.answers.set()
+    assert await errors == {0: "none", 1: "not_leader_or_follower"}
+    assert broker.partitions[1].appended == 0
+
+
+@on_a_loop
+async def test_a_marker_that_comes_while_the_coordinator_is_asked_ends_the_transaction() -> None:
+    broker = Broker(p0=FakePartition(0))
+    errors = broker.produce(0)
+    await asyncio.sleep(0)
+    entry = ProducerStateEntry(PRODUCER_ID)
+    entry.producer_epoch = EPOCH
+    broker.partitions[0].log.producers.producers = {PRODUCER_ID: entry}
+    broker.answers.set()
+    assert await errors == {0: "invalid_txn_state"}
+    assert broker.partitions[0].appended == 0
