@@ -1,4 +1,4 @@
-"""When a file was created. Linux only, by statx(2), which Python 3.11 does not offer."""
+"""The creation time of a file. Linux only, by statx(2), which Python 3.11 does not offer."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ _INODE_OFFSET, _BTIME_OFFSET = 0x20, 0x50
 
 
 def birth_ns(path: str, inode: int) -> int:
-    """Nanoseconds since 1970; 0 where the system does not tell, or ``path`` has another inode by now."""
+    """Return the creation time of a file in nanoseconds since 1970.
+
+    Returns 0 if the system does not provide it, or ``path`` is no longer the file with ``inode``.
+    """
     return _birth_ns(_AT_FDCWD, os.fsencode(path), 0, inode)
 
 
 def birth_ns_of(descriptor: int, inode: int) -> int:
-    """Of an open file, whatever has its name; 0 where the system does not tell."""
+    """Return the creation time of an open file in nanoseconds since 1970; 0 if unknown."""
     return _birth_ns(descriptor, b"", _AT_EMPTY_PATH, inode)
 
 

@@ -1,7 +1,7 @@
-"""Rotated files that may be unread: copies and undecided files, new if they turn out to be no copies. Pure.
+"""Remembers rotated files that may be unread: they are read if they turn out to be no copies. Pure.
 
-They are what a run knows of a rotation that has already happened, so they are remembered while their folder
-is away, and between runs.
+A later look cannot find out again that a rotation made them, so they are remembered while their folder is
+not mounted, and between runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nilometer.client.ingest.missing_sources import away
 from nilometer.client.ingest.source import Source
 
 UNKNOWN = ""
-"""The path of a file that only an earlier run has seen."""
+"""The path of a file that only an earlier run has seen: the state keeps no path."""
 
 
 class Candidates:
@@ -29,7 +29,10 @@ class Candidates:
         may_be_unread: AbstractSet[Identity],
         sources: Sequence[Source],
     ) -> set[Identity]:
-        """What there is now: ``may_be_unread`` of ``files``, and those of folders that are away."""
+        """Update from a look and return the identities of all candidates.
+
+        They are ``may_be_unread`` of the found ``files``, and earlier ones in folders where nothing is found.
+        """
         folders = {posixpath.dirname(file.path) for file in look.files}
         is_any_away = bool(away(sources, look))
         found = {file.identity: file.path for file in files}

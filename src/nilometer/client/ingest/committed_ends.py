@@ -1,15 +1,14 @@
-"""Where a topic ends once everything that an earlier run sent is either readable or gone.
+"""Waits until everything that an earlier run sent to a topic is readable, or is lost.
 
-A record can be in a leader's log and not yet below its high watermark: a follower is behind, or stopped.
-Reading up to the high watermark would miss it, and it would be sent again. So each leader is asked for the
-end of its log too, and the high watermark must reach it. A change of leader may cut the log: the
-target is never above the present leader's end.
+A record can be in a leader's log and not yet below its high watermark: a follower lags or has stopped.
+Reading up to the high watermark would miss it, and the line would be sent again. So the log end offset of
+each leader is queried too, and the high watermark must reach it. A change of leader may truncate the log, so
+the target is never above the present leader's log end offset.
 
-A killed process can also leave requests that its brokers have received and not appended yet: a broker that
-was paused, or one that takes up the next request of a connection when the one before is answered. Nothing
-in the protocol tells when the last of them is through (a fence per partition needs a record there, or a
-transaction). So after a run that was not closed, the ends must be committed in several looks in a row, some
-time apart.
+A killed process can also leave Produce requests that a broker has received but not yet appended: the broker
+was paused, or it processes a connection's requests one after the other. Nothing in the protocol shows when
+the last of them is done (a fence would need a record in each partition, or a transaction). So after a run
+that was not closed, the ends must be committed in several queries in a row, some time apart.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from nilometer.client.offsets.offset_queries import (
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 COMMIT_TIMEOUT_MS = 120_000
-"""How long the high watermarks may take; a follower that stopped leaves the ISR long before."""
+"""The maximum wait for the high watermarks; a follower that has stopped leaves the ISR long before."""
 LOOK_MS = 100
 LOOKS_AFTER_CRASH = 5
 
@@ -36,21 +35,24 @@ Ends = dict[TopicPartition, int]
 
 
 class CommittedEnds:
-    """Judges looks at a topic. Pure.
+    """Decides, from queries of log end offsets and high watermarks, whether all is committed. Pure.
 
-    Invariant: ``behind`` is empty after a look only if every record that the look before it (or, for the
-    first look, itself) saw in a leader's log is readable, or was cut from the log.
+    Invariant: ``behind`` is empty after a query only if every record that the previous query (or, if it is
+    the first, this one) found in a leader's log is readable, or was truncated.
     """
 
     def __init__(self, looks_needed: int) -> None:
         self.behind: dict[TopicPartition, tuple[int, int]] = {}
-        """High watermark and target of the partitions that the last look found not committed."""
+        """High watermark and target offset of each partition that was not committed in the last query."""
         self._targets: Ends = {}
         self._looks_needed = looks_needed
         self._looks = 0
 
     def on_look(self, log_ends: Ends, high_watermarks: Ends) -> bool:
-        """Whether the high watermarks are the ends; ``log_ends`` were asked for before them."""
+        """Take one query's results; return whether everything is committed in enough queries in a row.
+
+        ``log_ends`` must have been queried before ``high_watermarks``.
+        """
         targets = {one: min(self._targets.get(one, end), end) for one, end in log_ends.items()}
         self.behind = {
             one: (high_watermarks[one], target)
@@ -68,7 +70,11 @@ class CommittedEnds:
 async def wait_committed_ends(
     client: Client, partitions: Sequence[TopicPartition], *, after_crash: bool
 ) -> Ends:
-    """The high watermarks, once they cover what was in the logs. Raises KafkaError if that takes too long."""
+    """Wait until the high watermarks have reached the log end offsets, and return them.
+
+    ``after_crash``: the earlier run was not closed, so several queries must agree. Raises KafkaError if this
+    takes too long.
+    """
     clock = client.runtime.clock
     deadline_ms = clock.monotonic_ms() + COMMIT_TIMEOUT_MS
     ends = CommittedEnds(LOOKS_AFTER_CRASH if after_crash else 1)

@@ -1,7 +1,7 @@
-"""The content of an open file, plain or gzip, from any offset on. Pure over the open file it is given.
+"""Reads the content of an open file, plain or gzip, from any offset. Uses only the open file it is given.
 
-Offsets are those of the content: decompressed, where the file is compressed. A gzip file that is still being
-written is read as far as it goes, and read on from there.
+Offsets are offsets in the content: for a compressed file, in the decompressed content. A gzip file that is
+still being written is read as far as it goes; reading continues there when it has grown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _GZIP_FORMAT = 16 + zlib.MAX_WBITS
 
 
 class PlainReader:
-    """Invariant: ``position`` bytes of content were given out."""
+    """Reads a plain file. ``position`` is the offset of the next byte to return."""
 
     def __init__(self, file: OpenFile) -> None:
         self._file = file
@@ -29,38 +29,38 @@ class PlainReader:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the end that was reached is final: a plain file can always grow."""
+        """Whether the end that was reached is final: never, since a plain file can always grow."""
         return False
 
     def seek(self, offset: int) -> None:
         self.position = offset
 
     def read(self, length: int = READ_BYTES) -> bytes:
-        """The next piece of content; empty at the end. Raises OSError."""
+        """Return the next piece of content, at most ``length`` bytes; empty at the end. Raises OSError."""
         data = self._file.read_at(self.position, length)
         self.position += len(data)
         return data
 
 
 class GzipReader:
-    """Reads members one after another, as gzip does; zeros behind a member are padding."""
+    """Reads the members of a gzip file one after another; zeros after a member are padding."""
 
     def __init__(self, file: OpenFile) -> None:
         self._file = file
         self.position = 0
         self.raw_position = 0
-        """How far into the file as it lies there reading has come."""
+        """The number of bytes read of the compressed file."""
         self._raw = b""
         self._member: zlib._Decompress | None = None
         self._is_between_members = False
 
     @property
     def is_complete(self) -> bool:
-        """Whether the bytes read so far are whole members."""
+        """Whether the bytes read so far are complete gzip members."""
         return self._is_between_members and not self._raw
 
     def seek(self, offset: int) -> None:
-        """Raises EOFError where the content ends before ``offset``; OSError."""
+        """Move to ``offset``, by reading up to it. Raises EOFError if the content ends before it; OSError."""
         if offset < self.position:
             self.position = self.raw_position = 0
             self._raw, self._member, self._is_between_members = b"", None, False
@@ -69,7 +69,10 @@ class GzipReader:
                 raise EOFError(f"the content ends at {self.position}, before {offset}")
 
     def read(self, length: int = READ_BYTES) -> bytes:
-        """The next piece of content; empty at the end, final or not. Raises BadGzipFile, OSError."""
+        """Return the next piece of content, at most ``length`` bytes; empty at the end, final or not.
+
+        Raises BadGzipFile, OSError.
+        """
         while True:
             if not self._raw:
                 self._raw = self._file.read_at(self.raw_position, READ_BYTES)
@@ -79,7 +82,7 @@ class GzipReader:
             at_end = not self._raw
             if at_end and self._member is None:
                 return b""
-            data = self._decompress(length)  # without more input there may still be some output
+            data = self._decompress(length)  # there may be output left without more input
             self.position += len(data)
             if data or at_end:
                 return data
@@ -106,7 +109,7 @@ def reader_of(file: OpenFile, *, compressed: bool) -> ContentReader:
 
 
 def read_up_to(file: OpenFile, begin: int, end: int, *, compressed: bool) -> bytes:
-    """That range of the content; less where it ends before. Raises OSError."""
+    """Return the content in ``[begin, end)``; less if the content ends before ``end``. Raises OSError."""
     reader = reader_of(file, compressed=compressed)
     try:
         reader.seek(begin)
@@ -121,9 +124,9 @@ def read_up_to(file: OpenFile, begin: int, end: int, *, compressed: bool) -> byt
 
 
 def fingerprint_of(file: OpenFile, offset: int, *, compressed: bool) -> Fingerprint | None:
-    """Of the first ``offset`` bytes; None, or one that equals no other, where the content is shorter.
+    """Return the fingerprint of the first ``offset`` bytes of content.
 
-    Raises OSError.
+    If the content is shorter, returns None or a fingerprint that matches no known one. Raises OSError.
     """
     if not compressed and file.stamp()[0] < offset:
         return None

@@ -1,4 +1,4 @@
-"""What files hold, as far as telling them apart needs it. Pure over the file system it is given."""
+"""Compares the contents of files and sources. Uses only the file system that it is given."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _Compared = tuple[Identity, Stamp, Identity, Stamp]
 
 
 class FileContents:
-    """Implements ``matching.Contents``. Files that are open are asked themselves, not their names."""
+    """Implements ``matching.Contents``. A deleted file is read through the open file of its run."""
 
     def __init__(
         self, files: Files, runs: Mapping[int, SourceRun], report: Callable[[str, str], None]
     ) -> None:
-        """``report``: called with a path and what is wrong with it."""
+        """``runs`` are the sources being read, by number; ``report`` is called with (path, error)."""
         self.verified: dict[int, tuple[Identity, Stamp]] = {}
-        """By source, the file that was last found to be its: as long as the stamp stays, so does that."""
+        """Source number to the file last verified to be its file: valid while the file's stamp stays."""
         self._files = files
         self._runs = runs
         self._report = report
@@ -35,7 +35,7 @@ class FileContents:
             try:
                 return read_up_to(opened, 0, HEAD_BYTES, compressed=file.is_compressed)
             except BadGzipFile:
-                return b""  # reading it reports that
+                return b""  # the reader will report the error
 
         return self._asking(file, read_head)
 
@@ -45,8 +45,8 @@ class FileContents:
         )
 
     def is_beginning(self, file: FoundFile, original: FoundFile) -> bool | None:
-        """Raises nothing: None where one of the two cannot be read."""
-        # As they are now, which may be newer than the look: the other answers are of now too.
+        """Whether all of ``file``'s content is the beginning of ``original``'s; None if one is unreadable."""
+        # Compare the files as they are now, which may be newer than the look, like the other methods.
         stamp, original_stamp = self._stamp(file), self._stamp(original)
         if stamp is None or original_stamp is None:
             return None
@@ -75,7 +75,7 @@ class FileContents:
         if self.is_reborn(source, file):
             return False
         if not source.known.offset and file.is_compressed != source.path.endswith(GZIP_SUFFIX):
-            return False  # an inode that is used again: compressing makes another one
+            return False  # the inode was reused: compressing a file creates another one
         if source.read_at == file.stamp or (source.skipped and not source.known.offset):
             return True
         return self.fingerprint(file, source.known.offset) == source.known
@@ -87,10 +87,14 @@ class FileContents:
         self._compared = {key: known for key, known in self._compared.items() if key[0] in present}
 
     def _asking(self, file: FoundFile, ask: Callable[[OpenFile], T]) -> T | None:
+        """Open ``file``, return ``ask``'s result for it and close it; None if it changed or fails to read.
+
+        Errors are reported, except for a missing file.
+        """
         try:
             opened = self._open(file)
         except FileNotFoundError:
-            return None  # renamed or deleted since it was found: the next look tells
+            return None  # renamed or deleted since it was found: the next look will show
         except OSError as error:
             self._report(file.path, error.strerror or str(error))
             return None

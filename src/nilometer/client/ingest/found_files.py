@@ -1,4 +1,4 @@
-"""Files as they were found by one look, and the file system as ingest sees it. Pure: types only."""
+"""The files found by one look, and the interface of the file system for ingest. Types only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nilometer.client.ingest.rotation_names import GZIP_SUFFIX
 Identity = tuple[int, int]
 """(device, inode)"""
 Stamp = tuple[int, int]
-"""(size in bytes, time of the last change in nanoseconds): while it stays, so does the content."""
+"""(size in bytes, modification time in nanoseconds): while it stays, the content is taken as unchanged."""
 
 
 class FoundFile(NamedTuple):
@@ -21,9 +21,9 @@ class FoundFile(NamedTuple):
     size: int
     modified_ns: int = 0
     asked_for: bool = True
-    """Whether the user named it, or its folder. Otherwise it lies beside such a file."""
+    """Whether the user named it or its folder. Otherwise it is in the folder of a named file."""
     is_gone: bool = False
-    """It has no name any more, and is only there because it is held open; ``path`` was its last one."""
+    """Whether the file was deleted and is only held open; ``path`` was its last name."""
 
     @property
     def identity(self) -> Identity:
@@ -40,26 +40,30 @@ class FoundFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look at the folders found."""
+    """The result of one look: a listing of the folders."""
 
     number: int
     files: tuple[FoundFile, ...]
     errors: tuple[tuple[str, str], ...] = ()
-    """(path, what is wrong with it)"""
+    """(path, error text)"""
     named: frozenset[str] = frozenset()
-    """What the user asked for and is no folder."""
+    """The paths that the user named and that are not folders."""
     reached: frozenset[str] = frozenset()
-    """What the user asked for and whose folder could be read."""
+    """The paths that the user named and whose folder could be read."""
 
     opened: int = 0
-    """Files that looks have opened to hold them, this one and those before. One may have come and be gone."""
+    """The number of files that this look and earlier ones opened to hold them.
+
+    It makes two looks differ if a file appeared and vanished between them.
+    """
 
     def is_as(self, other: Look | None) -> bool:
+        """Whether ``other`` found the same."""
         return other is not None and replace(other, number=self.number) == self
 
 
 class OpenFile(Protocol):
-    """An open file: the same one whatever happens to its name."""
+    """An open file; it stays the same file when its name is renamed, deleted or reused."""
 
     @property
     def identity(self) -> Identity: ...
@@ -67,40 +71,46 @@ class OpenFile(Protocol):
     def stamp(self) -> Stamp: ...
 
     def read_at(self, position: int, length: int) -> bytes:
-        """Up to ``length`` bytes of the file as it lies there; fewer only at its end. Raises OSError."""
+        """Return ``length`` bytes of the raw file from ``position``; fewer at its end. Raises OSError."""
         ...
 
     def birth_ns(self) -> int:
-        """When the file was created; 0 where the system does not tell."""
+        """Return the file's creation time in nanoseconds since 1970; 0 if unknown."""
         ...
 
     def again(self) -> OpenFile:
-        """The same file, to be closed by itself."""
+        """Open the same file again; the caller closes the result."""
         ...
 
     def close(self) -> None: ...
 
 
 class Files(Protocol):
-    """The file system. All methods may stall and are called outside the event loop."""
+    """The interface of the file system. Its methods may block; they are called in threads."""
 
     def look(self, known: Set[Identity]) -> Look:
-        """What is there now. Holds what changed since the last look, so that it may be deleted before it
-        is read. ``known``: files that are looked for under any name in the folders of the named ones."""
+        """List the files and hold those open that changed since the last look.
+
+        A file held open can be read even after it was deleted. ``known`` are files to be found under any
+        name in the folders of the named files.
+        """
         ...
 
     def unnamed(self, look: Look) -> list[FoundFile]:
-        """Files that are held and that ``look`` found no name of any more."""
+        """Return the files held open for which ``look`` found no name."""
         ...
 
     def open(self, file: FoundFile) -> OpenFile:
-        """Raises OSError; FileNotFoundError too where another file has the name by now."""
+        """Open a found file. Raises OSError; FileNotFoundError also if its name is another file's now."""
         ...
 
     def birth_ns(self, file: FoundFile) -> int:
-        """When the file was created; 0 where the system does not tell. Tells an inode that is used again."""
+        """Return the file's creation time in nanoseconds since 1970; 0 if unknown.
+
+        It shows whether an inode was reused.
+        """
         ...
 
     def release(self, look: Look, keep: Set[Identity]) -> None:
-        """Let go of what is held and has not changed after ``look``, other than ``keep``."""
+        """Close the held files that have not changed after ``look``, except those in ``keep``."""
         ...

@@ -1,10 +1,10 @@
-"""Files that are held open because they may be deleted before they are read. Pure over how files are opened.
+"""Holds files open because they may be deleted before they are read. Opens them by a given function.
 
-Looks, and what is made of them, run in two threads. :meth:`HeldFiles.on_look` belongs to the one, everything
-else to the other. What a look opens is handed over in a queue; the other thread owns what is held.
+Two threads use it: the one that looks calls :meth:`HeldFiles.on_look`, the one that applies looks calls all
+other methods. Files opened by a look are passed to the second thread in a queue; it owns the held files.
 
-Invariant: every file held was found by a look, and is closed once the look in which it changed last was taken
-and has no need of it.
+Invariant: every held file was found by a look, and is closed once the last look that found it changed has
+been applied and does not need it.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from dataclasses import dataclass, replace
 from nilometer.client.ingest.found_files import FoundFile, Identity, Look, OpenFile, Stamp
 
 HELD_MAX = 256
-"""Files held at a time."""
+"""The maximum number of files held at a time."""
 
 
 @dataclass(slots=True)
 class _Held:
     opened: OpenFile
     file: FoundFile
-    """As it was found last."""
+    """The file as the last look found it."""
     since: int
-    """Number of the look that found it first."""
+    """The number of the look that found it first."""
     changed: int
-    """Number of the last look that found it changed."""
+    """The number of the last look that found it changed."""
 
 
 class HeldFiles:
     def __init__(self, opener: Callable[[FoundFile], OpenFile]) -> None:
-        """``opener`` raises OSError; FileNotFoundError where another file has the name by now."""
+        """``opener`` opens a found file; raises OSError, also if the name is another file's now."""
         self._opener = opener
         self._last: dict[Identity, Stamp] = {}
         self._opened: deque[_Held] = deque()
-        """By looks, to be held."""
+        """Files opened by looks and not taken over by the second thread yet."""
         self._opened_count = 0
         self._held: dict[Identity, _Held] = {}
 
     def on_look(self, look: Look) -> Look:
-        """Open what is new or changed since the last look. The look, with how many were opened."""
+        """Open the files that are new or changed since the last look; return the look with ``opened`` set."""
         stamps = {(file[1], file[2]): (file[3], file[4]) for file in look.files}
         if stamps != self._last:
             self._open_changed(look)
@@ -59,10 +59,10 @@ class HeldFiles:
                 self._opened.append(_Held(self._opener(file), file, look.number, look.number))
                 self._opened_count += 1
             except OSError:
-                continue  # gone already, or not to be read: reading it says so
+                continue  # deleted already, or unreadable: the reader will report that
 
     def unnamed(self, look: Look) -> list[FoundFile]:
-        """Files held of which ``look`` found no name. Raises OSError."""
+        """Return the held files for which ``look`` found no name. Raises OSError."""
         self._take_over()
         if not self._held:
             return []
@@ -77,19 +77,19 @@ class HeldFiles:
         return found
 
     def open(self, file: FoundFile) -> OpenFile:
-        """By its name, or the file that is held. Raises OSError."""
+        """Open a file: again if it is held, else by its name. Raises OSError."""
         self._take_over()
         held = self._held.get(file.identity)
         return held.opened.again() if held is not None else self._opener(file)
 
     def birth_ns(self, file: FoundFile) -> int | None:
-        """When a file was created, 0 where the system does not tell; None where it is not held."""
+        """Return a held file's creation time in nanoseconds (0: unknown); None if it is not held."""
         self._take_over()
         held = self._held.get(file.identity)
         return held.opened.birth_ns() if held is not None else None
 
     def release(self, look: Look, keep: AbstractSet[Identity]) -> None:
-        """Let go of what has not changed after ``look``, other than ``keep``."""
+        """Close the held files that have not changed after ``look``, except those in ``keep``."""
         self._take_over()
         for identity, held in list(self._held.items()):
             if held.changed <= look.number and identity not in keep:
@@ -97,7 +97,7 @@ class HeldFiles:
                 held.opened.close()
 
     def close(self) -> None:
-        """No look may come after it."""
+        """Close all held files; no look may follow."""
         self._take_over()
         for held in self._held.values():
             held.opened.close()

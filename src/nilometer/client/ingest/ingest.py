@@ -1,11 +1,11 @@
-"""Files in, records out: reads lines, sends them, and keeps account so that none is lost or repeated.
+"""Reads lines from files and sends them as records, so that no line is lost or sent twice. Does I/O.
 
-Each record carries the headers ``path``, ``line`` (counted from 1) and ``source`` (which incarnation of which
-file). At a *checkpoint* everything sent is acknowledged, and only then does the state say so. After a
-crash the lines behind the last checkpoint are read again, and those that the topic has already (it is
-asked) are ignored.
+Each record has the headers ``path``, ``line`` (counted from 1) and ``source`` (the id of the source, that is
+the file, in this ingest). A *checkpoint* waits until everything sent is acknowledged, and then saves the
+positions in the state file. After a crash the lines after the last checkpoint are read again, and those that
+are in the topic already are skipped: the topic is read back.
 
-Invariant: the state knows a source, and how it begins, before the first of its lines is sent.
+Invariant: the state file contains a source, and its first bytes' hash, before the first of its lines is sent.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ T = TypeVar("T")
 POLL_MS = 200
 RESCAN_MS = 1_000
 LOOK_SHARE = 75
-"""A look at the files is followed by a pause at least so many times as long."""
+"""The pause after a look is at least this many times as long as the look took."""
 RETIRE_MS = 10_000
-"""A file that was renamed or removed is closed when it has not grown for so long."""
+"""A file that was renamed or removed is closed when it has not grown for this time."""
 LAST_LINE_MS = 600_000
-"""Nor will the last line of such a file be ended any more when it has not grown for so long."""
+"""The last line of such a file, if it has no newline, is sent when the file has not grown for this time."""
 LOOKS_MAX = 10
-"""How often a run that ends looks at files that are renamed while it reads."""
+"""The maximum number of looks of a run without ``follow``, for files that are renamed while it reads."""
 TORN = "ends in the middle of its compressed content"
 
 
@@ -74,7 +74,11 @@ class Ingest:
         self._stopping.set()
 
     async def run(self) -> IngestTotals:
-        """Raises KafkaError, LineRefused, BadState, LockHeld, OSError; what was acknowledged is counted."""
+        """Perform the run and return its totals.
+
+        Raises KafkaError, LineRefused, BadState, LockHeld, OSError; ``totals`` then counts the lines sent so
+        far.
+        """
         disk = self._runtime.disk
         state_path = self._options.state_path
         await disk.offload(lambda: _make_folder_of(self._runtime, state_path))
@@ -104,7 +108,7 @@ class Ingest:
         try:
             await (self._follow() if self._options.follow else self._read_once())
         except LineRefused:
-            await self._producer.flush()  # the lines before it, and those of other files, are good
+            await self._producer.flush()  # the lines before it, and those of other files, are still sent
             raise
 
     @property
@@ -125,14 +129,14 @@ class Ingest:
     # --- files
 
     async def _look(self) -> Look:
-        """See what is there. Waits for nothing but the file system."""
+        """List the files, in a thread. Waits for nothing but the file system."""
         known = self._tracker.known
         look = await self._offload_whole(lambda: self._files.look(known))
         self.totals.looks += 1
         return look
 
     async def _take(self, look: Look) -> None:
-        """Have the tracker learn from a look, and the state of what is new, before a line of that is sent."""
+        """Apply a look to the tracker; save the state if there are new sources, before reading them."""
         clock = self._runtime.clock
         now_ms, wall_ms = clock.monotonic_ms(), clock.wall_ms()
         to_save = await self._offload_whole(lambda: self._tracker.take(look, now_ms, wall_ms))
@@ -141,7 +145,7 @@ class Ingest:
             await self._ledger.save()
 
     async def _offload_whole(self, work: Callable[[], T]) -> T:
-        """Like ``offload``, but to the end even when cancelled: the work uses files that are closed then."""
+        """Run ``work`` in a thread; when cancelled, wait for its end: it uses files that are closed then."""
         working = asyncio.ensure_future(self._runtime.disk.offload(work))
         try:
             return await asyncio.shield(working)
@@ -150,6 +154,7 @@ class Ingest:
             raise
 
     def _complain(self, path: str, error: str) -> None:
+        """Add an error to the totals, once."""
         message = f"{path}: {error}"
         if message not in self._complained:
             self._complained[message] = None
@@ -162,7 +167,7 @@ class Ingest:
     # --- reading
 
     async def _read_once(self) -> None:
-        """Everything that there is. What was renamed before its turn came is looked for again."""
+        """Read all files once; look again for files that were renamed before they were read."""
         last: Look | None = None
         for _ in range(LOOKS_MAX):
             look = await self._look()
@@ -215,11 +220,11 @@ class Ingest:
             await asyncio.gather(looking, return_exceptions=True)
         for run in list(self._tracker.runs.values()):
             if run.deleted:
-                await self._finish_last_line(run)  # no later look finds it
+                await self._finish_last_line(run)  # the next run cannot find the deleted file
         await self._checkpoint()
 
     async def _keep_looking(self) -> None:
-        """Look at the files all the time, whatever the broker does; at large folders less often."""
+        """Look at the files regularly, also while sending waits for the broker; large folders less often."""
         while True:
             begun_ms = self._runtime.clock.monotonic_ms()
             self._newest_look = await self._look()
@@ -227,10 +232,10 @@ class Ingest:
             await self._pause(max(RESCAN_MS, took_ms * LOOK_SHARE))
 
     async def _retire_idle(self) -> None:
-        """Close renamed and deleted files that do not grow any more.
+        """Close renamed and deleted files that have not grown for ``RETIRE_MS``.
 
-        A line without an end waits for its end: a writer may pause. It is given up, and sent as it is, after
-        a long time only.
+        A file whose last line has no newline stays open, since its writer may pause; after ``LAST_LINE_MS``
+        the line is sent as it is.
         """
         now_ms = self._runtime.clock.monotonic_ms()
         for run in self._tracker.idle(now_ms, RETIRE_MS):
@@ -250,7 +255,7 @@ class Ingest:
         self.totals.bytes_total = sum(run.size for run in runs)
 
     async def _pump(self, run: SourceRun) -> bool:
-        """Read and send one piece; False at the end of the file, or where it cannot be read on."""
+        """Read and send one piece of a file; return False at its end, or if it cannot be read further."""
         number = run.source.number
         try:
             piece = await self._offload_whole(run.read)
@@ -276,12 +281,12 @@ class Ingest:
         return True
 
     async def _preview(self, run: SourceRun, data: bytes) -> None:
-        """It was empty when it was found: have the state know how it begins before a line of it is sent."""
+        """Save the hash of the first bytes of a file that was empty when found, before sending its lines."""
         self._tracker.preview(run, data[:HEAD_BYTES])
         await self._ledger.save()
 
     async def _finish_last_line(self, run: SourceRun) -> bool:
-        """Whether its file is read to its end."""
+        """Send a last line without a newline; return False if it is too long, which stops the file."""
         try:
             await self._sender.finish(run)
         except LineTooLong as error:
@@ -306,7 +311,7 @@ class Ingest:
             async with asyncio.timeout(pause_ms / 1000):
                 await self._stopping.wait()
         except TimeoutError:
-            pass  # time to look at the files again
+            pass  # the pause is over
 
 
 def _make_folder_of(runtime: Runtime, path: str) -> None:

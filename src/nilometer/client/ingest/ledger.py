@@ -1,9 +1,9 @@
-"""What was sent, what of it is acknowledged, and what the state file says of that.
+"""Tracks the sent lines until they are acknowledged, and saves the acknowledged positions in the state file.
 
 Invariants:
 
-- the state's count of a source never passes a line that is not acknowledged;
-- the state's offset of a partition never passes a line that no source counts.
+- the state's line count of a source never includes a line that is not acknowledged;
+- the state's offset of a partition never passes the record of a line that no source's count includes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ class Ledger:
     async def open(
         cls, runtime: Runtime, options: IngestOptions, producer: Producer, connect_config: GivenConfig
     ) -> Ledger:
-        """Raises KafkaError, BadState, OSError; ValueError where the state is another topic's."""
+        """Load or create the state, read back from the topic what it does not count, and return the ledger.
+
+        Raises KafkaError, BadState, OSError; ValueError if the state file belongs to another topic.
+        """
         topic = await producer.client.topic(options.topic, producer.config.max_block_ms)
         cluster_id = producer.client.metadata.cluster_id or ""
         topic_id = str(topic.topic_id or "")
@@ -53,7 +56,7 @@ class Ledger:
                 f"give another file with --state for topic {options.topic}"
             )
         if state is None or (state.cluster_id, state.topic_id) != (cluster_id, topic_id):
-            # Another cluster, or a topic that was created again: it has none of the lines.
+            # Another cluster, or a topic that was created again, contains none of the lines.
             name = runtime.entropy.uuid().hex[:8]
             state = IngestState(name, cluster_id, options.topic, topic_id)
         ledger = cls(runtime, options, producer, state)
@@ -68,20 +71,21 @@ class Ledger:
         return ledger
 
     def on_sent(self, delivery: Delivery, run: SourceRun, line: int) -> None:
+        """Note that a record of line number ``line`` was sent; the next checkpoint awaits ``delivery``."""
         self._sent.append((delivery, run, line))
 
     def is_there(self, run: SourceRun, line: int, check: int) -> bool:
-        """Whether a record of a line with this checksum is in the topic already."""
+        """Whether a record of line number ``line`` with this checksum is in the topic already."""
         there = self.state.there.get(run.source.number)
-        # Where the content differs the file was written again since.
+        # With another checksum the file was rewritten since.
         return there is not None and check in there.get(line, ())
 
     def has_lines_of(self, run: SourceRun) -> bool:
-        """Whether there are lines in the topic that are not counted yet."""
+        """Whether the topic contains lines of this source that the state does not count yet."""
         return run.source.number in self.state.there
 
     async def save(self) -> None:
-        """Raises OSError."""
+        """Write the state file, to the end even when cancelled. Raises OSError."""
         disk, path = self._runtime.disk, self._options.state_path
         writing = asyncio.ensure_future(
             disk.offload(lambda: disk.replace_file(path, encode_state(self.state)))
@@ -89,7 +93,7 @@ class Ledger:
         try:
             await asyncio.shield(writing)
         except asyncio.CancelledError:
-            await writing  # it cannot be stopped, and must not overtake what a later run writes
+            await writing  # the thread cannot be stopped, and must not overwrite a later run's state
             raise
 
     def is_checkpoint_due(self) -> bool:
@@ -97,16 +101,16 @@ class Ledger:
         return len(self._sent) >= CHECKPOINT_LINES or (bool(self._sent) and waited_ms >= CHECKPOINT_MS)
 
     async def close(self) -> None:
-        """After the last checkpoint: the next run need not look for what this one may have sent."""
+        """Mark the state as closed after the last checkpoint: the next run need not expect late appends."""
         assert not self._sent, "the last checkpoint counted everything"
         self.state.closed = True
         await self.save()
 
     async def checkpoint(self, positions: Callable[[], Mapping[int, Source]]) -> None:
-        """Wait for all acknowledgements, and write down what they mean.
+        """Wait until all sent lines are acknowledged, and save the positions if they changed.
 
-        ``positions``: how far the sources were read, asked when all that was sent is acknowledged. Raises
-        LineRefused, OSError.
+        ``positions`` returns the sources with their positions; it is called after the acknowledgements.
+        Raises LineRefused if a line was rejected, OSError.
         """
         await self._producer.flush()
         sent, self._sent = self._sent, []
@@ -125,7 +129,7 @@ class Ledger:
         self._checkpoint_ms = self._runtime.clock.monotonic_ms()
 
     def _drop_counted(self) -> None:
-        """Lines that were found in the topic are kept until the sources count them."""
+        """Remove from ``state.there`` the lines that the sources count now."""
         for number, lines in list(self.state.there.items()):
             source = self.state.sources.get(number)
             left = {

@@ -1,4 +1,4 @@
-"""Lines into records: the headers they get, which are in the topic already, what becomes of long ones."""
+"""Sends lines as records: adds headers, skips lines that are in the topic already, handles long lines."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from nilometer.client.producer.producer import Headers, Producer
 from nilometer.wire.errors import KafkaError
 
 PIECE_BYTES_MIN = 4
-"""A limit that leaves less than a character for the content is of no use."""
+"""The smallest useful maximum size of a piece: the largest UTF-8 character."""
 
 
 class Allowance(NamedTuple):
-    """Sizes of the lines of one source."""
+    """Limits for the lines of one source, in bytes."""
 
     surely: int
-    """Up to this size any line fits."""
+    """Up to this size every line fits into a record."""
     at_most: int
-    """Above this size none does."""
+    """Above this size no line does; between the two it depends on compression."""
     piece: int
-    """Of what is made of a line that does not fit."""
+    """The maximum size of the pieces of a line that does not fit."""
 
 
 class LineSender:
@@ -46,13 +46,13 @@ class LineSender:
         self._limit = limit
         self._allowances: dict[int, Allowance] = {}
         self._long: WeakKeyDictionary[SourceRun, LongLine] = WeakKeyDictionary()
-        """Lines above the limit of which a part has come."""
+        """The long line of each source that is not complete yet."""
 
     async def take(self, run: SourceRun, data: bytes) -> None:
-        """Send the lines that ``data`` completes, and have the run's mark follow.
+        """Send the lines that ``data``, the next bytes of a source, completes; advance the run's mark.
 
-        Raises LineRefused. Raises LineTooLong for a line that is to stop its file: those before it are sent,
-        and the mark stands at their end.
+        Raises LineRefused. Raises LineTooLong for a line that stops its file: the lines before it are sent,
+        and the mark is at their end.
         """
         allowance = self._allowance(run)
         run.splitter.limit = min(allowance.at_most, LINE_BYTES_MAX)
@@ -71,7 +71,7 @@ class LineSender:
         run.mark.feed(data)
 
     async def finish(self, run: SourceRun) -> None:
-        """The end is the end: a last line without a newline is a line. Raises LineRefused, LineTooLong."""
+        """Send the last line of a file if it has no newline. Raises LineRefused, LineTooLong."""
         line = run.splitter.finish()
         if line is None:
             return
@@ -90,7 +90,7 @@ class LineSender:
             self._count(run)
 
     async def _send_above(self, run: SourceRun, line: bytes | LinePart, allowance: Allowance) -> None:
-        """A line (or a part of one) that may not fit."""
+        """Send a line that may not fit into a record, or a part of one, by the option ``oversized``."""
         long = self._long.get(run)
         if isinstance(line, bytes):
             number = run.lines + 1
@@ -106,7 +106,7 @@ class LineSender:
             del self._long[run]
         sent = [await self._send(run, run.lines + 1, value, extra) for value, extra in records]
         if line.is_last:
-            run.lines += 1  # not before: a checkpoint between two parts counts complete lines only
+            run.lines += 1  # not before: a checkpoint between two parts must count complete lines only
             self._totals.oversized[run.path] = self._totals.oversized.get(run.path, 0) + 1
             if any(sent):
                 self._count(run)
@@ -122,7 +122,10 @@ class LineSender:
         return LongLine(action, max(allowance.piece, PIECE_BYTES_MIN))
 
     async def _send(self, run: SourceRun, number: int, value: bytes, extra: Headers = ()) -> bool:
-        """Whether it was sent; otherwise the topic has it already."""
+        """Send one record; return False, without sending, if it is in the topic already.
+
+        ``extra`` are additional headers. Raises LineRefused.
+        """
         if self._ledger.has_lines_of(run) and self._is_there(run, number, value, extra):
             self._totals.lines_there += 1
             return False

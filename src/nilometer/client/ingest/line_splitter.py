@@ -1,8 +1,8 @@
-"""Bytes into lines, however they are cut. Pure.
+"""Splits bytes, which arrive in arbitrary pieces, into lines. Pure.
 
-A line ends with a newline, which is not part of it; nothing else is changed. A line that grows above a limit
-is not kept: it is given out in parts as it comes. Invariant: what is given out, each line and each last part
-with its newline, and the rest are the bytes fed, in order.
+A line ends with a newline, which is not part of it; nothing else is changed. A line longer than a limit is
+not kept in memory: it is returned in parts as they arrive. Invariant: the returned lines and parts, with a
+newline after each line and each last part, and the incomplete rest are the bytes fed, in order.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 LINE_BYTES_MAX = 64 * 1024 * 1024
-"""A line is not kept in memory above this size: what has no newline for so long is no log."""
+"""The largest line that is kept in memory: a file with longer ones is hardly a log."""
 
 
 class LineTooLong(ValueError):
-    """A line that cannot be taken as it is."""
+    """A line that is too long to be processed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinePart:
-    """Some of the bytes of a line that is above the limit."""
+    """A part of a line that is longer than the limit."""
 
     data: bytes
     is_last: bool
@@ -31,18 +31,18 @@ class LineSplitter:
 
     def __init__(self, limit: int = LINE_BYTES_MAX) -> None:
         self.limit = limit
-        """Bytes up to which a line is kept until it is complete."""
+        """The maximum size, in bytes, of a line that is kept until it is complete."""
         self._parts: list[bytes] = []
         self._size = 0
         self._is_above = False
 
     @property
     def rest_bytes(self) -> int:
-        """Bytes of the line that is not complete, those given out in parts included."""
+        """The size of the incomplete line, including parts that were returned."""
         return self._size
 
     def feed(self, data: bytes) -> list[bytes | LinePart]:
-        """The lines that ``data`` completes; of a line above the limit, the part that came."""
+        """Return the lines that ``data`` completes, and parts of lines above the limit."""
         if b"\n" not in data:
             return self._keep(data)
         lines = data.split(b"\n")
@@ -54,7 +54,7 @@ class LineSplitter:
         return found
 
     def finish(self) -> bytes | LinePart | None:
-        """The last line (or its last part), where it has no newline; None where there is none."""
+        """Return the incomplete last line or its last part; None if there is none."""
         return self._complete(b"") if self._size else None
 
     def _complete(self, data: bytes) -> bytes | LinePart:
@@ -75,7 +75,7 @@ class LineSplitter:
 
 
 def whole_lines(found: Iterable[bytes | LinePart]) -> list[bytes]:
-    """Raises LineTooLong for a line above the limit."""
+    """Return the lines of ``found``. Raises LineTooLong if one is above the limit."""
     lines: list[bytes] = []
     for line in found:
         if isinstance(line, LinePart):

@@ -1,7 +1,7 @@
-"""What becomes of a line that no record can hold: nothing, its beginning, or all of it in pieces. Pure.
+"""Makes the records for a line that fits into no record: none, its beginning, or all of it in pieces. Pure.
 
-The records do not depend on how the bytes of the line came: after a crash the same ones are made again. Cuts
-are made between the characters of UTF-8 where the line is of that.
+The records do not depend on the portions in which the line's bytes arrive: after a crash the same records are
+made again. UTF-8 text is cut between characters.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from nilometer.client.ingest.read_back import PIECE_HEADER
 from nilometer.client.producer.producer import Headers
 
 TRUNCATED_HEADER = "truncated"
-"""The bytes that the line had."""
+"""The header with the size of the whole line, in bytes."""
 PIECES_HEADER = "pieces"
-"""How many there are: on the last one."""
+"""The header with the number of pieces; only on the last piece."""
 
 NUMBER_MAX = b"9" * 20
 HEADERS_MAX: Headers = tuple((name, NUMBER_MAX) for name in (TRUNCATED_HEADER, PIECE_HEADER, PIECES_HEADER))
-"""As large as the headers of any record made here."""
+"""Headers that are at least as large as those of any record made here."""
 
 LineRecord = tuple[bytes, Headers]
 """Value and headers."""
 
 
 class LongLine:
-    """One line, as its bytes come."""
+    """One line that is too long, while its bytes arrive."""
 
     def __init__(self, action: Oversized, value_bytes: int) -> None:
-        """``value_bytes``: of each record, at most; at least 4, as many as a character has."""
+        """``value_bytes`` is the maximum size of a record's value; at least 4, the largest character."""
         assert action is not Oversized.FAIL and value_bytes >= len("🙂".encode())
         self.size = 0
         self._action = action
@@ -36,6 +36,7 @@ class LongLine:
         self._pieces = 0
 
     def feed(self, data: bytes) -> list[LineRecord]:
+        """Take the line's next bytes; return the records that they complete."""
         self.size += len(data)
         match self._action:
             case Oversized.TRUNCATE:
@@ -48,7 +49,7 @@ class LongLine:
         return []
 
     def finish(self) -> list[LineRecord]:
-        """After the last of its bytes."""
+        """Return the last records, after all of the line's bytes."""
         match self._action:
             case Oversized.TRUNCATE:
                 cut = _cut(self._kept, self._value_bytes)
@@ -60,7 +61,7 @@ class LongLine:
                 return []
 
     def _full_pieces(self) -> list[LineRecord]:
-        """Those behind which there is more of the line."""
+        """Return the pieces that are followed by more of the line."""
         found: list[LineRecord] = []
         position, end = 0, len(self._kept)
         while end - position > self._value_bytes:
@@ -76,7 +77,7 @@ class LongLine:
 
 
 def _cut(data: bytearray, limit: int) -> int:
-    """Where to cut ``data``: at ``limit``, or up to three bytes before it where a character would be cut."""
+    """Return where to cut ``data``: at ``limit``, or up to 3 bytes earlier to avoid cutting a character."""
     if len(data) <= limit:
         return len(data)
     for cut in range(limit, limit - 4, -1):

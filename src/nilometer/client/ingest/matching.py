@@ -1,24 +1,26 @@
-"""Which of the files that a look found are those that are being read, and which are new. Pure.
+"""Decides which of the files that a look found belong to known sources, and which are new. Pure.
 
+A file is *asked for* if the user named it or its folder; others are found in the folder of a named file.
 The cases, in the order they are tried:
 
-1. Same device and inode, and what was read of it is still there: the same file, under whatever name. After
-   a folder was mounted again its device may be another one: then name and inode tell.
-2. A source whose file is gone or not the same any more is looked for among the files that no source claimed
-   and whose name rotation may have given: a copy or a compressed copy of it. What was not yet read is there.
-3. A file that holds what another one begins with is a copy of that: its lines are the other's. (It becomes
-   case 2 when the original is truncated or removed.)
-4. A file beside those asked for is new if rotation can have made it since the last look, and is skipped if
-   it was there before, or if the file it is named after was not rotated.
-5. Whatever else was asked for is new and read from its beginning.
+1. A file with the device and inode of a source that still contains what was read of the source is the
+   source's file, under any name. After a folder was mounted again its device may differ: then path and inode
+   identify it.
+2. For a source whose file is gone or has other content, a copy or compressed copy is searched among the files
+   that belong to no source and have a name that rotation gives. The unread lines are read from the copy.
+3. A file whose whole content is the beginning of another file is a copy of that one, and is not read. (It
+   becomes case 2 when the original is truncated or removed.)
+4. A file that is not asked for is new if rotation can have made it since the last look. It is skipped if it
+   was there before, or if the file that it is named after was not rotated.
+5. All other files that are asked for are new, and read from their beginning.
 
-Short content proves little: many files begin with the same header. Less than :data:`TELLING_BYTES` of it
-show a copy only where one is to be expected, and a file that equals the beginning of another one and is that
-short is taken for a copy only until ``is_settled``.
+Short content proves little, since many files begin with the same header. Equal content of less than
+:data:`TELLING_BYTES` shows a copy only if a copy is expected, and a file that short which equals the
+beginning of another one is taken for a copy only until ``is_settled``.
 
-Invariants: no file has two sources, no source two files. Every file found is in exactly one of ``resumed``,
-``new``, ``copies``, ``skipped``, ``not_text`` and ``undecided``, but for files not asked for that no case
-concerns.
+Invariants: no file has two sources, no source has two files. Every file found is in exactly one of
+``resumed``, ``new``, ``copies``, ``skipped``, ``not_text`` and ``undecided``, except files that are not asked
+for and to which no case applies.
 """
 
 from __future__ import annotations
@@ -40,55 +42,55 @@ from nilometer.client.ingest.rotation_names import (
 from nilometer.client.ingest.source import HEAD_BYTES, Fingerprint, Source, digest
 
 TELLING_BYTES = 1024
-"""So much content, or more, is not that of two files by chance."""
+"""Equal content of this size or more is no coincidence, so one file is a copy of the other."""
 
 
 class Contents(Protocol):
-    """What the files hold. None: it cannot be read now, or another file has the name by now."""
+    """Reads and compares file contents. None means: unreadable now, or the name is another file's now."""
 
     def head(self, file: FoundFile) -> bytes | None:
-        """The first bytes of the content, :data:`HEAD_BYTES` or all there are."""
+        """Return the first :data:`HEAD_BYTES` bytes of the content, fewer if it is shorter."""
         ...
 
     def fingerprint(self, file: FoundFile, offset: int) -> Fingerprint | None:
-        """Of the first ``offset`` bytes."""
+        """Return the fingerprint of the first ``offset`` bytes of the content."""
         ...
 
     def is_beginning(self, file: FoundFile, original: FoundFile) -> bool | None:
-        """Whether all of ``file`` is what ``original`` begins with."""
+        """Whether all of ``file``'s content is the beginning of ``original``'s."""
         ...
 
     def is_intact(self, source: Source, file: FoundFile) -> bool:
-        """Whether a file with the inode of ``source`` is its file still: what was read of it is there."""
+        """Whether ``file``, with the inode of ``source``, still contains what was read of the source."""
         ...
 
     def is_reborn(self, source: Source, file: FoundFile) -> bool:
-        """Whether a file with the inode of ``source`` was created after that."""
+        """Whether ``file``, with the inode of ``source``, was created after the source's file."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstances:
-    """What was known before the look."""
+    """The caller's knowledge from before the look."""
 
     named: AbstractSet[str] = frozenset()
     """The files that the user named, by path."""
     rotated_before: AbstractSet[str] = frozenset()
-    """``Matches.rotated`` of the look before: a look is no picture of one moment."""
+    """``Matches.rotated`` of the previous look: a rotation may happen in the middle of a look."""
     is_watched: Callable[[FoundFile], bool] = lambda _file: True
-    """Whether the place of a file was looked at before: what lies there unknown came since."""
+    """Whether an earlier look listed the place of the file, so that an unknown file there is newer."""
     is_left_behind: Callable[[FoundFile], bool] = lambda _file: False
-    """Whether the look before found it to be a copy, and its folder is away with the original."""
+    """Whether the previous look found it to be a copy, and nothing is found in its folder any more."""
     may_be_unread: Callable[[FoundFile], bool] = lambda _file: False
-    """Whether an earlier look already found that rotation can have made the file."""
+    """Whether an earlier look found that rotation can have made the file."""
     is_settled: Callable[[FoundFile], bool] = lambda _file: True
-    """Whether a file that equals another one has been there for so long that it is no copy in the making."""
+    """Whether a file that equals another's beginning is unchanged for so long that it is not being copied."""
 
 
 class NewFile(NamedTuple):
     file: FoundFile
     name: str
-    """What its records carry as their path: the name under which its lines were written."""
+    """The ``path`` header of its records: the name under which its lines were written."""
     head: bytes
 
 
@@ -97,19 +99,19 @@ class Matches:
     resumed: list[tuple[Source, FoundFile]] = field(default_factory=list[tuple[Source, FoundFile]])
     new: list[NewFile] = field(default_factory=list[NewFile])
     copies: list[tuple[FoundFile, str]] = field(default_factory=list[tuple[FoundFile, str]])
-    """With the path of the original."""
+    """Copies, with the path of the original."""
     may_be_unread: set[Identity] = field(default_factory=set[Identity])
     """Copies and undecided files that are new if they turn out to be no copies."""
     skipped: list[FoundFile] = field(default_factory=list[FoundFile])
     not_text: list[FoundFile] = field(default_factory=list[FoundFile])
     undecided: list[FoundFile] = field(default_factory=list[FoundFile])
-    """They changed, or could not be read, while they were looked at: another look will tell."""
+    """Files that changed or were unreadable while they were compared: the next look decides."""
     missing: list[Source] = field(default_factory=list[Source])
-    """Sources whose file is nowhere."""
+    """Sources whose file was not found."""
     rotated: set[str] = field(default_factory=set[str])
-    """Names of sources, and names asked for, that are not the same file's as they were."""
+    """Names, of sources or asked for, that now belong to another file or to none, or whose file is empty."""
     replaced: list[Source] = field(default_factory=list[Source])
-    """Sources that were only known to be skipped, and whose file the user asks for now."""
+    """Sources whose file was skipped so far, and is asked for now."""
 
 
 def match(
@@ -118,7 +120,7 @@ def match(
     contents: Contents,
     circumstances: Circumstances | None = None,
 ) -> Matches:
-    """``sources`` as far as they are read now."""
+    """Return what each of ``files``, found by a look, is; ``sources`` have their present positions."""
     return _Matching(sources, files, contents, circumstances or Circumstances()).run()
 
 
@@ -177,7 +179,7 @@ class _Matching:
         return self._unclaimed.get(file.identity)
 
     def _find_copies(self, homeless: list[Source]) -> list[Source]:
-        """The sources for which there is no copy either."""
+        """Case 2 for the sources of ``homeless``; return those for which no copy was found."""
         by_head: defaultdict[tuple[int, str], list[Source]] = defaultdict(list)
         for source in homeless:
             if source.known.offset:
@@ -193,7 +195,8 @@ class _Matching:
                     if len(head) >= length and source.number not in claimed and self._is_copy(file, source)
                 ]
                 if found:
-                    # Of several that begin alike, the one of which most is known, and the newest of these.
+                    # Of several sources with this beginning, take the one with most known content, then the
+                    # newest.
                     source = max(found, key=lambda source: (_known_bytes(source), source.number))
                     claimed.add(source.number)
                     self._out.resumed.append((source, file))
@@ -203,10 +206,11 @@ class _Matching:
         return [source for source in homeless if source.number not in claimed]
 
     def _is_copy(self, file: FoundFile, source: Source) -> bool:
+        """Whether ``file`` is a copy of the source's lost file."""
         if not is_rotation_name(file.path, source.path):
             return False
-        # Truncating and compressing leave copies. Of a file that is just gone a plain copy is not expected:
-        # what begins alike is more likely its successor, unless it is much that is alike.
+        # Truncation and compression leave copies. If the file is merely gone, a plain copy is not expected: a
+        # file with the same beginning is more likely its successor, unless much content is equal.
         identity = (source.device, source.inode)
         there = self._by_identity.get(identity)
         was_truncated = source.truncated or (
@@ -221,11 +225,11 @@ class _Matching:
             return False
         preview = source.preview
         if preview.offset > source.offset and self._contents.fingerprint(file, preview.offset) != preview:
-            return False  # more was seen of it than was read
+            return False  # more content is known (the preview) than was read, and it differs
         return source.known.offset >= TELLING_BYTES or not self._is_copy_of_more(file, source)
 
     def _is_being_compressed(self, file: FoundFile) -> bool:
-        """Whether the file that it is named after is there, and begins alike as far as that is known."""
+        """Whether the plain file of the same name exists and has, as far as known, the same beginning."""
         plain = self._paths.get(file.path.removesuffix(GZIP_SUFFIX)) if file.is_compressed else None
         if plain is None or plain.is_gone:
             return False
@@ -233,7 +237,7 @@ class _Matching:
         return head is None or of_plain is None or of_plain.startswith(head)
 
     def _is_copy_of_more(self, file: FoundFile, source: Source) -> bool:
-        """Whether the file holds more, and is a copy of one that is still there."""
+        """Whether ``file`` has more content than the source, and is a copy of another file that exists."""
         return len(self._head(file) or b"") > source.known.offset and any(
             known is not None and self._contents.is_beginning(file, original)
             for known, original in self._originals.related_to(file.path)
@@ -242,7 +246,10 @@ class _Matching:
     # --- cases 3 to 5
 
     def _rotated_names(self) -> AbstractSet[str]:
-        """The names that were given to another file since the last look, or whose file was emptied."""
+        """Return the names that belong to another file since the last look, or whose file was truncated.
+
+        Also sets ``rotated`` of the result.
+        """
         standing = {
             file.path
             for source, file in self._out.resumed
@@ -252,7 +259,7 @@ class _Matching:
             and (source.known.offset or source.read_at == file.stamp)
         }
         found = {file.path for file in self._unclaimed.values() if file.asked_for}
-        # What was empty and is gone may have grown, and be there under another name, compressed.
+        # An empty file that is gone may have grown before it was compressed under another name.
         vanished = {
             source.path for source in self._out.missing if not (source.skipped or source.known.offset)
         }
@@ -260,6 +267,7 @@ class _Matching:
         return self._out.rotated | self._circumstances.rotated_before
 
     def _judge(self, file: FoundFile, rotated: AbstractSet[str]) -> None:
+        """Cases 3 to 5 for one file: add it to the list of the result to which it belongs."""
         name: str | None = file.path
         if not file.asked_for:
             if not self._is_beside(file):
@@ -274,7 +282,7 @@ class _Matching:
             original, is_copy = self._original_of(file, head)
         if name is not None and (is_copy is None or is_copy):
             self._out.may_be_unread.add(file.identity)
-            self._out.rotated.add(name)  # so that a compressed copy of it is not skipped
+            self._out.rotated.add(name)  # so that a later compressed copy of it is not skipped
         if head is None or is_copy is None:
             self._out.undecided.append(file)
         elif original is not None and is_copy:
@@ -286,7 +294,7 @@ class _Matching:
             self._originals.add(None, file)
 
     def _is_beside(self, file: FoundFile) -> bool:
-        """Whether rotation gives such names to one of the files that are asked for."""
+        """Whether rotation gives this name to one of the files that are asked for."""
         return any(
             is_derived(file.path, name)
             for name in possible_originals(file.path)
@@ -294,7 +302,7 @@ class _Matching:
         )
 
     def _rotated_from(self, file: FoundFile, rotated: AbstractSet[str]) -> str | None:
-        """The name under which the lines of a file beside those asked for were written; None: skip it."""
+        """Return the name under which the lines of a file not asked for were written; None: skip it."""
         if not self._circumstances.is_watched(file):
             return None
         made_of = [
@@ -305,14 +313,14 @@ class _Matching:
         return file.path if self._circumstances.may_be_unread(file) else None
 
     def _original_of(self, file: FoundFile, head: bytes) -> tuple[FoundFile | None, bool | None]:
-        """The file that ``file`` is a copy of, if it is one; None where that is not known yet."""
+        """Return the original of ``file``, and whether ``file`` is a copy of it; None: not known yet."""
         if file.is_gone and self._circumstances.is_left_behind(file):
-            return file, True  # its lines are those of the original, which may be anywhere
+            return file, True  # still a copy; its original is unknown
         is_settled = not self._is_being_compressed(file) and self._circumstances.is_settled(file)
         is_other = bool(head) and len(head) < TELLING_BYTES and is_settled
         for source, original in self._originals.related_to(file.path):
             if is_other and not (file.is_compressed and original.is_gone):
-                continue  # of a file that is gone a compressed copy is expected, however long it is there
+                continue  # but a compressed copy of a deleted file is expected at any age
             original_head = self._head(original)
             if original_head is None:
                 return original, None
@@ -336,12 +344,12 @@ def _known_bytes(source: Source) -> int:
 
 
 def is_text(file: FoundFile, head: bytes) -> bool:
-    """Whether a file looks like lines: no NUL among the first bytes of its content."""
+    """Whether a file seems to consist of lines: its name is readable and ``head`` contains no NUL."""
     return not file.path.endswith(UNREADABLE_SUFFIXES) and b"\x00" not in head
 
 
 class _Originals:
-    """The files of which others may be copies, by their names now and the ones they were found under."""
+    """The files of which others may be copies, by their present names and those they were found under."""
 
     def __init__(self, resumed: Iterable[tuple[Source, FoundFile]]) -> None:
         self._by_name: defaultdict[str, list[tuple[Source | None, FoundFile]]] = defaultdict(list)
@@ -358,16 +366,17 @@ class _Originals:
                 self._gone.append((source, file))
 
     def related_to(self, path: str) -> list[tuple[Source | None, FoundFile]]:
+        """Return the files of which a file called ``path`` may be a copy, with their sources."""
         named = [found for name in possible_originals(path) for found in self._by_name.get(name, ())]
-        # What was the last name of a deleted file says less: its copy may have been renamed since.
+        # A deleted file's last name is a weaker hint: its copy may have been renamed since.
         return named + [(source, file) for source, file in self._gone if is_rotation_name(path, file.path)]
 
 
 def _originals_first(files: Iterable[FoundFile]) -> list[FoundFile]:
-    """Rotation and copying make names longer."""
+    """Sort likely originals before their copies: plain before compressed, then by length of the path."""
     return sorted(files, key=lambda file: (file.is_compressed, len(file.path), file.path))
 
 
 def _in_order_of_writing(files: Iterable[FoundFile]) -> list[FoundFile]:
-    """Plain files before compressed ones, which may be copies of them; otherwise the older first."""
+    """Sort plain files before compressed ones, which may be copies of them; then the older ones first."""
     return sorted(files, key=lambda file: (file.is_compressed, file.modified_ns, file.path))

@@ -1,7 +1,7 @@
-"""When a source whose file is nowhere is forgotten. Pure.
+"""Decides when a source whose file is missing is forgotten. Pure.
 
-A rotated file that was deleted is no more; but a folder that is not mounted now may be back tomorrow with all
-its files. What tells them apart: of a folder that is away no file is found at all.
+A rotated file that was deleted does not come back; but a folder that is not mounted now may be back tomorrow
+with all its files. The difference: in a folder that is *away* no file is found at all.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from nilometer.client.ingest.found_files import Look
 from nilometer.client.ingest.source import Source
 
 FORGET_MS = 60 * 60 * 1_000
-"""Of a file that is gone from its folder; until then a copy of it may appear."""
+"""How long a source is kept whose file is gone from its folder: a copy of the file may appear."""
 FORGET_AWAY_MS = 30 * 24 * 60 * 60 * 1_000
-"""Of a file in whose folder nothing is found."""
+"""How long a source is kept in whose folder nothing is found."""
 GONE_MAX = 1_000
-"""Files gone from their folders that are remembered at a time."""
+"""The maximum number of sources kept whose files are gone from their folders."""
 
 
 def away(sources: Sequence[Source], look: Look) -> list[Source]:
-    """Those in whose folder nothing is found."""
+    """Return the sources in whose folder the look found nothing."""
     folders = {posixpath.dirname(file.path) for file in look.files}
     return [source for source in sources if posixpath.dirname(source.path) not in folders]
 
@@ -29,9 +29,10 @@ def away(sources: Sequence[Source], look: Look) -> list[Source]:
 def decide_missing(
     missing: Sequence[Source], look: Look, wall_ms: int, sent: Container[int] = ()
 ) -> tuple[list[Source], list[int]]:
-    """The sources to be remembered, with since when they are gone; the numbers of those to be forgotten.
+    """Return the sources to keep, with ``gone_ms`` set, and the numbers of those to forget.
 
-    ``sent``: sources that have lines in the topic which they do not count yet.
+    ``wall_ms`` is the wall clock; ``sent`` contains the sources with lines in the topic that they do not
+    count yet.
     """
     numbers_away = {source.number for source in away(missing, look)}
     kept: list[Source] = []

@@ -1,4 +1,4 @@
-"""What an ingest is asked for, and what it tells of itself."""
+"""The options of an ingest, and its totals."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 
 
 class Oversized(enum.Enum):
-    """What is done about a line that no record of the topic can hold."""
+    """The handling of a line that does not fit into a record of the topic."""
 
     FAIL = "fail"
-    """Its file is not read any further; the others are."""
+    """Its file is not read any further; other files are."""
     SKIP = "skip"
     TRUNCATE = "truncate"
     """Its beginning is sent."""
     SPLIT = "split"
-    """It is sent in pieces."""
+    """It is sent in pieces, one record each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,23 +36,23 @@ class IngestOptions:
 class IngestTotals:
     lines: int = 0
     lines_there: int = 0
-    """Lines that were in the topic already."""
+    """The number of lines that were in the topic already and were not sent."""
     bytes_read: int = 0
     bytes_total: int = 0
-    """Of the files being read, as they lie there."""
+    """The sizes of the files being read, before decompression."""
     files: dict[str, int] = field(default_factory=dict[str, int])
-    """Lines sent, by file."""
+    """File to the number of its lines sent."""
     oversized: dict[str, int] = field(default_factory=dict[str, int])
-    """Lines that no record could hold as they are and that were skipped, truncated or split, by file."""
+    """File to the number of its lines that fit into no record and were skipped, truncated or split."""
     skipped: dict[str, str] = field(default_factory=dict[str, str])
-    """Files that are not read, and why."""
+    """File that is not read to the reason."""
     looks: int = 0
-    """How often the files were looked for."""
+    """How often the folders were listed."""
     errors: list[str] = field(default_factory=list[str])
 
 
 class LineRefused(Exception):
-    """A line that the topic does not take; the message names file, line and reason."""
+    """The topic rejected a line; the message names file, line and reason."""
 
 
 def line_refused(path: str, line: int, error: KafkaError) -> LineRefused:

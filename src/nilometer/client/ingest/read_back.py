@@ -1,8 +1,8 @@
-"""Which lines are in the topic already: the topic itself is asked.
+"""Reads the topic to find the lines that are in it already but not counted in the state.
 
-Between an acknowledgement and the state that tells of it a process may die, and a batch may be in the log
-though its acknowledgement never arrived. The records themselves say which line of which source they are.
-What is in a leader's log and not committed yet is waited for.
+A process may die after an acknowledgement and before the state is saved, and a batch may be in the log though
+its acknowledgement never arrived. The headers of a record name its source and line. Records in a leader's log
+that are not committed yet are waited for.
 """
 
 from __future__ import annotations
@@ -23,20 +23,23 @@ SOURCE_HEADER = "source"
 PATH_HEADER = "path"
 LINE_HEADER = "line"
 PIECE_HEADER = "piece"
-"""Counted from 1; all pieces of a line have the same ``line`` header."""
+"""The header with the number of a piece of a long line, from 1; its pieces have the same ``line`` header."""
 
 
 def checksum(value: bytes, piece: bytes = b"") -> int:
-    """Tells a record from others with the same line number: pieces, or those of a file written again."""
+    """Return a checksum of a record's value and piece number.
+
+    It distinguishes records with the same line number: pieces, and lines of a file that was rewritten.
+    """
     return zlib.crc32(value, zlib.crc32(piece))
 
 
 async def read_back(
     runtime: Runtime, config: GivenConfig, state: IngestState
 ) -> tuple[LinesThere, dict[int, int]]:
-    """What the topic holds from the state's offsets on, and the end of each partition. Raises KafkaError.
+    """Return the uncounted lines in the topic from the state's offsets on, and the end of each partition.
 
-    Waits until everything that the leaders' logs hold is committed.
+    First waits until all records of the leaders' logs are committed. Raises KafkaError.
     """
     there: LinesThere = {}
     settings = {**config, "auto.offset.reset": "earliest", "max.poll.records": 5000}

@@ -1,7 +1,7 @@
-"""How large a record may be: by the producer's ``max.request.size`` and the topic's ``max.message.bytes``.
+"""The maximum size of a record, from ``max.request.size`` and the topic's ``max.message.bytes``.
 
-Known before anything is sent, so that a line that is too long is met before the lines behind it are in the
-topic. A topic whose settings this client may not read is only known by what it refuses.
+It is read before anything is sent, so that a line that is too long is detected before later lines are in the
+topic. If this client may not read the topic's configuration, a broker must reject the record.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ SETTINGS_NOT_TOLD = frozenset(
 @dataclass(frozen=True, slots=True)
 class RecordLimit:
     request_bytes: int
-    """``max.request.size``: of a record before compression."""
+    """``max.request.size``: the limit for a record before compression."""
     message_bytes: int | None = None
-    """``max.message.bytes`` of the topic: of a batch after compression; None where it is not known."""
+    """The topic's ``max.message.bytes``: the limit for a batch after compression; None if unknown."""
     codec: Codec = Codec.NONE
     level: int | None = None
 
     def value_bytes(self, key: bytes | None, headers: Headers) -> int:
-        """The size up to which any value fits; 0 where none does."""
+        """Return the size up to which every value fits; 0 if none does."""
         most = self.request_bytes
         if self.message_bytes is not None:
             most = min(most, self.message_bytes - HEADER_BYTES)
         return max(most - size_bound(key, b"", headers), 0)
 
     def value_bytes_max(self, key: bytes | None, headers: Headers) -> int:
-        """The size above which no value fits, however well it is compressed."""
+        """Return the size above which no value fits, however well it compresses."""
         return max(self.request_bytes - size_bound(key, b"", headers), 0)
 
     def fits(self, key: bytes | None, value: bytes, headers: Headers) -> bool:
-        """Whether the record fits, compressed as it would be alone in its batch."""
+        """Whether the record fits, if compressed alone in its batch."""
         if size_bound(key, value, headers) > self.request_bytes:
             return False
         if self.message_bytes is None:
@@ -70,7 +70,10 @@ class RecordLimit:
 async def learn_record_limit(
     runtime: Runtime, common: GivenConfig, producer: ProducerConfig, topic: str
 ) -> RecordLimit:
-    """``common``: the settings that every client has. Raises KafkaError."""
+    """Return the limit for records of ``topic``. Raises KafkaError.
+
+    ``common`` are the settings to connect with; ``producer`` has the size limit and the compression.
+    """
     message_bytes: int | None = None
     try:
         async with Admin(runtime, common) as admin:

@@ -1,4 +1,4 @@
-"""What the names of rotated files look like. Pure.
+"""Recognises the names of rotated files. Pure.
 
 ``app.log`` becomes ``app.log.1``, ``app.log-20260131``, ``app.log.2.gz``, ``app-20260131.log``,
 ``app.1.log``, ``app.log.old`` and the like, in the same folder.
@@ -11,10 +11,10 @@ import re
 
 GZIP_SUFFIX = ".gz"
 UNREADABLE_SUFFIXES = (".xz", ".bz2", ".zst", ".lz4", ".lzma", ".Z", ".zip", ".br")
-"""Compressed in a way that ingest does not read."""
+"""Suffixes of compression formats that ingest cannot read."""
 
 _MARK = r"(?:[._-](?:[0-9][0-9TZ_:.+-]*|old|prev|bak))+"
-"""What rotation puts into a name: a number, a date, "old"."""
+"""The marks that rotation adds to a name: a number, a date, "old"."""
 _MARKED = re.compile(_MARK)
 _SEPARATOR = re.compile(r"[._~-]")
 _EXTENSION = re.compile(r"\.[A-Za-z][A-Za-z0-9]*$")
@@ -23,13 +23,13 @@ _BEFORE_EXTENSION = re.compile(rf"(?<=.){_MARK}(?=\.[A-Za-z][A-Za-z0-9]*$)")
 
 
 def family(name: str) -> str:
-    """The name without what rotation puts in: ``app.log`` of ``app.log.2.gz`` and of ``app-1.log``."""
+    """Return the name without rotation marks: ``app.log`` for ``app.log.2.gz`` and for ``app-1.log``."""
     bare = name.removesuffix(GZIP_SUFFIX)
     return _BEFORE_EXTENSION.sub("", _AT_END.sub("", bare) or bare)
 
 
 def possible_originals(path: str) -> list[str]:
-    """Paths of files that ``path`` can be made of by copying or rotating; most of them do not exist.
+    """Return the paths of files of which ``path`` may be a copy or a rotated file; most do not exist.
 
     They are its name up to a separator, with or without its extension.
     """
@@ -45,7 +45,7 @@ def possible_originals(path: str) -> list[str]:
 
 
 def is_rotation_name(path: str, original: str) -> bool:
-    """Whether a file called ``path`` may be what rotation made of ``original``; its content has to tell."""
+    """Whether rotation may have made ``path`` from ``original``, by their names; contents must decide."""
     folder, name = posixpath.split(path)
     original_folder, original_name = posixpath.split(original)
     return folder == original_folder and (
@@ -54,7 +54,7 @@ def is_rotation_name(path: str, original: str) -> bool:
 
 
 def is_derived(path: str, original: str) -> bool:
-    """Whether the name ``path`` is that of ``original`` with what rotation puts into names, and no more."""
+    """Whether the name ``path`` is that of ``original`` with rotation marks added, and nothing else."""
     folder, name = posixpath.split(path)
     original_folder, original_name = posixpath.split(original)
     if folder != original_folder or name == original_name:

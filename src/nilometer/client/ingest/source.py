@@ -1,9 +1,9 @@
-"""One file that is being read: how far, and how to know it again. Pure.
+"""A source: one ingested file, its position, and the fingerprint by which it is recognised. Pure.
 
-A file is known by its device and inode, and by what was read of it: the hash of its first bytes and of the
-last bytes before the offset. Both must still be there. So a file that was renamed is found under its new
-name, a copy (as ``copytruncate`` and compression make them) is distinguished from another file that merely
-begins alike, and a file that was truncated or rewritten is seen to be another one, whatever its size.
+A file is recognised by its device and inode, and by the content that was read: the hash of its first bytes
+and of the last bytes before the offset. Both must match. So a renamed file is found under its new name, a
+copy (as ``copytruncate`` and compression make them) is distinguished from another file that merely begins the
+same, and a truncated or rewritten file is seen to be another one, whatever its size.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ HEAD_BYTES = 1024
 TAIL_BYTES = 256
 
 ReadRange = Callable[[int, int], bytes]
-"""(begin, end) -> the bytes of a file's content in that range; fewer where it ends before."""
+"""(begin, end) -> the bytes of a file's content in that range; fewer if it ends before."""
 
 
 def digest(data: bytes) -> str:
@@ -25,7 +25,7 @@ def digest(data: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Of the bytes before ``offset``."""
+    """Hashes of a content's first bytes (``head``) and of the last bytes before ``offset`` (``tail``)."""
 
     offset: int
     head: str
@@ -38,7 +38,7 @@ class Fingerprint:
         return cls(offset, digest(head), digest(tail))
 
     def matches(self, read: ReadRange) -> bool:
-        """Whether a file's content begins with what was read."""
+        """Whether the content returned by ``read`` has this fingerprint."""
         return Fingerprint.of(read, self.offset) == self
 
 
@@ -48,43 +48,45 @@ NOTHING_READ = Fingerprint(0, digest(b""), digest(b""))
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file as of the last checkpoint. ``number`` is unique in its state file and never used again."""
+    """One ingested file. ``number`` is unique in its state file and never reused."""
 
     number: int
     path: str
-    """The name it was found under first: what its records carry."""
+    """The path under which it was found first: the ``path`` header of its records."""
     device: int
     inode: int
     fingerprint: Fingerprint = NOTHING_READ
     preview: Fingerprint = NOTHING_READ
-    """Of its first bytes, taken before a line of it was sent: what it is known by until lines are counted."""
+    """The fingerprint of its first bytes, taken before a line was sent; used while ``offset`` is 0."""
     lines: int = 0
     finished: bool = False
-    """Read to its end, and its end is final."""
+    """Whether it was read to its end, and the end is final."""
     read_at: tuple[int, int] | None = None
-    """Size and time of change (ns) of the file when it had been read to its end: as long as they stay, there
-    is nothing more to read. None while there is."""
+    """Size and modification time (ns) of the file when it was read to its end; None if it was not.
+
+    While they stay the same, there is nothing more to read.
+    """
     birth_ns: int = 0
-    """When the file was created; 0 where the system does not tell."""
+    """The file's creation time in nanoseconds since 1970; 0 if unknown."""
     skipped: bool = False
-    """Known only so that it is never read: a rotated file from before ingest knew the place."""
+    """Whether it is recorded only so that it is never read: a rotated file older than the ingest."""
     truncated: bool = False
-    """Its file was truncated: where what was read of it is now, a short copy of it is expected."""
+    """Whether its file was truncated, so that a copy of the content is expected, even a short one."""
     gone_ms: int | None = None
-    """Since when (wall clock) its file was seen to be nowhere; None while it is there."""
+    """The wall-clock time since which its file is missing; None while it exists."""
 
     @property
     def offset(self) -> int:
-        """Bytes of content (decompressed, where it is compressed) whose lines are in the topic."""
+        """The number of bytes of (decompressed) content whose lines are in the topic."""
         return self.fingerprint.offset
 
     @property
     def known(self) -> Fingerprint:
-        """What is known of its content."""
+        """The fingerprint by which it is recognised: of the read content, or of the first bytes."""
         return self.fingerprint if self.offset else self.preview
 
     def previewed(self, head: bytes) -> Source:
-        """``head``: its first bytes."""
+        """Return the source with a preview of ``head``, its first bytes."""
         return replace(self, preview=Fingerprint(len(head), digest(head), digest(head[-TAIL_BYTES:])))
 
     def read_to(self, fingerprint: Fingerprint, lines: int) -> Source:
@@ -106,7 +108,7 @@ class Source:
         )
 
     def as_nowhere(self, *, truncated: bool) -> Source:
-        """Its inode is another file's by now: only a copy of its content is its file again."""
+        """Return the source without an inode, which is another file's now: only a copy can be its file."""
         return replace(self, device=NOWHERE, inode=NOWHERE, read_at=None, truncated=truncated)
 
     def as_gone(self, since_ms: int | None) -> Source:
@@ -114,30 +116,31 @@ class Source:
 
 
 class ContentMark:
-    """Follows the content of one source as it is read, so that a fingerprint can be had of what was read.
+    """Computes the fingerprint of one source's content while it is read.
 
-    Of what *was* read, not of what the file holds now: it may have been truncated since.
+    The fingerprint is of the bytes that *were* read: the file may have been truncated since.
     """
 
     __slots__ = ("_head", "_line_end", "_position", "_recent", "_tail")
 
     def __init__(self, read: ReadRange, offset: int) -> None:
-        """From ``offset`` on, which is the end of a line, or 0."""
+        """Begin at ``offset``, which is the end of a line, or 0; ``read`` returns the content before it."""
         self._head = read(0, HEAD_BYTES)[: min(HEAD_BYTES, offset)]
         self._recent = self._tail = read(max(offset - TAIL_BYTES, 0), offset) if offset else b""
         self._position = self._line_end = offset
 
     @property
     def position(self) -> int:
-        """Bytes read, those of a line not yet complete included."""
+        """The number of bytes read, including those of an incomplete line."""
         return self._position
 
     @property
     def recent(self) -> bytes:
-        """The last bytes read."""
+        """The last bytes read, at most ``TAIL_BYTES``."""
         return self._recent
 
     def feed(self, data: bytes) -> None:
+        """Take the next bytes of the content."""
         if len(self._head) < HEAD_BYTES:
             self._head += data[: HEAD_BYTES - len(self._head)]
         cut = data.rfind(b"\n") + 1
@@ -148,10 +151,10 @@ class ContentMark:
         self._position += len(data)
 
     def finish(self) -> None:
-        """The last line counts too, though it has no newline."""
+        """Include the incomplete last line in the fingerprint."""
         self._tail, self._line_end = self._recent, self._position
 
     def fingerprint(self) -> Fingerprint:
-        """Of all complete lines."""
+        """Return the fingerprint of all complete lines."""
         head = self._head[: min(HEAD_BYTES, self._line_end)]
         return Fingerprint(self._line_end, digest(head), digest(self._tail))

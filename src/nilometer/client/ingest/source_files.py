@@ -1,9 +1,9 @@
-"""The operating system's files: found by looks, held open as long as they are unread, distinguished.
+"""The operating system's files: lists them, opens them, and holds unread ones open.
 
-The one module of ingest that touches the file system. Everything here may stall and runs in threads.
+The only module of ingest that lists and opens files. Everything here may block and runs in threads.
 
 A look lists every folder once, whatever the number of files and sources. A folder that changes while it is
-listed is listed again, so that a look is a picture of one moment as far as renames go.
+listed is listed again, so that no rename happens within the listing that is used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nilometer.client.ingest.held_files import HeldFiles
 from nilometer.client.ingest.rotation_names import GZIP_SUFFIX, family, possible_originals
 
 LISTINGS_MAX = 5
-"""How often a folder that changes meanwhile is listed before the look is taken as it is."""
+"""The maximum number of listings of a folder that keeps changing; then the last one is used."""
 REMEMBERED_NAMES = 1 << 16
 
 _family = functools.lru_cache(REMEMBERED_NAMES)(family)
@@ -38,7 +38,7 @@ class OpenedFile:
 
     @classmethod
     def open(cls, file: FoundFile) -> OpenedFile:
-        """Raises FileNotFoundError where the name is gone or another file's; OSError."""
+        """Open a found file. Raises FileNotFoundError if its name is gone or another file's; OSError."""
         opened = cls(os.open(file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
         if opened.identity != file.identity:
             opened.close()
@@ -56,7 +56,7 @@ class OpenedFile:
         return birth_ns_of(self._descriptor, self.identity[1])
 
     def again(self) -> OpenedFile:
-        """The same file, to be closed by itself."""
+        """Open the same file again; the caller closes the result."""
         return OpenedFile(os.dup(self._descriptor))
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ class OsFiles:
         looking = _Looking(known, self._paths, follow=self._follow)
         look = looking.look(self._looks)
         if look.files == self._files:
-            look = replace(look, files=self._files)  # the same object: quickly compared
+            look = replace(look, files=self._files)  # the same object makes comparisons fast
         self._files = look.files
         return self._held.on_look(look) if self._follow else look
 
@@ -100,7 +100,7 @@ class OsFiles:
 
 
 class _Looking:
-    """One look: each folder is listed once."""
+    """Performs one look."""
 
     def __init__(self, known: AbstractSet[Identity], paths: Sequence[str], *, follow: bool) -> None:
         self._known_inodes = {inode for _, inode in known}
@@ -148,7 +148,7 @@ class _Looking:
             folders += reversed(inside)
 
     def _look_beside(self, folder: str, paths: Sequence[str]) -> None:
-        """The files that the user named, and those in their folder that rotation may have made of them."""
+        """Add the named files of ``folder``, and the files there that rotation may have made from them."""
         asked = frozenset(paths)
         families = frozenset(family(os.path.basename(path)) for path in paths)
 
@@ -183,7 +183,10 @@ class _Looking:
 
 
 def _list_folder(folder: str, is_wanted: Callable[[str, int], bool]) -> tuple[list[FoundFile], list[str]]:
-    """The regular files in a folder and its folders, by path. Raises OSError."""
+    """Return a folder's regular files and the paths of its folders. Raises OSError.
+
+    ``is_wanted`` gets name and inode of each entry.
+    """
     files, folders, is_steady = _list_once(folder, is_wanted)
     for _ in range(LISTINGS_MAX - 1):
         if is_steady:
@@ -193,7 +196,7 @@ def _list_folder(folder: str, is_wanted: Callable[[str, int], bool]) -> tuple[li
 
 
 def _list_once(folder: str, is_wanted: Callable[[str, int], bool]) -> tuple[list[FoundFile], list[str], bool]:
-    """Also whether nothing was renamed meanwhile, as far as that can be seen."""
+    """List a folder once; also return whether nothing seems to have been renamed meanwhile."""
     files: list[FoundFile] = []
     folders: list[str] = []
     changed_ns = os.stat(folder).st_mtime_ns
@@ -206,7 +209,7 @@ def _list_once(folder: str, is_wanted: Callable[[str, int], bool]) -> tuple[list
             try:
                 status = os.stat(entry.path)
             except OSError:
-                is_steady = is_steady and entry.is_symlink()  # a link to nothing stays one
+                is_steady = is_steady and entry.is_symlink()  # a dangling link is no rename
                 continue
             if status.st_ino != inode and not entry.is_symlink() and not stat.S_ISDIR(status.st_mode):
                 is_steady = False

@@ -1,4 +1,4 @@
-"""A source while it is being read: its file, how far it was read, and whether that still stands there."""
+"""A source while it is read: the open file, the position, and the check that the content is unchanged."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ from nilometer.client.ingest.source import ContentMark, Source
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one reading gave."""
+    """The result of one read."""
 
     data: bytes = b""
     is_intact: bool = True
-    """Otherwise the file was truncated or written again, and ``data`` is empty."""
+    """False: the file was truncated or rewritten, and ``data`` is empty."""
 
 
 class SourceRun:
-    """Owns ``opened``. Raises OSError, EOFError where it cannot be read up to where it was read before."""
+    """Reads one source from its last position; owns ``opened``.
+
+    The constructor raises OSError, or EOFError if the content ends before that position. ``tag`` is the
+    ``source`` header of the records.
+    """
 
     def __init__(self, source: Source, file: FoundFile, opened: OpenFile, tag: bytes) -> None:
         self.source = source
@@ -38,21 +42,21 @@ class SourceRun:
         self.lines = source.lines
         self.headers = [(PATH_HEADER, source.path.encode("utf-8", "surrogateescape")), (SOURCE_HEADER, tag)]
         self.displaced = file.is_gone or file.path != source.path
-        """The name that the source was found under is another file's by now, or no file's."""
+        """Whether the file no longer has the path under which the source was found first."""
         self.deleted = file.is_gone
-        """It has no name in the folders that are looked at."""
+        """Whether the file has no name in the listed folders."""
         self.finished = False
-        """Its end is final."""
+        """Whether the end that was read is final."""
         self.read_at: Stamp | None = None
-        """The file's stamp when all of it had been read; None while there may be more."""
+        """The file's stamp when it was read to its end; None while there may be more."""
         self.is_stalled = False
-        """What was read is not there any more: the next look tells where it is."""
+        """Whether reading stopped because the file was truncated or rewritten: the next look decides."""
         self.size = file.size
-        """Of the file as it lies there, when it was last seen."""
+        """The size of the raw file when it was last seen."""
         self.grew_ms = 0
 
     def on_found(self, file: FoundFile) -> None:
-        """A look found it, under whatever name."""
+        """Note that a look found the file as ``file``, under any name."""
         self.path, self.size, self.is_stalled = file.path, file.size, False
         self.displaced = file.is_gone or file.path != self.source.path
         self.deleted = file.is_gone
@@ -63,28 +67,28 @@ class SourceRun:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the end that was reached is final: that of a whole compressed file."""
+        """Whether the end that was reached is final: the end of a complete compressed file."""
         return self._reader.is_complete
 
     @property
     def raw_position(self) -> int:
-        """Bytes read of the file as it lies there."""
+        """The number of bytes read of the raw file."""
         return self._reader.raw_position
 
     def begins_as_known(self) -> bool:
-        """Whether the opened file begins with what is known of the source; asked before anything is read.
+        """Whether the opened file has the known beginning of the source; to be called before reading.
 
-        The file may have been truncated and written again since a look found it. Raises OSError.
+        The file may have been truncated and rewritten since a look found it. Raises OSError.
         """
         if self.source.offset:
             return self.mark.fingerprint() == self.source.fingerprint
         preview = self.source.preview
         if not preview.offset:
-            return True  # it was empty
+            return True  # nothing is known: it was empty
         return fingerprint_of(self._opened, preview.offset, compressed=self.is_compressed) == preview
 
     def is_intact(self) -> bool:
-        """Whether what was read is still there, and can be read: neither truncated nor written again."""
+        """Whether the last bytes read are still in the file: it was neither truncated nor rewritten."""
         if self.is_compressed:
             return True
         recent = self.mark.recent
@@ -98,11 +102,11 @@ class SourceRun:
             return False
 
     def read(self) -> Piece:
-        """The next piece of content. May stall. Raises BadGzipFile, OSError."""
+        """Return the next piece of content; may block. Raises BadGzipFile, OSError."""
         stamp = self._opened.stamp()
         self.size = stamp[0]
         data = self._reader.read()
-        if not self.is_intact():  # asked after reading: so what was read follows what was read before
+        if not self.is_intact():  # checked after reading, so that ``data`` follows the content read before
             self.is_stalled = True
             return Piece(is_intact=False)
         self.read_at = None if data else stamp
@@ -113,16 +117,16 @@ class SourceRun:
         return self._opened.stamp() != self.read_at
 
     def as_file(self) -> FoundFile:
-        """As it is found when no look finds it: it is still open. Raises OSError."""
+        """Return the open file as a found file without a name. Raises OSError."""
         size, modified_ns = self._opened.stamp()
         return FoundFile(self.path, *self.identity, size, modified_ns, is_gone=True)
 
     def opened_again(self) -> OpenFile:
-        """The same file, to be closed by the caller."""
+        """Open the same file again; the caller closes the result."""
         return self._opened.again()
 
     def as_read(self) -> Source:
-        """The source as far as its lines were given out; only between two pieces."""
+        """Return the source with its position after the lines sent; call it only between two pieces."""
         source = self.source.read_to(self.mark.fingerprint(), self.lines)
         return replace(source, read_at=self.read_at, finished=self.finished)
 

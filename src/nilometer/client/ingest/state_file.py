@@ -1,8 +1,8 @@
-"""What an ingest knows between its runs, as one JSON file that is replaced as a whole.
+"""The state of an ingest between its runs: one JSON file that is replaced as a whole.
 
-The file is written *before* the first line of a source new to it is sent, and after acknowledgements at each
-checkpoint. So whatever is in the topic comes from a source that the state knows, and lies at or behind the
-state's offset for its partition unless the state accounts for it, counted or among the lines ``there``.
+The file is written *before* the first line of a new source is sent, and at each checkpoint, after the
+acknowledgements. So each record in the topic comes from a source of the state. If its line is neither counted
+by the source nor among the lines ``there``, its offset is at or after the state's offset of its partition.
 """
 
 from __future__ import annotations
@@ -17,47 +17,47 @@ from nilometer.runtime import Disk
 
 VERSION = 2
 READABLE_VERSIONS = (1, 2)
-"""Version 1 knew nothing of what lies beside the files that are read, nor of lines yet to be counted."""
+"""Version 1 lacks ``watched``, ``may_be_unread`` and ``there``."""
 
 LinesThere = dict[int, dict[int, set[int]]]
-"""By source, the lines that are in the topic and that the state does not count: number to CRC of content."""
+"""Source number to the lines that are in the topic but not counted: line number to CRCs of its records."""
 
 
 class BadState(ValueError):
-    """The state file cannot be understood; the message says why and what to do."""
+    """The state file is invalid; the message says why and what to do."""
 
 
 @dataclass(slots=True)
 class IngestState:
     name: str
-    """Random: tells the records of this state from those of any other that writes to the same topic."""
+    """Random; distinguishes the records of this ingest from those of others in the same topic."""
     cluster_id: str
     topic: str
     topic_id: str
     partitions: dict[int, int] = field(default_factory=dict[int, int])
-    """By partition, the offset from which on there may be lines that the sources do not count yet."""
+    """Partition to the offset from which there may be lines that the sources do not count yet."""
     sources: dict[int, Source] = field(default_factory=dict[int, Source])
     next_number: int = 0
     closed: bool = False
-    """Whether the last run ended with everything acknowledged and counted: nothing of it is on its way."""
+    """Whether the last run ended with all lines acknowledged and counted, and no request in flight."""
     there: LinesThere = field(default_factory=dict[int, dict[int, set[int]]])
     """Lines before the offsets of ``partitions`` that the sources do not count yet."""
     watched: set[str] = field(default_factory=set[str])
-    """Files and folders asked for whose surroundings were looked at: what lies there unknown came since."""
+    """Named files and folders that an earlier look has listed: unknown files there are newer than that."""
     may_be_unread: set[Identity] = field(default_factory=set[Identity])
-    """Files beside those asked for that a rotation has made, and of which it is not yet clear whether they
-    are copies."""
+    """Files made by a rotation of which it is not known yet whether they are copies."""
 
     def tag(self, number: int) -> bytes:
-        """What the records of a source carry in their ``source`` header."""
+        """Return the ``source`` header of the records of source ``number``."""
         return f"{self.name}-{number}".encode()
 
     def number_of(self, tag: bytes) -> int | None:
-        """The source that a ``source`` header names, if it is one of this state's."""
+        """Return the source number in a ``source`` header; None if it is another ingest's."""
         name, _, number = tag.decode("utf-8", "replace").rpartition("-")
         return int(number) if name == self.name and number.isdecimal() else None
 
     def add(self, path: str, device: int, inode: int, birth_ns: int = 0) -> Source:
+        """Add a source with the next number, and return it."""
         source = Source(self.next_number, path, device, inode, birth_ns=birth_ns)
         self.next_number += 1
         self.sources[source.number] = source
@@ -106,7 +106,7 @@ def _entry(source: Source) -> dict[str, Any]:
 
 
 def decode_state(data: bytes, origin: str) -> IngestState:
-    """Raises BadState."""
+    """Decode a state file; ``origin`` names it in errors. Raises BadState."""
     try:
         document = json.loads(data)
         if document["version"] not in READABLE_VERSIONS:
@@ -123,7 +123,7 @@ def decode_state(data: bytes, origin: str) -> IngestState:
             partitions={int(number): int(offset) for number, offset in document["partitions"].items()},
             sources={source.number: source for source in sources},
             next_number=int(document["next_number"]),
-            closed=bool(document.get("closed", False)),  # older states do not say
+            closed=bool(document.get("closed", False)),  # missing in older states
             there={
                 int(number): {int(line): {int(check) for check in checks} for line, checks in lines.items()}
                 for number, lines in document.get("there", {}).items()
@@ -161,5 +161,5 @@ def _source(entry: dict[str, Any]) -> Source:
 
 
 def load_state(disk: Disk, path: str) -> IngestState | None:
-    """None where there is no such file. Raises BadState."""
+    """Return the state in file ``path``, or None if there is no such file. Raises BadState."""
     return decode_state(disk.read_file(path), path) if disk.exists(path) else None

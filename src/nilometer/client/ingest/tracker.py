@@ -1,13 +1,14 @@
-"""What ingest knows of all its files: learns from looks, says which are to be read. Pure over ``Files``.
+"""Tracks all sources of an ingest: applies looks, and opens the files to read. Accesses files by ``Files``.
 
-Looks come in, :meth:`Tracker.take`; out come the open files that have something to read,
-:meth:`Tracker.ready`. Nothing here waits for a broker. Time is an argument.
+:meth:`Tracker.take` applies a look; :meth:`Tracker.ready` returns the open files that have something to read.
+Nothing here waits for a broker. Time is an argument.
 
 Invariants:
 
-- ``live`` holds every source that the state holds, as far as its lines were given out;
-- a file that grew after it was read, or failed to be read, is opened again when its stamp changed, and after
-  a failure not sooner than a delay that doubles: nothing is read twice for nothing.
+- ``live`` holds every source of the state, with its position after the lines sent (the state's positions are
+  those of the last checkpoint);
+- a file that grew after it was read, or could not be read, is opened again only when its stamp has changed,
+  and after a failure only after a delay that doubles each time.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from nilometer.client.ingest.source_run import SourceRun
 from nilometer.client.ingest.state_file import IngestState
 
 SETTLE_MS = 10_000
-"""A short file that equals the beginning of another one for so long is not a copy in the making."""
+"""A short file that has equalled the beginning of another one for this time is not a copy being made."""
 HOT_MS = 10_000
-"""A file that grew so recently is looked at at every turn, not only at the next look at the folders."""
+"""A file that grew within this time is checked for growth at every call of :meth:`Tracker.ready`."""
 RETRY_MS, RETRY_MAX_MS = 1_000, 60_000
 OPEN_MAX = 512
-"""Files open at a time for reading."""
+"""The maximum number of files open for reading."""
 
 _COPY = "holds only what another file begins with:"
 
 Report = Callable[[str, str], None]
-"""(path, what is wrong with it)"""
+"""Called with (path, error text)."""
 
 
 @dataclass(slots=True)
@@ -51,7 +52,7 @@ class Retry:
 
 
 class _Standing(NamedTuple):
-    """A copy as it is since a time."""
+    """A copy's stamp, and since when it has not changed."""
 
     stamp: Stamp
     since_ms: int
@@ -61,14 +62,14 @@ class Tracker:
     def __init__(
         self, files: Files, state: IngestState, paths: Sequence[str], report: Report, *, follow: bool
     ) -> None:
-        """``paths``: absolute, what the user asked for."""
+        """``paths`` are the absolute paths that the user named."""
         self.live: dict[int, Source] = dict(state.sources)
         self.runs: dict[int, SourceRun] = {}
         self.skipped: dict[str, str] = {}
-        """Files that are not read, and why."""
+        """File that is not read to the reason."""
         self.known: frozenset[Identity] = self._identities()
         self.wants_look = False
-        """Whether a look that is like the last one still has to be taken."""
+        """Whether the next look must be applied even if it found the same as the last one."""
         self._files = files
         self._state = state
         self._paths = tuple(paths)
@@ -78,7 +79,7 @@ class Tracker:
         self._waiting: dict[int, FoundFile] = {}
         self._retries: dict[int, Retry] = {}
         self._stopped: dict[int, Stamp] = {}
-        """Files with a line that no record can hold, as they were then: read again when they change."""
+        """Source number to the file's stamp when a line was too long: it is read again once that changes."""
         self._not_text: dict[Identity, FoundFile] = {}
         self._copies_since: dict[Identity, _Standing] = {}
         self._candidates = Candidates(state.may_be_unread)
@@ -88,7 +89,10 @@ class Tracker:
     # --- looks
 
     def take(self, look: Look, now_ms: int, wall_ms: int) -> bool:
-        """Learn from a look; whether the state is to be saved before anything is read. Raises OSError."""
+        """Apply a look; return whether the state must be saved before anything is read. Raises OSError.
+
+        ``now_ms`` is the monotonic clock, ``wall_ms`` the wall clock.
+        """
         for path, error in look.errors:
             self._report(path, error)
         self.settle()
@@ -120,7 +124,7 @@ class Tracker:
         return to_save
 
     def _unnamed(self, look: Look) -> list[FoundFile]:
-        """Files that are open, and have no name any more."""
+        """Return the open and held files for which the look found no name."""
         named = {file.identity for file in look.files}
         files = {file.identity: file for file in self._files.unnamed(look)}
         for run in self.runs.values():
@@ -158,7 +162,7 @@ class Tracker:
     def _on_resumed(self, source: Source, file: FoundFile) -> None:
         number = source.number
         live = self.live[number]
-        if (live.device, live.inode) != file.identity:  # a copy, or mounted again
+        if (live.device, live.inode) != file.identity:  # a copy, or its folder was mounted again
             self._close(number)
             live = self.live[number]
             birth_ns = self._files.birth_ns(file)
@@ -181,7 +185,7 @@ class Tracker:
             return False
         if file.is_compressed:
             return source.read_at != file.stamp or not (source.finished or self._follow)
-        # The last line is read once more by a run that ends: it takes a line without an end.
+        # A run without ``follow`` reads the rest again: it also sends a last line without a newline.
         return file.size > source.offset and (source.read_at != file.stamp or not self._follow)
 
     def _on_new(self, new: NewFile) -> None:
@@ -208,7 +212,7 @@ class Tracker:
         self._state.sources[source.number] = self.live[source.number] = source
 
     def _take_from_others(self, files: Sequence[FoundFile]) -> None:
-        """A file has one source: one that had its inode before has no file now."""
+        """Remove the inode from sources whose inode one of ``files`` has now: a file has one source."""
         taken = {file.identity: file for file in files}
         for number, source in list(self.live.items()) if taken else ():
             file = taken.get((source.device, source.inode))
@@ -259,7 +263,7 @@ class Tracker:
 
     def _let_go(self, matches: Matches, look: Look) -> None:
         keep = {file.identity for file in [*self._waiting.values(), *matches.undecided]}
-        # A copy that is gone is of no more use: its original was there afterwards.
+        # A deleted copy is not needed any more: its original still existed after it.
         keep |= {file.identity for file, _ in matches.copies if not file.is_gone}
         self._files.release(look, keep)
         self._contents.forget_comparisons(set(self._copies_since))
@@ -268,7 +272,7 @@ class Tracker:
     # --- reading
 
     def ready(self, now_ms: int) -> list[SourceRun]:
-        """The files that have something to read, opened as far as the limit allows."""
+        """Return the runs that have something to read; open waiting files, up to ``OPEN_MAX``."""
         for number, file in sorted(self._waiting.items(), key=lambda item: item[1].modified_ns):
             retry = self._retries.get(number)
             if retry is not None and now_ms < retry.due_ms:
@@ -278,16 +282,16 @@ class Tracker:
             del self._waiting[number]
             self._open(number, file, now_ms)
         for run in list(self.runs.values()):
-            # No look finds out that a deleted file grew.
+            # A look does not show that a deleted file grew.
             if run.at_end and (run.deleted or now_ms - run.grew_ms < HOT_MS):
                 self._check_growth(run, now_ms)
         return [run for run in self.runs.values() if not run.at_end and not run.is_stalled]
 
     def idle(self, now_ms: int, idle_ms: int) -> list[SourceRun]:
-        """The open files that were read to their end and have not grown for so long."""
+        """Return the runs that were read to their end and have not grown for ``idle_ms``."""
         found = [run for run in self.runs.values() if run.at_end and now_ms - run.grew_ms >= idle_ms]
         for run in found:
-            if run.displaced:  # it may be closed, and then it is not looked at any more
+            if run.displaced:  # the caller may close it, and then its growth would not be noticed
                 self._check_growth(run, now_ms)
         return [run for run in found if run.at_end and run.source.number in self.runs]
 
@@ -322,13 +326,13 @@ class Tracker:
         self.runs[number] = run
 
     def _on_rewritten(self, number: int) -> None:
-        """Its file was truncated and written again since the look: the next one tells which is which."""
+        """Handle a file that was truncated and rewritten since the look: have the next look decide."""
         self._contents.verified.pop(number, None)
         self.live[number] = replace(self.live[number], read_at=None)
         self.wants_look = True
 
     def on_unreadable(self, number: int, error: Exception, now_ms: int) -> None:
-        """Reading failed."""
+        """Handle that reading source ``number`` failed: close it, report the error, retry later."""
         run = self.runs[number]
         try:
             file = run.as_file()
@@ -351,29 +355,29 @@ class Tracker:
 
     @property
     def bytes_waiting(self) -> int:
-        """Of the files that are to be opened, as they lie there."""
+        """The total size of the files still to be opened, before decompression."""
         return sum(file.size for file in self._waiting.values())
 
     def on_read_to_end(self, run: SourceRun) -> None:
         self._retries.pop(run.source.number, None)
 
     def preview(self, run: SourceRun, head: bytes) -> None:
-        """The file was empty when it was found; this is how it begins, and no line of it was sent yet."""
+        """Record the first bytes of a file that was empty when found; no line of it is sent yet."""
         self._set(run.source.number, lambda one: one.previewed(head))
         run.source = self.live[run.source.number]
 
     def close(self, run: SourceRun) -> None:
-        """Nothing more of it will be sent, unless it grows; only between two pieces."""
+        """Close a run until its file grows; call it only between two pieces."""
         self._close(run.source.number)
 
     def settle(self) -> None:
-        """Have ``live`` say how far the open files were read; only between two pieces."""
+        """Update ``live`` with the positions of the open files; call it only between two pieces."""
         for number, run in self.runs.items():
             self.live[number] = self._as_read(number, run)
 
     def _as_read(self, number: int, run: SourceRun) -> Source:
         read = run.as_read()
-        live = self.live[number]  # which knows better where the file is
+        live = self.live[number]  # it has the newer device and inode
         return replace(
             live, fingerprint=read.fingerprint, lines=read.lines, read_at=read.read_at, finished=read.finished
         )
@@ -409,7 +413,7 @@ class Tracker:
 
 
 def is_watched(path: str, watched: AbstractSet[str]) -> bool:
-    """Whether ``path`` lies in a folder of ``watched``, or has a name that rotation gives to a file of it."""
+    """Whether ``path`` is in a folder of ``watched``, or has a name that rotation gives to a file of it."""
     if any(original in watched for original in possible_originals(path)):
         return True
     folder = path
@@ -421,7 +425,7 @@ def is_watched(path: str, watched: AbstractSet[str]) -> bool:
 
 
 def is_asked_for(path: str, asked: Sequence[str]) -> bool:
-    """Whether ``path`` is one of ``asked``, lies in such a folder, or is a rotated name of such a file."""
+    """Whether ``path`` is one of ``asked``, is in such a folder, or is a rotated name of such a file."""
     return any(
         path == place or path.startswith(place.rstrip("/") + "/") or is_derived(path, place)
         for place in asked
