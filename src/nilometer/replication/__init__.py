@@ -1,8 +1,8 @@
-"""The replicated partition: leader and follower roles, ISR, high watermark, truncation. Pure.
+"""The replicated partition: leader and follower roles, ISR, high watermark, truncation. No I/O, no clock.
 
-Events in, effects out; time is an argument; the log is known through a read-only view. The shell (the
-broker's partition, the model check, the scenarios) owns the log, the clock and the connections, and carries
-out effects from first to last.
+The *shell* is the code that uses a role (the broker's partition, the model check, the scenarios). It owns the
+log, the clock and the connections. It calls a role's methods with events and gets *effects*: values that
+describe actions, which the shell executes in order. A role reads the log through a read-only view.
 
 How a shell uses it::
 
@@ -25,12 +25,11 @@ How a shell uses it::
             ...                                          # NOT_LEADER_OR_FOLLOWER
 
 A partition with one replica needs no tickets: its high watermark is its log end offset when ``on_appended``
-returns. :class:`LeaderRole` can also be used by itself, without :class:`Replica`.
+returns. :class:`LeaderRole` can also be used without :class:`Replica`.
 
-Read next: :mod:`~nilometer.replication.leader` and :mod:`~nilometer.replication.follower` hold the
-rules, :mod:`~nilometer.replication.isr` the requests to the controller,
-:mod:`~nilometer.replication.epochs` fencing and truncation points, :mod:`~nilometer.replication.effects`
-what a shell must be able to do.
+Read next: :mod:`~nilometer.replication.leader` and :mod:`~nilometer.replication.follower` for the rules,
+:mod:`~nilometer.replication.isr` for the requests to the controller, :mod:`~nilometer.replication.epochs` for
+fencing and truncation points, :mod:`~nilometer.replication.effects` for the actions that a shell executes.
 """
 
 from nilometer.replication.effects import (

@@ -1,7 +1,7 @@
-"""What a role asks its shell to do. Plain values; **their order is the durability contract**.
+"""The actions that a role requests from its shell, as plain values. Durability depends on their order.
 
-The shell carries out one list of effects from first to last. If one fails, the rest must not happen: the
-replica is fenced. An effect holds no reference to the waiting request: a waiting produce is a number.
+The shell executes a list of effects from first to last. If one fails, it must not execute the rest, and the
+replica is fenced. An effect has no reference to a waiting request: a waiting produce is a ticket number.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nilometer.wire.errors import ErrorCode
 # ── leader effects ──────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class StartEpoch:
-    """Enter (epoch, start offset) into the log's epoch chain, before anything is appended."""
+    """Add (epoch, start offset) to the log's leader epochs, before any record is appended."""
 
     epoch: LeaderEpoch
     start_offset: Offset
@@ -25,22 +25,23 @@ class StartEpoch:
 
 @dataclass(frozen=True, slots=True)
 class PublishHighWatermark:
-    """The leader's ``high_watermark`` has risen: waiting fetches of consumers and followers may be answered.
+    """The leader's high watermark has advanced: check which waiting fetches can be completed.
 
-    It carries no number, so that the hot path allocates nothing: the role has the newest.
+    The offset is not included, so that this frequent effect needs no new object: read ``high_watermark`` of
+    the role.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class SendAlterPartition:
-    """Ask the controller. The answer, or that none came, goes to ``on_alter_partition_answer``."""
+    """Send the request to the controller; pass its response or a timeout to ``on_alter_partition_answer``."""
 
     request: AlterPartition
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseProduce:
-    """The produce waiting under ``ticket`` is answered with ``outcome``."""
+    """Complete the produce request that waits under ``ticket``, with error code ``outcome``."""
 
     ticket: int
     outcome: ErrorCode
@@ -49,9 +50,10 @@ class ReleaseProduce:
 # ── follower effects ────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class TruncateTo:
-    """Remove every record from ``offset`` on, and every entry of the epoch chain that starts there or later.
+    """Remove all records from ``offset`` on, and all leader epoch entries that start there or later.
 
-    Entries are trimmed even if no record goes (KAFKA-10706). Producer state follows (KAFKA-12153).
+    Epoch entries are removed even if no record is (KAFKA-10706). Producer state is truncated, too
+    (KAFKA-12153).
     """
 
     offset: Offset
@@ -59,21 +61,21 @@ class TruncateTo:
 
 @dataclass(frozen=True, slots=True)
 class TruncateFully:
-    """Remove every record and the whole epoch chain; the log starts again at ``start_offset``."""
+    """Remove all records and leader epoch entries; the log starts again at ``start_offset``."""
 
     start_offset: Offset
 
 
 @dataclass(frozen=True, slots=True)
 class AppendBatches:
-    """Append the answer's batches; afterwards the log ends at ``end_offset``."""
+    """Append the batches of the fetch response; the log end offset is then ``end_offset``."""
 
     end_offset: Offset
 
 
 @dataclass(frozen=True, slots=True)
 class AdvanceHighWatermark:
-    """Never below an earlier one, never above the log end offset."""
+    """Set the follower's high watermark: never below an earlier one, never above the log end offset."""
 
     offset: Offset
 

@@ -1,10 +1,10 @@
 """Leader epochs: which requests are fenced, and where two logs diverge.
 
-Knows the rules of fencing (KIP-320) and of truncation by leader epoch (KIP-101, KIP-279, KIP-595). Never
-touches a log: it asks a :class:`ReplicaLog`, a read-only view of a few numbers and of the epoch chain.
+The rules are those of fencing (KIP-320) and of truncation by leader epoch (KIP-101, KIP-279, KIP-595). The
+log is only read, through :class:`ReplicaLog`: a few offsets and the epoch chain.
 
-The *epoch chain* lists (leader epoch, offset of the first record written in it), both rising. An epoch is
-entered when a replica becomes leader, even if nothing is ever written in it (KAFKA-7415).
+The *epoch chain* is the list of (leader epoch, offset of its first record), both ascending. An epoch is added
+when a replica becomes leader, even if no record is ever written in it (KAFKA-7415).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nilometer.wire.errors import ErrorCode
 
 
 class ReplicaLog(Protocol):
-    """What the roles may know of the local log."""
+    """The read-only view of the local log that the roles use."""
 
     @property
     def log_start_offset(self) -> Offset: ...
@@ -31,10 +31,10 @@ class ReplicaLog(Protocol):
         ...
 
     def end_offset_for_epoch(self, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
-        """The largest epoch of the chain that is not above ``epoch``, and the offset at which it ends.
+        """Return the largest epoch of the chain that is not above ``epoch``, and its end offset.
 
-        The latest epoch ends at the log end offset. For an epoch below the whole chain: that epoch itself
-        with the chain's first start offset. For one above the whole chain: (NO_EPOCH, UNKNOWN_OFFSET).
+        The latest epoch ends at the log end offset. For an epoch below the whole chain the result is that
+        epoch with the chain's first start offset; for one above it (NO_EPOCH, UNKNOWN_OFFSET).
         """
         ...
 
@@ -47,23 +47,26 @@ class EpochEnd(NamedTuple):
 
 
 NO_DIVERGENCE = EpochEnd(NO_EPOCH, UNKNOWN_OFFSET)
-"""The two logs do not diverge, as far as one fetch can tell. Compared by identity."""
+"""No divergence was detected by this fetch. Compare by identity."""
 
 
 def fence(asked: LeaderEpoch, current: LeaderEpoch) -> ErrorCode:
-    """Whether a request made under epoch ``asked`` may be served under ``current`` (KIP-320)."""
+    """Check the leader epoch of a request, ``asked``, against the ``current`` one (KIP-320).
+
+    Returns ``none``, FENCED_LEADER_EPOCH (older) or UNKNOWN_LEADER_EPOCH (newer).
+    """
     if asked == current:
         return ErrorCode.none
     return ErrorCode.fenced_leader_epoch if asked < current else ErrorCode.unknown_leader_epoch
 
 
 def diverging_epoch(leader: ReplicaLog, fetch_offset: Offset, last_fetched_epoch: LeaderEpoch) -> EpochEnd:
-    """Where the log of a follower that fetches from ``fetch_offset`` diverges from the leader's.
+    """Return where the log of a follower that fetches from ``fetch_offset`` diverges from the leader's.
 
-    Returns NO_DIVERGENCE itself if they do not diverge. A follower without records (NO_EPOCH) never diverges.
-    What the follower has of its last epoch must be in the leader's log in full; if not, the answer names the
-    largest epoch not above it and where that epoch ends in the leader's log. If that log's chain ends below
-    ``last_fetched_epoch``, the answer is (NO_EPOCH, UNKNOWN_OFFSET): unknown.
+    The leader's log must have all records that the follower has of ``last_fetched_epoch``, the epoch of its
+    last record. Then, or if the follower has no records (NO_EPOCH), the result is NO_DIVERGENCE itself.
+    Otherwise it is the leader's largest epoch not above ``last_fetched_epoch``, with its end offset; or
+    (NO_EPOCH, UNKNOWN_OFFSET) if the leader's epochs are all below ``last_fetched_epoch``.
     """
     if last_fetched_epoch == NO_EPOCH:
         return NO_DIVERGENCE
@@ -74,14 +77,14 @@ def diverging_epoch(leader: ReplicaLog, fetch_offset: Offset, last_fetched_epoch
 
 
 def truncation_offset(follower: ReplicaLog, diverging: EpochEnd) -> Offset:
-    """How much the follower keeps: all of its log that can still agree with the leader's.
+    """Return the offset to which the follower truncates after the leader reported ``diverging``.
 
-    If the follower knows the epoch that the leader named, it keeps what both have of it. If not, it truncates
-    to the end of its own largest epoch below that; its next fetch finds the next divergence (KIP-279).
+    If the follower has that epoch, it keeps the records that both logs have of it. If not, it truncates to
+    the end of its own largest epoch below that; its next fetch finds the next divergence (KIP-279).
     """
     epoch, end_offset = follower.end_offset_for_epoch(diverging.epoch)
     if epoch == diverging.epoch:
         return min(end_offset, diverging.end_offset)
-    if epoch == NO_EPOCH:  # its own chain lies below the epoch named: all of it may still agree
+    if epoch == NO_EPOCH:  # all its epochs are below the reported one: all its records may be the leader's
         return min(follower.log_end_offset, diverging.end_offset)
     return min(end_offset, follower.log_end_offset)

@@ -1,23 +1,23 @@
-"""The follower of a partition: what to fetch next, and what to do with the answer.
+"""The follower of a partition: the next fetch to send, and how to process its response.
 
-Knows the local log through :class:`ReplicaLog` and its own high watermark. Never touches batches: what an
-answer holds is described to it by a few numbers. One fetch is outstanding at most.
+The role reads the local log through :class:`ReplicaLog` and keeps the follower's high watermark. It does not
+see batches: a response is described to it by offsets. At most one fetch is outstanding.
 
-An answer is handled in this order, and the order is the safety argument:
+A response is processed in this order, on which safety depends:
 
-1. *late*: not the answer to the outstanding fetch of this role. Ignored (KAFKA-13207). An answer that
-   arrives after its request was given up could otherwise truncate records acknowledged since.
-2. *an error*: back off, or start again at the leader's log start if the leader has deleted what comes next.
-3. *a diverging epoch*: truncate, and **nothing else** of the answer counts (KAFKA-14704).
-4. *records*: append them; then the high watermark, min(leader's, own log end); then the log start.
+1. *late*: not the response to this role's outstanding fetch. Ignored (KAFKA-13207), since a response that
+   arrives after its request was abandoned could truncate records acknowledged in between.
+2. *an error*: back off, or restart at the leader's log start offset if the leader deleted the next records.
+3. *a diverging epoch*: truncate, and ignore **everything else** in the response (KAFKA-14704).
+4. *records*: append them; then set the high watermark, min(leader's, own log end offset); then the log start.
 
 Invariants:
-- *a fetch offset is an acknowledgement*: it is never above what is written, or flushed where that is asked
-  for;
-- *high watermark <= log end offset*; it falls only when the log is truncated below it, which only happens
+- *a fetch offset is an acknowledgement*: it is never above the written records, or, if the topic counts only
+  flushed records, above the flushed ones;
+- *high watermark <= log end offset*; it decreases only if the log is truncated below it, which only happens
   after an unclean election;
-- *every leader epoch is reconciled*: a new epoch means a new role, and its first fetch carries the last
-  epoch in the log even if the leader has not changed (KAFKA-7164).
+- *every leader epoch is reconciled*: a new epoch means a new role, and its first fetch has the last epoch in
+  the log even if the leader has not changed (KAFKA-7164).
 """
 
 from __future__ import annotations
@@ -53,17 +53,20 @@ from nilometer.wire.errors import ErrorCode
 
 
 class TruncationRule(enum.Enum):
-    """What a replica does with its log when it becomes a follower."""
+    """How a replica truncates its log when it becomes a follower."""
 
     BY_LEADER_EPOCH = "by-leader-epoch"
-    """Keep everything that is in the leader's log too (R-8)."""
+    """Keep all records that are in the leader's log, too (R-8)."""
     TO_HIGH_WATERMARK = "truncate-to-high-watermark"
     """Kafka's rule before 0.11. It loses records; tests use it to show how (R-12)."""
 
 
 @dataclass(frozen=True, slots=True)
 class FollowerFetch:
-    """What to ask the leader for. Keep it: an answer is only valid together with its fetch."""
+    """A fetch request to the leader. Keep it, and pass it with its response to ``on_fetch_answer``.
+
+    ``number`` distinguishes the fetches of one role.
+    """
 
     number: int
     replica: BrokerId
@@ -76,7 +79,7 @@ class FollowerFetch:
 
 
 class NoFetch(enum.Enum):
-    """Why there is nothing to fetch."""
+    """The reason why no fetch can be sent now."""
 
     NO_LEADER = "the partition has no leader"
     UNFLUSHED = "what was fetched must be flushed before it may be acknowledged"
@@ -84,12 +87,12 @@ class NoFetch(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchAnswer:
-    """The leader's answer, its batches described by where they begin and end."""
+    """The leader's response; its batches are described by their first and last offsets."""
 
     error: ErrorCode = ErrorCode.none
     diverging: EpochEnd = NO_DIVERGENCE
     base_offset: Offset = UNKNOWN_OFFSET
-    """The first batch's; UNKNOWN_OFFSET without records."""
+    """The first batch's base offset; UNKNOWN_OFFSET without records."""
     end_offset: Offset = UNKNOWN_OFFSET
     """The offset after the last batch's last record."""
     high_watermark: Offset = UNKNOWN_OFFSET
@@ -101,7 +104,7 @@ class FetchAnswer:
 
 
 class FollowerRole:
-    """See the module. A role lasts for one leader epoch."""
+    """A follower's state in one leader epoch; the module describes the rules."""
 
     __slots__ = (
         "_log",
@@ -147,14 +150,16 @@ class FollowerRole:
         return self.leader != NO_LEADER
 
     def start(self) -> Effects:
-        """The first effects of this role. Nothing is truncated before the leader has answered."""
+        """Return the first effects of this role: none, unless an old truncation rule is tested (R-12)."""
         if self.rule is TruncationRule.TO_HIGH_WATERMARK and self.has_leader:
             return self._truncate_to(self.high_watermark)
         return NO_EFFECTS
 
     def next_fetch(self) -> FollowerFetch | NoFetch:
-        """The fetch to send now. It replaces an outstanding one: that one's answer will be ignored as
-        late."""
+        """Return the fetch to send now, or why there is none.
+
+        It replaces an outstanding fetch, whose response will be ignored as late.
+        """
         if self.leader == NO_LEADER:
             return NoFetch.NO_LEADER
         log = self._log
@@ -176,7 +181,7 @@ class FollowerRole:
         return self.outstanding
 
     def on_fetch_failed(self, fetch: FollowerFetch) -> None:
-        """No answer will come (disconnect, time-out); one that arrives anyway is late."""
+        """Abandon ``fetch`` after a disconnect or timeout; a response that still arrives will be ignored."""
         if self.outstanding == fetch:
             self.outstanding = None
 
@@ -184,7 +189,10 @@ class FollowerRole:
         self.flushed_end_offset = max(self.flushed_end_offset, flushed_end_offset)
 
     def on_fetch_answer(self, fetch: FollowerFetch, answer: FetchAnswer) -> Effects:
-        """See the module for the order. The effects are carried out before the next fetch is made."""
+        """Process the response ``answer`` to ``fetch``, in the order that the module describes.
+
+        The shell must execute the returned effects before it calls :meth:`next_fetch`.
+        """
         if fetch != self.outstanding:
             return NO_EFFECTS
         self.outstanding = None
@@ -198,7 +206,7 @@ class FollowerRole:
     def _on_error(self, answer: FetchAnswer) -> Effects:
         if answer.error is ErrorCode.offset_out_of_range and answer.log_start_offset >= 0:
             log = self._log
-            # Either the leader has deleted what comes next, or this log holds nothing that could be kept.
+            # Either the leader has deleted the next records, or this log has no records to keep.
             if log.log_end_offset < answer.log_start_offset or log.latest_epoch == NO_EPOCH:
                 return self._truncate_fully(answer.log_start_offset)
             if self.rule is TruncationRule.TO_HIGH_WATERMARK and answer.high_watermark < log.log_end_offset:
@@ -220,8 +228,8 @@ class FollowerRole:
         effects: list[Effect] = []
         end_offset = self._log.log_end_offset
         if answer.has_records:
-            # A log that begins in the middle of a batch takes the whole batch (KAFKA-6975). Compaction leaves
-            # gaps; a leader serves none in a log that was never compacted.
+            # A log that starts in the middle of a batch accepts the whole batch (KAFKA-6975). Gaps are valid:
+            # compaction leaves them, and a leader serves none in a log that was never compacted.
             begins_log = end_offset == self._log.log_start_offset
             fits = answer.base_offset >= end_offset or begins_log
             if fetch.fetch_offset != end_offset or not fits or answer.end_offset <= end_offset:
@@ -244,7 +252,7 @@ class FollowerRole:
         return (TruncateTo(offset),)
 
     def _truncate_fully(self, start_offset: Offset) -> Effects:
-        """The log starts again; everything below was committed, so the high watermark moves too
+        """Restart the log at ``start_offset``, also the new high watermark: records below it are committed
         (KAFKA-9491)."""
         self.high_watermark = start_offset
         self.flushed_end_offset = start_offset

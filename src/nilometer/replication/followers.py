@@ -1,8 +1,8 @@
-"""All followers of one leader, and the queries over all of them.
+"""The state of all followers of one leader, and queries over it.
 
-Knows every assigned replica and every member of the ISR, assigned or not (KAFKA-9672), and the broker epoch
-of each broker that may be in sync. Decides nothing: the leader decides which replica joins or leaves the ISR
-and what is committed.
+It includes every assigned replica and every member of the ISR, assigned or not (KAFKA-9672), and the broker
+epoch of each broker that may be in an ISR. :mod:`~nilometer.replication.leader` decides which replica joins
+or leaves the ISR and which records are committed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from nilometer.replication.remote_replica import NEVER_MS, NO_BROKER_EPOCH, Remo
 
 
 class Followers:
-    """Invariant: one :class:`RemoteReplica` for each of AR, then of the ISR, without the leader."""
+    """One :class:`RemoteReplica` for each assigned replica and each other ISR member, except the leader."""
 
     __slots__ = ("_leader", "_remotes", "eligible", "lag_time_max_ms")
 
@@ -34,7 +34,10 @@ class Followers:
         return self._remotes.values()
 
     def track(self, replicas: tuple[BrokerId, ...], isr: frozenset[BrokerId], now_ms: int) -> None:
-        """The assignment or the ISR has changed. A new member of the ISR counts as caught up now."""
+        """Update the followers to a new assignment or ISR.
+
+        An ISR member not known yet counts as caught up.
+        """
         known, self._remotes = self._remotes, {}
         for broker_id in (*replicas, *sorted(isr.difference(replicas))):
             if broker_id == self._leader:
@@ -47,30 +50,30 @@ class Followers:
             self._remotes[broker_id] = remote
 
     def set_eligible(self, eligible: EligibleBrokers) -> None:
-        """The eligible brokers have changed: what the controller refused before may be possible now."""
+        """Set the brokers that may be in an ISR; those that the controller rejected may be proposed again."""
         self.eligible = eligible
         for remote in self._remotes.values():
             remote.refused_broker_epoch = NO_BROKER_EPOCH
 
     def refuse(self, members: Iterable[tuple[BrokerId, BrokerEpoch]]) -> None:
-        """The controller refused this ISR; asking again before something changes is useless."""
+        """Remember that the controller rejected this ISR, so that it is not proposed again unchanged."""
         for broker_id, broker_epoch in members:
             if broker_id in self._remotes:
                 self._remotes[broker_id].refused_broker_epoch = broker_epoch
 
     def find_silent(self, lagging: Iterable[BrokerId]) -> None:
-        """A replica that leaves the ISR for lagging does not rejoin before it has fetched again."""
+        """Mark replicas that lag: they may not rejoin the ISR before their next fetch."""
         for broker_id in lagging:
             self._remotes[broker_id].is_silent = True
 
     def on_leader_append(self, end_offset_before: Offset, now_ms: int) -> None:
-        """A follower at the log end was caught up until this append, however long ago it fetched."""
+        """Update the caught-up time before an append: a follower at the log end was caught up until now."""
         for remote in self._remotes.values():
             if remote.log_end_offset == end_offset_before and remote.last_caught_up_ms < now_ms:
                 remote.last_caught_up_ms = now_ms
 
     def is_eligible(self, remote: RemoteReplica) -> bool:
-        """Whether the broker epoch that fetched is the one that may be in sync."""
+        """Whether the broker may be in an ISR, and its last fetch had its current broker epoch."""
         return self.eligible.get(remote.broker_id, NO_BROKER_EPOCH) == remote.broker_epoch != NO_BROKER_EPOCH
 
     def is_caught_up(self, remote: RemoteReplica, leader_end_offset: Offset, now_ms: int) -> bool:
@@ -80,7 +83,7 @@ class Followers:
         return [r.broker_id for r in self.all() if not self.is_caught_up(r, leader_end_offset, now_ms)]
 
     def broker_epochs_of(self, members: tuple[BrokerId, ...]) -> dict[BrokerId, BrokerEpoch]:
-        """The broker epoch of each member: the one that fetched, or else the registered one."""
+        """Return each member's broker epoch: that of its last fetch, or else the registered one."""
         epochs: dict[BrokerId, BrokerEpoch] = {}
         for member in members:
             fetched = self._remotes[member].broker_epoch
@@ -90,8 +93,10 @@ class Followers:
         return epochs
 
     def lowest_start_offset(self, leader_start_offset: Offset) -> Offset:
-        """The lowest over the leader and every replica that may be in sync; -1 while one of them is
-        unknown."""
+        """Return the lowest log start offset of the leader and of all replicas that may be in an ISR.
+
+        -1 while the offset of one of them is unknown.
+        """
         live = (
             remote.log_start_offset if self.is_eligible(remote) else UNKNOWN_OFFSET
             for remote in self.all()

@@ -1,7 +1,7 @@
-"""Why a high watermark does not advance, and the bounds of a valid one.
+"""The reasons why a high watermark does not advance, and the valid range of a checkpointed one.
 
-The rule itself is :meth:`LeaderRole._committable_offset`; here are the values that explain it to operators
-(``nilometer replicas``, console, metrics) and the clamp for a high watermark read from a checkpoint.
+The rule itself is :meth:`LeaderRole._committable_offset`; the values here explain it to operators
+(``nilometer replicas``, console, metrics).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from nilometer.replication.partition import BrokerId, Offset
 
 
 def clamped_high_watermark(checkpointed: Offset, log_start_offset: Offset, log_end_offset: Offset) -> Offset:
-    """A checkpoint may be older or newer than the log beside it (KAFKA-16452)."""
+    """Limit a checkpointed high watermark to the log's range: it may be older or newer (KAFKA-16452)."""
     return max(log_start_offset, min(checkpointed, log_end_offset))
 
 
 @dataclass(frozen=True, slots=True)
 class NotHeld:
-    """Every record of the leader is committed."""
+    """The high watermark is at the log end offset: every record is committed."""
 
     def __str__(self) -> str:
         return "not held"
@@ -27,7 +27,7 @@ class NotHeld:
 
 @dataclass(frozen=True, slots=True)
 class UnderMinIsr:
-    """Fewer replicas are in sync than ``min.insync.replicas`` asks for (KIP-966)."""
+    """Fewer replicas are in sync than ``min.insync.replicas`` requires (KIP-966)."""
 
     in_sync: int
     needed: int
@@ -48,7 +48,7 @@ class WaitingFor:
 
 @dataclass(frozen=True, slots=True)
 class WaitingForFlush:
-    """Only flushed records count, and the leader's own are not flushed yet."""
+    """Only flushed records count for the high watermark, and the leader's next record is not flushed yet."""
 
     def __str__(self) -> str:
         return "waiting for flush"

@@ -1,14 +1,14 @@
 """Named invariants, checked at run time.
 
-A broken invariant means that this code is wrong: the shell stops the replica at once, since going on would
-spread the damage. What a peer or a client sends can never break one; that is answered with an error.
+A broken invariant means a bug in this code: the shell stops the replica at once, since continuing would
+spread the damage. Invalid input from a peer or client never breaks one; it gets an error response.
 """
 
 from __future__ import annotations
 
 
 class InvariantBroken(AssertionError):
-    """``sentence`` is the invariant that does not hold; ``values`` are those it was checked with."""
+    """An invariant does not hold: ``sentence`` describes it, ``values`` are the values that were checked."""
 
     def __init__(self, sentence: str, values: tuple[object, ...]) -> None:
         super().__init__(f"{sentence}: {', '.join(map(str, values))}" if values else sentence)
@@ -17,6 +17,6 @@ class InvariantBroken(AssertionError):
 
 
 def check(holds: bool, sentence: str, *values: object) -> None:
-    """Raises InvariantBroken unless ``holds``. ``values`` are formatted only then."""
+    """Raise InvariantBroken unless ``holds``. ``values`` are formatted only then."""
     if not holds:
         raise InvariantBroken(sentence, values)

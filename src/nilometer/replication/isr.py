@@ -1,13 +1,14 @@
-"""The ISR as a leader sees it: what is committed, and what it has asked the controller for (KIP-497).
+"""The leader's state of the ISR: the committed one, and the one it requested from the controller (KIP-497).
 
-One :class:`AlterPartition` is in flight at most. Until its outcome is *known*, the leader assumes the
-worst of both: the **maximal ISR** (committed, and being added; a replica being removed is still in) must have
-a record before it counts as committed, while ``min.insync.replicas`` is held against the committed ISR alone.
+At most one :class:`AlterPartition` is in flight. Until its outcome is *known*, the leader must be safe in
+both cases: a record counts as committed only if the whole **maximal ISR** has it (the committed ISR and the
+replicas being added; a replica being removed is still in it), while ``min.insync.replicas`` is compared with
+the committed ISR only.
 
     CommittedIsr ──propose──▶ PendingExpandIsr / PendingShrinkIsr
          ▲                        │
-         └── committed by the controller (answer or metadata, whichever is first),
-             refused for certain (INELIGIBLE_REPLICA), or overtaken by a newer partition epoch
+         └── committed by the controller (response or metadata, whichever is first),
+             rejected (INELIGIBLE_REPLICA), or superseded by a newer partition epoch
 
 A request whose outcome is unknown (time-out, disconnect) stays pending and is sent again.
 """
@@ -26,7 +27,7 @@ from nilometer.wire.errors import ErrorCode
 
 @dataclass(frozen=True, slots=True)
 class AlterPartition:
-    """A leader's request to the controller, fenced three ways. ``number`` tells one from the next."""
+    """A leader's request to change the ISR. ``number`` identifies it; the three epochs fence it."""
 
     number: int
     leader: BrokerId
@@ -34,12 +35,12 @@ class AlterPartition:
     leader_epoch: LeaderEpoch
     partition_epoch: PartitionEpoch
     new_isr: tuple[tuple[BrokerId, BrokerEpoch], ...]
-    """Each member with its broker epoch (KIP-903)."""
+    """All members of the proposed ISR, each with its broker epoch (KIP-903)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterPartitionAnswer:
-    """The controller's answer; without an error, the partition as it is now committed."""
+    """The controller's response; without an error, the partition's state as now committed."""
 
     error: ErrorCode = ErrorCode.none
     leader_epoch: LeaderEpoch = -1
@@ -49,6 +50,8 @@ class AlterPartitionAnswer:
 
 @dataclass(frozen=True, slots=True)
 class CommittedIsr:
+    """No request is pending. ``maximal`` has the members of ``isr``."""
+
     isr: tuple[BrokerId, ...]
     partition_epoch: PartitionEpoch
     maximal: frozenset[BrokerId]
@@ -64,7 +67,10 @@ class CommittedIsr:
 
 @dataclass(frozen=True, slots=True)
 class PendingExpandIsr:
-    """Invariant: none of ``added`` is in the committed ISR; all of them are in ``maximal``."""
+    """A request to add replicas is pending.
+
+    None of ``added`` is in the committed ISR; all are in ``maximal``.
+    """
 
     committed: CommittedIsr
     added: frozenset[BrokerId]
@@ -74,7 +80,10 @@ class PendingExpandIsr:
 
 @dataclass(frozen=True, slots=True)
 class PendingShrinkIsr:
-    """Invariant: ``removed`` is part of the committed ISR, never all of it and never the leader."""
+    """A request to remove replicas is pending.
+
+    All of ``removed`` are in the committed ISR, not the leader.
+    """
 
     committed: CommittedIsr
     removed: frozenset[BrokerId]
@@ -95,11 +104,11 @@ AWAIT_METADATA = frozenset(
         ErrorCode.invalid_request,
     }
 )
-"""Refusals which say that the leader is behind: a newer state is in the metadata log and will arrive."""
+"""Errors that mean that the leader's metadata is outdated: do not retry, a newer state will arrive."""
 
 
 class AlterPartitionOutcome(enum.Enum):
-    """What an answer means for the request that is pending."""
+    """The effect of a response on the pending request."""
 
     STALE = "the request it answers is no longer pending"
     COMMITTED = "a newer state of the partition is committed"
@@ -108,7 +117,7 @@ class AlterPartitionOutcome(enum.Enum):
 
 
 class IsrNegotiation:
-    """The state machine drawn above: one leader's requests to the controller, under one leader epoch."""
+    """The state machine drawn above: one leader's requests to the controller in one leader epoch."""
 
     __slots__ = ("_leader", "_next_number", "_retry_is_due", "state")
 
@@ -130,21 +139,27 @@ class IsrNegotiation:
         return self._retry_is_due
 
     def propose_expand(self, members: Mapping[BrokerId, BrokerEpoch]) -> AlterPartition:
-        """Ask for ``members`` (all of the new ISR). They count for the high watermark from now on."""
+        """Return a request for the ISR ``members``, all with broker epochs, which adds replicas.
+
+        The added replicas count for the high watermark from now on.
+        """
         committed, request = self._request(members)
         added = frozenset(members) - committed.maximal
         self.state = PendingExpandIsr(committed, added, request, committed.maximal | added)
         return request
 
     def propose_shrink(self, members: Mapping[BrokerId, BrokerEpoch]) -> AlterPartition:
-        """Ask for ``members`` alone. Those to be removed count until that is committed."""
+        """Return a request for the ISR ``members``, all with broker epochs, which removes replicas.
+
+        The removed replicas count for the high watermark until the request is committed.
+        """
         committed, request = self._request(members)
         removed = committed.maximal - frozenset(members)
         self.state = PendingShrinkIsr(committed, removed, request, committed.maximal)
         return request
 
     def on_answer(self, request: AlterPartition, answer: AlterPartitionAnswer) -> AlterPartitionOutcome:
-        """Process an answer. COMMITTED and REFUSED have taken effect on return."""
+        """Process the response ``answer`` to ``request``; return its effect, which is already applied."""
         state = self.state
         if isinstance(state, CommittedIsr) or state.request != request:
             return AlterPartitionOutcome.STALE
@@ -162,7 +177,7 @@ class IsrNegotiation:
         return AlterPartitionOutcome.UNRESOLVED
 
     def commit(self, isr: tuple[BrokerId, ...], partition_epoch: PartitionEpoch) -> None:
-        """This ISR is committed; a pending request is thereby decided or overtaken."""
+        """Set the committed ISR; a pending request is thereby committed or superseded."""
         check(self._leader[0] in isr, "a leader is in the ISR", isr, self._leader)
         check(
             partition_epoch >= self.partition_epoch, "partition epochs only rise", partition_epoch, self.state
@@ -171,12 +186,12 @@ class IsrNegotiation:
         self._retry_is_due = False
 
     def withdraw(self) -> None:
-        """The pending request can never be committed."""
+        """Return to the committed ISR, because the pending request can never be committed."""
         self.state = self.state.committed
         self._retry_is_due = False
 
     def take_retry(self) -> AlterPartition | None:
-        """The request to send again, if that is due."""
+        """Return the pending request if it must be sent again, else None; at most once per failure."""
         if isinstance(self.state, CommittedIsr) or not self._retry_is_due:
             return None
         self._retry_is_due = False

@@ -1,9 +1,9 @@
 """The leader of a partition: its high watermark, its ISR, and which fetches are served.
 
-LEO is a log end offset, HW the high watermark, ISR the set of in-sync replicas. The role knows its own LEO,
-each follower's, the committed ISR and the ISR it has asked for. It never touches a log, a clock or a
-connection; ``now_ms`` is an argument. Every ``on_*`` method takes one event and returns its effects
-(:mod:`nilometer.replication.effects`), usually none.
+LEO is a log end offset, HW the high watermark, ISR the set of in-sync replicas. The role has its own LEO,
+each follower's, the committed ISR and the requested ISR. It uses no clock and no connection and does not
+change the log; ``now_ms`` is monotonic time in ms. Every ``on_*`` method takes one event and returns its
+effects (:mod:`nilometer.replication.effects`), usually none.
 
 The high watermark is
 
@@ -13,12 +13,12 @@ The high watermark is
 and is *held* while the committed ISR is smaller than min(``min.insync.replicas``, replication factor).
 
 Invariants:
-- *the high watermark never falls* within one leader role, and never passes the log end offset that counts
-  (the flushed one where the topic asks for it);
-- *one AlterPartition in flight*; until its outcome is known, the maximal ISR must have a record before it
-  counts;
+- *the high watermark never decreases* within one leader role, and is never above the log end offset, or above
+  the flushed offset if ``counts_flushed``;
+- *one AlterPartition in flight*; until its outcome is known, a record is only committed if the whole maximal
+  ISR has it;
 - *no replica joins the ISR below the high watermark or below the start of the leader's epoch* (KAFKA-7128),
-  nor because of a fetch that its broker sent under another broker epoch (KIP-903);
+  nor because of a fetch that its broker sent with another broker epoch (KIP-903);
 - *the leader never removes itself*, so an ISR never becomes empty.
 
 A role lasts for one leader epoch: every epoch change makes a new one (:mod:`nilometer.replication.replica`).
@@ -78,7 +78,7 @@ from nilometer.wire.errors import ErrorCode
 
 
 class LeaderRole:
-    """See the module. Fields are for reading; only the methods change them."""
+    """A leader's state in one leader epoch; the module describes the rules. Fields are read-only outside."""
 
     __slots__ = (
         "_followers",
@@ -113,7 +113,7 @@ class LeaderRole:
         counts_flushed: bool = False,
         flushed_end_offset: Offset = 0,
     ) -> None:
-        """Become leader under ``registration``. Carry out :meth:`start` before anything is appended."""
+        """Become leader according to ``registration``. Call :meth:`start` before any append."""
         check(
             registration.leader == broker_id, "a leader is named by the registration", registration, broker_id
         )
@@ -132,7 +132,7 @@ class LeaderRole:
         self._log = log
         self.log_end_offset: Offset = log.log_end_offset
         self.epoch_start_offset: Offset = log.log_end_offset
-        """Assigned when this role begins, even if nothing is ever written in this epoch (KAFKA-7415)."""
+        """The log end offset when this role started, even if its epoch has no record (KAFKA-7415)."""
         self.counts_flushed = counts_flushed
         """Whether only flushed records count for the high watermark (``flush.messages``)."""
         self.flushed_end_offset = flushed_end_offset
@@ -143,7 +143,7 @@ class LeaderRole:
         self._followers = Followers(broker_id, eligible, replica_lag_time_max_ms)
         self._track(now_ms)
 
-    # ── reading ─────────────────────────────────────────────────────────────────────────────────
+    # ── queries ─────────────────────────────────────────────────────────────────────────────────
     @property
     def isr_state(self) -> IsrState:
         return self._isr.state
@@ -163,8 +163,8 @@ class LeaderRole:
 
     @property
     def needed_in_sync(self) -> int:
-        """With fewer replicas in sync, nothing is committed. At most the replication factor: a topic with one
-        replica must not stop."""
+        """The ISR size below which no record is committed: ``min.insync.replicas``, at most the number of
+        replicas (otherwise a topic with one replica would stop)."""
         return min(self.min_insync_replicas, len(self.replicas))
 
     @property
@@ -173,18 +173,20 @@ class LeaderRole:
 
     @property
     def is_latest_offset_available(self) -> bool:
-        """False: a look-up of "latest" could go back, so the answer is OFFSET_NOT_AVAILABLE (KIP-207)."""
+        """Whether ListOffsets may return the latest offset.
+
+        Not while it could be below the previous leader's: the error is OFFSET_NOT_AVAILABLE (KIP-207).
+        """
         return self.high_watermark >= self.epoch_start_offset
 
     @property
     def low_watermark(self) -> Offset:
-        """The lowest log start offset of the replicas: DeleteRecords is complete when it reaches the
-        target."""
+        """The lowest log start offset of the replicas; DeleteRecords waits until it reaches its target."""
         return self._followers.lowest_start_offset(self._log.log_start_offset)
 
     @property
     def needs_tick(self) -> bool:
-        """Whether the passing of time may change something: not while every follower has everything."""
+        """Whether :meth:`on_tick` must be called: not while every follower that counts has all records."""
         end, maximal = self.log_end_offset, self._isr.state.maximal
         return self._isr.is_retry_due or any(
             remote.log_end_offset != end
@@ -193,7 +195,7 @@ class LeaderRole:
         )
 
     def high_watermark_hold(self, now_ms: int) -> HighWatermarkHold:
-        """Why the high watermark is below the log end offset, for operators."""
+        """Return why the high watermark is below the log end offset, for operators."""
         if self.high_watermark >= self.log_end_offset:
             return NOT_HELD
         if self.is_under_min_isr:
@@ -208,35 +210,40 @@ class LeaderRole:
     def end_offset_for_leader_epoch(
         self, current_leader_epoch: LeaderEpoch, epoch: LeaderEpoch
     ) -> tuple[ErrorCode, EpochEnd]:
-        """OffsetForLeaderEpoch. A client that gives no current epoch (-1) is not fenced."""
+        """Return the end offset of ``epoch`` for OffsetForLeaderEpoch, or an error code.
+
+        ``current_leader_epoch`` is the client's; -1 means that it is not checked.
+        """
         if current_leader_epoch >= 0 and (error := fence(current_leader_epoch, self.leader_epoch)):
             return error, NO_DIVERGENCE
         return ErrorCode.none, EpochEnd(*self._log.end_offset_for_epoch(epoch))
 
     # ── lifecycle ───────────────────────────────────────────────────────────────────────────────
     def start(self, now_ms: int) -> Effects:
-        """The first effects of this role."""
+        """Return the first effects of this role: start the epoch; perhaps advance the high watermark."""
         begin = StartEpoch(self.leader_epoch, self.epoch_start_offset)
         return (begin, *self._maybe_advance(now_ms))
 
     def inherit_tickets(self, previous: LeaderRole) -> None:
-        """Take over the waiting produces of ``previous``, this broker's role in the epoch before: their
-        records are still in the log and will be committed under the new epoch."""
+        """Take over the waiting produce requests of ``previous``, this broker's role in the epoch before.
+
+        Their records are still in the log and can be committed in the new epoch.
+        """
         self._tickets, previous._tickets = previous._tickets, self._tickets
 
     def resign(self) -> Effects:
-        """This role ends. Whether the waiting records are committed is decided by the next leader."""
+        """End this role: return effects that fail the waiting produce requests, whose outcome is unknown."""
         return tuple(
             ReleaseProduce(ticket, ErrorCode.not_leader_or_follower) for ticket in self._tickets.take_all()
         )
 
     # ── produce ─────────────────────────────────────────────────────────────────────────────────
     def admit_acks_all(self) -> ErrorCode:
-        """Whether an append with acks=all is accepted now: ``none`` or NOT_ENOUGH_REPLICAS."""
+        """Return whether an append with acks=all is accepted now: ``none`` or NOT_ENOUGH_REPLICAS."""
         return ErrorCode.not_enough_replicas if self.is_under_min_isr else ErrorCode.none
 
     def on_appended(self, log_end_offset: Offset, now_ms: int) -> Effects:
-        """Records were written; the log now ends at ``log_end_offset``."""
+        """Handle an append, after which the log ends at ``log_end_offset``."""
         before = self.log_end_offset
         check(log_end_offset >= before, "a leader's log only grows", before, log_end_offset)
         self.log_end_offset = log_end_offset
@@ -249,7 +256,7 @@ class LeaderRole:
         return self._maybe_advance(now_ms)
 
     def on_flushed(self, flushed_end_offset: Offset, now_ms: int) -> Effects:
-        """Records below ``flushed_end_offset`` survive a crash of the machine."""
+        """Handle a flush, after which the records below ``flushed_end_offset`` survive a machine crash."""
         self.flushed_end_offset = max(self.flushed_end_offset, flushed_end_offset)
         check(
             self.flushed_end_offset <= self.log_end_offset,
@@ -259,21 +266,22 @@ class LeaderRole:
         return self._maybe_advance(now_ms) if self.counts_flushed else NO_EFFECTS
 
     def acks_all_outcome(self, required_offset: Offset) -> AcksAllOutcome:
-        """Whether everything below ``required_offset`` is replicated to all in-sync replicas."""
+        """Return the error code for a produce whose records end at ``required_offset``; PENDING if the high
+        watermark is below that."""
         return PENDING if self.high_watermark < required_offset else self._outcome_of_committed()
 
     def _outcome_of_committed(self) -> ErrorCode:
         return ErrorCode.not_enough_replicas_after_append if self.is_under_min_isr else ErrorCode.none
 
     def hold_produce(self, ticket: int, required_offset: Offset) -> None:
-        """``ticket`` is released when the high watermark reaches ``required_offset``."""
+        """Register a waiting produce: ReleaseProduce with ``ticket`` follows at ``required_offset``."""
         check(
             required_offset <= self.log_end_offset, "a produce waits for what was appended", required_offset
         )
         self._tickets.add(ticket, required_offset)
 
     def abandon_produce(self, ticket: int) -> None:
-        """Its timeout has expired, or its client has disconnected."""
+        """Forget a waiting produce, because its timeout has expired or its client has disconnected."""
         self._tickets.discard(ticket)
 
     # ── followers ───────────────────────────────────────────────────────────────────────────────
@@ -287,7 +295,10 @@ class LeaderRole:
         log_start_offset: Offset,
         now_ms: int,
     ) -> tuple[FetchVerdict, Effects]:
-        """A follower asks for records from ``fetch_offset`` on, which acknowledges everything below."""
+        """Handle a follower's fetch from ``fetch_offset``, which acknowledges all records below it.
+
+        Returns how to respond, and the effects of the acknowledgement.
+        """
         remote = self._followers.get(replica)
         if refusal := self._refuse_fetch(remote, broker_epoch, leader_epoch, last_fetched_epoch):
             return RefuseFetch(refusal, f"fetch of {replica} in leader epoch {leader_epoch}"), NO_EFFECTS
@@ -322,20 +333,22 @@ class LeaderRole:
         return remote is not None and self.high_watermark > remote.last_sent_high_watermark
 
     def send_high_watermark(self, replica: BrokerId) -> Offset:
-        """The high watermark for an answer to ``replica`` that carries no records; counts as sent from now
-        on."""
+        """Return the high watermark for a response without records to ``replica``, and record it as sent."""
         if (remote := self._followers.get(replica)) is not None:
             remote.last_sent_high_watermark = self.high_watermark
         return self.high_watermark
 
     # ── the ISR ─────────────────────────────────────────────────────────────────────────────────
     def on_tick(self, now_ms: int) -> Effects:
-        """Time has passed: lagging members leave the ISR, and an unanswered request is sent again."""
+        """Handle the passing of time: propose to remove lagging ISR members; retry AlterPartition."""
         lagging = self._followers.lagging(self.log_end_offset, now_ms)
         return self._maybe_retry() + self._maybe_shrink(lagging) + self._maybe_advance(now_ms)
 
     def on_lag_expired(self, replica: BrokerId, now_ms: int) -> Effects:
-        """``replica`` has lagged for too long: the same as :meth:`on_tick` finds, as a separate event."""
+        """Handle that ``replica`` has lagged for too long: propose to remove it from the ISR.
+
+        The model check uses this event instead of time and :meth:`on_tick`.
+        """
         if (remote := self._followers.get(replica)) is None or remote.log_end_offset == self.log_end_offset:
             return NO_EFFECTS
         remote.mark_lagging()
@@ -344,7 +357,7 @@ class LeaderRole:
     def on_alter_partition_answer(
         self, request: AlterPartition, answer: AlterPartitionAnswer, now_ms: int
     ) -> Effects:
-        """The controller answered; or nothing came (REQUEST_TIMED_OUT), and the outcome is unknown."""
+        """Handle the controller's response; error REQUEST_TIMED_OUT means that the outcome is unknown."""
         match self._isr.on_answer(request, answer):
             case AlterPartitionOutcome.COMMITTED:
                 return self._on_isr_committed(now_ms)
@@ -357,11 +370,10 @@ class LeaderRole:
     def on_metadata(
         self, registration: PartitionRegistration, eligible: EligibleBrokers, now_ms: int
     ) -> Effects:
-        """The metadata log has a newer state of this partition under the same leader epoch, or of the
-        brokers.
+        """Handle newer metadata: of this partition in the same leader epoch, or of the eligible brokers.
 
-        Both are of the same entry. So if a replica that is being added may no longer be in sync, the
-        controller has not committed that request before, and never will.
+        Both arguments are from the same metadata entry. So if a replica that is being added is no longer
+        eligible, the controller has not committed that request and never will: it is withdrawn.
         """
         self._apply_registration(registration, now_ms)
         self._followers.set_eligible(eligible)
@@ -391,7 +403,7 @@ class LeaderRole:
         if remote is None:
             return (
                 ErrorCode.not_leader_or_follower
-            )  # perhaps assigned by an entry that is not folded here yet
+            )  # perhaps assigned by a metadata entry that this broker has not applied yet
         known = max(remote.broker_epoch, self._followers.eligible.get(remote.broker_id, NO_BROKER_EPOCH))
         if broker_epoch < known:
             return ErrorCode.stale_broker_epoch
@@ -400,7 +412,7 @@ class LeaderRole:
         return ErrorCode.none
 
     def _counts(self, remote: RemoteReplica, now_ms: int) -> bool:
-        """Whether the high watermark waits for ``remote``."""
+        """Whether the high watermark waits for this follower."""
         return remote.broker_id in self._isr.state.maximal or (
             remote.assigned
             and self._followers.is_eligible(remote)
@@ -425,7 +437,7 @@ class LeaderRole:
         return self._released() if len(self._tickets) else PUBLISH_HIGH_WATERMARK
 
     def _released(self) -> Effects:
-        """The high watermark has moved: the effects that publish it and release the produces it completes."""
+        """Return effects that publish the new high watermark and release the produces it completes."""
         outcome = self._outcome_of_committed()
         released = self._tickets.released_by(self.high_watermark)
         return (*PUBLISH_HIGH_WATERMARK, *(ReleaseProduce(ticket, outcome) for ticket in released))
@@ -467,7 +479,11 @@ class LeaderRole:
         return NO_EFFECTS if request is None else (SendAlterPartition(request),)
 
     def _apply_registration(self, registration: PartitionRegistration, now_ms: int) -> None:
-        """An answer to AlterPartition may have brought this state before, but never holds the assignment."""
+        """Apply newer metadata of this partition.
+
+        A response to AlterPartition may have brought the same partition epoch before, but never has the
+        assignment.
+        """
         check(
             registration.leader_epoch == self.leader_epoch, "a role lasts for one leader epoch", registration
         )
@@ -483,6 +499,6 @@ class LeaderRole:
         self._has_no_followers = not len(self._followers)
 
     def _on_isr_committed(self, now_ms: int) -> Effects:
-        """A newer state is committed: the high watermark may be free to move (KAFKA-13091)."""
+        """Handle a newly committed ISR: the high watermark may now be able to advance (KAFKA-13091)."""
         self._track(now_ms)
         return self._maybe_advance(now_ms) + self._maybe_expand()

@@ -1,8 +1,8 @@
-"""What the cluster has agreed on about one partition, as far as its replicas must know.
+"""The metadata of one partition that its replicas need.
 
-:class:`PartitionRegistration` is a protocol: the metadata layer's own value fits it as it is.
-:class:`Registration` is the plain value for code without a metadata layer (the model check, test scenarios).
-Both epochs only rise: the partition epoch with every change, the leader epoch with every change of leader.
+:class:`PartitionRegistration` is a protocol that the metadata layer's own class fulfils.
+:class:`Registration` is a plain class for code without a metadata layer (the model check, test scenarios).
+Both epochs only increase: the partition epoch with every change, the leader epoch with every new leader.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 
 BrokerId: TypeAlias = int
 BrokerEpoch: TypeAlias = int
-"""Identifies one incarnation of a broker; a later incarnation has a higher number."""
+"""Identifies one registration of a broker, which lasts for one session; a later one has a higher number."""
 LeaderEpoch: TypeAlias = int
 PartitionEpoch: TypeAlias = int
 Offset: TypeAlias = int
@@ -25,20 +25,20 @@ UNKNOWN_OFFSET: Offset = -1
 EligibleBrokers: TypeAlias = Mapping[BrokerId, BrokerEpoch]
 """The broker epoch of every broker that may be in an ISR: registered, not fenced, not shutting down.
 
-Invariant the metadata layer keeps: a broker that drops out returns with a higher broker epoch only, so a
-refusal of one broker epoch stays valid.
+Invariant, kept by the metadata layer: a broker that was removed returns only with a higher broker epoch, so a
+rejected broker epoch stays rejected.
 """
 
 
 class PartitionRegistration(Protocol):
     @property
     def replicas(self) -> tuple[BrokerId, ...]:
-        """The assignment (AR) in order of preference."""
+        """The assigned replicas (AR) in order of preference for leadership."""
         ...
 
     @property
     def isr(self) -> tuple[BrokerId, ...]:
-        """Committed in-sync replicas. May hold brokers that are no longer assigned (KAFKA-9672)."""
+        """The committed in-sync replicas. May include brokers that are no longer assigned (KAFKA-9672)."""
         ...
 
     @property

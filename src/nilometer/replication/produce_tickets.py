@@ -1,8 +1,8 @@
-"""Produce requests with acks=all that wait for the high watermark, as data.
+"""The produce requests with acks=all that wait for the high watermark.
 
-A ticket is a number chosen by the shell and the offset that the high watermark must reach. Tickets arrive
-nearly in order of offsets (a batch repeated by an idempotent producer asks for an older one), so a sorted
-list is fast enough.
+A ticket is a number, chosen by the shell, with the offset that the high watermark must reach. Tickets arrive
+almost in order of offsets (except for a batch repeated by an idempotent producer), so a sorted list is fast
+enough.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _REQUIRED = itemgetter(0)
 
 
 class ProduceTickets:
-    """Invariant: sorted by required offset; of equal ones, in order of arrival."""
+    """The waiting tickets, sorted by required offset, then by arrival."""
 
     __slots__ = ("_waiting",)
 
@@ -34,11 +34,11 @@ class ProduceTickets:
             insort(waiting, (required_offset, ticket), key=_REQUIRED)
 
     def discard(self, ticket: int) -> None:
-        """The request no longer waits. Unknown tickets are ignored: it may have been released meanwhile."""
+        """Remove a ticket. An unknown one is ignored: it may have been released meanwhile."""
         self._waiting = [entry for entry in self._waiting if entry[1] != ticket]
 
     def released_by(self, high_watermark: Offset) -> list[int]:
-        """Take out every ticket whose required offset has been reached."""
+        """Remove and return the tickets whose required offset is at or below ``high_watermark``."""
         count = 0
         for required_offset, _ in self._waiting:
             if required_offset > high_watermark:
@@ -54,5 +54,5 @@ class ProduceTickets:
         return tickets
 
     def waiting(self) -> tuple[tuple[Offset, int], ...]:
-        """(required offset, ticket) of every waiting produce."""
+        """Return (required offset, ticket) of every waiting produce request."""
         return tuple(self._waiting)

@@ -1,7 +1,7 @@
-"""What a leader knows of one follower: its log end offset, and when it was last caught up.
+"""A leader's state of one follower: its log end offset, and when it was last caught up.
 
-The follower's log end offset is the offset it fetches from; nothing is known of it until it has fetched under
-the leader's own epoch. A follower's high watermark is not kept (R-3), only the one last sent to it.
+The follower's log end offset is its last fetch offset; it is unknown until the follower has fetched in the
+leader's epoch. A follower's high watermark is not kept (R-3), only the one last sent to it.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from nilometer.replication.partition import UNKNOWN_OFFSET, BrokerEpoch, BrokerId, Offset
 
 NEVER_MS = -(1 << 62)
-"""Before any time: of a replica that has not been caught up since this leader's epoch began."""
+"""Earlier than any time: the replica was not caught up since this leader epoch started."""
 NO_BROKER_EPOCH: BrokerEpoch = -1
 
 
 class RemoteReplica:
-    """Invariant: ``last_caught_up_ms`` never moves back, except by :meth:`mark_lagging`."""
+    """One follower. Invariant: ``last_caught_up_ms`` never decreases, except by :meth:`mark_lagging`."""
 
     __slots__ = (
         "assigned",
@@ -33,13 +33,13 @@ class RemoteReplica:
     def __init__(self, broker_id: BrokerId, *, assigned: bool, last_caught_up_ms: int) -> None:
         self.broker_id = broker_id
         self.assigned = assigned
-        """Whether it is in AR. One that is not may still be in the ISR, but is never added again."""
+        """Whether the replica is assigned. If not, it may still be in the ISR, but is never added again."""
         self.broker_epoch = NO_BROKER_EPOCH
         """The broker epoch of the last fetch."""
         self.refused_broker_epoch = NO_BROKER_EPOCH
-        """The broker epoch that the controller refused as ineligible."""
+        """The broker epoch that the controller rejected as ineligible."""
         self.is_silent = False
-        """Lagging, and no fetch has arrived since."""
+        """True from the proposal to remove it from the ISR for lagging until its next fetch."""
         self.log_start_offset = UNKNOWN_OFFSET
         self.log_end_offset = UNKNOWN_OFFSET
         self.last_caught_up_ms = last_caught_up_ms
@@ -55,10 +55,10 @@ class RemoteReplica:
         leader_end_offset: Offset,
         now_ms: int,
     ) -> None:
-        """It has everything below ``fetch_offset``.
+        """Record a fetch, which shows that the follower has all records below ``fetch_offset``.
 
-        It was caught up now if it has all the leader has; or at its last fetch, if it now has all that the
-        leader had then.
+        It is caught up now if ``fetch_offset`` is the leader's log end offset. It was caught up at its
+        previous fetch if it now has all records that the leader had then.
         """
         if fetch_offset >= leader_end_offset:
             self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
@@ -80,7 +80,7 @@ class RemoteReplica:
         return self.log_end_offset == leader_end_offset or now_ms - self.last_caught_up_ms <= lag_time_max_ms
 
     def mark_lagging(self) -> None:
-        """It has lagged for longer than ``replica.lag.time.max.ms``."""
+        """Make the follower count as lagging for longer than ``replica.lag.time.max.ms``."""
         self.last_caught_up_ms = self.last_fetch_ms = NEVER_MS
 
     def __repr__(self) -> str:

@@ -1,16 +1,16 @@
-"""One broker's replica of a partition, and the role it has at the moment.
+"""One broker's replica of a partition, and its current role.
 
-Knows which role a registration gives it, and that a role lasts for one leader epoch: every epoch change
-makes a new one, also when the leader stays the same (KAFKA-7164). Answers from other brokers go through
-here, so that a late one finds that its role has ended (KAFKA-13207).
+The registration in the metadata gives it a role for one leader epoch: every epoch change makes a new role,
+also if the leader stays the same (KAFKA-7164). Responses of other brokers are passed through here, so that a
+late one for an ended role is ignored (KAFKA-13207).
 
     NoRole ──registration──▶ FollowerRole ◀──epoch──▶ LeaderRole
        ▲                          │                       │
        └──── not assigned ────────┴───────────────────────┘
 
 Invariants:
-- *registrations are taken in order*: one with an older partition epoch changes nothing;
-- *the high watermark survives the role*: a new leader starts from what it knew as a follower.
+- *registrations are applied in order*: one with an older partition epoch changes nothing;
+- *the high watermark survives a change of role*: a new leader starts with its value as a follower.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from nilometer.replication.partition import (
 
 
 class NoRole:
-    """The broker has had no role since it started, or is not assigned."""
+    """The broker has no role: it received no metadata since its start, resigned, or is not assigned."""
 
     __slots__ = ("high_watermark",)
 
@@ -92,7 +92,7 @@ class Replica:
     def on_metadata(
         self, registration: PartitionRegistration, eligible: EligibleBrokers, now_ms: int
     ) -> Effects:
-        """The newest folded state: of this partition, and of which brokers may be in sync."""
+        """Apply newer metadata of this partition and the eligible brokers; change the role if necessary."""
         if registration.partition_epoch < self._partition_epoch:
             return NO_EFFECTS
         self._partition_epoch = registration.partition_epoch
@@ -128,8 +128,7 @@ class Replica:
         return self.role.on_alter_partition_answer(request, answer, now_ms)
 
     def resign(self) -> Effects:
-        """The broker's session is lost, or its disk has failed: neither lead nor follow until the next
-        metadata."""
+        """End the role until the next metadata, because the broker's session is lost or its disk failed."""
         return self._clear_role()
 
     # ── private helpers ─────────────────────────────────────────────────────────────────────────

@@ -1,4 +1,4 @@
-"""A leader's verdicts: on one follower fetch, and on one produce with acks=all."""
+"""A leader's decisions: how to respond to a follower's fetch, and to a produce with acks=all."""
 
 from __future__ import annotations
 
@@ -13,33 +13,34 @@ from nilometer.wire.errors import ErrorCode
 
 @dataclass(frozen=True, slots=True)
 class ServeFetch:
-    """Answer with records from the fetch offset up to ``end_offset`` (the leader's LEO, for a follower).
+    """Respond with records from the fetch offset up to ``end_offset`` (the leader's log end offset).
 
-    ``high_watermark`` is the one from before this fetch was counted: an advance caused by this very fetch
-    reaches the follower one fetch later (R-13). Where there are no records to send, the fetch may wait; with
-    ``has_update`` it is answered soon, with :meth:`LeaderRole.send_high_watermark`.
+    ``high_watermark`` is the value before this fetch was processed: an advance caused by this fetch reaches
+    the follower one fetch later (R-13). If there are no records to send, the fetch may wait; with
+    ``has_update`` the response is sent soon, with :meth:`LeaderRole.send_high_watermark`.
     """
 
     end_offset: Offset
     high_watermark: Offset
     log_start_offset: Offset
     has_update: bool
-    """There are records to send, or the high watermark is above the one last sent to this follower."""
+    """Whether there are records to send, or a high watermark above the one last sent to this follower."""
     went_back: bool = False
-    """An earlier fetch under the same broker epoch asked for a higher offset. So this fetch is late (sent
-    before its connection was given up), or the follower lost records: its next fetch shows what it has."""
+    """Whether an earlier fetch with the same broker epoch had a higher offset. Then this fetch is late (from
+    a connection abandoned since), or the follower lost records; its next fetch shows which."""
 
 
 @dataclass(frozen=True, slots=True)
 class DivergingFetch:
-    """Answer with the diverging epoch and no records. The fetch says nothing about the follower's
-    progress."""
+    """Respond with the diverging epoch and no records. The fetch offset is not an acknowledgement."""
 
     diverging: EpochEnd
 
 
 @dataclass(frozen=True, slots=True)
 class RefuseFetch:
+    """Respond with an error; ``reason`` describes the fetch."""
+
     error: ErrorCode
     reason: str
 
@@ -54,7 +55,7 @@ class Pending(enum.Enum):
 
 
 PENDING: Final = Pending.PENDING
-"""Some replica in sync has yet to fetch the records."""
+"""The records are not committed yet: a replica that counts has not fetched them, or too few are in sync."""
 
 AcksAllOutcome: TypeAlias = ErrorCode | Pending
-"""What a produce with acks=all is answered; or that it has to wait."""
+"""The error code for a produce with acks=all, or PENDING."""

@@ -1,8 +1,7 @@
 """Kafka's wire protocol: frames, API versions, record batches as views on bytes.
 
-Message schemas come from kio (only ``messages`` imports it); record batches are implemented here
-(``record_batch``, ``records``), since the hot path never decodes them. Knows nothing of disks,
-sockets or clusters.
+Message schemas come from the library kio; record batches are implemented here (``record_batch``,
+``records``), since produce and fetch handle them without decoding. No disk, no socket, no cluster state.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ import sys
 
 
 def _import_kio_alone() -> None:
-    """Import kio without hypothesis, which it imports where that is installed, only for tests: that would
-    take a quarter of a process's start time."""
+    """Import kio without hypothesis: kio imports it, for tests only, if it is installed, which would take a
+    quarter of a process's start time."""
     if "hypothesis" in sys.modules:
         return
     sys.modules["hypothesis"] = None  # type: ignore[assignment]  # looks like "not installed"

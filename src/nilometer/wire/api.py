@@ -1,4 +1,4 @@
-"""The interface of one version of one API, whether Kafka's schemas or Nilometer's define its messages."""
+"""The interface of one version of one API, Kafka's or Nilometer's own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nilometer.wire.building import Message
 
 
 class Api(Protocol):
-    """Get it from :func:`nilometer.wire.messages.api`, which keeps one of each."""
+    """One version of one API: builds, reads and writes its messages. Get it with ``messages.api``."""
 
     @property
     def key(self) -> AnyApiKey: ...
@@ -21,34 +21,35 @@ class Api(Protocol):
     def response_type(self) -> type[Any]: ...
     @property
     def flexible(self) -> bool:
-        """Whether the request's header has tagged fields; ``flexible_response_header``: the response's."""
+        """Whether the request's header has tagged fields (KIP-482). ``flexible_response_header``: whether the
+        response's header has."""
         ...
 
     @property
     def flexible_response_header(self) -> bool: ...
 
     def has(self, name: str) -> bool:
-        """Whether the response of this version knows the nested type ``name``."""
+        """Return whether the response of this version has the nested type ``name``."""
         ...
 
     def response(self, **fields: object) -> Message: ...
 
     def make(self, name: str, /, **fields: object) -> Message:
-        """A part of the response, by its type's name (``make("PartitionProduceResponse", index=0, ...)``)."""
+        """Build a part of the response by its type: ``make("PartitionProduceResponse", index=0, ...)``."""
         ...
 
     def request(self, **fields: object) -> Message: ...
 
     def make_request(self, name: str, /, **fields: object) -> Message:
-        """A part of the request, by its type's name."""
+        """Build a part of the request by its type's name."""
         ...
 
     def read_request(self, body: bytes, position: int = 0) -> Message:
-        """Raises MalformedRequest."""
+        """Decode the request at ``body[position:]``. Raises MalformedRequest."""
         ...
 
     def read_response(self, body: bytes, position: int = 0) -> Message:
-        """Raises MalformedResponse."""
+        """Decode the response at ``body[position:]``. Raises MalformedResponse."""
         ...
 
     def write_request(self, request: Message) -> bytes: ...

@@ -1,4 +1,4 @@
-"""The numbers of APIs, by name: Kafka's, and those that Nilometer adds."""
+"""The API keys: Kafka's, and those that Nilometer adds."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class ApiKey(enum.IntEnum):
 
 
 class NilometerApiKey(enum.IntEnum):
-    """Far above Kafka's keys, so that they will never collide."""
+    """Nilometer's own API keys, far above Kafka's, so that they will never collide."""
 
     DESCRIBE_REPLICAS = 32100
     FORFEIT_REPLICAS = 32101
@@ -112,5 +112,5 @@ AnyApiKey: TypeAlias = ApiKey | NilometerApiKey
 
 
 def any_api_key(number: int) -> AnyApiKey:
-    """Raises ValueError for an unknown number."""
+    """Return the API key with this number. Raises ValueError if it is unknown."""
     return NilometerApiKey(number) if number >= NilometerApiKey.DESCRIBE_REPLICAS else ApiKey(number)

@@ -1,8 +1,8 @@
-"""Reading the body of a message by hand: a position in a frame, moved by every read.
+"""Decoding the body of a message by hand-written code: every read advances a position in the frame.
 
-For the few messages of which there are thousands a second. Knows the primitive encodings, legacy and compact.
-A read that meets the end of the frame raises MalformedRequest, IndexError or ``struct.error``; nothing is
-allocated by what a count claims.
+For the few messages that arrive thousands of times a second. It reads the primitive types, in their legacy
+and compact encodings. A read beyond the end of the frame raises MalformedRequest, IndexError or
+``struct.error``; no memory is allocated according to a count in the message.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class BodyReader:
         self.flexible = flexible
 
     def fixed(self, layout: struct.Struct) -> tuple[Any, ...]:
-        """Neighbouring fields of fixed size."""
+        """Read adjacent fields of fixed size."""
         values = layout.unpack_from(self.frame, self.position)
         self.position += layout.size
         return values
@@ -44,8 +44,7 @@ class BodyReader:
         return uuid_of(bytes(self.take(_UUID_BYTES)))
 
     def count(self) -> int:
-        """Of an array; one that cannot fit into the rest of the frame is refused before anything is
-        allocated."""
+        """Read an array's count. Raises MalformedRequest if the rest of the frame is too short for it."""
         count = self.length32()
         if not 0 <= count <= self.end - self.position:
             raise MalformedRequest(f"an array of {count} in the {self.end - self.position} bytes left")
@@ -62,7 +61,7 @@ class BodyReader:
         return text
 
     def skip_tags(self) -> None:
-        """Tagged fields that a newer peer may send (KIP-482)."""
+        """Skip the tagged fields, which a newer peer may send (KIP-482)."""
         if not self.flexible:
             return
         if self.frame[self.position] == 0:
@@ -73,7 +72,7 @@ class BodyReader:
             self.take(self.varint())
 
     def tagged_field(self, wanted: int) -> memoryview | None:
-        """The value of one tagged field; all others are skipped."""
+        """Read the tagged fields; return the bytes of the one with tag ``wanted``, or None."""
         found: memoryview | None = None
         for _ in range(self.varint()):
             tag, length = self.varint(), self.varint()
@@ -91,7 +90,7 @@ class BodyReader:
         return taken
 
     def length32(self) -> int:
-        """Of an array or of bytes; below zero for null."""
+        """Read the length of an array or of bytes; negative for null."""
         return self.varint() - 1 if self.flexible else self.int32()
 
     def varint(self) -> int:
@@ -116,5 +115,5 @@ class BodyReader:
 
 @functools.lru_cache(maxsize=4096)
 def uuid_of(raw: bytes) -> UUID:
-    """The same topics are named again and again."""
+    """Return a UUID, cached because the same topic ids occur in most requests."""
     return UUID(bytes=raw)

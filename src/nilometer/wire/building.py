@@ -1,11 +1,11 @@
 """Building messages once for all versions.
 
-``build`` takes the fields a handler knows of, drops those that the version at hand does not have, and gives
-those not named their implicit default as Kafka does (zero, empty, none). A name that *no* version has is a
-mistake and raises TypeError, so that a misspelt field cannot vanish.
+``build`` takes field values for the newest version, drops those that the given version does not have, and
+sets missing ones to Kafka's implicit default (zero, empty, none). A name that *no* version has raises
+TypeError, so that a misspelt field is noticed.
 
-Durations and points in time, which kio has as ``timedelta`` and ``datetime``, may be given in milliseconds
-under their name in the protocol: ``throttle_time_ms=0``, ``log_append_time_ms=-1``.
+Durations and times, for which kio uses ``timedelta`` and ``datetime``, may be given in milliseconds by their
+name in the protocol: ``throttle_time_ms=0``, ``log_append_time_ms=-1``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ def milliseconds_since_epoch(time: datetime) -> int:
 
 
 def build(message_type: type[Any], /, **fields: object) -> Message:
-    """An instance of ``message_type`` from those of ``fields`` that it has."""
+    """Return an instance of ``message_type``; ``fields`` that only other versions have are ignored.
+
+    Raises TypeError for a field that no version has.
+    """
     known, direct, implicit = _plan(message_type)
     if fields.keys() <= direct:
         return message_type(**(implicit | fields))
@@ -56,7 +59,8 @@ def build(message_type: type[Any], /, **fields: object) -> Message:
 def _plan(
     message_type: type[Any],
 ) -> tuple[Mapping[str, tuple[str, Convert | None]], frozenset[str], dict[str, Any]]:
-    """Every name with the field it sets and how; the names that need nothing done; the implicit defaults."""
+    """Return how to build a type: accepted name → (field, conversion); names without conversion; implicit
+    defaults."""
     known: dict[str, tuple[str, Convert | None]] = {}
     implicit: dict[str, Any] = {}
     for field in shape_of(message_type).fields:
@@ -83,7 +87,7 @@ def _names_in_any_version(message_type: type[Any]) -> frozenset[str]:
 
 
 def implicit_default(field: FieldShape) -> Any:
-    """The value of a field without a default that is not given."""
+    """Return the value of a field that is not given and has no default in the schema."""
     if field.is_array:
         return ()
     if field.entity is not None:

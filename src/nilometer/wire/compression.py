@@ -1,10 +1,10 @@
 """The five codecs of record batches.
 
-Knows how each codec frames its data so that the Java clients read it: snappy in the blocks of the
-xerial stream (raw snappy is read too), LZ4 as frames of *independent* blocks (Java refuses linked
-ones), gzip and zstd as they are. Never touches record batches.
+The framing is the one that Java clients read: snappy in the blocks of the xerial stream (raw snappy is
+accepted, too), LZ4 as frames of *independent* blocks (Java rejects linked ones), gzip and zstd without
+additional framing.
 
-Invariant: ``decompress`` never holds more than about ``limit`` bytes, whatever the data claims.
+Invariant: ``decompress`` never allocates more than about ``limit`` bytes, whatever sizes the data declares.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nilometer.wire.errors import CorruptBatch
 
 
 class Codec(enum.IntEnum):
-    """Numbers as in the attributes of a record batch."""
+    """The codec numbers in the attributes of a record batch."""
 
     NONE = 0
     GZIP = 1
@@ -44,7 +44,7 @@ _OUTPUT_FULL = "failed to write whole buffer"
 
 
 def compress(codec: Codec, data: Bytes, level: int | None = None) -> bytes:
-    """``level`` is the codec's own; snappy has none."""
+    """Compress ``data``. ``level`` is the codec's own scale, None its default; snappy has none."""
     match codec:
         case Codec.NONE:
             return bytes(data)
@@ -61,7 +61,7 @@ def compress(codec: Codec, data: Bytes, level: int | None = None) -> bytes:
 
 
 def decompress(codec: Codec, data: Bytes, limit: int = DECOMPRESSED_BYTES_MAX) -> bytes:
-    """Raises CorruptBatch for data that is damaged or would grow beyond ``limit`` bytes."""
+    """Decompress ``data``. Raises CorruptBatch if it is damaged or has more than ``limit`` bytes."""
     try:
         match codec:
             case Codec.NONE:
@@ -83,7 +83,7 @@ def _beyond(limit: int) -> CorruptBatch:
 
 
 def _decompress_growing(codec: Codec, data: Bytes, limit: int) -> bytes:
-    """Into a buffer that grows until the data fits: no size that the data claims can be trusted."""
+    """Decompress into a buffer that grows until the data fits: a size in the data cannot be trusted."""
     into = {
         Codec.GZIP: cramjam.gzip.decompress_into,
         Codec.LZ4: cramjam.lz4.decompress_into,
@@ -121,7 +121,7 @@ def _decompress_snappy(data: Bytes, limit: int) -> bytes:
 
 
 def _snappy_blocks(data: memoryview) -> list[memoryview]:
-    """The blocks of a xerial stream; anything else is one raw block."""
+    """Return the blocks of a xerial stream; data in another format is returned as one raw block."""
     if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return [data]
     blocks: list[memoryview] = []

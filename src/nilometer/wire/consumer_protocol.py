@@ -1,16 +1,16 @@
-"""What consumers of a group exchange through its coordinator: subscriptions and assignments.
+"""The embedded protocol ``consumer``: the subscriptions and assignments of a group's members.
 
-Kafka's embedded protocol of type ``consumer``: the metadata of a member in JoinGroup, its assignment in
-SyncGroup. A coordinator of the classic protocol passes these bytes on unread; clients, and a coordinator
-that takes classic members into a consumer group (KIP-848), read them. Never flexible, big-endian, and behind
-a version of two bytes:
+A member's metadata in JoinGroup is a subscription, its assignment in SyncGroup an assignment. A coordinator
+of the classic protocol passes these bytes on without reading them; clients, and a coordinator that accepts
+classic members in a consumer group (KIP-848), decode them. Never flexible, big-endian, after a version of two
+bytes:
 
-- subscription: topics and user data; since 1 the partitions owned (KIP-429), since 2 the generation in which
-  (KIP-792), since 3 the rack (KIP-881);
-- assignment: partitions and user data, in all versions alike.
+- subscription: topics and user data; from version 1 on the owned partitions (KIP-429), from 2 on the
+  generation in which they were assigned (KIP-792), from 3 on the rack (KIP-881);
+- assignment: partitions and user data, the same in all versions.
 
-Invariant: whatever bytes a peer sends end in a value or in a MalformedMessage, within memory proportional to
-them. A version above those known is read as the newest known one: later versions only append.
+Invariant: decoding any bytes returns a value or raises MalformedMessage, with memory proportional to their
+length. A version above the known ones is decoded as the newest known one: later versions only append fields.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ Partitions = tuple[tuple[str, int], ...]
 class Subscription:
     topics: tuple[str, ...]
     user_data: bytes | None = None
-    """User data of the assignor, which its members send back."""
+    """The assignor's data, not interpreted here."""
     owned: Partitions = ()
     generation: int = NO_GENERATION
-    """In which ``owned`` was assigned."""
+    """The generation in which ``owned`` was assigned."""
     rack: str | None = None
     version: int = HIGHEST_VERSION
 
@@ -53,7 +53,7 @@ class Assignment:
 
 
 def encode_subscription(subscription: Subscription) -> bytes:
-    """In the version that the subscription names; topics in order, as members compare these bytes."""
+    """Encode in the subscription's version, with the topics sorted because members compare these bytes."""
     version = subscription.version
     pieces = [_SHORT(version), _INT(len(subscription.topics))]
     pieces += [_string(topic) for topic in sorted(subscription.topics)]
@@ -68,7 +68,7 @@ def encode_subscription(subscription: Subscription) -> bytes:
 
 
 def decode_subscription(data: bytes) -> Subscription:
-    """Raises MalformedMessage."""
+    """Decode a subscription. Raises MalformedMessage."""
     reader = _Reader(data)
     version = reader.version()
     topics = tuple(reader.string() for _ in range(reader.count(smallest=2)))
@@ -85,7 +85,7 @@ def encode_assignment(assignment: Assignment) -> bytes:
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """Empty bytes mean that the leader assigned nothing to the member. Raises MalformedMessage."""
+    """Decode an assignment; empty bytes mean no partitions. Raises MalformedMessage."""
     if not data:
         return Assignment()
     reader = _Reader(data)
@@ -104,7 +104,7 @@ def _bytes(value: bytes | None) -> bytes:
 
 
 def _partitions(partitions: Iterable[tuple[str, int]]) -> bytes:
-    """By topic, topics in order."""
+    """Encode partitions, grouped by topic and sorted."""
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         topics.setdefault(topic, []).append(partition)
@@ -126,7 +126,7 @@ class _Reader:
         return min(version, HIGHEST_VERSION)
 
     def count(self, smallest: int) -> int:
-        """Of elements that take at least ``smallest`` bytes each."""
+        """Read the number of elements that follow, each of at least ``smallest`` bytes."""
         count = self.int()
         if not 0 <= count * smallest <= len(self._data) - self._position:
             raise MalformedMessage(f"{count} elements in a message of {len(self._data)} bytes")

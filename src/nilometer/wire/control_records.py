@@ -1,7 +1,7 @@
-"""Control records: the markers that end a transaction, and others.
+"""Control records: transaction markers and others.
 
-Knows the key (version, type) and the value of an end-of-transaction marker. A control batch holds exactly one
-such record, belongs to a producer, and is transactional.
+Encodes and decodes the key (version, type) and the value of a transaction marker. A batch with a marker has
+exactly this one record, a producer id, and is transactional.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class EndTxnMarker(NamedTuple):
 
 
 def control_type(record: Record) -> ControlType:
-    """Of a record in a control batch. Types of a later version are UNKNOWN. Raises CorruptBatch."""
+    """Return the type of a record in a control batch; UNKNOWN for a newer type. Raises CorruptBatch."""
     if record.key is None or len(record.key) < _KEY.size:
         raise CorruptBatch("control record without a type")
     version, number = _KEY.unpack_from(record.key)
@@ -50,7 +50,7 @@ def control_type(record: Record) -> ControlType:
 
 
 def end_txn_marker(record: Record) -> EndTxnMarker | None:
-    """The marker in ``record``, None for a control record of another type. Raises CorruptBatch."""
+    """Return the marker in ``record``, None for a control record of another type. Raises CorruptBatch."""
     found = control_type(record)
     if found not in (ControlType.COMMIT, ControlType.ABORT):
         return None
@@ -71,7 +71,7 @@ def build_end_txn_marker(
     base_offset: int = 0,
     partition_leader_epoch: int = NO_PARTITION_LEADER_EPOCH,
 ) -> bytes:
-    """The control batch that ends the producer's transaction on a partition."""
+    """Return the control batch that ends the producer's transaction in a partition."""
     if marker.control_type not in (ControlType.COMMIT, ControlType.ABORT):
         raise ValueError(f"{marker.control_type.name} does not end a transaction")
     builder = BatchBuilder()

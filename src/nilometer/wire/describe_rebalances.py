@@ -1,7 +1,7 @@
-"""DescribeRebalances, Nilometer's own API: the last rebalances of groups, their reasons and causing members.
+"""DescribeRebalances, Nilometer's own API: the last rebalance of each group, its reason and causing member.
 
-A coordinator answers for the groups that it coordinates. Its history begins when it loaded the group. Fields
-may be added; a reader ignores those it does not know.
+A broker responds for the groups that it coordinates; it keeps the history from when it loaded the group.
+Fields may be added; a reader ignores unknown ones.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ class DescribeRebalancesRequest(msgspec.Struct, frozen=True, kw_only=True):
 class RebalanceState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     group_id: str
     error_code: int = 0
-    """The error for this group: not the coordinator, no such group."""
+    """The error for this group, for example that the broker is not its coordinator."""
     reason: str | None = None
-    """None: it has not rebalanced since it was loaded, or has no record of it."""
+    """None: the group has not rebalanced since it was loaded, or the rebalance was not recorded."""
     member_id: str = ""
-    """The member that caused it, by its id at that time."""
+    """The id of the member that caused the rebalance, at that time."""
     group_instance_id: str | None = None
     client_id: str = ""
     client_host: str = ""
     wall_ms: int = 0
     generation: int = 0
-    """Before the rebalance."""
+    """The generation before the rebalance."""
     times_in_a_row: int = 0
-    """How many rebalances this member caused with no other cause between."""
+    """How many consecutive rebalances this member caused."""
 
 
 class DescribeRebalancesResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,8 +1,7 @@
 """DescribeReplicas, Nilometer's own API: the full state of one broker's replicas.
 
-A broker answers for its own replicas only; a leader adds what it knows of its followers from their fetches.
-Offsets and epochs are as everywhere; -1 means *not known*. Fields may be added; a reader ignores those it
-does not know.
+A broker responds for its own replicas only; a leader adds its followers' state, known from their fetches. An
+offset or epoch of -1 means *not known*. Fields may be added; a reader ignores unknown ones.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class DescribeReplicasRequest(msgspec.Struct, frozen=True, kw_only=True, omit_de
     __version__: ClassVar[int] = 0
 
     topics: tuple[str, ...] | None = None
-    """Only these; None for all."""
+    """Only these topics; None for all."""
     partitions: tuple[PartitionNumber, ...] | None = None
     """Only partitions with these numbers; None for all."""
 
@@ -47,21 +46,21 @@ class RemoteReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     log_start_offset: int
     log_end_offset: int
     caught_up_age_ms: int | None
-    """For how long it has not been caught up (ms); None: not since this leader's epoch began."""
+    """How many ms ago it was last caught up; None: never since this leader epoch started."""
     is_assigned: bool
     is_eligible: bool
-    """Whether that broker epoch may be in sync."""
+    """Whether a broker with that broker epoch may be in the ISR."""
 
 
 class HighWatermarkHoldState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why the high watermark does not advance."""
 
     reason: str
-    """One of the four above."""
+    """``not-held``, ``under-min-isr``, ``waiting-for-replicas`` or ``waiting-for-flush``."""
     text: str
-    """The same, as text for operators."""
+    """The reason as text for operators."""
     replicas: tuple[int, ...] = ()
-    """The replicas it waits for."""
+    """The replicas that the high watermark waits for."""
 
 
 class LeaderState(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,14 +68,14 @@ class LeaderState(msgspec.Struct, frozen=True, kw_only=True):
 
     epoch_start_offset: int
     isr: tuple[int, ...]
-    """Committed."""
+    """The committed ISR."""
     maximal_isr: tuple[int, ...]
     """The replicas that must have a record before it is committed: the committed ISR and those being
     added."""
     pending_isr: tuple[int, ...] | None
-    """The ISR requested from the controller and not decided yet."""
+    """The ISR requested from the controller, until its response."""
     needed_in_sync: int
-    """With fewer in the committed ISR, nothing is committed."""
+    """The size of the committed ISR below which no record is committed."""
     hold: HighWatermarkHoldState
     followers: tuple[RemoteReplicaState, ...]
 
@@ -90,11 +89,11 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     """``leader``, ``follower``, ``none`` (no role yet) or ``offline`` (its log cannot be used)."""
     leader_id: int
     leader_epoch: int
-    """The role's; without a role, the metadata's."""
+    """The role's leader epoch; without a role, the one in the metadata."""
     partition_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
-    """By the metadata that this broker has folded."""
+    """The ISR in this broker's metadata."""
     in_sync: bool
     log_start_offset: int = -1
     log_end_offset: int = -1
@@ -106,7 +105,7 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     """(leader epoch, start offset), oldest first."""
     leader: LeaderState | None = None
     problems: tuple[str, ...] = ()
-    """For operators: why it is offline, or which work for it currently fails and is tried again."""
+    """For operators: why the replica is offline, or which of its tasks currently fail and are retried."""
 
 
 class BrokerState(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,7 +115,7 @@ class BrokerState(msgspec.Struct, frozen=True, kw_only=True):
     controller_id: int
     controller_epoch: int
     metadata_number: int
-    """The last entry of the metadata log that this broker has folded."""
+    """The number of the last entry of the metadata log that this broker has applied."""
     unclean_elections: int
 
 

@@ -1,10 +1,10 @@
-"""Writing messages by the shape of their schema.
+"""Encoding messages according to their schemas.
 
-Knows the primitive encodings, legacy and compact. A writer is put together once per type: neighbouring fields
-of fixed size become one ``struct`` call, everything else one step each. Output is a list of pieces that is
-joined at the end, so that record sets are never copied on the way there.
+A writer is composed once per message type: adjacent fields of fixed size become one ``struct`` call, every
+other field one step, in the legacy or compact encoding. The output is a list of pieces, joined at the end, so
+that record sets are copied only once.
 
-Invariant: the bytes are those that kio's own (slower) writer makes.
+Invariant: the bytes are the same as those of kio's own (slower) writer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nilometer.wire.varint import encode_unsigned
 
 Pieces = list[bytes]
 Write = Callable[[Pieces, Any], None]
-"""(pieces, value): appends the encoding of ``value``."""
+"""``write(pieces, value)`` appends the encoding of ``value`` to ``pieces``."""
 
 _FORMATS = {
     "bool": "?",
@@ -40,7 +40,7 @@ _FORMATS = {
     "float64": "d",
 }
 _PADDING = "x"
-"""A zero byte: the section of tagged fields of a type that has none."""
+"""A zero byte: an empty section of tagged fields."""
 
 
 @functools.cache
@@ -77,7 +77,7 @@ def _steps(shape: EntityShape) -> tuple[Write, ...]:
 
 
 def _run_writer(fields: Sequence[FieldShape], *, padded: bool = False) -> Write:
-    """For neighbouring fields of fixed size."""
+    """Return a writer for adjacent fields of fixed size; ``padded`` adds an empty tagged fields section."""
     formats = ">" + "".join(_FORMATS[field.kafka_type] for field in fields) + (_PADDING if padded else "")
     pack = struct.Struct(formats).pack
     if not fields:
@@ -161,7 +161,7 @@ def _array_writer(field: FieldShape, *, flexible: bool) -> Write:
 
 
 def _numbers_writer(letter: str, *, flexible: bool) -> Write:
-    """For arrays of numbers: one ``struct`` call, made once per length for the short ones."""
+    """Return a writer for arrays of numbers, with one ``struct`` call; those for short arrays are cached."""
     packers = [struct.Struct(f">{count}{letter}").pack for count in range(16)]
 
     def write_numbers(pieces: Pieces, values: Sequence[Any] | None) -> None:
@@ -190,7 +190,7 @@ def _nullable_writer(inner: Write) -> Write:
 
 
 def _tags_writer(tagged: Sequence[FieldShape]) -> Write:
-    """Those that do not have their default value, each with its tag and size."""
+    """Return a writer for tagged fields: those not equal to their default, each with its tag and size."""
     plans = [
         (
             encode_unsigned(field.tag or 0),

@@ -1,8 +1,7 @@
-"""Kafka's error codes, and exceptions that carry one.
+"""Kafka's error codes, which of them are retriable, and exceptions with an error code.
 
-Knows the numbers of the protocol and what they mean to a client (retriable or not). Never touches
-bytes. Every exception that can end a request is a :class:`KafkaError`: a handler turns it into the
-error code of its response and needs no table of its own.
+Every exception that is the outcome of a request is a :class:`KafkaError`: a handler copies its code into the
+response.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ RETRIABLE: frozenset[ErrorCode] = frozenset(code for code in ErrorCode if code.r
 
 
 def is_retriable(code: ErrorCode) -> bool:
-    """Whether the same request may succeed later, possibly after fresh metadata."""
+    """Return whether the same request may succeed later, possibly after a metadata refresh."""
     return code in RETRIABLE
 
 
 class KafkaError(Exception):
-    """An error with a code of the protocol."""
+    """An error with an error code of Kafka's protocol."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(f"{code.name.upper()}: {message}" if message else code.name.upper())
@@ -45,22 +44,22 @@ class KafkaError(Exception):
 
 
 class MalformedMessage(KafkaError):
-    """Bytes that do not match their schema."""
+    """The bytes of a message do not match its schema."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.invalid_request, message)
 
 
 class MalformedRequest(MalformedMessage):
-    """A client sent it. The position in its connection's stream can no longer be trusted."""
+    """A request does not match its schema. The connection must be closed."""
 
 
 class MalformedResponse(MalformedMessage):
-    """A broker sent it."""
+    """A response of a broker does not match its schema."""
 
 
 class UnsupportedVersion(KafkaError):
-    """An API key or a version of it that the schemas here do not know."""
+    """There is no schema for this API key or version."""
 
     def __init__(self, api_key: int, version: int) -> None:
         super().__init__(ErrorCode.unsupported_version, f"API key {api_key} version {version}")
@@ -69,14 +68,14 @@ class UnsupportedVersion(KafkaError):
 
 
 class CorruptBatch(KafkaError):
-    """A record batch whose bytes contradict themselves: length, CRC, counts, compressed data."""
+    """A record batch is damaged: wrong length, CRC, counts or compressed data."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.corrupt_message, message)
 
 
 class UnsupportedMagic(KafkaError):
-    """A message of the formats before record batches (magic 0 and 1), or of a newer one."""
+    """The records have the old message format (magic 0 or 1) or an unknown newer one."""
 
     def __init__(self, magic: int) -> None:
         super().__init__(
@@ -86,7 +85,7 @@ class UnsupportedMagic(KafkaError):
 
 
 class InvalidRecord(KafkaError):
-    """A batch that is undamaged but violates a rule for its sender."""
+    """A batch is undamaged, but its sender may not send it."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.invalid_record, message)

@@ -1,7 +1,7 @@
-"""The body of a Fetch request, versions 4 to 18, read by hand.
+"""Decoding the body of a Fetch request, versions 4 to 18, by hand-written code.
 
-An in-sync follower fetches once for every record, so this is read as often as Produce. Any bytes of a peer
-end in a value or in MalformedRequest; no count in the request decides how much is allocated.
+In-sync followers fetch after every append, so this is as frequent as Produce. Any bytes decode to a value or
+raise MalformedRequest; memory is not allocated according to a count in the request.
 
 Version notes: 5 log start offset, 7 sessions, 9 leader epoch, 11 rack, 12 flexible and the last fetched
 epoch, 13 topic ids, 15 the follower's broker epoch, in a tagged field.
@@ -51,7 +51,7 @@ class WantedPartition(NamedTuple):
 
 class WantedTopic(NamedTuple):
     topic: str | UUID
-    """Its name, or from version 13 on its id."""
+    """The topic's name, or from version 13 on its id."""
     partitions: Sequence[WantedPartition]
 
 
@@ -75,7 +75,10 @@ class FetchBody(NamedTuple):
 
 
 def decode_fetch_body(version: int, frame: memoryview, position: int) -> FetchBody:
-    """``position`` is where the header's client id ends. Raises MalformedRequest."""
+    """Decode the body of a request; ``position`` is the end of the client id in the header.
+
+    Raises MalformedRequest.
+    """
     if not VERSION_MIN <= version <= VERSION_MAX:
         raise ValueError(f"Fetch version {version}")
     reader = BodyReader(frame, position, flexible=version >= _FIRST_FLEXIBLE)

@@ -1,7 +1,7 @@
-"""Fetch responses, versions 4 to 18, written by hand.
+"""Encoding Fetch responses, versions 4 to 18, by hand-written code.
 
-Written apart from the general writer because the record sets of a response must not be copied, and because
-a follower's fetch may have thousands of partitions. Knows the layout only, not the meaning.
+The general encoder is not used because the record sets of a response must not be copied, and because
+a follower's fetch may have thousands of partitions.
 
 Version notes: 5 log start offset, 7 sessions, 11 preferred read replica, 12 flexible and the tagged fields of
 KIP-595 (diverging epoch, current leader, snapshot id), 13 topic ids, 16 node endpoints.
@@ -67,9 +67,9 @@ class FetchedPartition(NamedTuple):
     last_stable_offset: int = -1
     log_start_offset: int = -1
     records: Sequence[Bytes] = ()
-    """Whole batches, in as many buffers as they come in."""
+    """Complete batches, in one or several buffers."""
     aborted_transactions: Sequence[AbortedTransaction] | None = None
-    """None for a reader that did not ask for committed records only."""
+    """None for a fetch with isolation level READ_UNCOMMITTED."""
     preferred_read_replica: int = -1
     diverging_epoch: EpochEndOffset | None = None
     current_leader: LeaderIdAndEpoch | None = None
@@ -91,7 +91,7 @@ def encode_fetch_response(
     topics: Sequence[FetchedTopic],
     endpoints: Sequence[NodeEndpoint] = (),
 ) -> list[Bytes]:
-    """The frame, with its length, as buffers to be written one after the other."""
+    """Return the frame, with its length, as a list of buffers to send in order."""
     if not VERSION_MIN <= version <= VERSION_MAX:
         raise ValueError(f"Fetch version {version}")
     flexible = version >= _FIRST_FLEXIBLE

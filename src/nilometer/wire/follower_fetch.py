@@ -1,7 +1,7 @@
-"""A follower's side of Fetch, versions 15 to 18, by hand: its request written, the leader's answer read.
+"""The follower's side of Fetch, versions 15 to 18, by hand-written code: encode requests, decode responses.
 
-One of each is needed for every record that is replicated while it waits for its acknowledgement. Of an answer
-the records are copied out of its frame, once.
+Their cost is part of the latency of every produce with acks=all. The records of a response are copied out of
+its frame, once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NO_DIVERGENCE = (-1, -1)
 
 
 class FetchedFromLeader(NamedTuple):
-    """The leader's answer for one partition."""
+    """The leader's response for one partition."""
 
     topic_id: UUID
     partition: int
@@ -42,7 +42,7 @@ class FetchedFromLeader(NamedTuple):
     log_start_offset: int
     records: bytes
     diverging: tuple[int, int]
-    """(epoch, end offset); -1 and -1 where the logs agree."""
+    """The diverging (epoch, end offset); (-1, -1) if the logs do not diverge."""
 
 
 class LeaderAnswer(NamedTuple):
@@ -59,7 +59,7 @@ def encode_wanted(
     log_start_offset: int,
     max_bytes: int,
 ) -> bytes:
-    """One partition of a request."""
+    """Encode one partition of a request."""
     return _PARTITION(partition, leader_epoch, fetch_offset, last_fetched_epoch, log_start_offset, max_bytes)
 
 
@@ -71,10 +71,11 @@ def encode_follower_fetch(
     wanted: Mapping[UUID, Sequence[bytes]],
     forgotten: Mapping[UUID, Sequence[int]],
 ) -> bytes:
-    """The body of a request, which all the versions have in common.
+    """Encode the body of a request, which is the same in all these versions.
 
-    ``limits``: the longest wait in ms, the fewest and the most bytes; ``session``: its id and epoch;
-    ``wanted``: partitions of each topic, from :func:`encode_wanted`.
+    ``limits``: maximum wait (ms), minimum and maximum bytes; ``session``: fetch session id and epoch;
+    ``wanted``: each topic's partitions, from :func:`encode_wanted`; ``forgotten``: partitions to remove from
+    the fetch session.
     """
     pieces = [_LIMITS_AND_SESSION(*limits, 0, *session), unsigned(len(wanted) + 1)]
     for topic_id, partitions in wanted.items():
@@ -88,7 +89,7 @@ def encode_follower_fetch(
 
 
 def decode_leader_answer(frame: memoryview, position: int) -> LeaderAnswer:
-    """A response from behind its correlation id on. Raises MalformedResponse."""
+    """Decode a response; ``position`` is the end of the correlation id. Raises MalformedResponse."""
     reader = BodyReader(frame, position, flexible=True)
     try:
         reader.skip_tags()  # of the header

@@ -1,8 +1,8 @@
 """ForfeitReplicas, Nilometer's own API: a broker leaves the ISR and ELR of partitions whose records it lost.
 
-Between brokers: damage was found on the disk of a replica, and the controller is asked to remove it from the
-ISR and the eligible leader replicas, and from the leadership. Or the replica cannot be used at all any more,
-since its log directory failed. Every partition gets its own answer.
+Sent by a broker to the controller when it finds a replica's data damaged, or when the replica cannot be used
+because its log directory failed. The controller removes the replica from the ISR, from the eligible leader
+replicas and from leadership. The response has an outcome for every partition.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ForfeitReplicasRequest(msgspec.Struct, frozen=True, kw_only=True):
     broker_epoch: int
     replicas: tuple[ReplicaOfPartition, ...]
     offline: bool = False
-    """They cannot be used until the broker registers again, and leave the ISR in any case."""
+    """Whether the replicas are offline until the broker registers again; then they must leave the ISR."""
 
 
 class ForfeitOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -44,6 +44,6 @@ class ForfeitReplicasResponse(msgspec.Struct, frozen=True, kw_only=True, omit_de
     __version__: ClassVar[int] = 0
 
     error_code: int
-    """The error if the whole request was refused."""
+    """The error if the whole request was rejected."""
     message: str = ""
     outcomes: tuple[ForfeitOutcome, ...] = ()

@@ -1,6 +1,6 @@
 """ForwardRequest, Nilometer's own API: a client's request, forwarded to the controller with its context.
 
-Between brokers. What Kafka's Envelope (KIP-590) is for; the listener is told besides, and addresses are text.
+Between brokers. Like Kafka's Envelope (KIP-590), but with the client's listener, and with addresses as text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ForwardedRequest(msgspec.Struct, frozen=True, kw_only=True):
     client_port: int
     listener: str
     request: bytes
-    """The frame as the client sent it, without its length; the client id is in its header."""
+    """The frame that the client sent, without its length; the client id is in its header."""
 
 
 class ForwardedResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -32,7 +32,7 @@ class ForwardedResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     __version__: ClassVar[int] = 0
 
     error_code: int = 0
-    """Why the request was not decided: NOT_CONTROLLER, CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST."""
+    """Why the request was not executed: NOT_CONTROLLER, CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST."""
     message: str = ""
     response: bytes = b""
     """The frame for the client, without its length."""

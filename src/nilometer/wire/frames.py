@@ -1,9 +1,9 @@
-"""Cutting a stream of bytes into frames: a 4-byte big-endian length, then that many bytes.
+"""Splitting a stream of bytes into frames: a 4-byte big-endian length, then that many bytes.
 
-Pure: bytes go in as they arrive, whole frames come out. Never holds more than one incomplete frame,
-and refuses a length above its limit before a single byte of that frame is kept.
+At most one incomplete frame is buffered, and a length above the limit is rejected before any byte of that
+frame is buffered.
 
-Invariant: ``buffered`` bytes never hold a complete frame between calls.
+Invariant: between calls the buffered bytes do not contain a complete frame.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ REQUEST_BYTES_MAX = 104_857_600
 
 
 class FrameTooLarge(KafkaError):
-    """The announced length is negative or above the limit: the stream cannot be followed any further."""
+    """A frame's length is negative or above the limit. The connection must be closed."""
 
     def __init__(self, length: int, limit: int) -> None:
         super().__init__(ErrorCode.invalid_request, f"frame of {length} bytes, the limit is {limit}")
@@ -26,7 +26,7 @@ class FrameTooLarge(KafkaError):
 
 
 class FrameSplitter:
-    """One per connection and direction."""
+    """Splits the bytes of one direction of one connection."""
 
     __slots__ = ("_limit", "_needed", "_rest")
 
@@ -34,14 +34,14 @@ class FrameSplitter:
         self._limit = limit
         self._rest = bytearray()
         self._needed = LENGTH_BYTES
-        """How many bytes ``_rest`` must have before it is worth looking at again."""
+        """How many bytes ``_rest`` must have to contain a complete frame."""
 
     @property
     def buffered(self) -> int:
         return len(self._rest)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """All frames completed by ``data``, without their lengths. Raises FrameTooLarge."""
+        """Return the frames that ``data`` completes, without their lengths. Raises FrameTooLarge."""
         rest = self._rest
         if not rest:
             frames, consumed = self._split(data)

@@ -1,10 +1,10 @@
 """Requests and responses: kio's schemas and Nilometer's own, behind one interface.
 
-Knows for every (API key, version) the types, the header versions and how to read and write them. Frames
-come in and go out whole; nothing here knows what a message means.
+For every (API key, version) it has the message types, the header versions and the functions that read and
+write them. Frames are passed as a whole.
 
-Invariant: whatever bytes a peer sends, decoding ends in a value or in a MalformedMessage, within memory
-proportional to the frame.
+Invariant: decoding any bytes returns a value or raises MalformedMessage, with memory proportional to the
+frame.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ __all__ = [
 
 
 class RequestHeader(NamedTuple):
-    """The start of every request, whatever its API and version."""
+    """The header fields that every request has, in every version."""
 
     api_key: int
     api_version: int
     correlation_id: int
     client_id: str | None
     size: int
-    """Bytes up to the client id; the tagged fields of a flexible header are not counted."""
+    """Bytes up to and including the client id, without the tagged fields of a flexible header."""
 
 
 def supported_versions(api_key: int) -> tuple[int, int]:
-    """Lowest and highest version that has a schema here. Raises UnsupportedVersion for an unknown key."""
+    """Return the lowest and highest version with a schema. Raises UnsupportedVersion for an unknown key."""
     if (own := OWN_VERSIONS.get(api_key)) is not None:
         return own
     try:
@@ -79,7 +79,7 @@ def supported_versions(api_key: int) -> tuple[int, int]:
 
 @functools.cache
 def api(api_key: int, version: int) -> Api:
-    """Raises UnsupportedVersion."""
+    """Return the API of this key and version (cached). Raises UnsupportedVersion."""
     if (own := OWN_APIS.get((api_key, version))) is not None:
         return own
     if version not in schema_name_map.get(api_key_map.get(api_key, ""), {}):
@@ -88,7 +88,7 @@ def api(api_key: int, version: int) -> Api:
 
 
 class KafkaApi:
-    """One version of one of Kafka's APIs: kio's readers, Nilometer's writer. Implements ``Api``."""
+    """One version of one of Kafka's APIs, with kio's readers and Nilometer's writers. Implements ``Api``."""
 
     def __init__(self, key: int, version: int) -> None:
         self.key = ApiKey(key)
@@ -141,7 +141,7 @@ class KafkaApi:
 
 
 def decode_request_header(frame: bytes) -> RequestHeader:
-    """Only the header, which every version of every API starts with. Raises MalformedRequest."""
+    """Decode only the header, without tagged fields. Raises MalformedRequest."""
     if len(frame) < 10:
         raise MalformedRequest(f"request of {len(frame)} bytes")
     api_key, version, correlation_id, length = _REQUEST_START.unpack_from(frame)
@@ -156,8 +156,10 @@ def decode_request_header(frame: bytes) -> RequestHeader:
 
 
 def decode_request(frame: bytes) -> tuple[RequestHeader, Message]:
-    """A request without its length. Raises MalformedRequest, or UnsupportedVersion (then the header can be
-    read alone)."""
+    """Decode a request frame, given without its length.
+
+    Raises MalformedRequest, or UnsupportedVersion: then :func:`decode_request_header` still works.
+    """
     header = decode_request_header(frame)
     codec = api(header.api_key, header.api_version)
     position = header.size
@@ -167,7 +169,7 @@ def decode_request(frame: bytes) -> tuple[RequestHeader, Message]:
 
 
 def encode_request(correlation_id: int, client_id: str | None, request: Message) -> bytes:
-    """With the 4-byte length. API key and version are those of the request's type."""
+    """Encode a request as a frame with its 4-byte length. The request's type has API key and version."""
     codec = api(request.__api_key__, request.__version__)
     header = request_header(codec, correlation_id, client_id)
     body = codec.write_request(request)
@@ -190,7 +192,7 @@ def request_header(codec: Api, correlation_id: int, client_id: str | None) -> by
 
 
 def encode_response(correlation_id: int, api_key: int, version: int, response: Message) -> bytes:
-    """With the 4-byte length."""
+    """Encode a response as a frame with its 4-byte length."""
     codec = api(api_key, version)
     header = response_header(codec, correlation_id)
     body = codec.write_response(response)
@@ -204,7 +206,10 @@ def response_header(codec: Api, correlation_id: int) -> bytes:
 
 
 def decode_response(api_key: int, version: int, frame: bytes) -> tuple[int, Message]:
-    """Correlation id and response of a frame without its length. Raises MalformedResponse."""
+    """Decode a response frame, given without its length; return (correlation id, response).
+
+    Raises MalformedResponse.
+    """
     codec = api(api_key, version)
     correlation_id = decode_correlation_id(frame)
     position = 4
@@ -214,15 +219,17 @@ def decode_response(api_key: int, version: int, frame: bytes) -> tuple[int, Mess
 
 
 def decode_correlation_id(frame: bytes) -> int:
-    """Of a response, before the request that it answers is known."""
+    """Return the correlation id of a response frame, by which its request is found."""
     if len(frame) < 4:
         raise MalformedResponse(f"response of {len(frame)} bytes")
     return int.from_bytes(frame[:4], "big", signed=True)
 
 
 def encode_unsupported_api_versions(correlation_id: int, ranges: Mapping[int, tuple[int, int]]) -> bytes:
-    """The answer to an ApiVersions request of a version not known: always in version 0 (KIP-511), with
-    ``ranges`` (API key to lowest and highest version) so that the client can choose."""
+    """Encode the response to an ApiVersions request of an unknown version, always in version 0 (KIP-511).
+
+    ``ranges``: API key → (lowest, highest version), from which the client can choose.
+    """
     codec = api(ApiKey.API_VERSIONS, 0)
     keys = tuple(
         codec.make("ApiVersion", api_key=key, min_version=low, max_version=high)
@@ -254,7 +261,7 @@ def _read(
 
 
 def _after_tagged_fields(failure: type[MalformedMessage], frame: bytes, position: int) -> int:
-    """Where the header ends; its tagged fields are ignored."""
+    """Return the position after the header's tagged fields, which are ignored."""
     try:
         return skip_tagged_fields(frame, position, len(frame))
     except (MalformedMessage, IndexError) as error:
@@ -262,6 +269,6 @@ def _after_tagged_fields(failure: type[MalformedMessage], frame: bytes, position
 
 
 _PANIC = "PanicException"
-"""The class name of a panic of compiled Rust code; it is no ``Exception``, and cannot be imported."""
+"""The class name of a panic in compiled Rust code. It is not an ``Exception``, and cannot be imported."""
 _REQUEST_START = struct.Struct(">hhih")
 """API key, version, correlation id, length of the client id."""

@@ -1,11 +1,11 @@
-"""Nilometer's own APIs: their messages are JSON, framed and numbered as all others are.
+"""Nilometer's own APIs: their messages are JSON, with Kafka's framing and headers.
 
 A request has the header of version 1 (API key, version, correlation id, client id), a response that of
-version 0 (correlation id); the JSON document after it reaches to the end of the frame. Keys are far above
-Kafka's, so clients that do not know them ignore them in ApiVersions.
+version 0 (correlation id); a JSON document fills the rest of the frame. The API keys are far above Kafka's,
+so clients ignore them in ApiVersions.
 
-Invariant: as everywhere, whatever bytes a peer sends end in a value of the message's type or in a
-MalformedMessage, within memory proportional to the frame.
+Invariant: decoding any bytes returns a value of the message's type or raises MalformedMessage, with memory
+proportional to the frame.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from nilometer.wire.prove_broker import ProveBrokerRequest, ProveBrokerResponse
 
 
 class OwnApi:
-    """Implements :class:`~nilometer.wire.api.Api`. Parts of messages are built from their classes
-    directly."""
+    """One of Nilometer's own APIs. Implements :class:`~nilometer.wire.api.Api`, except for ``make`` and
+    ``make_request``: use the classes of the parts."""
 
     def __init__(
         self, key: NilometerApiKey, version: int, request_type: type[Any], response_type: type[Any]
@@ -98,7 +98,7 @@ OWN_APIS: Mapping[tuple[int, int], Api] = {
     (int(api.key), api.version): api
     for api in (_DESCRIBE_REPLICAS, _FORFEIT_REPLICAS, _DESCRIBE_REBALANCES, _PROVE_BROKER, _FORWARD_REQUEST)
 }
-"""By key and version."""
+"""Nilometer's APIs by (API key, version)."""
 
 OWN_VERSIONS: Mapping[int, tuple[int, int]] = {
     int(key): (min(versions), max(versions))

@@ -1,7 +1,7 @@
 """Frames as lists of buffers, so that record sets travel from the log to the transport without a copy.
 
-Small pieces are joined; a record set of ``COPY_BELOW`` bytes or more stays the buffer it was. The first piece
-starts with the length of the whole frame.
+Small pieces are joined; a record set of ``COPY_BELOW`` bytes or more is kept as a separate buffer. The first
+piece starts with the length of the whole frame.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ COPY_BELOW = 4096
 
 
 class FrameWriter:
-    """Collects the pieces of one frame. ``small`` is the list to append small pieces to."""
+    """Collects the pieces of one frame. Append small pieces to the list ``small``."""
 
     __slots__ = ("_done", "_done_size", "small")
 
@@ -31,7 +31,7 @@ class FrameWriter:
         self._done_size += len(buffer)
 
     def finish(self) -> list[Bytes]:
-        """The frame. The writer must not be used any more."""
+        """Return the frame's buffers, in order. The writer must not be used afterwards."""
         if not self._done:
             body = b"".join(self.small)
             return [len(body).to_bytes(4, "big") + body]

@@ -1,7 +1,7 @@
-"""Encodings that the hand-written messages share with the general writer.
+"""Encodings of primitive types, for the hand-written messages and the general encoder.
 
-Two forms of each: legacy, and compact for flexible versions (KIP-482). Sizes of compact values are one more
-than they are, since zero means null.
+Each has two forms: legacy, and compact for flexible versions (KIP-482). A compact size is encoded as
+size + 1, since zero means null.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _INT32 = struct.Struct(">i").pack
 
 
 class NodeEndpoint(NamedTuple):
-    """The endpoint of a leader that a client did not know (KIP-951)."""
+    """The endpoint of a new leader, in a produce or fetch response (KIP-951)."""
 
     node_id: int
     host: str
@@ -38,7 +38,7 @@ def unsigned(value: int) -> bytes:
 
 
 def string(value: str | None, flexible: bool) -> bytes:
-    """A nullable string."""
+    """Encode a nullable string."""
     if value is None:
         return b"\x00" if flexible else b"\xff\xff"
     encoded = value.encode()
@@ -58,12 +58,12 @@ def bytes_size(size: int, flexible: bool) -> bytes:
 
 
 def topic(name: str | UUID, flexible: bool) -> bytes:
-    """A topic by name, or by id in the versions that have ids."""
+    """Encode a topic's name, or its id in the versions that have ids."""
     return string(name, flexible) if isinstance(name, str) else name.bytes
 
 
 def tagged_fields(fields: Sequence[tuple[int, bytes]]) -> bytes:
-    """A section of tagged fields: (tag, encoding), in the order of the tags."""
+    """Encode a section of tagged fields; ``fields`` are (tag, encoded value), ascending by tag."""
     parts = [unsigned(len(fields))]
     for tag, encoded in fields:
         parts += (unsigned(tag), unsigned(len(encoded)), encoded)
@@ -71,7 +71,7 @@ def tagged_fields(fields: Sequence[tuple[int, bytes]]) -> bytes:
 
 
 def node_endpoints(endpoints: Sequence[NodeEndpoint]) -> bytes:
-    """As the value of a tagged field."""
+    """Encode the endpoints as the value of a tagged field."""
     parts = [unsigned(len(endpoints) + 1)]
     for endpoint in endpoints:
         parts += (

@@ -1,7 +1,7 @@
-"""The body of a Produce request, versions 3 to 13, read by hand: batches stay where they were received.
+"""Decoding the body of a Produce request, versions 3 to 13, by hand-written code, without copying batches.
 
-The general reader copies every record set once; here they are views on the frame, valid as long as it
-is. Any bytes of a peer end in a value or in MalformedRequest; no count decides how much is allocated.
+The general reader copies every record set once; here they are views of the frame. Any bytes decode to a value
+or raise MalformedRequest; memory is not allocated according to a count in the request.
 
 Version notes: 9 flexible, 13 topic ids.
 """
@@ -30,7 +30,7 @@ class ProducedRecords(NamedTuple):
 
 class ProducedToTopic(NamedTuple):
     topic: str | UUID
-    """Its name, or from version 13 on its id."""
+    """The topic's name, or from version 13 on its id."""
     partitions: Sequence[ProducedRecords]
 
 
@@ -42,7 +42,10 @@ class ProduceBody(NamedTuple):
 
 
 def decode_produce_body(version: int, frame: memoryview, position: int) -> ProduceBody:
-    """``position`` is where the header's client id ends. Raises MalformedRequest."""
+    """Decode the body of a request; ``position`` is the end of the client id in the header.
+
+    Raises MalformedRequest.
+    """
     if not VERSION_MIN <= version <= VERSION_MAX:
         raise ValueError(f"Produce version {version}")
     reader = BodyReader(frame, position, flexible=version >= _FIRST_FLEXIBLE)

@@ -1,4 +1,4 @@
-"""Produce requests, versions 3 to 13, written by hand so that record batches are not copied on their way out.
+"""Encoding Produce requests, versions 3 to 13, by hand-written code, so that batches are not copied.
 
 Version notes: 9 flexible, 13 topic ids.
 """
@@ -33,7 +33,7 @@ def encode_produce_request(
     timeout_ms: int,
     transactional_id: str | None = None,
 ) -> list[Bytes]:
-    """The frame, with its length, as buffers to be written one after the other.
+    """Return the frame, with its length, as a list of buffers to send in order.
 
     ``topics``: name (id from version 13 on) and, for each partition, its index and record batches.
     """

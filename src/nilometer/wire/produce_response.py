@@ -1,4 +1,4 @@
-"""Produce responses, versions 3 to 13, written by hand: with small batches it is the most frequent answer.
+"""Encoding Produce responses, versions 3 to 13, by hand-written code, because they are very frequent.
 
 Version notes: 5 log start offset, 8 record errors (KIP-467), 9 flexible, 10 current leader and node endpoints
 (KIP-951), 13 topic ids.
@@ -54,7 +54,7 @@ class ProducedPartition(NamedTuple):
 
 class ProducedTopic(NamedTuple):
     name: str | UUID
-    """The id from version 13 on, the name before."""
+    """The topic's name, or from version 13 on its id."""
     partitions: Sequence[ProducedPartition]
 
 
@@ -65,7 +65,7 @@ def encode_produce_response(
     throttle_ms: int = 0,
     endpoints: Sequence[NodeEndpoint] = (),
 ) -> bytes:
-    """The frame, with its length."""
+    """Return the frame, with its length."""
     _check_version(version)
     flexible = version >= _FIRST_FLEXIBLE
     pieces: list[bytes] = [

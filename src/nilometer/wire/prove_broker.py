@@ -1,8 +1,8 @@
-"""ProveBroker, Nilometer's own API: a broker that connects and the one that accepts prove themselves.
+"""ProveBroker, Nilometer's own API: two brokers authenticate each other on a new connection.
 
-Between brokers, before anything else, and not advertised. Two requests on one connection: the first, without
-a proof, is answered with the acceptor's nonce and proof; the second brings the initiator's proof. What the
-proofs cover: :mod:`nilometer.cluster.broker_proof`.
+Between brokers, before any other request; not advertised in ApiVersions. There are two requests on one
+connection: the response to the first, which has no proof, has the acceptor's nonce and proof; the second has
+the initiator's proof. :mod:`nilometer.cluster.broker_proof` describes the proofs.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class ProveBrokerRequest(msgspec.Struct, frozen=True, kw_only=True, omit_default
 
     cluster_id: str = ""
     broker_id: int = -1
-    """Of the broker that connects."""
+    """The id of the broker that connects."""
     expected_broker_id: int = -1
-    """Of the broker that it wants to reach."""
+    """The id of the broker that it wants to connect to."""
     secret_number: int = -1
-    """The current secret of the broker that connects."""
+    """The number of the current cluster secret of the broker that connects."""
     nonce: bytes = b""
     proof: bytes = b""
-    """Only in the second request, which has nothing else."""
+    """Only in the second request, which has no other field."""
 
 
 class ProveBrokerResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -39,6 +39,6 @@ class ProveBrokerResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
     error_code: int = 0
     message: str = ""
     secret_number: int = -1
-    """The secret by which both sides prove themselves."""
+    """The number of the cluster secret that both proofs use."""
     nonce: bytes = b""
     proof: bytes = b""

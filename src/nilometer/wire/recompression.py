@@ -1,7 +1,6 @@
 """Changing the codec of a batch, for topics whose ``compression.type`` is not the producer's.
 
-The records' bytes stay as they are; only what surrounds them changes. Offsets, timestamps and producer state
-are those of the original.
+The uncompressed records do not change, nor do offsets, timestamps and producer fields in the header.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from nilometer.wire.records import records_data
 def recompress(
     batch: Bytes, target: Codec, level: int | None = None, limit: int = DECOMPRESSED_BYTES_MAX
 ) -> bytes:
-    """One whole batch with its records compressed by ``target``; as it is, if that is its codec already.
+    """Return a batch with its records compressed by ``target``; unchanged if that is its codec already.
 
     Raises CorruptBatch if the records are damaged or do not fit into ``limit`` bytes.
     """

@@ -1,10 +1,9 @@
-"""Record batches of magic 2, as views on bytes.
+"""Record batches of magic 2, in a buffer at a position.
 
-Knows the 61-byte header and the CRC. Never decodes records, and never copies a batch: everything works
-on a buffer and a position in it.
+Reads and writes the 61-byte header and checks the CRC. Records are not decoded, and batches not copied.
 
-Invariants: the CRC covers everything from the attributes on, so base offset and partition leader epoch
-can be patched without touching it; ``last_offset`` is true even for a batch that compaction has thinned.
+Invariants: the CRC covers all bytes from the attributes on, so base offset and partition leader epoch can be
+changed without a new CRC; ``last_offset`` is valid even if compaction removed the last record.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ __all__ = [
 MAGIC = 2
 HEADER_BYTES = 61
 LOG_OVERHEAD = 12
-"""Base offset and batch length: what ``batch_length`` does not count."""
+"""Bytes of the base offset and the batch length, which ``batch_length`` does not count."""
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
@@ -66,7 +65,7 @@ _SEQUENCES = 1 << 31
 
 
 class BatchHeader(NamedTuple):
-    """The fields in the order of the bytes."""
+    """The header's fields, in the order of the bytes."""
 
     base_offset: int
     batch_length: int
@@ -97,7 +96,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> Codec:
-        """Raises CorruptBatch for a number that no codec has."""
+        """The compression codec. Raises CorruptBatch for an unknown number."""
         number = self.attributes & _CODEC_MASK
         if number > _CODEC_LAST:
             raise CorruptBatch(f"unknown compression codec {number}")
@@ -136,14 +135,14 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record; sequences wrap round after 2^31 - 1."""
+        """Sequence number of the last record; sequence numbers wrap to 0 after 2^31 - 1."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) % _SEQUENCES
 
 
 def read_header(buffer: Bytes, position: int = 0) -> BatchHeader:
-    """The header at ``position``. Raises UnsupportedMagic, CorruptBatch if none fits."""
+    """Return the batch header at ``position``. Raises UnsupportedMagic, CorruptBatch if it is invalid."""
     try:
         header = BatchHeader._make(_HEADER.unpack_from(buffer, position))
     except struct.error:
@@ -157,7 +156,10 @@ def read_header(buffer: Bytes, position: int = 0) -> BatchHeader:
 
 
 def batches(buffer: Bytes, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """Every whole batch from ``position`` on with its position; an incomplete last one is left out."""
+    """Yield (position, header) of every complete batch from ``position`` on; ignore an incomplete last one.
+
+    Raises UnsupportedMagic, CorruptBatch.
+    """
     end = len(buffer)
     while end - position >= HEADER_BYTES:
         header = read_header(buffer, position)
@@ -171,9 +173,9 @@ def batches(buffer: Bytes, position: int = 0) -> Iterator[tuple[int, BatchHeader
 
 
 def check_batch(buffer: Bytes, position: int, header: BatchHeader) -> None:
-    """Check that the batch is whole and undamaged. Raises CorruptBatch or UnsupportedMagic.
+    """Check that the batch is complete and undamaged. Raises CorruptBatch or UnsupportedMagic.
 
-    For every batch on disk or in flight; ``check_produced_batch`` has the rules for producers only.
+    For any batch; ``check_produced_batch`` has the additional rules for producers.
     """
     if header.magic != MAGIC:
         raise UnsupportedMagic(header.magic)
@@ -195,11 +197,12 @@ def check_batch(buffer: Bytes, position: int, header: BatchHeader) -> None:
 def skip_good_batches(
     buffer: Bytes, position: int, limit: int, next_offset: int, upper_bound_offset: int
 ) -> tuple[int, int]:
-    """Position and next offset behind the whole, undamaged batches that follow ``next_offset``.
+    """Skip complete, valid batches; return the position and the next offset after them.
 
-    Stops before the first batch that reaches behind ``limit`` or ``upper_bound_offset``, leaves a gap, or is
-    invalid in any way; the caller finds the reason with :func:`read_header` and
-    :func:`check_batch`. The checks are the same, and fast because no batch becomes an object.
+    The first batch must start at offset ``next_offset``, and each at the end of the one before it. Stops
+    before a batch that ends beyond position ``limit`` or ``upper_bound_offset``, that leaves a gap or is
+    invalid; the caller finds the reason with :func:`read_header` and :func:`check_batch`. The checks are the
+    same, but faster, because no header object is created.
     """
     unpack = _HEADER.unpack_from
     with memoryview(buffer) as view:
@@ -219,7 +222,7 @@ def skip_good_batches(
 
 
 def check_produced_batch(header: BatchHeader) -> None:
-    """Check that a producer may send this: offsets without gaps, no control records. Raises InvalidRecord."""
+    """Check the rules for producers: offsets without gaps, no control records. Raises InvalidRecord."""
     if header.records_count < 1 or header.records_count != header.last_offset_delta + 1:
         raise InvalidRecord(
             f"{header.records_count} records with a last offset delta of {header.last_offset_delta}"
@@ -243,10 +246,10 @@ def patched_header(
     max_timestamp: int | None = None,
     log_append_time: bool = False,
 ) -> bytes:
-    """The first 61 bytes of the batch, with offset and epoch assigned by the leader.
+    """Return the header of the batch at ``position`` with the offset and epoch that the leader assigns.
 
-    With ``max_timestamp`` (and ``log_append_time``, which makes it every record's timestamp) the CRC is
-    computed again; the records after the header stay unchanged in either case.
+    ``max_timestamp`` replaces the maximum timestamp and needs a new CRC; with ``log_append_time`` it is every
+    record's timestamp. The records after the header do not change.
     """
     header = bytearray(memoryview(buffer)[position : position + HEADER_BYTES])
     struct.pack_into(">q", header, 0, base_offset)
@@ -262,7 +265,7 @@ def patched_header(
 
 
 def pack_batch(header: BatchHeader, records: Bytes) -> bytes:
-    """A whole batch of a header and its (compressed) records; ``batch_length`` and ``crc`` are computed."""
+    """Return a batch of ``header`` and compressed ``records``, with its length and CRC computed."""
     length = _LENGTH_MIN + len(records)
     packed = bytearray(_HEADER.pack(*header._replace(batch_length=length, magic=MAGIC, crc=0)))
     struct.pack_into(">I", packed, 17, crc32c(records, crc32c(packed[_CRC_START:])))
@@ -298,6 +301,9 @@ def _set_max_timestamp(header: bytearray, max_timestamp: int, log_append_time: b
 
 
 def _refuse_old_magic(buffer: Bytes, position: int) -> None:
-    """Messages of magic 0 and 1 may be shorter than a header; they have their magic at the same place."""
+    """Raise UnsupportedMagic for messages of magic 0 and 1.
+
+    They may be shorter than a batch header, but have their magic at the same position.
+    """
     if len(buffer) - position > _MAGIC_POSITION and (magic := buffer[position + _MAGIC_POSITION]) < MAGIC:
         raise UnsupportedMagic(magic)

@@ -1,9 +1,8 @@
-"""The records inside a batch: reading them, and building batches of them.
+"""The records in a batch: decoding them, and building batches from them.
 
-Knows the encoding of one record and how a batch is composed; ``compression`` has the codecs and
-``record_batch`` the header. Never reads a clock: every timestamp is an argument.
+``compression`` has the codecs and ``record_batch`` the header. Timestamps are arguments, in ms.
 
-Invariant: what ``BatchBuilder`` builds passes ``check_batch`` and ``check_produced_batch``.
+Invariant: a batch from ``BatchBuilder`` passes ``check_batch`` and ``check_produced_batch``.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ from nilometer.wire.varint import (
 Header = tuple[str, bytes | None]
 
 RECORD_OVERHEAD_MAX = 21
-"""Bytes that a record may take besides key, value and headers, each of them with its own length: length 5,
-attributes 1, timestamp delta 10, offset delta 5."""
+"""Largest size in bytes of a record's fields other than key, value and headers (which have lengths of their
+own): length 5, attributes 1, timestamp delta 10, offset delta 5."""
 
 
 class Record(NamedTuple):
@@ -51,9 +50,9 @@ class Record(NamedTuple):
 def decode_records(
     buffer: Bytes, position: int, header: BatchHeader, limit: int = DECOMPRESSED_BYTES_MAX
 ) -> list[Record]:
-    """The records of the batch at ``position``, with absolute offsets and timestamps. Raises CorruptBatch.
+    """Decode the records of the batch at ``position``, with absolute offsets and timestamps.
 
-    ``limit`` bounds the decompressed size.
+    ``limit`` is the largest decompressed size in bytes. Raises CorruptBatch.
     """
     data = records_data(buffer, position, header, limit)
     try:
@@ -65,13 +64,14 @@ def decode_records(
 def records_data(
     buffer: Bytes, position: int, header: BatchHeader, limit: int = DECOMPRESSED_BYTES_MAX
 ) -> bytes:
-    """The bytes of the records of a batch, decompressed."""
+    """Return the decompressed bytes of a batch's records. Raises CorruptBatch."""
     with memoryview(buffer) as view:
         return decompress(header.codec, view[position + HEADER_BYTES : position + header.size], limit)
 
 
 def _decode_all(data: bytes, header: BatchHeader) -> list[Record]:
-    """Integers of one byte are read in place: nearly all are, and a call costs more than the reading."""
+    """Decode all records. Integers of one byte are decoded inline, since most have one byte and a call is
+    slower."""
     records: list[Record] = []
     make = Record._make
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
@@ -95,7 +95,7 @@ def _decode_all(data: bytes, header: BatchHeader) -> list[Record]:
         else:
             key, position = _decode_bytes(data, position, end)
         size, position = decode_zigzag(data, position)
-        if size >= 0:  # beyond the record's end is noticed below
+        if size >= 0:  # a value beyond the record's end is detected below
             value = data[position : position + size]
             position += size
         elif size == -1:
@@ -117,7 +117,7 @@ def _decode_all(data: bytes, header: BatchHeader) -> list[Record]:
 
 
 _NULL_BYTE = 1
-"""Length -1."""
+"""The encoding of length -1."""
 
 
 def _decode_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
@@ -147,10 +147,10 @@ def _decode_headers(data: bytes, position: int, end: int) -> tuple[tuple[Header,
 
 
 class BatchBuilder:
-    """Collects records of one partition until the batch is full.
+    """Builds a batch from records.
 
-    Invariants: offsets are 0, 1, 2, ... relative to the base; ``estimated_size`` never falls, and is exact
-    for a batch that is not compressed.
+    Invariants: offsets are 0, 1, 2, ... relative to the base; ``estimated_size`` never decreases, and is
+    exact for an uncompressed batch.
     """
 
     __slots__ = (
@@ -164,7 +164,7 @@ class BatchBuilder:
     )
 
     def __init__(self, codec: Codec = Codec.NONE, size_max: int = 1 << 30, level: int | None = None) -> None:
-        """``size_max``: the size above which no record is added, except to an empty batch."""
+        """``size_max``: largest size in bytes before compression; one record alone may exceed it."""
         self._codec = codec
         self._level = level
         self._room = size_max - HEADER_BYTES
@@ -189,7 +189,7 @@ class BatchBuilder:
     def append(
         self, timestamp: int, key: bytes | None, value: bytes | None, headers: Sequence[Header] = ()
     ) -> bool:
-        """Add a record; False (and nothing added) if the batch would grow above ``size_max``."""
+        """Add a record; return False, with nothing added, if the batch would exceed ``size_max``."""
         count = self._records_count
         if count == 0:
             self._base_timestamp = self._max_timestamp = timestamp
@@ -228,7 +228,7 @@ class BatchBuilder:
         control: bool = False,
         partition_leader_epoch: int = NO_PARTITION_LEADER_EPOCH,
     ) -> bytes:
-        """The batch. May be called again, with another producer or sequence."""
+        """Return the batch. May be called again, with another producer or sequence number."""
         if not self._records_count:
             raise ValueError("a batch needs a record")
         records = (

@@ -1,8 +1,8 @@
-"""The shapes of kio's schema classes, as plain data.
+"""The fields of kio's schema classes, as plain data.
 
-Knows how kio describes a message (frozen dataclasses with Kafka's types in the fields' metadata) and turns
-it into :class:`EntityShape`, from which readers, writers and builders are made. Nothing else looks into
-kio's classes.
+kio describes a message as frozen dataclasses with Kafka's types in the fields' metadata. They are converted
+to :class:`EntityShape`, from which surveyors, writers and builders are made. No other module inspects kio's
+classes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FIXED_SIZES: Mapping[str, int] = {
 class FieldShape:
     name: str
     kafka_type: str
-    """Empty if the field is itself an entity (or an array of them)."""
+    """Empty if the field is an entity (a nested type) or an array of entities."""
     entity: type[Any] | None
     is_array: bool
     nullable: bool
@@ -53,7 +53,7 @@ class EntityShape:
     type: type[Any]
     flexible: bool
     fields: tuple[FieldShape, ...]
-    """In the order of the bytes; those with a tag come behind them, in the order of their tags."""
+    """All fields; those without a tag are in the order of the bytes."""
 
     @property
     def plain(self) -> tuple[FieldShape, ...]:
@@ -70,7 +70,7 @@ def shape_of(entity: type[Any]) -> EntityShape:
 
 
 def nested_types(module: Mapping[str, Any]) -> dict[str, type[Any]]:
-    """The schema classes defined in a module of kio's, by name."""
+    """Return the schema classes that are defined in one of kio's modules, by name."""
     name = module["__name__"]
     return {
         key: value

@@ -1,13 +1,13 @@
-"""Checking a message's bytes before anything is allocated for it.
+"""Checking the lengths and counts in a message before kio's reader decodes it.
 
-A surveyor walks the bytes by the shape of the schema and makes sure that every length and every count fits
-into what is left of the frame. Needed because kio's reader trusts counts: five bytes that announce four
-billion elements make it reserve 32 GB and abort the process. Knows lengths and counts only, never values.
+A *surveyor* walks over the bytes according to the schema and checks that every length and count fits into
+the rest of the frame. This is needed because kio's reader trusts counts: five bytes that announce four
+billion elements make it reserve 32 GB and abort the process. Values are not decoded.
 
-What else it does: kio refuses tagged fields it does not know, which the protocol says to ignore (KIP-482), so
-a surveyor can also *cut them out*.
+A surveyor also *cuts out* unknown tagged fields, which the protocol says to ignore (KIP-482), but which kio's
+reader rejects.
 
-Invariant: for a message that passes, memory for its arrays is bounded by the size of the frame.
+Invariant: the memory for the arrays of a message that passes is bounded by the size of the frame.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from nilometer.wire.schema import FIXED_SIZES, EntityShape, FieldShape, shape_of
 from nilometer.wire.varint import encode_unsigned
 
 Cut = tuple[int, int, bytes]
-"""(start, stop, replacement)"""
+"""(start, stop, replacement): bytes ``[start, stop)`` are to be replaced."""
 
 Survey = Callable[[bytes, int, int, list[Cut]], int]
-"""(buffer, position, end, cuts) -> position behind it. Raises MalformedMessage, or IndexError at the buffer's
-end; a position beyond ``end`` is for the caller to notice."""
+"""A surveyor: (buffer, position, end, cuts) → position after the element. Adds to ``cuts``. Raises
+MalformedMessage, or IndexError at the end of the buffer; the caller must check for a result above ``end``."""
 
 SurveyItems = Callable[[bytes, int, int, list[Cut], int], int]
-"""The same for a number of elements: (buffer, position, end, cuts, count) -> position behind them."""
+"""The same for several elements: (buffer, position, end, cuts, count) → position after them."""
 
 _VARINT_BYTES_MAX = 5
 
 
 def survey(entity: type[Any], buffer: bytes, position: int) -> bytes | None:
-    """Make sure that ``entity`` may be read from ``buffer``. Raises MalformedMessage.
+    """Check that ``entity`` can safely be read from ``buffer`` at ``position``. Raises MalformedMessage.
 
-    Returns None if the buffer can be read as it is, else the bytes from ``position`` on without the tagged
-    fields that the schema does not know.
+    Returns None if the buffer can be read unchanged, else a copy from ``position`` on without the tagged
+    fields that are not in the schema.
     """
     end = len(buffer)
     cuts: list[Cut] = []
@@ -51,7 +51,7 @@ def survey(entity: type[Any], buffer: bytes, position: int) -> bytes | None:
 
 
 def decode_unsigned(buffer: bytes, position: int) -> tuple[int, int]:
-    """A plain varint of at most five bytes, and the position behind it."""
+    """Return an unsigned varint of at most five bytes, and the position after it."""
     value, shift = 0, 0
     for at in range(position, position + _VARINT_BYTES_MAX):
         byte = buffer[at]
@@ -63,7 +63,7 @@ def decode_unsigned(buffer: bytes, position: int) -> tuple[int, int]:
 
 
 def skip_tagged_fields(buffer: bytes, position: int, end: int) -> int:
-    """Where a section of tagged fields ends of which none is wanted."""
+    """Return the position after a section of tagged fields. Raises MalformedMessage, IndexError."""
     return _survey_tags({}, buffer, position, end, [])
 
 
@@ -92,7 +92,7 @@ def _entity_surveyor(shape: EntityShape) -> Survey:
 
 
 def _steps(shape: EntityShape) -> tuple[Survey, ...]:
-    """One per run of fixed-size fields, one per other field."""
+    """Return one step for each run of adjacent fixed-size fields, and one for each other field."""
     steps: list[Survey] = []
     run = 0
     for field in shape.plain:
@@ -170,7 +170,7 @@ def _items_surveyor(field: FieldShape, item_min: int, *, flexible: bool) -> Surv
 
 
 def _fixed_items_surveyor(shape: EntityShape, item_min: int) -> SurveyItems:
-    """For entities of fixed size, but for the tagged fields of flexible ones."""
+    """Return a surveyor for an array of entities that have a fixed size, apart from tagged fields."""
     if not shape.flexible:
         return lambda buffer, position, end, cuts, count: position + count * item_min
     tagged = _tag_surveyors(shape)
@@ -195,7 +195,7 @@ def _tag_surveyors(shape: EntityShape) -> dict[int, Survey]:
 
 
 def _size_min(field: FieldShape, *, flexible: bool) -> int:
-    """Of one element of an array."""
+    """Return the smallest size in bytes of one element of an array."""
     if field.entity is None:
         return FIXED_SIZES.get(field.kafka_type, 1 if flexible else 2)
     return _entity_size_min(shape_of(field.entity))
@@ -265,7 +265,7 @@ _NULL_ENTITY = 0xFF
 
 
 def _survey_tags(tagged: dict[int, Survey], buffer: bytes, position: int, end: int, cuts: list[Cut]) -> int:
-    """A section of tagged fields. Unknown ones, at this level or inside a known one, make it a cut."""
+    """Check a section of tagged fields; cut it if it has unknown ones, also inside known ones."""
     start = position
     count, position = decode_unsigned(buffer, position)
     kept: list[bytes] = []

@@ -1,7 +1,6 @@
-"""Zigzag and plain variable-length integers, as records and flexible messages have them.
+"""Variable-length integers: zigzag ones (in records) and unsigned ones (in flexible messages).
 
-Pure arithmetic. Values whose encoding takes one or two bytes come out of a table, since nearly all
-lengths and deltas are such.
+Small non-negative values are encoded with a table, since nearly all lengths and deltas are small.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ VARLONG_BYTES_MAX = 10
 
 
 def encode_unsigned(value: int) -> bytes:
-    """``value`` must not be negative."""
+    """Encode ``value``, which must not be negative, as an unsigned varint."""
     if value < 0x80:
         return value.to_bytes(1, "big")
     encoded = bytearray()
@@ -36,8 +35,10 @@ def encode_zigzag(value: int) -> bytes:
 
 
 def decode_zigzag(buffer: bytes, position: int, bytes_max: int = VARINT_BYTES_MAX) -> tuple[int, int]:
-    """The value at ``position`` and the position behind it. Raises CorruptBatch for an encoding that is
-    too long, IndexError where the buffer ends."""
+    """Return the value at ``position`` and the position after it.
+
+    Raises CorruptBatch if it has more than ``bytes_max`` bytes, IndexError at the end of the buffer.
+    """
     first = buffer[position]
     if first < 0x80:
         return (first >> 1) ^ -(first & 1), position + 1
