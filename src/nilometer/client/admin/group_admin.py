@@ -214,7 +214,7 @@ class GroupAdmin:
 
     async def _describe_consumer(self, coordinator: Coordinator) -> GroupDescription:
         response = await coordinator.ask(
-            ApiKey.CONSUMER_GROUP_DESCRIBE, lambda api: api.request(group_ids=(coordinator.group_id,))
+            ApiKey.CONSUMER_GROUP_DESCRIBE, lambda api: api.request(group_ids=(coordinator.key,))
         )
         (group,) = response.groups
         coordinator.check(group.error_code, group.error_message or "describing it")
@@ -246,7 +246,7 @@ class GroupAdmin:
 
     async def _describe_classic(self, coordinator: Coordinator) -> GroupDescription:
         response = await coordinator.ask(
-            ApiKey.DESCRIBE_GROUPS, lambda api: api.request(groups=(coordinator.group_id,))
+            ApiKey.DESCRIBE_GROUPS, lambda api: api.request(groups=(coordinator.key,))
         )
         (group,) = response.groups
         coordinator.check(group.error_code, getattr(group, "error_message", None) or "describing it")
@@ -270,7 +270,7 @@ class GroupAdmin:
         """
         try:
             response = await coordinator.ask(
-                NilometerApiKey.DESCRIBE_REBALANCES, lambda api: api.request(groups=(coordinator.group_id,))
+                NilometerApiKey.DESCRIBE_REBALANCES, lambda api: api.request(groups=(coordinator.key,))
             )
         except KafkaError as error:
             if error.code != ErrorCode.unsupported_version:

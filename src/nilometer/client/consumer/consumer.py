@@ -19,7 +19,7 @@ from nilometer.client.consumer.consumer_keys import CONSUMER_CONFIG_DEFINITION
 from nilometer.client.consumer.fetched_records import ConsumerRecord
 from nilometer.client.consumer.fetcher import Fetcher
 from nilometer.client.group.group_config import GroupConfig
-from nilometer.client.group.group_exchange import MemberIdentity, OffsetAndMetadata
+from nilometer.client.group.group_exchange import GroupMetadata, MemberIdentity, OffsetAndMetadata
 from nilometer.client.group.membership import Membership, OnCommit
 from nilometer.client.group.ownership import RebalanceListener
 from nilometer.client.group.subscription import Subscription
@@ -127,6 +127,12 @@ class Consumer:
     def group_identity(self) -> MemberIdentity:
         """Return the identity with which this consumer commits now."""
         return self._member_of().identity
+
+    def group_metadata(self) -> GroupMetadata:
+        """What a transactional producer needs in order to commit this consumer's offsets. Ask for it before
+        the records are processed. Raises KafkaError where there is no group."""
+        group = self._member_of()
+        return GroupMetadata(group.config.group_id, group.identity)
 
     def enforce_rebalance(self, reason: str = "the application asked for it") -> None:
         """Have the next poll start a rebalance of the group; ``reason`` is logged by the coordinator."""

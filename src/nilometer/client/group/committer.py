@@ -156,7 +156,7 @@ class Committer:
         ids, at_most = self._topic_ids(left)
         response = await self._coordinator.ask(
             ApiKey.OFFSET_COMMIT,
-            lambda api: commit_request(api, self._coordinator.group_id, identity, left, ids),
+            lambda api: commit_request(api, self._coordinator.key, identity, left, ids),
             at_most=at_most,
         )
         error: KafkaError | None = None
@@ -164,7 +164,7 @@ class Committer:
             if code == ErrorCode.none:
                 left.pop(partition, None)
             elif error is None or error.retriable:
-                error = KafkaError(code, f"commit of {partition} in group {self._coordinator.group_id}")
+                error = KafkaError(code, f"commit of {partition} in group {self._coordinator.key}")
         if error is not None:
             self._coordinator.on_error(error.code, self._coordinator.node_id)
             self._on_refused(error.code, identity)
@@ -193,7 +193,7 @@ class Committer:
         ids, at_most = self._topic_ids(wanted)
         response = await self._coordinator.ask(
             ApiKey.OFFSET_FETCH,
-            lambda api: fetch_offsets_request(api, self._coordinator.group_id, wanted, ids, MemberIdentity()),
+            lambda api: fetch_offsets_request(api, self._coordinator.key, wanted, ids, MemberIdentity()),
             at_most=at_most,
         )
         code, answers = read_fetched_offsets(response, _names(ids))

@@ -1,4 +1,4 @@
-"""Finds a group's coordinator, sends requests to it, and looks it up again after it has moved.
+"""Finds the coordinator of a group or transactional id, sends requests to it, looks it up after a move.
 
 The callers evaluate the responses; they pass every error code to :meth:`Coordinator.check` or
 :meth:`Coordinator.on_error`, so that a coordinator that moved is looked up again.
@@ -11,7 +11,11 @@ from __future__ import annotations
 
 import logging
 
-from nilometer.client.group.group_exchange import find_coordinator_request, read_coordinator
+from nilometer.client.group.group_exchange import (
+    CoordinatorType,
+    find_coordinator_request,
+    read_coordinator,
+)
 from nilometer.client.network.client import Client
 from nilometer.client.network.connection import MakeRequest
 from nilometer.client.network.connection_pool import MAIN_CHANNEL
@@ -38,8 +42,10 @@ LOST = frozenset(
 
 
 class Coordinator:
-    def __init__(self, client: Client, group_id: str) -> None:
-        self.group_id = group_id
+    def __init__(self, client: Client, key: str, kind: CoordinatorType = CoordinatorType.GROUP) -> None:
+        """``key``: the group's id, or the transactional id."""
+        self.key = key
+        self.kind = kind
         self.node_id: int | None = None
         self._client = client
 
@@ -48,11 +54,11 @@ class Coordinator:
         if self.node_id is not None:
             return self.node_id
         response = await self._client.send_to_any(
-            ApiKey.FIND_COORDINATOR, lambda api: find_coordinator_request(api, self.group_id)
+            ApiKey.FIND_COORDINATOR, lambda api: find_coordinator_request(api, self.key, self.kind)
         )
         code, message, node_id = read_coordinator(response)
         if code != ErrorCode.none:
-            raise KafkaError(code, message or f"coordinator of group {self.group_id}")
+            raise KafkaError(code, message or f"coordinator of {self._name}")
         if node_id not in self._client.metadata.brokers:
             await self._client.refresh()
         self.node_id = node_id
@@ -83,7 +89,7 @@ class Coordinator:
         """Raise KafkaError if ``code`` is an error; ``what`` is the error's text."""
         if code != ErrorCode.none:
             self.on_error(code, self.node_id)
-            raise KafkaError(code, f"group {self.group_id}: {what}")
+            raise KafkaError(code, f"{self._name}: {what}")
 
     def on_error(self, code: ErrorCode, node_id: int | None) -> None:
         """Forget the coordinator if ``code``, from broker ``node_id``, is in ``LOST``."""
@@ -93,7 +99,7 @@ class Coordinator:
     def lose(self, reason: str) -> None:
         """Forget the coordinator: it is looked up again before the next request. ``reason`` is logged."""
         if self.node_id is not None:
-            logger.info("Group %s: broker %d no longer coordinates (%s)", self.group_id, self.node_id, reason)
+            logger.info("Broker %d no longer coordinates %s (%s)", self.node_id, self._name, reason)
             self.node_id = None
 
     async def send_leave(self, api_key: int, make: MakeRequest) -> None:
@@ -106,4 +112,9 @@ class Coordinator:
         try:
             await self._client.retry(tell, LEAVE_TIMEOUT_MS)
         except KafkaError as error:
-            logger.info("Group %s: the leave request was not answered: %s", self.group_id, error)
+            logger.info("%s: the leave request was not answered: %s", self._name, error)
+
+    @property
+    def _name(self) -> str:
+        noun = "group" if self.kind is CoordinatorType.GROUP else "transactional id"
+        return f"{noun} {self.key}"

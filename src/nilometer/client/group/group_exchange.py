@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -14,7 +15,6 @@ from nilometer.wire.messages import Api, Message
 
 NO_GENERATION = -1
 NO_MEMBER_ID = ""
-GROUP_KEY_TYPE = 0
 
 COORDINATOR_KEYS_SINCE = 4
 """The first version of FindCoordinator that takes several keys."""
@@ -40,6 +40,14 @@ class MemberIdentity:
     @property
     def is_member(self) -> bool:
         return self.generation != NO_GENERATION
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMetadata:
+    """What fences the offsets that a transaction commits for a group (KIP-447)."""
+
+    group_id: str
+    identity: MemberIdentity = MemberIdentity()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +78,17 @@ class Joined:
 # --- the coordinator
 
 
-def find_coordinator_request(api: Api, group_id: str) -> Message:
+class CoordinatorType(enum.IntEnum):
+    """What FindCoordinator looks for (its ``key_type``)."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+
+def find_coordinator_request(api: Api, key: str, kind: CoordinatorType) -> Message:
     if api.version >= COORDINATOR_KEYS_SINCE:
-        return api.request(key_type=GROUP_KEY_TYPE, coordinator_keys=(group_id,))
-    return api.request(key=group_id, key_type=GROUP_KEY_TYPE)
+        return api.request(key_type=int(kind), coordinator_keys=(key,))
+    return api.request(key=key, key_type=int(kind))
 
 
 def read_coordinator(response: Message) -> tuple[ErrorCode, str, int]:

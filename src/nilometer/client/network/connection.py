@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
+from nilometer.client.network.finalized_features import FinalizedFeatures
 from nilometer.client.network.response_frames import ResponseFrames
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey, any_api_key
@@ -99,6 +100,7 @@ class Connection(asyncio.BufferedProtocol):
         self.port = port
         self.versions: Versions = MappingProxyType({})
         """The broker's API versions: API key to lowest and highest version."""
+        self.features = FinalizedFeatures()
         self.on_lost: Callable[[Connection], None] | None = None
         self.on_writable: Callable[[], None] | None = None
         self.last_used = 0.0
@@ -273,6 +275,7 @@ class Connection(asyncio.BufferedProtocol):
         self.versions = MappingProxyType(
             {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
         )
+        self.features = FinalizedFeatures.of(response)
 
     def _api_versions_request(self, version: int) -> Message:
         from nilometer import __version__

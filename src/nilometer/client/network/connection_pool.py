@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from nilometer.client.network.backoff import Backoff
 from nilometer.client.network.cluster_metadata import BrokerNode
 from nilometer.client.network.connection import Connection, ConnectionLost
+from nilometer.client.network.finalized_features import FinalizedFeatures
 from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import KafkaError
@@ -55,6 +56,8 @@ class ConnectionPool:
         self._connecting: dict[_Key, asyncio.Task[Connection]] = {}
         self._reconnects: dict[int, _Reconnect] = {}
         self._closed = False
+        self.features = FinalizedFeatures()
+        """The newest that any broker has shown."""
 
     async def get(self, node_id: int, channel: str = MAIN_CHANNEL) -> Connection:
         """Return the open connection to a broker on ``channel``; make it if needed. Raises KafkaError."""
@@ -84,7 +87,7 @@ class ConnectionPool:
 
     async def open(self, host: str, port: int) -> Connection:
         """Open a connection to an address; the caller owns and closes it. Raises KafkaError."""
-        return await Connection.open(
+        connection = await Connection.open(
             self._runtime,
             host,
             port,
@@ -92,6 +95,8 @@ class ConnectionPool:
             request_timeout_ms=self._request_timeout_ms,
             setup_timeout_ms=self._setup_timeout_ms,
         )
+        self.features = self.features.newer(connection.features)
+        return connection
 
     def by_nearness(self) -> list[int]:
         """Return the ids of all known brokers, in the order in which to try them.

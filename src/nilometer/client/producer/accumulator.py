@@ -44,6 +44,7 @@ class RecordAccumulator:
         delivery_timeout_ms: int,
         codec: Codec = Codec.NONE,
         level: int | None = None,
+        transactional: bool = False,
     ) -> None:
         self.batch_size = batch_size
         self.codec = codec
@@ -51,6 +52,7 @@ class RecordAccumulator:
         self.held_bytes = 0
         self.flushing = False
         """Whether batches are due at once, without ``linger.ms``."""
+        self._transactional = transactional
         self._linger_ms = linger_ms
         self._buffer_memory = buffer_memory
         self._delivery_timeout_ms = delivery_timeout_ms
@@ -86,7 +88,8 @@ class RecordAccumulator:
                 return batch
             batch.close()  # full: compress it now, before the sender takes it
         builder = BatchBuilder(self.codec, self.batch_size, self.level)
-        batch = ProducerBatch(partition, builder, now_ms, now_ms + self._delivery_timeout_ms)
+        deadline_ms = now_ms + self._delivery_timeout_ms
+        batch = ProducerBatch(partition, builder, now_ms, deadline_ms, transactional=self._transactional)
         batch.append(timestamp, key, value, headers)
         batch.held_bytes += HEADER_BYTES
         self.held_bytes += batch.held_bytes
@@ -168,6 +171,11 @@ class RecordAccumulator:
             self.held_bytes -= batch.held_bytes
             batch.held_bytes = 0
 
+    @property
+    def has_incomplete(self) -> bool:
+        """Whether a batch is not yet released."""
+        return bool(self._incomplete)
+
     def incomplete(self) -> list[ProducerBatch]:
         """Batches not yet released, oldest first."""
         return list(self._incomplete)
@@ -184,6 +192,18 @@ class RecordAccumulator:
     def queued(self) -> Iterator[ProducerBatch]:
         for queue in self._queues.values():
             yield from queue
+
+    def discard_unsent(self) -> list[ProducerBatch]:
+        """Remove and return the queued batches that have no sequence yet: they were never sent."""
+        gone: list[ProducerBatch] = []
+        for partition, queue in list(self._queues.items()):
+            gone += [batch for batch in queue if not batch.has_sequence]
+            rest = deque(batch for batch in queue if batch.has_sequence)
+            if rest:
+                self._queues[partition] = rest
+            else:
+                del self._queues[partition]
+        return gone
 
     def discard_all(self) -> list[ProducerBatch]:
         """Empty the queues and return the batches that were in them."""

@@ -61,12 +61,20 @@ class ProducerBatch:
         "records_count",
         "resequenced",
         "retry_at_ms",
+        "transactional",
     )
 
     def __init__(
-        self, partition: TopicPartition, builder: BatchBuilder | None, created_ms: int, deadline_ms: int
+        self,
+        partition: TopicPartition,
+        builder: BatchBuilder | None,
+        created_ms: int,
+        deadline_ms: int,
+        *,
+        transactional: bool = False,
     ):
         self.partition = partition
+        self.transactional = transactional
         self.created_ms = created_ms
         self.deadline_ms = deadline_ms
         self.retry_at_ms = 0
@@ -127,7 +135,7 @@ class ProducerBatch:
     def close(self) -> None:
         """Build and compress the batch; no more records can be added."""
         if self._builder is not None:
-            self._data = self._builder.build()
+            self._data = self._builder.build(transactional=self.transactional)
             self._builder = None
 
     def set_sequence(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
@@ -146,6 +154,7 @@ class ProducerBatch:
                 producer_id=self.producer_id,
                 producer_epoch=self.producer_epoch,
                 base_sequence=self.base_sequence,
+                transactional=self.transactional,
             )
             self._builder = None
         assert self._data is not None, "a resolved batch is not sent"
@@ -162,7 +171,11 @@ class ProducerBatch:
         halves: list[ProducerBatch] = []
         for part in (records[:middle], records[middle:]):
             half = ProducerBatch(
-                self.partition, BatchBuilder(codec, level=level), self.created_ms, self.deadline_ms
+                self.partition,
+                BatchBuilder(codec, level=level),
+                self.created_ms,
+                self.deadline_ms,
+                transactional=self.transactional,
             )
             for record in part:
                 half.append(record.timestamp, record.key, record.value, record.headers)

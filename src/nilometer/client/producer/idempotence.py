@@ -46,7 +46,8 @@ class Verdict(enum.Enum):
     """Send it again, without counting the attempt against ``retries``."""
     ALREADY_WRITTEN = enum.auto()
     FAILED = enum.auto()
-    """Give it up: later records are in the log already, because the broker had lost the producer's state."""
+    """Give it up: later records are in the log already, because the broker had lost the producer's state; or its
+    transaction can only be aborted."""
     NOT_ABOUT_SEQUENCES = enum.auto()
 
 
@@ -84,7 +85,9 @@ class PartitionSequences:
 
 
 class IdempotenceState:
-    def __init__(self) -> None:
+    def __init__(self, *, transactional: bool = False) -> None:
+        """``transactional``: the coordinator alone gives out identities, between two transactions."""
+        self._transactional = transactional
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_PRODUCER_EPOCH
         self._partitions: dict[TopicPartition, PartitionSequences] = {}
@@ -190,6 +193,8 @@ class IdempotenceState:
                     return Verdict.RETRY  # the error is about the batch's previous sequence
                 if state.is_overtaken(batch):
                     return Verdict.FAILED
+                if self._transactional:
+                    return self._judge_in_transaction(state, batch, code)
                 if any(each.maybe_written for each in state.in_flight):
                     # It may be in the log already: a restarted broker may know only the producer's last
                     # batch. Under another epoch it would be appended twice.
@@ -199,6 +204,8 @@ class IdempotenceState:
                     self._to_restart[batch.partition] = None
                 return Verdict.RETRY
             case ErrorCode.invalid_producer_epoch | ErrorCode.invalid_producer_id_mapping:
+                if self._transactional:
+                    return Verdict.FAILED
                 if batch.resequenced or not self._is_current(batch):
                     return Verdict.RETRY
                 self._to_restart[batch.partition] = None
@@ -206,6 +213,13 @@ class IdempotenceState:
                 return Verdict.RETRY
             case _:
                 return Verdict.NOT_ABOUT_SEQUENCES
+
+    @staticmethod
+    def _judge_in_transaction(state: PartitionSequences, batch: ProducerBatch, code: ErrorCode) -> Verdict:
+        """Nothing needs to be saved at any price: a transaction whose sequences are in doubt is aborted."""
+        if code == ErrorCode.unknown_producer_id or state.unresolved or state.is_next(batch):
+            return Verdict.FAILED
+        return Verdict.RETRY
 
     def maybe_raise_epoch(self) -> None:
         """Raise the epoch if partitions are marked to restart, and restart them at sequence 0.

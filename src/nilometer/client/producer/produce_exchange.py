@@ -43,7 +43,12 @@ def topic_ids(metadata: ClusterMetadata, batches: Sequence[ProducerBatch]) -> di
 
 
 def produce_request(
-    api: Api, batches: Sequence[ProducerBatch], ids: dict[str, UUID] | None, acks: int, timeout_ms: int
+    api: Api,
+    batches: Sequence[ProducerBatch],
+    ids: dict[str, UUID] | None,
+    acks: int,
+    timeout_ms: int,
+    transactional_id: str | None = None,
 ) -> Message:
     """Make a Produce request; ``batches`` contains at most one batch per partition.
 
@@ -56,7 +61,7 @@ def produce_request(
         )
         by_topic.setdefault(batch.partition.topic, []).append(part)
     return api.request(
-        transactional_id=None,
+        transactional_id=transactional_id,
         acks=acks,
         timeout_ms=timeout_ms,
         topic_data=tuple(

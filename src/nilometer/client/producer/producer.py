@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import ClusterMetadata, TopicPartition
@@ -28,6 +28,8 @@ from nilometer.client.producer.producer_config import ProducerConfig
 from nilometer.client.producer.producer_keys import PRODUCER_CONFIG_DEFINITION
 from nilometer.client.producer.sender import Sender
 from nilometer.client.settings.client_settings import ClientSettings, GivenConfig
+from nilometer.client.transactions.transaction_manager import TransactionManager
+from nilometer.config import ConfigError
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
 
@@ -38,10 +40,22 @@ class Producer:
     """Use as ``async with Producer(runtime, {"bootstrap.servers": …}) as producer``: leaving it flushes."""
 
     def __init__(
-        self, runtime: Runtime, config: GivenConfig, *, partitioner: PartitionFunction | None = None
+        self,
+        runtime: Runtime,
+        config: GivenConfig,
+        *,
+        partitioner: PartitionFunction | None = None,
+        transactions: TransactionManager | None = None,
+        on_settled: Callable[[], None] = lambda: None,
     ) -> None:
+        """``transactions`` and ``on_settled`` (called when the transaction may go on) are for
+        :class:`~nilometer.client.producer.transactional_producer.TransactionalProducer`."""
         settings = ClientSettings(PRODUCER_CONFIG_DEFINITION, config)
         self.config = ProducerConfig.of(settings)
+        if self.config.transactional_id is not None and transactions is None:
+            raise ConfigError("transactional.id", "transactional.id is for the TransactionalProducer")
+        self._transactions = transactions
+        self._on_settled = on_settled
         self.client = Client(runtime, settings)
         self.client.auto_create_topics = settings.boolean("allow.auto.create.topics")
         self._clock = runtime.clock
@@ -52,7 +66,10 @@ class Producer:
             delivery_timeout_ms=self.config.delivery_timeout_ms,
             codec=self.config.codec,
             level=self.config.level,
+            transactional=transactions is not None,
         )
+        in_transaction = transactions is not None
+        self._append_record = self._append_in_transaction if in_transaction else self._accumulator.append
         self._partitioner = self._make_partitioner(runtime, partitioner)
         self._sender: Sender | None = None
         self._room: deque[asyncio.Future[None]] = deque()
@@ -72,7 +89,12 @@ class Producer:
         """Connect to the cluster and start the sender. Raises ConnectionLost."""
         await self.client.start()
         self._sender = Sender(
-            self.client, self.config, self._accumulator, self._on_room, lambda: bool(self._room)
+            self.client,
+            self.config,
+            self._accumulator,
+            self._on_resolved,
+            lambda: bool(self._room),
+            self._transactions,
         )
 
     async def send(
@@ -111,7 +133,7 @@ class Producer:
         now_ms = self._clock.monotonic_ms()
         batch = None
         if not self._room:
-            batch = self._accumulator.append(target, timestamp, key, value, headers, now_ms, size)
+            batch = self._append_record(target, timestamp, key, value, headers, now_ms, size)
         if batch is None:
             batch = await self._append_when_room(target, timestamp, key, value, headers)
         delivery = Delivery(batch, batch.records_count - 1, timestamp)
@@ -198,6 +220,34 @@ class Producer:
             )
         return known[1][partition]
 
+    @property
+    def is_all_settled(self) -> bool:
+        """Whether every record that was sent is acknowledged or has failed."""
+        return not self._accumulator.has_incomplete
+
+    def wake(self) -> None:
+        """The transaction has changed: see what may be sent now."""
+        if self._sender is not None:
+            self._sender.wake()
+
+    def _append_in_transaction(
+        self,
+        target: TopicPartition,
+        timestamp: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        now_ms: int,
+        size: int | None = None,
+    ) -> ProducerBatch | None:
+        transactions = self._transactions
+        assert transactions is not None
+        transactions.check_in_transaction("send")
+        batch = self._accumulator.append(target, timestamp, key, value, headers, now_ms, size)
+        if batch is not None and transactions.on_appended(target):
+            self._on_settled()
+        return batch
+
     async def _append_when_room(
         self,
         target: TopicPartition,
@@ -216,7 +266,7 @@ class Producer:
                 while True:
                     await self._wait_for_room()
                     now_ms = self._clock.monotonic_ms()
-                    batch = self._accumulator.append(target, timestamp, key, value, headers, now_ms)
+                    batch = self._append_record(target, timestamp, key, value, headers, now_ms)
                     if batch is not None:
                         self._on_room()  # there may be room for the next waiter too
                         return batch
@@ -240,6 +290,10 @@ class Producer:
             raise
         finally:
             self._room.remove(waiter)
+
+    def _on_resolved(self) -> None:
+        self._on_room()
+        self._on_settled()
 
     def _on_room(self) -> None:
         """Wake the first waiter for free memory."""

@@ -29,6 +29,8 @@ class ProducerConfig:
     partitioner: str
     ignore_keys: bool
     adaptive: bool
+    transactional_id: str | None
+    transaction_timeout_ms: int
 
     @classmethod
     def of(cls, settings: ClientSettings) -> ProducerConfig:
@@ -48,6 +50,8 @@ class ProducerConfig:
             retries=settings.integer("retries"),
             max_in_flight=settings.integer("max.in.flight.requests.per.connection"),
             idempotent=_is_idempotent(settings, acks),
+            transactional_id=_transactional_id(settings, acks),
+            transaction_timeout_ms=settings.integer("transaction.timeout.ms"),
             codec=codec,
             level=_level(settings, codec),
             partitioner=settings.string("partitioner.class"),
@@ -92,6 +96,18 @@ def _is_idempotent(settings: ClientSettings, acks: int) -> bool:
                 raise ConfigError(key, f"{demand} where enable.idempotence is true")
             return False
     return True
+
+
+def _transactional_id(settings: ClientSettings, acks: int) -> str | None:
+    if not settings.is_given("transactional.id"):
+        return None
+    if not _is_idempotent(settings, acks):
+        raise ConfigError(
+            "transactional.id",
+            "transactional.id needs an idempotent producer: enable.idempotence=true, acks=all, retries "
+            f"above 0 and max.in.flight.requests.per.connection of at most {IN_FLIGHT_MAX}",
+        )
+    return settings.string("transactional.id")
 
 
 def _level(settings: ClientSettings, codec: Codec) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nilometer.client.settings.common_keys import COMMON_KEYS
 from nilometer.client.settings.key_kinds import INT_MAX, boolean_key, choice_key, int_key, long_key
-from nilometer.config import ConfigDefinition, ConfigKey
+from nilometer.config import ConfigDefinition, ConfigKey, ConfigKind
 
 COMPRESSION_TYPES = ("none", "gzip", "snappy", "lz4", "zstd")
 PARTITIONER_CLASSES = ("default", "round_robin", "uniform_sticky")
@@ -40,6 +40,19 @@ PRODUCER_KEYS: tuple[ConfigKey, ...] = (
     ),
     boolean_key(
         "enable.idempotence", True, "Number the batches, so that retries neither repeat nor reorder records."
+    ),
+    ConfigKey(
+        name="transactional.id",
+        kind=ConfigKind.STRING,
+        default=None,
+        doc="The id of a transactional producer. One that starts with it fences all that had it before.",
+        validate=lambda value: None if value else "must not be empty",
+    ),
+    int_key(
+        "transaction.timeout.ms",
+        60_000,
+        "The time after which the coordinator aborts a transaction that is still open.",
+        1,
     ),
     choice_key("compression.type", "none", COMPRESSION_TYPES, "The codec that batches are compressed with."),
     int_key("compression.gzip.level", -1, "The level for gzip; -1 is the codec's own default.", -1, 9),

@@ -35,6 +35,8 @@ from nilometer.client.producer.produce_exchange import (
     topic_ids,
 )
 from nilometer.client.producer.producer_config import ProducerConfig
+from nilometer.client.transactions.transaction_exchange import PRODUCE_OF_VERSION_1_MAX
+from nilometer.client.transactions.transaction_manager import ProducerState, TransactionManager
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError, is_retriable
 from nilometer.wire.messages import Message
@@ -62,8 +64,12 @@ class Sender:
         accumulator: RecordAccumulator,
         on_room: Callable[[], None],
         buffer_is_full: Callable[[], bool],
+        transactions: TransactionManager | None = None,
     ) -> None:
-        self.idempotence = IdempotenceState() if config.idempotent else None
+        """``on_room`` is called after every batch that is resolved."""
+        transactional = transactions is not None
+        self.idempotence = IdempotenceState(transactional=transactional) if config.idempotent else None
+        self._transactions = transactions
         self._client = client
         self._config = config
         self._accumulator = accumulator
@@ -110,12 +116,9 @@ class Sender:
             return
         now_ms = self._client.runtime.clock.monotonic_ms()
         self._expire(now_ms)
-        if self.idempotence is not None:
-            self.idempotence.maybe_raise_epoch()
-            if not self.idempotence.has_identity:
-                self._jobs.start("identity", self._obtain_identity)
-                self._set_timer(now_ms, None)
-                return
+        if not self._has_identity():
+            self._set_timer(now_ms, None)
+            return
         due, next_ms = self._accumulator.ready(now_ms, self._buffer_is_full())
         by_leader, leaderless = self._by_leader(due)
         if leaderless:
@@ -123,6 +126,36 @@ class Sender:
         for node_id, partitions in by_leader.items():
             self._send_to(node_id, partitions, now_ms)
         self._set_timer(now_ms, next_ms)
+
+    def _has_identity(self) -> bool:
+        """Whether batches can be sent under the identity that they need."""
+        if self.idempotence is None:
+            return True
+        if self._transactions is not None:
+            self._follow(self._transactions, self.idempotence)
+            return self.idempotence.has_identity
+        self.idempotence.maybe_raise_epoch()
+        if not self.idempotence.has_identity:
+            self._jobs.start("identity", self._obtain_identity)
+        return self.idempotence.has_identity
+
+    def _follow(self, transactions: TransactionManager, idempotence: IdempotenceState) -> None:
+        """Take over the identity of the transaction; drop what will never be part of it."""
+        identity = transactions.identity
+        if (identity.producer_id, identity.producer_epoch) != (
+            idempotence.producer_id,
+            idempotence.producer_epoch,
+        ):
+            idempotence.adopt(identity.producer_id, identity.producer_epoch)
+        if not transactions.drops_unsent:
+            return
+        error = transactions.error or KafkaError(
+            ErrorCode.transaction_abortable, "the transaction was aborted"
+        )
+        is_over = transactions.state is ProducerState.FATAL_ERROR
+        dropped = self._accumulator.discard_all() if is_over else self._accumulator.discard_unsent()
+        for batch in dropped:
+            self._resolve(batch, error)
 
     def _by_leader(self, due: list[TopicPartition]) -> tuple[dict[int, list[TopicPartition]], bool]:
         by_leader: dict[int, list[TopicPartition]] = {}
@@ -160,6 +193,8 @@ class Sender:
             batch = self._accumulator.ready_batch(partition, now_ms, self._buffer_is_full())
             if batch is None or partition in self._muted:
                 continue
+            if self._transactions is not None and not self._transactions.may_send(partition):
+                continue
             if self.idempotence is not None and not self.idempotence.may_send(batch):
                 continue
             if batches and size + batch.size > self._config.max_request_size:
@@ -178,9 +213,12 @@ class Sender:
                 self._muted[batch.partition] = None
         ids = topic_ids(self._client.metadata, batches)
         try:
-            api = connection.api(ApiKey.PRODUCE, None if ids is not None else TOPIC_IDS_SINCE - 1)
+            api = connection.api(ApiKey.PRODUCE, self._newest_version(ids is not None))
             named = ids if api.version >= TOPIC_IDS_SINCE else None
-            request = produce_request(api, batches, named, self._config.acks, self._config.request_timeout_ms)
+            config = self._config
+            request = produce_request(
+                api, batches, named, config.acks, config.request_timeout_ms, config.transactional_id
+            )
             if self._config.acks == 0:
                 connection.send_without_response(request)
                 for batch in batches:
@@ -192,6 +230,12 @@ class Sender:
             return
         self._requests[node_id] = self._requests.get(node_id, 0) + 1
         future.add_done_callback(lambda done: self._on_response(node_id, batches, named, done))
+
+    def _newest_version(self, has_ids: bool) -> int | None:
+        """Return the newest version of Produce to use; None: the newest that the broker has."""
+        if self._transactions is not None and not self._transactions.adds_implicitly:
+            return PRODUCE_OF_VERSION_1_MAX
+        return None if has_ids else TOPIC_IDS_SINCE - 1
 
     # --- responses
 
@@ -285,6 +329,9 @@ class Sender:
     def _give_up(self, batch: ProducerBatch, error: KafkaError, *, maybe_written: bool) -> None:
         if self.idempotence is not None and batch.has_sequence:
             self.idempotence.on_failed(batch, maybe_written=maybe_written)
+        if self._transactions is not None:
+            self._transactions.on_batch_failed(error.code, f"{batch.partition}: {error.message or error}")
+            self.wake()
         self._resolve(batch, error)
 
     def _resolve(self, batch: ProducerBatch, outcome: Acknowledged | KafkaError) -> None:

@@ -1,0 +1,34 @@
+"""The features of the whole cluster that its brokers show with ApiVersions (KIP-584). Pure.
+
+Invariant: of two pictures the one with the higher epoch counts, whichever came first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from nilometer.wire.messages import Message
+
+UNKNOWN_EPOCH = -1
+
+
+@dataclass(frozen=True, slots=True)
+class FinalizedFeatures:
+    epoch: int = UNKNOWN_EPOCH
+    levels: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    @classmethod
+    def of(cls, response: Message) -> FinalizedFeatures:
+        """Of an ApiVersions response; those before version 3 have none."""
+        epoch = getattr(response, "finalized_features_epoch", UNKNOWN_EPOCH)
+        if epoch == UNKNOWN_EPOCH:
+            return cls()
+        return cls(epoch, {one.name: one.max_version_level for one in response.finalized_features})
+
+    def newer(self, other: FinalizedFeatures) -> FinalizedFeatures:
+        return other if other.epoch > self.epoch else self
+
+    def level(self, name: str) -> int:
+        """0: the cluster does not have the feature, or does not show it."""
+        return self.levels.get(name, 0)

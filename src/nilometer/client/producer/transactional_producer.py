@@ -1,0 +1,265 @@
+"""The transactional producer: all records and offsets of a transaction become visible, or none (SPEC P-5).
+
+    async with TransactionalProducer(runtime, {..., "transactional.id": "x"}) as producer:
+        await producer.begin()
+        await producer.send("topic", b"value")
+        await producer.send_offsets({partition: next_offset}, consumer.group_metadata())
+        await producer.commit()
+
+After an AbortableTransactionError call ``abort()`` and begin again. After a FatalTransactionError close the
+producer; ProducerFenced is one: another producer with the same ``transactional.id`` has taken over.
+
+A call that ends with REQUEST_TIMED_OUT goes on in the background: make the same call again to wait for it.
+
+Knows what a user may call when. The state is the manager's; the runner sends requests, the producer records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+
+from nilometer.client.group.group_exchange import GroupMetadata, OffsetAndMetadata
+from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.client.producer.delivery import Delivery
+from nilometer.client.producer.partitioner import PartitionFunction
+from nilometer.client.producer.producer import Headers, Producer
+from nilometer.client.producer.producer_config import ProducerConfig
+from nilometer.client.producer.producer_keys import PRODUCER_CONFIG_DEFINITION
+from nilometer.client.settings.client_settings import ClientSettings, GivenConfig
+from nilometer.client.transactions.transaction_errors import FatalTransactionError
+from nilometer.client.transactions.transaction_manager import ProducerState, TransactionManager
+from nilometer.client.transactions.transaction_runner import TransactionRunner
+from nilometer.config import ConfigError
+from nilometer.runtime import Runtime
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+CLOSE_TIMEOUT_MS = 5_000
+"""How long closing tries to abort an open transaction. Else the coordinator does, after its time-out."""
+
+
+class TransactionalProducer:
+    """Use as ``async with``: entering it initializes, leaving it aborts a transaction that is open."""
+
+    def __init__(
+        self, runtime: Runtime, config: GivenConfig, *, partitioner: PartitionFunction | None = None
+    ) -> None:
+        settings = ProducerConfig.of(ClientSettings(PRODUCER_CONFIG_DEFINITION, config))
+        if settings.transactional_id is None:
+            raise ConfigError(
+                "transactional.id", "transactional.id must be given for a transactional producer"
+            )
+        self._manager = TransactionManager(settings.transactional_id, settings.transaction_timeout_ms)
+        self._producer = Producer(
+            runtime,
+            config,
+            partitioner=partitioner,
+            transactions=self._manager,
+            on_settled=self._on_settled,
+        )
+        self._max_block_ms = settings.max_block_ms
+        self._runner: TransactionRunner | None = None
+        self._changed = asyncio.Event()
+        self._unfinished: str | None = None
+        """The call whose end has not been reported yet."""
+        self._closed = False
+
+    async def __aenter__(self) -> TransactionalProducer:
+        try:
+            await self.start()
+            await self.init()
+        except BaseException:
+            await self.close(timeout_ms=0)
+            raise
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not GeneratorExit:  # else the coroutine is thrown away: nothing can be waited for
+            await self.close()
+
+    async def start(self) -> None:
+        """Find the cluster. Raises ConnectionLost."""
+        await self._producer.start()
+        self._runner = TransactionRunner(
+            self._producer.client, self._manager, lambda: self._producer.is_all_settled, self._on_changed
+        )
+
+    async def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
+        """Abort an open transaction, for at most ``timeout_ms``, and close."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if timeout_ms > 0 and self._manager.state in (
+                ProducerState.IN_TRANSACTION,
+                ProducerState.ABORTABLE_ERROR,
+            ):
+                with suppress(KafkaError):  # the coordinator will abort it
+                    await self._end("abort", timeout_ms)
+        finally:
+            if self._runner is not None:
+                await self._runner.close()
+            await self._producer.close(timeout_ms=0)
+
+    @property
+    def state(self) -> ProducerState:
+        return self._manager.state
+
+    # --- transactions
+
+    async def init(self, timeout_ms: int | None = None) -> None:
+        """Take the transactional id over: producers that had it before are fenced, and what they left open is
+        aborted. Raises FatalTransactionError; KafkaError with REQUEST_TIMED_OUT after ``max.block.ms``."""
+        await self._call(
+            "init",
+            self._manager.begin_init,
+            lambda: self._manager.state is not ProducerState.INITIALIZING,
+            timeout_ms,
+        )
+
+    async def begin(self) -> None:
+        """Begin a transaction. Raises KafkaError (INVALID_TXN_STATE) where one is open."""
+        self._check_unfinished("begin")
+        self._manager.begin()
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> Delivery:
+        """As the producer's ``send``. Raises AbortableTransactionError where an earlier record failed."""
+        self._manager.check_in_transaction("send")
+        return await self._producer.send(
+            topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp
+        )
+
+    async def send_offsets(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        group: GroupMetadata,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Make the group's offsets (those of the records that come next) part of the transaction.
+
+        ``group`` is the consumer's ``group_metadata()`` from before its records were processed: a member that
+        has lost its partitions since is refused. Raises AbortableTransactionError, FatalTransactionError.
+        """
+        self._manager.check_in_transaction("send_offsets")
+        if not offsets:
+            return
+        whole = {one: OffsetAndMetadata(at) if isinstance(at, int) else at for one, at in offsets.items()}
+        pending = self._manager.add_offsets(group, whole)
+        self._wake()
+        await self._wait(lambda: pending.is_done, "send_offsets", timeout_ms)
+        self._manager.raise_error()
+
+    async def flush(self) -> None:
+        """Send without lingering; return when all that was sent before is acknowledged or failed."""
+        await self._producer.flush()
+
+    async def commit(self, timeout_ms: int | None = None) -> None:
+        """Make the transaction visible, all its records acknowledged first.
+
+        Raises AbortableTransactionError (nothing is visible: abort), FatalTransactionError.
+        """
+        await self._end("commit", timeout_ms)
+
+    async def abort(self, timeout_ms: int | None = None) -> None:
+        """Give the transaction up: its records and offsets will not be seen. Raises FatalTransactionError."""
+        await self._end("abort", timeout_ms)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        """A transaction that is committed at the end of the block, and aborted if an exception leaves it."""
+        await self.begin()
+        try:
+            yield
+            await self.commit()
+        except FatalTransactionError:
+            raise
+        except BaseException:
+            if self._manager.state in (ProducerState.IN_TRANSACTION, ProducerState.ABORTABLE_ERROR):
+                await self.abort()
+            raise
+
+    # --- helpers
+
+    async def _end(self, call: str, timeout_ms: int | None) -> None:
+        commit = call == "commit"
+        ending = (ProducerState.COMMITTING, ProducerState.ABORTING, ProducerState.INITIALIZING)
+        await self._call(
+            call,
+            lambda: self._manager.begin_end(commit=commit),
+            lambda: self._manager.state not in ending,
+            timeout_ms,
+            flushes=True,
+        )
+
+    async def _call(
+        self,
+        name: str,
+        begin: Callable[[], None],
+        is_done: Callable[[], bool],
+        timeout_ms: int | None,
+        *,
+        flushes: bool = False,
+    ) -> None:
+        """Begin, or go on with a call of the same name that was left, and wait for its end."""
+        self._check_unfinished(name)
+        if self._unfinished is None:
+            begin()
+            self._unfinished = name
+        self._wake()
+        flush = asyncio.create_task(self._producer.flush()) if flushes else None
+        try:
+            await self._wait(is_done, name, timeout_ms)
+        finally:
+            if flush is not None:
+                flush.cancel()
+                await asyncio.gather(flush, return_exceptions=True)
+        self._unfinished = None
+        self._manager.raise_error()
+
+    def _check_unfinished(self, name: str) -> None:
+        if self._runner is None or (self._closed and name != "abort"):
+            raise KafkaError(ErrorCode.network_exception, "the producer is not open: use it in `async with`")
+        if self._unfinished not in (None, name):
+            raise KafkaError(
+                ErrorCode.invalid_txn_state,
+                f"{self._unfinished}() has not ended: call it again before {name}()",
+            )
+
+    async def _wait(self, is_done: Callable[[], bool], name: str, timeout_ms: int | None) -> None:
+        """Raises KafkaError with REQUEST_TIMED_OUT."""
+        limit_ms = self._max_block_ms if timeout_ms is None else timeout_ms
+        try:
+            async with asyncio.timeout(limit_ms / 1000):
+                while self._manager.error is None and not is_done():
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise KafkaError(
+                ErrorCode.request_timed_out,
+                f"{name}() has not ended within {limit_ms} ms; call it again to wait for it",
+            ) from None
+
+    def _wake(self) -> None:
+        self._producer.wake()
+        self._on_settled()
+
+    def _on_settled(self) -> None:
+        """A batch is resolved, or the first record of a partition came."""
+        if self._runner is not None:
+            self._runner.wake()
+        self._changed.set()
+
+    def _on_changed(self) -> None:
+        """A coordinator answered."""
+        self._producer.wake()
+        self._changed.set()

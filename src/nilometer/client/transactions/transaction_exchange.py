@@ -1,0 +1,144 @@
+"""The requests of a transactional producer made, and their responses read back, in any version. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nilometer.client.group.group_exchange import MemberIdentity
+from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.client.transactions.transaction_manager import TransactionManager
+from nilometer.client.transactions.transaction_steps import (
+    AddOffsets,
+    AddPartitions,
+    CommitOffsets,
+    EndTransaction,
+    InitProducerId,
+    ProducerIdentity,
+)
+from nilometer.transactions.config import EPOCH_BUMP_VERSION
+from nilometer.wire.errors import ErrorCode, UnsupportedVersion
+from nilometer.wire.messages import Api, Message
+
+NEXT_EPOCH_SINCE = 3
+"""The version of InitProducerId that asks for the next epoch of an identity (KIP-360)."""
+ADD_PARTITIONS_OF_CLIENTS_MAX = 3
+"""Later versions of AddPartitionsToTxn are the brokers' own."""
+PRODUCE_OF_VERSION_1_MAX = 11
+"""Later versions of Produce add the partition to the transaction (KIP-890)."""
+COMMIT_OFFSETS_OF_VERSION_1_MAX = 4
+END_OF_VERSION_1_MAX = 4
+MEMBER_SINCE = 3
+"""The version of TxnOffsetCommit that is fenced by the member and its generation (KIP-447)."""
+
+
+def init_request(api: Api, manager: TransactionManager, step: InitProducerId) -> Message:
+    """Raises UnsupportedVersion where the broker cannot give out the next epoch of an identity."""
+    if step.identity.is_known and api.version < NEXT_EPOCH_SINCE:
+        raise UnsupportedVersion(api.key, api.version)
+    return api.request(
+        transactional_id=manager.transactional_id,
+        transaction_timeout_ms=manager.timeout_ms,
+        producer_id=step.identity.producer_id,
+        producer_epoch=step.identity.producer_epoch,
+    )
+
+
+def add_partitions_request(api: Api, transactional_id: str, step: AddPartitions) -> Message:
+    by_topic: dict[str, list[int]] = {}
+    for topic, number in step.partitions:
+        by_topic.setdefault(topic, []).append(number)
+    return api.request(
+        v3_and_below_transactional_id=transactional_id,
+        v3_and_below_producer_id=step.identity.producer_id,
+        v3_and_below_producer_epoch=step.identity.producer_epoch,
+        v3_and_below_topics=tuple(
+            api.make_request("AddPartitionsToTxnTopic", name=topic, partitions=tuple(numbers))
+            for topic, numbers in by_topic.items()
+        ),
+    )
+
+
+def read_partitions_added(response: Message) -> dict[TopicPartition, ErrorCode]:
+    return {
+        TopicPartition(topic.name, part.partition_index): part.partition_error_code
+        for topic in response.results_by_topic_v3_and_below
+        for part in topic.results_by_partition
+    }
+
+
+def add_offsets_request(api: Api, transactional_id: str, step: AddOffsets) -> Message:
+    return api.request(
+        transactional_id=transactional_id,
+        producer_id=step.identity.producer_id,
+        producer_epoch=step.identity.producer_epoch,
+        group_id=step.pending.group.group_id,
+    )
+
+
+def commit_offsets_request(api: Api, transactional_id: str, step: CommitOffsets) -> Message:
+    """Raises UnsupportedVersion where the broker cannot fence by the member."""
+    member = step.pending.group.identity
+    if api.version < MEMBER_SINCE and member != MemberIdentity():
+        raise UnsupportedVersion(api.key, api.version)
+    by_topic: dict[str, list[Message]] = {}
+    for (topic, number), one in step.offsets.items():
+        part = api.make_request(
+            "TxnOffsetCommitRequestPartition",
+            partition_index=number,
+            committed_offset=one.offset,
+            committed_leader_epoch=one.leader_epoch,
+            committed_metadata=one.metadata,
+        )
+        by_topic.setdefault(topic, []).append(part)
+    return api.request(
+        transactional_id=transactional_id,
+        group_id=step.pending.group.group_id,
+        producer_id=step.identity.producer_id,
+        producer_epoch=step.identity.producer_epoch,
+        generation_id=member.generation,
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        topics=tuple(
+            api.make_request("TxnOffsetCommitRequestTopic", name=topic, partitions=tuple(parts))
+            for topic, parts in by_topic.items()
+        ),
+    )
+
+
+def read_offsets_committed(response: Message) -> dict[TopicPartition, ErrorCode]:
+    return {
+        TopicPartition(topic.name, part.partition_index): part.error_code
+        for topic in response.topics
+        for part in topic.partitions
+    }
+
+
+def end_request(api: Api, transactional_id: str, step: EndTransaction) -> Message:
+    return api.request(
+        transactional_id=transactional_id,
+        producer_id=step.identity.producer_id,
+        producer_epoch=step.identity.producer_epoch,
+        committed=step.committed,
+    )
+
+
+def read_identity(response: Message) -> ProducerIdentity | None:
+    """Of InitProducerId, and of EndTxn from version 5 on; None where the response has none."""
+    if not hasattr(response, "producer_id"):
+        return None
+    return ProducerIdentity(response.producer_id, response.producer_epoch)
+
+
+def at_most(version: int, of_version_1: int) -> int | None:
+    """The newest request version that a transaction of ``version`` may use; None: any."""
+    return None if version >= EPOCH_BUMP_VERSION else of_version_1
+
+
+def worst(codes: Mapping[TopicPartition, ErrorCode]) -> tuple[TopicPartition, ErrorCode] | None:
+    """The error that decides: one that will not pass before one that may, and no mere consequence."""
+    failed = [
+        (partition, code)
+        for partition, code in codes.items()
+        if code not in (ErrorCode.none, ErrorCode.operation_not_attempted)
+    ]
+    return min(failed, key=lambda one: one[1].retriable, default=None)
