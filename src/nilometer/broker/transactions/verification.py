@@ -66,6 +66,8 @@ class Guard:
     producer_id: int
     producer_epoch: int
     known: ProducerStateEntry | None
+    adds: bool
+    """As :attr:`Asker.adds`."""
 
     @property
     def name(self) -> TopicPartition:
@@ -73,13 +75,13 @@ class Guard:
 
     @property
     def is_intact(self) -> bool:
-        """Whether no marker was appended since. Other batches of the transaction may have been."""
+        """Whether the transaction has not ended since. Other batches of it may have come, or, where every end
+        bumps the epoch, the marker of the one before it: its own end would have left a higher epoch."""
         now = _known(self.partition, self.producer_id)
-        return now is self.known or (
-            now is not None
-            and now.current_txn_first_offset != NO_OFFSET
-            and now.producer_epoch == self.producer_epoch
-        )
+        if now is self.known or now is None:
+            return now is self.known
+        is_open = now.current_txn_first_offset != NO_OFFSET and now.producer_epoch == self.producer_epoch
+        return is_open or (self.adds and now.producer_epoch <= self.producer_epoch)
 
 
 class VerifiedPartitions:
@@ -150,7 +152,7 @@ class TransactionVerification:
             and known.producer_epoch == producer_epoch
         ):
             return None
-        return Guard(partition, producer_id, producer_epoch, known)
+        return Guard(partition, producer_id, producer_epoch, known, asker.adds)
 
     async def verify(
         self, transactional_id: str, guards: Sequence[Guard], asker: Asker

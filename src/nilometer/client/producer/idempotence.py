@@ -46,8 +46,8 @@ class Verdict(enum.Enum):
     """Send it again, without counting the attempt against ``retries``."""
     ALREADY_WRITTEN = enum.auto()
     FAILED = enum.auto()
-    """Give it up: later records are in the log already, because the broker had lost the producer's state; or its
-    transaction can only be aborted."""
+    """Give it up: later records are in the log already, because the broker had lost the producer's state; or
+    the transaction it is part of can only be aborted."""
     NOT_ABOUT_SEQUENCES = enum.auto()
 
 
