@@ -51,9 +51,8 @@ def test_writes_follow_each_other_and_the_last_one_says_what_is_newest() -> None
         logs.create(KEY, LogConfig(), wall_ms=1)
         runtime = Runtime(SystemClock(), disk, cast(Any, None), entropy)
         tasks = Tasks()
-        writer = CheckpointWriter(runtime, logs, tasks, logs.fail_directory)
         marks = {KEY: 1}
-        writer.high_watermarks = lambda: dict(marks)
+        writer = CheckpointWriter(runtime, logs, tasks, lambda: dict(marks), logs.fail_directory)
         first = writer.request("/data")
         await settle()
         marks[KEY] = 2

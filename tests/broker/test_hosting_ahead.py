@@ -136,7 +136,7 @@ class OneBroker:
         self.manager = LogManager.open(disk, options, wall_ms=1)
         runtime = Runtime(SystemClock(), disk, cast(Any, None), entropy)
         tasks = Tasks()
-        checkpoints = CheckpointWriter(runtime, self.manager, tasks, self.manager.fail_directory)
+        checkpoints = CheckpointWriter(runtime, self.manager, tasks, dict, self.manager.fail_directory)
         disposal = LogDisposal(runtime, self.manager, tasks, checkpoints, lambda path, error: None)
         self.hosted = HostedLogs(BrokerConfig({"node.id": "1"}), runtime, self.manager, disposal)
         self.metadata = MetadataLog(cast(CoordinationStore, ReadyStore(entries)))

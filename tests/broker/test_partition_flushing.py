@@ -63,9 +63,6 @@ class Host:
     def read_failed(self, partition: Partition, error: OSError) -> None:
         raise AssertionError("not in this scenario") from error
 
-    def invariant_broken(self, partition: Partition, broken: AssertionError) -> None:
-        raise broken
-
     def commit(self) -> None:
         """Flush all that want it."""
         wanting, self.wanting = self.wanting, []
@@ -88,9 +85,13 @@ def open_log(disk: MemoryDisk, config: LogConfig = FLUSHED) -> Log:
     return manager.create(NAME, config, wall_ms=1, topic_id=uuid.UUID(int=7))
 
 
+def _unbroken(_partition: Partition, broken: AssertionError) -> None:
+    raise broken
+
+
 def partition_of(log: Log, host: Host) -> Partition:
     replica = Replica(log, broker_id=1, broker_epoch=1, counts_flushed=log.config.flush_messages <= 1)
-    return Partition("t", TopicIdPartition(TopicId("x"), 0), _state(0, 1), log, replica, host)
+    return Partition("t", TopicIdPartition(TopicId("x"), 0), _state(0, 1), log, replica, host, _unbroken)
 
 
 def _state(epoch: int, leader: int) -> PartitionState:

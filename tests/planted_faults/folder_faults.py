@@ -49,7 +49,7 @@ def write_checkpoints_at_once(patch: Patch) -> None:
 
     def at_once(self: CheckpointWriter, directory: str) -> asyncio.Future[None]:
         async def write() -> None:
-            for plan in self._logs.plan_checkpoints(self.high_watermarks(), directory):
+            for plan in self._logs.plan_checkpoints(self._high_watermarks(), directory):
                 await self._write_plan(plan)
 
         return self._tasks.spawn(write())

@@ -94,10 +94,10 @@ class BrokerNode:
     @property
     def failed_folders(self) -> list[str]:
         """The log directories that it has taken out of use until it is restarted, once it serves."""
-        logs = self.broker._logs if self.broker is not None and self.is_running else None
-        return (
-            [each.path for each in logs.directories if each.failure is not None] if logs is not None else []
-        )
+        if self.broker is None or not self.is_running:
+            return []
+        directories = self.broker.parts.directories.logs.directories
+        return [each.path for each in directories if each.failure is not None]
 
     @property
     def needs_restart(self) -> bool:
@@ -131,10 +131,10 @@ class BrokerNode:
         """Whether it is sure of a session that its store has ended."""
         if self.process is None or not self.process.alive or self.process.paused or self.broker is None:
             return False
-        membership = self.broker._membership
-        if membership is None or not membership.is_live():
+        session = self.broker.parts.control.session
+        if not session.is_live():
             return False
-        return self.cluster.store.holds_ended_session(self.id, membership.session.name.incarnation)
+        return self.cluster.store.holds_ended_session(self.id, session.current.name.incarnation)
 
     # ---- what may be done to it
 

@@ -16,6 +16,7 @@ import msgspec
 
 from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.control.own_session import OwnSession, incarnation_of
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.controller.brokers import (
     BrokerRegistration,
@@ -59,6 +60,7 @@ class Membership:
         self,
         registration: BrokerRegistration,
         store: CoordinationStore,
+        own: OwnSession,
         metadata: MetadataLog,
         controller: Controller,
         entropy: Entropy,
@@ -78,17 +80,11 @@ class Membership:
         self._cluster_defaults = cluster_defaults
         self._tasks = tasks
         self._on_registered = on_registered
-        self._session: Session | None = None
-        self._registered = asyncio.Event()
-
-    @property
-    def session(self) -> Session:
-        assert self._session is not None, "the session begins with join"
-        return self._session
+        self._own = own
 
     @property
     def incarnation(self) -> Incarnation:
-        return _incarnation(self.session.name.incarnation)
+        return incarnation_of(self._own.current.name.incarnation)
 
     async def join(self) -> None:
         """Begin a session with the coordination store; :meth:`run` must follow.
@@ -99,23 +95,10 @@ class Membership:
         if refusal.error in (ErrorCode.inconsistent_cluster_id, ErrorCode.unsupported_version):
             raise RegistrationRefused(refusal.message)
         payload = msgspec.json.encode(self._registration)
-        self._session = await self._store.register(self._registration.broker_id, payload)
+        self._own.begin(await self._store.register(self._registration.broker_id, payload))
         self._metadata.subscribe(
             lambda _delta, _image: self._note_registered(), lambda _: self._note_registered()
         )
-
-    @property
-    def is_registered(self) -> bool:
-        """Whether the metadata log has this incarnation of the broker, and its session has not ended."""
-        return self._registered.is_set()
-
-    async def wait_registered(self) -> None:
-        """Wait until the metadata log has this incarnation of the broker."""
-        await self._registered.wait()
-
-    def is_live(self) -> bool:
-        """Whether this broker may still lead and serve: its session cannot have expired yet."""
-        return self._session is not None and self._session.is_live()
 
     async def run(self, on_lost: Callable[[str], None]) -> None:
         """Claim ``/controller`` when it is free, and run the controller's tasks while this broker holds it.
@@ -124,9 +107,9 @@ class Membership:
         another incarnation of this broker, which has lost no records since the process continued.
         """
         while True:
-            watching = self._tasks.service("session watch", self._watch_session(self.session, on_lost))
+            watching = self._tasks.service("session watch", self._watch_session(self._own.current, on_lost))
             try:
-                await self._follow(self.session)
+                await self._follow(self._own.current)
             finally:
                 watching.cancel()
             await self._rejoin()
@@ -134,7 +117,7 @@ class Membership:
     async def _watch_session(self, session: Session, on_lost: Callable[[str], None]) -> None:
         reason = await session.wait_lost()
         logger.warning("Session %s expired: %s", session.name, reason)
-        self._registered.clear()
+        self._own.note_lost()
         on_lost(reason)
 
     async def _follow(self, session: Session) -> None:
@@ -172,21 +155,20 @@ class Membership:
         while True:
             self._registration = self._with_offline(self._registration)
             try:
-                self._session = await self._store.register(
-                    self._registration.broker_id, msgspec.json.encode(self._registration)
-                )
+                payload = msgspec.json.encode(self._registration)
+                self._own.begin(await self._store.register(self._registration.broker_id, payload))
             except (StoreUnavailable, OutcomeUnknown, BrokerIdInUse) as error:
                 logger.warning("Cannot register again: %s", error)
                 await asyncio.sleep(RETRY_S)
             else:
-                logger.info("Registered again as session %s", self.session.name)
+                logger.info("Registered again as session %s", self._own.current.name)
                 return
 
     async def _is_controller(self) -> bool:
         holder = await self._store.controller()
         if holder is None:
             return await self._store.claim_controller()
-        return holder == self.session.name
+        return holder == self._own.current.name
 
     async def _run_controller_tasks(self) -> None:
         if not self._controller.is_active or self._controller.controllership.incarnation != self.incarnation:
@@ -240,19 +222,10 @@ class Membership:
 
     def _note_registered(self) -> None:
         known = self._metadata.image.broker(BrokerId(self._registration.broker_id))
-        if (
-            known is None
-            or known.fenced
-            or known.incarnation != self.incarnation
-            or self._registered.is_set()
-        ):
+        if known is None or known.fenced or known.incarnation != self.incarnation or self._own.is_registered:
             return
-        self._registered.set()
+        self._own.note_registered()
         self._on_registered()
-
-
-def _incarnation(number: int) -> Incarnation:
-    return Incarnation(str(number))
 
 
 def _registration_of(session: SessionInfo) -> BrokerRegistration:
@@ -263,4 +236,4 @@ def _registration_of(session: SessionInfo) -> BrokerRegistration:
         raise CoordinationError(
             f"the session of broker {session.broker_id} has a payload that cannot be read: {error}"
         ) from error
-    return replace(registration, incarnation=_incarnation(session.incarnation))
+    return replace(registration, incarnation=incarnation_of(session.incarnation))

@@ -42,7 +42,10 @@ class MetadataBlocked(CoordinationError):
 
 
 class MetadataLog:
-    def __init__(self, store: CoordinationStore) -> None:
+    def __init__(
+        self, store: CoordinationStore, on_blocked: Callable[[str], None] = lambda _reason: None
+    ) -> None:
+        """``on_blocked`` is called once, before any request can act on an image that is no longer updated."""
         self._store = store
         self.image = ClusterImage()
         self._subscribers: list[Subscriber] = []
@@ -53,8 +56,7 @@ class MetadataLog:
         self._bytes_since_snapshot = 0
         self.blocked: str | None = None
         """Why no more entries can be folded; None while they can."""
-        self.on_blocked: Callable[[str], None] = lambda _reason: None
-        """Called once, before any request can act on an image that is no longer updated."""
+        self._on_blocked = on_blocked
         self.entry_bytes: dict[int, bytes] = {}
         """The newest entries as stored, by number, so that the controller recognises its own."""
 
@@ -168,5 +170,5 @@ class MetadataLog:
             f"{what} cannot be folded by this version of the broker: {error}. Nothing of it was applied; "
             "restart the broker with a version that can read it"
         )
-        self.on_blocked(self.blocked)
+        self._on_blocked(self.blocked)
         return MetadataBlocked(self.blocked)

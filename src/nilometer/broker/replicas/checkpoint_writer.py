@@ -26,14 +26,15 @@ class CheckpointWriter:
         runtime: Runtime,
         logs: LogManager,
         tasks: Tasks,
+        high_watermarks: Callable[[], Mapping[TopicPartition, int]],
         on_directory_failure: Callable[[str, Exception], None],
     ) -> None:
+        """``high_watermarks`` returns those of all partitions hosted now."""
         self._runtime = runtime
         self._logs = logs
         self._tasks = tasks
         self._on_directory_failure = on_directory_failure
-        self.high_watermarks: Callable[[], Mapping[TopicPartition, int]] = dict
-        """Returns the high watermark of every hosted partition; the broker sets it before it hosts any."""
+        self._high_watermarks = high_watermarks
         self._requests: dict[str, asyncio.Future[None]] = {}
         """By directory: the future of the next write, which has not begun yet."""
         self._running: dict[str, asyncio.Task[None]] = {}
@@ -74,7 +75,7 @@ class CheckpointWriter:
             await asyncio.gather(*self._earlier(directory), return_exceptions=True)
             del self._requests[directory]
             try:
-                for plan in self._logs.plan_checkpoints(self.high_watermarks(), directory):
+                for plan in self._logs.plan_checkpoints(self._high_watermarks(), directory):
                     await self._write_plan(plan)
             except BaseException as error:
                 request.set_exception(error) if isinstance(error, Exception) else request.cancel()

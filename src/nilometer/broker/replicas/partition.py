@@ -74,10 +74,14 @@ class Partition(ReadablePartition):
         log: Log,
         replica: Replica,
         host: PartitionHost,
+        on_broken: Callable[[Partition, AssertionError], None],
     ) -> None:
+        """``on_broken`` fences the replica, because an invariant of it is broken: it has no role when that
+        returns."""
         super().__init__(topic, key, log, replica, host)
         self.state = state
         self._host = host
+        self._on_broken = on_broken
         self.fetch_waiters: dict[FetchWaiter, None] = {}
         self._role_listeners: list[Callable[[], None]] = []
         self._produce_waits: dict[int, CommitWait] = {}
@@ -174,21 +178,25 @@ class Partition(ReadablePartition):
             self._host.log_failed(self, reason)
             raise
         except AssertionError as broken:
-            raise self._fence(broken) from broken
+            raise self._fenced_by(broken) from broken
         if not info.duplicate:
             self._bytes_above_high_watermark += info.size
             try:
                 effects = leader.on_appended(log.log_end_offset, self._host.clock.monotonic_ms())
             except AssertionError as broken:
-                raise self._fence(broken) from broken
+                raise self._fenced_by(broken) from broken
             if not self._carry_out(effects):
                 raise KafkaError(ErrorCode.kafka_storage_error, f"{self} is offline here")
             self._after_append(info)
         return info
 
-    def _fence(self, broken: AssertionError) -> KafkaError:
+    def fence(self, broken: AssertionError) -> None:
+        """Fence the replica because of a broken invariant: it has no role when this returns."""
+        self._on_broken(self, broken)
+
+    def _fenced_by(self, broken: AssertionError) -> KafkaError:
         """Fence the replica because of a broken invariant, and return the error for the current request."""
-        self._host.invariant_broken(self, broken)
+        self.fence(broken)
         return KafkaError(ErrorCode.kafka_storage_error, f"{self} is offline here: {broken}")
 
     def _after_append(self, info: AppendInfo) -> None:
@@ -237,7 +245,7 @@ class Partition(ReadablePartition):
         try:
             leader.hold_produce(ticket, offset)
         except AssertionError as broken:
-            raise self._fence(broken) from broken
+            raise self._fenced_by(broken) from broken
         return ticket
 
     def acknowledge_when_written(
@@ -328,7 +336,7 @@ class Partition(ReadablePartition):
                 self._host.clock.monotonic_ms(),
             )
         except AssertionError as broken:
-            raise self._fence(broken) from broken
+            raise self._fenced_by(broken) from broken
         self._carry_out(effects)
         self._look_at_deletions()
         if isinstance(verdict, ServeFetch) and verdict.went_back:
@@ -381,7 +389,7 @@ class Partition(ReadablePartition):
             self._host.log_failed(self, reason)
             raise
         except AssertionError as broken:
-            raise self._fence(broken) from broken
+            raise self._fenced_by(broken) from broken
         if outcome.low_watermark < target:
             self._deletion_waits.hold(target, outcome, request)
 
@@ -421,7 +429,7 @@ class Partition(ReadablePartition):
             self._host.log_failed(self, LogFenced(self.log.name, error))
             return False
         except AssertionError as broken:
-            self._host.invariant_broken(self, broken)
+            self.fence(broken)
             return False
         return True
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Callable
 from typing import Protocol
 
+from nilometer.broker.control.own_session import OwnSession
 from nilometer.broker.replicas.checkpoint_writer import CheckpointWriter
 from nilometer.broker.replicas.group_commit import GroupCommit
 from nilometer.broker.replicas.isr_requests import IsrRequests
@@ -53,15 +53,12 @@ class PartitionHost(Liveness, Protocol):
         """
         ...
 
-    def invariant_broken(self, partition: Partition, broken: AssertionError) -> None:
-        """Fence the replica: it has no role when this returns."""
-        ...
-
 
 class LocalPartitionHost:
     def __init__(
         self,
         runtime: Runtime,
+        session: OwnSession,
         logs: LogManager,
         disposal: LogDisposal,
         commit: GroupCommit,
@@ -71,8 +68,7 @@ class LocalPartitionHost:
         failures: ReplicaFailures,
     ) -> None:
         self.clock = runtime.clock
-        self.is_live: Callable[[], bool] = lambda: False
-        """Whether this broker's session is live; set when the session is created."""
+        self.is_live = session.is_live
         self._logs = logs
         self._disposal = disposal
         self._commit = commit
@@ -114,9 +110,6 @@ class LocalPartitionHost:
             logger.error("%s cannot be read now: %s", partition, error)
             return
         asyncio.get_running_loop().call_soon(self._failures.disk_failed, partition, error)
-
-    def invariant_broken(self, partition: Partition, broken: AssertionError) -> None:
-        self._failures.on_broken(partition, broken)
 
     def _dispose(self, partition: Partition, truncation: Truncation) -> None:
         self._disposal.remove_files(truncation.removable, partition.log.config.file_delete_delay_ms)

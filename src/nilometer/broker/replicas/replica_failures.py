@@ -31,8 +31,6 @@ class ReplicaFailures:
     def __init__(self, on_log_failure: Callable[[Log, OSError], None]) -> None:
         """``on_log_failure`` takes the log's directory offline, if the log is still in use."""
         self._on_log_failure = on_log_failure
-        self.on_broken: Callable[[Partition, AssertionError], None] = lambda _partition, _broken: None
-        """Fences the replica; set by the broker."""
         self._failing: dict[TopicPartition, dict[str, str]] = {}
 
     @property
@@ -46,7 +44,7 @@ class ReplicaFailures:
             self.disk_failed(partition, error)
             return
         if isinstance(error, AssertionError):
-            self.on_broken(partition, error)
+            partition.fence(error)
             return
         failing = self._failing.setdefault(partition.log.topic_partition, {})
         text = describe(error)

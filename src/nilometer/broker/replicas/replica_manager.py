@@ -20,12 +20,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from uuid import UUID
 
+from nilometer.broker.control.own_session import OwnSession
 from nilometer.broker.replica_selection import RACK_AWARE_SELECTOR, preferred_read_replica
 from nilometer.broker.replicas.hosted_logs import HostedLogs
 from nilometer.broker.replicas.log_disposal import LogDisposal
 from nilometer.broker.replicas.offline_replicas import OfflineReplicas
 from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.replicas.partition_host import PartitionHost
+from nilometer.broker.replicas.partition_table import PartitionTable
 from nilometer.broker.replicas.replica_failures import ReplicaFailures, ReplicaFenced
 from nilometer.broker.replicas.replica_fetchers import ReplicaFetchers
 from nilometer.broker.replicas.required_logs import (
@@ -41,10 +43,8 @@ from nilometer.cluster.entries import Entry
 from nilometer.cluster.identifiers import (
     BrokerEpoch,
     BrokerId,
-    Incarnation,
     TopicIdPartition,
     topic_id_of,
-    uuid_from_text,
 )
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.partition import PartitionState
@@ -66,6 +66,8 @@ class ReplicaManager:
         config: BrokerConfig,
         runtime: Runtime,
         logs: LogManager,
+        session: OwnSession,
+        partitions: PartitionTable,
         host: PartitionHost,
         disposal: LogDisposal,
         fetchers: ReplicaFetchers,
@@ -75,6 +77,8 @@ class ReplicaManager:
         self._config = config
         self._runtime = runtime
         self.logs = logs
+        self._session = session
+        self._partitions = partitions
         self._host = host
         self._disposal = disposal
         self._hosted = HostedLogs(config, runtime, logs, disposal)
@@ -86,9 +90,8 @@ class ReplicaManager:
         self._broker_id = BrokerId(config.node_id)
         self.serves_from_followers = config.optional_string("replica.selector.class") == RACK_AWARE_SELECTOR
         """Whether consumers are directed to followers, and may read from them (KIP-392)."""
-        self._partitions: dict[TopicIdPartition, Partition] = {}
-        self._by_name: dict[tuple[str, int], Partition] = {}
-        self._by_uuid: dict[tuple[UUID, int], Partition] = {}
+        self._by_name = partitions.by_name
+        self._by_uuid = partitions.by_uuid
         self.with_flush_ms: dict[Partition, None] = {}
         """The partitions whose topic sets ``flush.ms``; usually none."""
         self._damages: set[tuple[str, int]] = set()
@@ -96,22 +99,24 @@ class ReplicaManager:
         self._in_repair: dict[Partition, None] = {}
         """The partitions under repair: they may lead, if no other replica can, but not follow before the
         damaged part of their log is truncated."""
-        self.on_damage: Callable[[Partition, CorruptRecordFound], None] = lambda _partition, _found: None
+        self._damage_listeners: list[Callable[[Partition, CorruptRecordFound], None]] = []
         self._hosting_listeners: list[Callable[[Partition], None]] = []
         self._image = ClusterImage()
-        self.incarnation: Callable[[], Incarnation | None] = lambda: None
-        """Returns the incarnation id of the current or the next registration; set by the broker."""
         self._is_registered = False
         """Whether this incarnation of the broker is registered: only then do partitions have roles."""
         self._eligible: EligibleBrokers = {}
         self._broker_epoch = BrokerEpoch(-1)
 
     def __iter__(self) -> Iterator[Partition]:
-        return iter(self._partitions.values())
+        return iter(self._partitions)
 
     def add_hosting_listener(self, listener: Callable[[Partition], None]) -> None:
         """Call ``listener`` with each partition before it gets its first role on this broker."""
         self._hosting_listeners.append(listener)
+
+    def add_damage_listener(self, listener: Callable[[Partition, CorruptRecordFound], None]) -> None:
+        """Call ``listener`` with each damage found in a log that is hosted here."""
+        self._damage_listeners.append(listener)
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────
     def partition(self, topic: str, index: int) -> Partition:
@@ -161,11 +166,12 @@ class ReplicaManager:
         folder = posixpath.dirname(found.path)
         for partition in self:
             if partition.log.folder == folder:
-                self.on_damage(partition, found)
+                for listener in self._damage_listeners:
+                    listener(partition, found)
                 return
 
     def hosts(self, partition: Partition) -> bool:
-        return self._partitions.get(partition.key) is partition
+        return partition in self._partitions
 
     def begin_repair(self, partition: Partition) -> None:
         """Mark the partition as under repair: it has no role here while another broker leads it, until
@@ -193,10 +199,6 @@ class ReplicaManager:
             return 0
         return max(0, partition.replica.high_watermark - partition.log.log_end_offset)
 
-    def high_watermarks(self) -> dict[TopicPartition, int]:
-        """Return the high watermarks of all hosted partitions, for the checkpoint files."""
-        return {partition.log.topic_partition: partition.replica.high_watermark for partition in self}
-
     # ── the metadata log ────────────────────────────────────────────────────────────────────────
     async def before_entry(self, entry: Entry, image: ClusterImage) -> None:
         """Create the logs that ``entry`` requires, before it is applied to ``image``."""
@@ -214,14 +216,14 @@ class ReplicaManager:
 
     async def before_reload(self, image: ClusterImage) -> None:
         own = image.broker(self._broker_id)
-        if self._is_registered or (own is not None and own.incarnation == self.incarnation()):
+        if self._is_registered or (own is not None and own.incarnation == self._session.incarnation):
             await self._hosted.create_ahead(image, self._usable(required_logs_on(image, self._broker_id)))
 
     def _registers_this_incarnation(self, record: Record) -> bool:
         return (
             isinstance(record, BrokerRegistered)
             and record.broker_id == self._broker_id
-            and record.incarnation == self.incarnation()
+            and record.incarnation == self._session.incarnation
         )
 
     def on_delta(self, delta: ImageDelta, image: ClusterImage) -> None:
@@ -253,7 +255,7 @@ class ReplicaManager:
             return
         self._update_eligible(image)
         assigned = dict(image.partitions_on(self._broker_id))
-        for key in [key for key in (*self._partitions, *self._fenced) if key not in assigned]:
+        for key in [key for key in (*self._partitions.by_key, *self._fenced) if key not in assigned]:
             self._stop_hosting(key, "it is no longer assigned to this broker")
         self.offline.on_image(image)
         self._reconfigure(image, ConfigResourceType.CLUSTER, "")
@@ -271,8 +273,11 @@ class ReplicaManager:
             )
             self._disposal.delete(name)
 
-    def on_logs_failed(self, names: Sequence[TopicPartition], reason: str) -> None:
+    def on_directory_failed(self, path: str, error: Exception, names: Sequence[TopicPartition]) -> None:
         """Take the replicas ``names``, whose log directory failed, offline until the broker starts again."""
+        reason = f"the log directory {path} failed: {error}"
+        if all(directory.failure is not None for directory in self.logs.directories):
+            self.offline.stop_reporting()
         for name in names:
             partition = self._by_name.get((name.topic, name.partition))
             if partition is not None:
@@ -321,7 +326,7 @@ class ReplicaManager:
         """Resign every role, since the broker's session has expired: none is valid until its next
         registration."""
         self._is_registered = False
-        for partition in list(self._partitions.values()):
+        for partition in list(self._partitions):
             self._fetchers.forget(partition)
             partition.resign()
 
@@ -329,7 +334,7 @@ class ReplicaManager:
         """Resign every role, since the broker stops; waiting requests get their responses."""
         self._is_registered = False
         self._fetchers.stop()
-        for partition in list(self._partitions.values()):
+        for partition in list(self._partitions):
             partition.resign()
 
     # ── private helpers ─────────────────────────────────────────────────────────────────────────
@@ -337,7 +342,7 @@ class ReplicaManager:
         if self._broker_id not in state.replicas:
             self._stop_hosting(key, "it is no longer assigned to this broker")
             return
-        partition = self._partitions.get(key)
+        partition = self._partitions.by_key.get(key)
         if partition is None:
             partition = self._begin_hosting(key, state)
         if partition in self._in_repair and state.leader != self._broker_id:
@@ -384,11 +389,9 @@ class ReplicaManager:
             replica_lag_time_max_ms=self._config.replica_lag_time_max_ms,
             counts_flushed=log.config.flush_messages <= 1,
         )
-        partition = Partition(topic.name, key, state, log, replica, self._host)
-        self._partitions[key] = partition
+        partition = Partition(topic.name, key, state, log, replica, self._host, self.fence)
+        self._partitions.add(partition)
         self._note_flush_ms(partition)
-        self._by_name[topic.name, key.partition] = partition
-        self._by_uuid[topic.uuid, key.partition] = partition
         for listener in self._hosting_listeners:
             listener(partition)
         return partition
@@ -397,7 +400,7 @@ class ReplicaManager:
         self.offline.remove(key)
         if (fenced := self._fenced.pop(key, None)) is not None:
             self._disposal.delete(fenced)
-        partition = self._partitions.get(key)
+        partition = self._partitions.by_key.get(key)
         if partition is None:
             return
         self._forget(partition)
@@ -406,13 +409,10 @@ class ReplicaManager:
         self._disposal.delete(partition.log.topic_partition)
 
     def _forget(self, partition: Partition) -> None:
-        key = partition.key
         self._fetchers.forget(partition)
         self.failures.forget(partition.log.topic_partition)
         self.with_flush_ms.pop(partition, None)
-        del self._partitions[key]
-        del self._by_name[partition.topic, key.partition]
-        del self._by_uuid[uuid_from_text(key.topic_id), key.partition]
+        self._partitions.remove(partition)
 
     def _reconfigure(self, image: ClusterImage, kind: ConfigResourceType, name: str) -> None:
         for partition in list(self):

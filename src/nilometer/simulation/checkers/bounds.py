@@ -128,7 +128,7 @@ def _describe(who: str, kind: str, found: int, limit: int) -> str:
 
 
 def _connections(broker: Broker) -> list[Connection]:
-    return list(broker._dispatcher.connections) if broker._dispatcher is not None else []
+    return list(broker.parts.dispatcher.connections)
 
 
 def _tasks_max(connections: int, partitions: int) -> int:

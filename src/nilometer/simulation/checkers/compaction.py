@@ -62,4 +62,4 @@ def _inside(replica: StoredReplica) -> list[str]:
 def records_removed(cluster: Cluster) -> int:
     """By the brokers that run now, since they were started."""
     reports = (node.broker.cleaner_report for node in cluster.nodes.values() if node.broker is not None)
-    return sum(report.records_removed for report in reports if report is not None)
+    return sum(report.records_removed for report in reports)

@@ -29,6 +29,7 @@ from nilometer.storage.directories.duplicate_folders import (
 from nilometer.storage.directories.log_directory import LogDirectory
 from nilometer.storage.directories.manager_options import (
     DirectoryDescription,
+    FailureListener,
     LoadingProgress,
     ManagerOptions,
 )
@@ -56,8 +57,7 @@ class LogManager:
         self._files = SegmentFiles.on(disk, options.open_files_max)
         self.directories = [LogDirectory(disk, path) for path in options.directories]
         self.logs: dict[TopicPartition, Log] = {}
-        self.on_directory_failed: Callable[[str, Exception, Sequence[TopicPartition]], None]
-        self.on_directory_failed = lambda path, reason, affected: None
+        self._failure_listeners: list[FailureListener] = []
         self._directory_of: dict[TopicPartition, LogDirectory] = {}
         self._logs_of: dict[str, dict[TopicPartition, Log]] = {path: {} for path in options.directories}
         self.removable_folders: list[str] = []
@@ -320,8 +320,12 @@ class LogManager:
 
     # -- failures
 
+    def add_failure_listener(self, listener: FailureListener) -> None:
+        """Call ``listener`` for each directory that fails from now on."""
+        self._failure_listeners.append(listener)
+
     def fail_directory(self, path: str, reason: Exception) -> list[TopicPartition]:
-        """Take a directory offline: fence and forget its logs, and call ``on_directory_failed``.
+        """Take a directory offline: fence and forget its logs, and call the failure listeners.
 
         Returns the affected partitions; empty if the directory is offline already.
         """
@@ -337,7 +341,8 @@ class LogManager:
             log.fence(reason if isinstance(reason, OSError) else OSError(str(reason)))
             self._files.pool.forget_folder(log.folder)
         directory.release()
-        self.on_directory_failed(path, reason, affected)
+        for listener in self._failure_listeners:
+            listener(path, reason, affected)
         return affected
 
     def describe(self) -> list[DirectoryDescription]:

@@ -12,6 +12,9 @@ from nilometer.storage.producers.producer_state import PRODUCER_ID_EXPIRATION_MS
 from nilometer.storage.recovery import OpenOptions, Progress
 from nilometer.storage.segments.file_pool import OPEN_FILES_MAX
 
+FailureListener = Callable[[str, Exception, Sequence[TopicPartition]], None]
+"""Is passed the path of a log directory that failed, the error, and the partitions that were in it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerOptions:

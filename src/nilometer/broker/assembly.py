@@ -1,0 +1,272 @@
+"""The parts of a broker, made from below: each gets what it needs when it is made, and none is replaced.
+
+Nothing here starts, reads or writes anything: :mod:`nilometer.broker.broker` does, with the parts of
+:func:`assemble`. A part is notified of later events by a part below it: as a subscriber of the metadata
+log, or as a listener of the replica manager or of the log directories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nilometer.broker.api.dispatcher import RequestDispatcher
+from nilometer.broker.api.registry import ranges
+from nilometer.broker.cleaning.log_cleaner import LogCleaner
+from nilometer.broker.control.broker_peers import BrokerPeers
+from nilometer.broker.control.controller import Controller
+from nilometer.broker.control.controller_channel import ControllerChannel
+from nilometer.broker.control.controller_link import ControllerLink
+from nilometer.broker.control.internal_topics import InternalTopicGrowth, InternalTopics
+from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.control.own_session import OwnSession
+from nilometer.broker.control.peer_connections import PeerConnections
+from nilometer.broker.control.preferred_leader_rebalancer import PreferredLeaderRebalancer
+from nilometer.broker.control.producer_ids import ProducerIds
+from nilometer.broker.control.secret_keeper import SecretKeeper
+from nilometer.broker.fetching.fetch_session import FetchSessionCache
+from nilometer.broker.groups.coordinator import GroupCoordinator
+from nilometer.broker.housekeeping import Housekeeping
+from nilometer.broker.replicas.checkpoint_writer import CheckpointWriter
+from nilometer.broker.replicas.group_commit import GroupCommit
+from nilometer.broker.replicas.isr_requests import IsrRequests
+from nilometer.broker.replicas.log_directories import LogDirectories
+from nilometer.broker.replicas.log_disposal import LogDisposal
+from nilometer.broker.replicas.offline_replicas import OfflineReplicas
+from nilometer.broker.replicas.partition_host import LocalPartitionHost
+from nilometer.broker.replicas.partition_table import PartitionTable
+from nilometer.broker.replicas.replica_failures import ReplicaFailures
+from nilometer.broker.replicas.replica_fetchers import ReplicaFetchers
+from nilometer.broker.replicas.replica_manager import ReplicaManager
+from nilometer.broker.replicas.replica_repair import ReplicaRepair
+from nilometer.broker.replicas.replication_quota import ReplicationQuotas
+from nilometer.broker.services import Services
+from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.tasks import Tasks
+from nilometer.broker.transactions.coordinator import TransactionCoordinator
+from nilometer.broker.transactions.marker_sender import MarkerSender
+from nilometer.broker.transactions.markers import MarkerWriter
+from nilometer.broker.transactions.verification import TransactionVerification
+from nilometer.cluster.topic import GROUP_METADATA_TOPIC
+from nilometer.coordination import CoordinationStore
+from nilometer.runtime import Runtime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prerequisites:
+    """What must exist, open, before a broker's parts can be made."""
+
+    config: BrokerConfig
+    runtime: Runtime
+    tasks: Tasks
+    directories: LogDirectories
+    store: CoordinationStore
+    secrets: SecretKeeper
+    fence: Callable[[str], None]
+    """Makes this broker serve nothing from here on, for the given reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlParts:
+    """The metadata log, and the ways to the controller and to the other brokers."""
+
+    session: OwnSession
+    metadata: MetadataLog
+    controller: Controller
+    peers: BrokerPeers
+    channel: ControllerChannel
+    link: ControllerLink
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaParts:
+    """The replicas that this broker hosts, and the work on their logs."""
+
+    partitions: PartitionTable
+    replicas: ReplicaManager
+    quotas: ReplicationQuotas
+    checkpoints: CheckpointWriter
+    disposal: LogDisposal
+    failures: ReplicaFailures
+    commit: GroupCommit
+    offline: OfflineReplicas
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorParts:
+    """The coordinators of groups and of transactions."""
+
+    producer_ids: ProducerIds
+    groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    verification: TransactionVerification
+    marker_writer: MarkerWriter
+    connections: PeerConnections
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerParts:
+    """All parts of one broker, over one incarnation of its process."""
+
+    directories: LogDirectories
+    store: CoordinationStore
+    control: ControlParts
+    replication: ReplicaParts
+    coordinators: CoordinatorParts
+    services: Services
+    dispatcher: RequestDispatcher
+    growth: InternalTopicGrowth
+    housekeeping: Housekeeping
+    cleaner: LogCleaner
+    rebalancer: PreferredLeaderRebalancer
+
+
+def assemble(given: Prerequisites) -> BrokerParts:
+    """Make all parts of a broker, and subscribe them to each other's events."""
+    control = _control(given)
+    replication = _replication(given, control)
+    coordinators = _coordinators(given, control, replication.replicas)
+    growth = InternalTopicGrowth(given.config, control.controller, control.metadata)
+    services = _services(given, control, replication, coordinators)
+    dispatcher = RequestDispatcher(services, given.config.integer("max.connections"))
+    return BrokerParts(
+        directories=given.directories,
+        store=given.store,
+        control=control,
+        replication=replication,
+        coordinators=coordinators,
+        services=services,
+        dispatcher=dispatcher,
+        growth=growth,
+        housekeeping=_housekeeping(given, replication, dispatcher),
+        cleaner=_cleaner(given, replication),
+        rebalancer=PreferredLeaderRebalancer(given.config, control.controller),
+    )
+
+
+def _control(given: Prerequisites) -> ControlParts:
+    config, store = given.config, given.store
+    node_id, unproved = config.node_id, config.accepts_unproved_brokers
+    peers = BrokerPeers(node_id, store.cluster_id, given.runtime, given.secrets, accept_unproved=unproved)
+    metadata = MetadataLog(store, given.fence)
+    controller = Controller(node_id, store, metadata, given.tasks)
+    channel = ControllerChannel(node_id, peers, metadata)
+    return ControlParts(
+        session=OwnSession(),
+        metadata=metadata,
+        controller=controller,
+        peers=peers,
+        channel=channel,
+        link=ControllerLink(node_id, controller, channel, metadata),
+    )
+
+
+def _replication(given: Prerequisites, control: ControlParts) -> ReplicaParts:
+    config, runtime, tasks, directories = given.config, given.runtime, given.tasks, given.directories
+    logs, metadata, link = directories.logs, control.metadata, control.link
+    partitions = PartitionTable()
+    checkpoints = CheckpointWriter(runtime, logs, tasks, partitions.high_watermarks, directories.fail)
+    disposal = LogDisposal(runtime, logs, tasks, checkpoints, directories.fail)
+    failures = ReplicaFailures(directories.fail_directory_of)
+    commit = GroupCommit(runtime, tasks, failures)
+    quotas = ReplicationQuotas(config, runtime.clock)
+    fetchers = ReplicaFetchers(config, runtime, metadata, tasks, quotas.follower, failures, control.peers)
+    isr_requests = IsrRequests(link, tasks, failures)
+    host = LocalPartitionHost(
+        runtime, control.session, logs, disposal, commit, isr_requests, fetchers, checkpoints, failures
+    )
+    offline = OfflineReplicas(config.node_id, link)
+    replicas = ReplicaManager(
+        config, runtime, logs, control.session, partitions, host, disposal, fetchers, failures, offline
+    )
+    replicas.add_damage_listener(ReplicaRepair(runtime, tasks, replicas, link, host).begin)
+    directories.add_failure_listener(replicas.on_directory_failed)
+    metadata.prepare(replicas.before_entry, replicas.before_reload)
+    metadata.subscribe(quotas.on_delta, quotas.on_reload)
+    metadata.subscribe(replicas.on_delta, replicas.on_reload)
+    return ReplicaParts(
+        partitions=partitions,
+        replicas=replicas,
+        quotas=quotas,
+        checkpoints=checkpoints,
+        disposal=disposal,
+        failures=failures,
+        commit=commit,
+        offline=offline,
+    )
+
+
+def _coordinators(given: Prerequisites, control: ControlParts, replicas: ReplicaManager) -> CoordinatorParts:
+    config, runtime, tasks, metadata = given.config, given.runtime, given.tasks, control.metadata
+    topics = InternalTopics(config, metadata, control.link, runtime.entropy)
+    groups = GroupCoordinator(config, runtime, tasks, metadata, replicas, topics)
+    producer_ids = ProducerIds(control.link)
+    name = f"transactions-of-broker-{config.node_id}"
+    connections = PeerConnections(name, control.peers, metadata)
+    marker_writer = MarkerWriter(replicas, {GROUP_METADATA_TOPIC: groups.append_marker})
+    markers = MarkerSender(config.node_id, runtime, tasks, metadata, marker_writer, connections)
+    transactions = TransactionCoordinator(
+        config, runtime, tasks, metadata, replicas, topics, producer_ids, markers
+    )
+    return CoordinatorParts(
+        producer_ids=producer_ids,
+        groups=groups,
+        transactions=transactions,
+        verification=TransactionVerification(config, metadata, transactions, connections),
+        marker_writer=marker_writer,
+        connections=connections,
+    )
+
+
+def _services(
+    given: Prerequisites, control: ControlParts, replication: ReplicaParts, coordinators: CoordinatorParts
+) -> Services:
+    config = given.config
+    session_slots = config.integer("max.incremental.fetch.session.cache.slots")
+    return Services(
+        config=config,
+        runtime=given.runtime,
+        tasks=given.tasks,
+        metadata=control.metadata,
+        controller=control.controller,
+        controller_channel=control.channel,
+        controller_link=control.link,
+        replicas=replication.replicas,
+        producer_ids=coordinators.producer_ids,
+        groups=coordinators.groups,
+        transactions=coordinators.transactions,
+        verification=coordinators.verification,
+        marker_writer=coordinators.marker_writer,
+        fetch_sessions=FetchSessionCache(session_slots, given.runtime.entropy),
+        replication_quotas=replication.quotas,
+        cluster_id=given.store.cluster_id,
+        secrets=given.secrets,
+        advertised=ranges(for_brokers=config.accepts_unproved_brokers),
+        advertised_to_brokers=ranges(for_brokers=True),
+    )
+
+
+def _housekeeping(
+    given: Prerequisites, replication: ReplicaParts, dispatcher: RequestDispatcher
+) -> Housekeeping:
+    return Housekeeping(
+        given.config,
+        given.runtime,
+        replication.replicas,
+        dispatcher,
+        replication.disposal,
+        replication.commit.request,
+        given.directories.fail,
+        replication.failures,
+    )
+
+
+def _cleaner(given: Prerequisites, replication: ReplicaParts) -> LogCleaner:
+    return LogCleaner(
+        given.config,
+        given.runtime,
+        replication.replicas,
+        replication.disposal,
+        replication.checkpoints,
+        replication.commit.request,
+    )

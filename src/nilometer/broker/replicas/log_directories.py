@@ -1,0 +1,246 @@
+"""The log directories of this broker over one incarnation of its process: opened, failed, closed.
+
+Each remembers the broker epoch under which its logs were last written
+(:mod:`nilometer.broker.broker_epoch_marker`); from it the next registration tells whether records may have
+been lost. A directory that fails is taken offline, and the broker continues with the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from uuid import UUID
+
+from nilometer.broker import broker_epoch_marker
+from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.tasks import Tasks
+from nilometer.cluster.identifiers import NO_BROKER_EPOCH
+from nilometer.cluster.image import ClusterImage
+from nilometer.runtime import Clock, Runtime
+from nilometer.storage import DamageKind, Log, LogConfig
+from nilometer.storage.directories.log_manager import LoadingProgress, LogManager, ManagerOptions
+from nilometer.storage.directories.manager_options import FailureListener
+from nilometer.storage.names import TopicPartition
+
+logger = logging.getLogger("nilometer.broker")
+
+PROGRESS_EVERY_MS = 1_000
+
+
+class LogDirectories:
+    def __init__(
+        self, runtime: Runtime, tasks: Tasks, logs: LogManager, on_all_failed: Callable[[str], None]
+    ) -> None:
+        """``on_all_failed`` is called when no directory is usable any more."""
+        self.logs = logs
+        self._runtime = runtime
+        self._tasks = tasks
+        self._on_all_failed = on_all_failed
+        self._failure_listeners: list[FailureListener] = []
+        self._marking: asyncio.Task[None] | None = None
+        """The newest write of the marker; none before this broker is registered."""
+        self.lossless_broker_epoch = NO_BROKER_EPOCH
+        """The broker epoch that a clean shutdown may record as free of loss: the registered one or, until
+        then, the one of the data found at startup. Never another process's, even one with the same id."""
+        self._marked_epoch: int | None = None
+        """The last registered broker epoch before this start, as far as its marker could be read."""
+        logs.add_failure_listener(self._on_failed)
+
+    @classmethod
+    async def open(
+        cls, config: BrokerConfig, runtime: Runtime, tasks: Tasks, on_all_failed: Callable[[str], None]
+    ) -> LogDirectories:
+        """Open the directories and all logs in them.
+
+        Raises LockHeld, CorruptCheckpoint, NoLogDirectory.
+        """
+        options = ManagerOptions(
+            node_id=config.node_id,
+            directories=config.log_dirs,
+            entropy=runtime.entropy,
+            config_for=lambda _: LogConfig.parse({}, config.topic_defaults()),
+            producer_expiration_ms=config.integer("producer.id.expiration.ms"),
+            on_progress=_ProgressLog(runtime.clock).report,
+        )
+        disk, wall_ms = runtime.disk, runtime.clock.wall_ms()
+        logs = await disk.offload(lambda: LogManager.open(disk, options, wall_ms=wall_ms))
+        return cls(runtime, tasks, logs, on_all_failed)
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The id of the cluster that the directories belong to; None for new ones."""
+        known = (each.identity.cluster_id for each in self.logs.directories)
+        return next((cluster_id for cluster_id in known if cluster_id), None)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The directory ids, as far as they can be read."""
+        known = (each.identity.directory_id for each in self.logs.directories)
+        return tuple(directory_id for directory_id in known if directory_id)
+
+    @property
+    def failed_count(self) -> int:
+        return sum(each.failure is not None for each in self.logs.directories)
+
+    @property
+    def _first(self) -> str:
+        return self.logs.directories[0].path
+
+    # ── startup ─────────────────────────────────────────────────────────────────────────────────
+    def log_findings(self) -> None:
+        """Log which directories failed, and the damage found."""
+        for directory in self.logs.directories:
+            if directory.failure is not None:
+                logger.error("Log directory %s failed, taken offline: %s", directory.path, directory.failure)
+        for damage in self.logs.damages:
+            logger.error("Damage found: %s", damage)
+
+    async def read_broker_epoch(self) -> None:
+        """Find the broker epoch of the previous incarnation, and whether it is certain that it lost no
+        records."""
+        disk, folder, logs = self._runtime.disk, self._first, self.logs
+        may_have_lost_records = bool(self.failed_count) or _lost_records(logs) or bool(logs.duplicates)
+
+        def look() -> int | None:
+            self._marked_epoch = broker_epoch_marker.read_broker_epoch(disk, folder)
+            if may_have_lost_records:
+                # The next start may find a working directory, and will not find the damage: it is cut off
+                # now.
+                broker_epoch_marker.mark_possible_loss(disk, folder)
+            return broker_epoch_marker.read_lossless_broker_epoch(disk, folder)
+
+        try:
+            lossless_epoch = await disk.offload(look)
+        except OSError as error:  # changes nothing where the directory has failed already
+            self.fail(folder, error)
+            return
+        if may_have_lost_records:
+            return
+        known = (logs.previous_broker_epoch, lossless_epoch, NO_BROKER_EPOCH)
+        self.lossless_broker_epoch = next(epoch for epoch in known if epoch is not None)
+
+    async def assign_cluster_id(self, cluster_id: str) -> None:
+        """Record the cluster in new directories.
+
+        Raises CorruptCheckpoint where they belong to another cluster.
+        """
+        self._fail_all(await self._runtime.disk.offload(lambda: self.logs.assign_cluster_id(cluster_id)))
+
+    async def resolve_duplicates(self, image: ClusterImage) -> None:
+        """Resolve folders that were in an offline directory while their partitions got new ones."""
+
+        def topic_id(name: TopicPartition) -> UUID | None:
+            topic = image.topic(name.topic)
+            return None if topic is None else topic.uuid
+
+        if not self.logs.duplicates:
+            return
+        wall_ms = self._runtime.clock.wall_ms()
+        settled = await self._runtime.disk.offload(
+            lambda: self.logs.resolve_duplicates(topic_id, wall_ms=wall_ms)
+        )
+        for stale in settled.stale_folders:
+            logger.warning("%s", stale)
+        self._fail_all(settled.failures)
+
+    # ── the broker epoch ────────────────────────────────────────────────────────────────────────
+    @property
+    def last_registration_number(self) -> int:
+        """The number of the entry that last registered this broker, as far as its log directories know."""
+        known = (self._marked_epoch, self.logs.previous_broker_epoch)
+        return max((epoch for epoch in known if epoch is not None), default=NO_BROKER_EPOCH)
+
+    def note_registered(self, broker_epoch: int) -> None:
+        """Record that this broker is registered (again): its logs are written under ``broker_epoch``."""
+        self.lossless_broker_epoch = broker_epoch
+        self._begin_marking()
+
+    async def wait_marked(self) -> None:
+        """Wait until the marker of the newest registration is on disk, or its directory is offline."""
+        if self._marking is not None:
+            await self._marking
+
+    def _begin_marking(self) -> None:
+        self._marking = self._tasks.spawn(self._write_marker(self._marking), name="broker epoch marker")
+
+    async def _write_marker(self, earlier: asyncio.Task[None] | None) -> None:
+        """One write at a time: an older broker epoch never replaces a newer one."""
+        if earlier is not None:
+            await asyncio.wait([earlier])
+        disk, folder, epoch = self._runtime.disk, self._first, self.lossless_broker_epoch
+        may_have_lost_records, is_offline = bool(self.failed_count), self.logs.is_offline(folder)
+
+        def write() -> None:
+            with suppress(OSError) if is_offline else nullcontext():  # a success is not needed, but useful
+                broker_epoch_marker.write(disk, folder, epoch, may_have_lost_records=may_have_lost_records)
+
+        try:
+            await disk.offload(write)
+        except OSError as error:
+            self.fail(folder, error)
+
+    # ── failures ────────────────────────────────────────────────────────────────────────────────
+    def add_failure_listener(self, listener: FailureListener) -> None:
+        """Call ``listener`` for each directory that fails from now on, before the broker acts on it."""
+        self._failure_listeners.append(listener)
+
+    def fail(self, path: str, error: Exception) -> None:
+        """Take a directory offline."""
+        self.logs.fail_directory(path, error)
+
+    def fail_directory_of(self, log: Log, error: OSError) -> None:
+        """Take the directory of ``log`` offline, unless the log was deleted meanwhile."""
+        if self.logs.get(log.topic_partition) is log:
+            self.fail(self.logs.directory_of(log.topic_partition), error)
+
+    def _fail_all(self, failures: Mapping[str, OSError]) -> None:
+        for path, error in failures.items():
+            self.fail(path, error)
+
+    def _on_failed(self, path: str, error: Exception, affected: Sequence[TopicPartition]) -> None:
+        logger.error("Log directory %s failed, taken offline: %s", path, error)
+        for listener in self._failure_listeners:
+            listener(path, error, affected)
+        if self._marking is not None:
+            self._begin_marking()
+        if self.failed_count == len(self.logs.directories):
+            self._on_all_failed(f"no log directory is usable any more: {error}")
+
+    # ── shutdown ────────────────────────────────────────────────────────────────────────────────
+    async def close(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Flush and close all logs, with the marker of a clean shutdown."""
+        wall_ms = self._runtime.clock.wall_ms()
+        failures = await self._runtime.disk.offload(
+            lambda: self.logs.close(high_watermarks, broker_epoch=self.lossless_broker_epoch, wall_ms=wall_ms)
+        )
+        for failure in failures:
+            logger.error("A log could not be closed cleanly; the next start recovers it: %s", failure)
+
+
+class _ProgressLog:
+    """Logs how far the opening of logs is, about once a second."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last_ms = 0
+
+    def report(self, progress: LoadingProgress) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._last_ms >= PROGRESS_EVERY_MS:
+            self._last_ms = now_ms
+            logger.info(
+                "Opening logs of %s: %d of %d, now %s (segment %d of %d)",
+                progress.directory,
+                progress.logs_done,
+                progress.logs_total,
+                progress.log,
+                progress.segments_done,
+                progress.segments_total,
+            )
+
+
+def _lost_records(logs: LogManager) -> bool:
+    """Whether recovery cut off more than the torn tail that a killed process leaves, or will have to."""
+    return any(damage.kind is not DamageKind.TORN for damage in logs.damages) or logs.has_gaps

@@ -1,0 +1,41 @@
+"""The partitions that this broker hosts, by each of their names. The replica manager alone changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import UUID
+
+from nilometer.broker.replicas.partition import Partition
+from nilometer.cluster.identifiers import TopicIdPartition, uuid_from_text
+from nilometer.storage import TopicPartition
+
+
+class PartitionTable:
+    def __init__(self) -> None:
+        self.by_key: dict[TopicIdPartition, Partition] = {}
+        self.by_name: dict[tuple[str, int], Partition] = {}
+        self.by_uuid: dict[tuple[UUID, int], Partition] = {}
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self.by_key.values())
+
+    def __contains__(self, partition: Partition) -> bool:
+        return self.by_key.get(partition.key) is partition
+
+    def add(self, partition: Partition) -> None:
+        """Enter ``partition`` under each of its names."""
+        key = partition.key
+        self.by_key[key] = partition
+        self.by_name[partition.topic, key.partition] = partition
+        self.by_uuid[uuid_from_text(key.topic_id), key.partition] = partition
+
+    def remove(self, partition: Partition) -> None:
+        """Remove ``partition``. Raises KeyError if it is not in the table."""
+        key = partition.key
+        del self.by_key[key]
+        del self.by_name[partition.topic, key.partition]
+        del self.by_uuid[uuid_from_text(key.topic_id), key.partition]
+
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """Return the high watermarks of all hosted partitions, for the checkpoint files."""
+        return {partition.log.topic_partition: partition.replica.high_watermark for partition in self}
