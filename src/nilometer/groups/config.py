@@ -1,6 +1,6 @@
 """The settings of a group coordinator, with Kafka's names and defaults.
 
-Times in milliseconds. Relations between settings are checked here, for every value that is made.
+Times are in milliseconds. A ``GroupConfig`` whose settings contradict each other raises ValueError.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ INT32_MAX = 2**31 - 1
 
 
 class ConsumerGroupMigrationPolicy(Enum):
-    """Which way a group may change its protocol while it has members."""
+    """Whether a group with members may change from the classic to the consumer protocol (upgrade), or
+    back."""
 
     DISABLED = "disabled"
     DOWNGRADE = "downgrade"
@@ -39,7 +40,7 @@ class GroupConfig:
     """``offsets.retention.minutes``."""
     offsets_retention_check_interval_ms: int = 600_000
     group_new_member_join_timeout_ms: int = 5 * 60_000
-    """How long a new member may wait in a rebalance although its client may be gone. Kafka's constant."""
+    """How long a new member, which sends no heartbeats yet, may wait in a rebalance. Kafka's constant."""
 
     group_consumer_session_timeout_ms: int = 45_000
     group_consumer_min_session_timeout_ms: int = 45_000
@@ -49,10 +50,10 @@ class GroupConfig:
     group_consumer_max_heartbeat_interval_ms: int = 15_000
     group_consumer_max_size: int = INT32_MAX
     group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
-    """The first is the one for members that name none."""
+    """The server-side assignors by short name; the first is used if no member names one."""
     group_consumer_migration_policy: ConsumerGroupMigrationPolicy = ConsumerGroupMigrationPolicy.BIDIRECTIONAL
     group_consumer_assignment_interval_ms: int = 1_000
-    """At least this long between two target assignments of a group; 0: at once."""
+    """The least time between two target assignments of a group; 0: no delay."""
     group_consumer_min_assignment_interval_ms: int = 0
     group_consumer_max_assignment_interval_ms: int = 15_000
 

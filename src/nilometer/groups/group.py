@@ -1,7 +1,7 @@
-"""What a shard asks of any group, whichever protocol its members speak.
+"""The interface of a group, whichever protocol its members use.
 
-Two classes answer: ``ClassicGroup`` and ``ConsumerGroup``. Verdicts are error codes; ``ErrorCode.none`` lets
-the request pass.
+``ClassicGroup`` and ``ConsumerGroup`` implement it. The ``check_*`` methods return an error code;
+``ErrorCode.none`` accepts the request.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nilometer.wire.errors import ErrorCode
 
 
 class GroupType(Enum):
-    """By the name that ListGroups gives it."""
+    """The type of a group, with its name in ListGroups."""
 
     CLASSIC = "classic"
     CONSUMER = "consumer"
@@ -24,10 +24,10 @@ class GroupType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RetentionStart:
-    """Since when the retention of a group's offsets is counted."""
+    """The time from which the retention of a group's offsets is counted."""
 
     wall_ms: int | None
-    """None: each offset since its own commit."""
+    """Since the epoch; None: for each offset, the time of its commit."""
 
 
 SINCE_COMMIT = RetentionStart(None)
@@ -42,11 +42,11 @@ class Group(Protocol):
 
     @property
     def is_empty(self) -> bool:
-        """No members: the group may be deleted, or turned into one of the other protocol."""
+        """Whether the group has no members: it may be deleted, or replaced by one of the other protocol."""
         ...
 
     def check_offset_commit(self, request: OffsetCommit) -> ErrorCode:
-        """Is the sender a member of this generation, or allowed to commit without being one?"""
+        """Check that the sender is a member of this generation, or may commit without being one."""
         ...
 
     def check_offset_fetch(self, request: OffsetFetch) -> ErrorCode: ...
@@ -56,15 +56,16 @@ class Group(Protocol):
     def check_delete(self) -> ErrorCode: ...
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Offsets of such a topic neither expire nor may be deleted. True if that cannot be ruled out."""
+        """Whether a member is subscribed to ``topic``, or may be: its offsets neither expire nor may be
+        deleted."""
         ...
 
     def retention_start(self) -> RetentionStart | None:
-        """None: as the group is now, no offset of it expires."""
+        """Return from when the retention of offsets is counted; None if none may expire in this state."""
         ...
 
     def tombstones(self) -> list[CoordinatorRecord]:
-        """For everything that records keep of the group, its offsets apart."""
+        """Return the tombstones of all records of the group, except its offsets."""
         ...
 
     def listed(self) -> ListedGroup: ...

@@ -1,10 +1,10 @@
-"""When offsets end without being asked: by age, and with their topic; and groups that have none left.
+"""Removes offsets that have expired or whose topic was deleted, and then groups without members and offsets.
 
-Age counts from where the group says (``Group.retention_start``): for a group that is empty, since it became
-so; for members that read, since each commit, and only of topics they do not read any more; for offsets
-committed from outside, since each commit. A commit that brought a time of its own ends with that.
+The age of an offset counts from ``Group.retention_start``: for an empty classic group since it became empty;
+for a group with members since each commit, and only for topics that no member is subscribed to; for a simple
+group since each commit. A commit with a retention time of its own expires after that time.
 
-Invariant: one call writes a bounded number of tombstones; what is left follows with the next.
+Invariant: one call writes a bounded number of tombstones; a timer starts the next call for the rest.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class OffsetExpiry:
         self._offsets = offsets
         self._classic = classic
         self._topic_ids: dict[str, TopicId] = {}
-        """Of topics with offsets, as the image last had them: so that a deletion is noticed."""
+        """The ids, in the last image, of topics with offsets: a changed id shows that a topic was deleted."""
         self._deleted: dict[str, TopicId | None] = {}
-        """Topics to purge; with the id of the new one of that name, if there is one."""
+        """The deleted topics whose offsets are to be removed, with the id of a new topic of that name."""
 
     def on_loaded(self, turn: Turn) -> None:
         self._schedule(turn)
@@ -55,7 +55,8 @@ class OffsetExpiry:
         self._schedule(turn)
 
     def _expire(self, turn: Turn, group: Group, budget: int) -> int:
-        """How much was written."""
+        """Write tombstones for at most ``budget`` expired offsets of the group; remove the group if it is
+        empty then. Returns the number of records."""
         start = group.retention_start()
         if start is None:
             return 0
@@ -80,7 +81,7 @@ class OffsetExpiry:
         return wall_ms - since_ms >= self._state.config.offsets_retention_ms
 
     def _remove(self, turn: Turn, group: Group) -> int:
-        """Unless a member is joining."""
+        """Remove the group, unless a member is joining; return the number of records."""
         if isinstance(group, ClassicGroup) and group.pending_members:
             return 0
         self._classic.remove(turn, group)

@@ -1,9 +1,9 @@
-"""Commit, fetch and delete offsets: who may, and what is remembered.
+"""Commits, fetches and deletes offsets of groups.
 
-A commit is fenced by the group: by member and generation, or member epoch. Groups without members take
-commits from clients that name no generation; under a name that is no group's yet, that founds a *simple*
-group. A topic that was deleted and created again is another: what was committed with the earlier one's id is
-not its.
+The group checks a commit: by member and generation, or member epoch. Groups without members accept commits
+from clients that name no generation; if there is no group of that id, such a commit creates a *simple* group.
+A topic that was deleted and created again is another topic: offsets committed with the id of the earlier one
+are not returned for it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Offsets:
         self.pending = PendingOffsets()
 
     def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
-        """While loading, and with everything written here outside of transactions."""
+        """Apply an offset record that was written outside of a transaction, while loading or just now."""
         self.pending.on_plain_record(key, value)
         self._apply(key, value)
 
@@ -54,17 +54,17 @@ class Offsets:
             self._found(key.group)
 
     def _found(self, group_id: str) -> None:
-        """A group with offsets and nothing else."""
+        """Create a simple group, which has only offsets, unless the group exists."""
         if group_id not in self._state.groups:
             self._state.groups[group_id] = ClassicGroup(group_id)
 
     def replay_pending(self, producer_id: int, key: OffsetCommitKey, value: OffsetCommitValue) -> None:
-        """While loading, and with everything written here in a transaction."""
+        """Add an offset record that was written in a transaction, while loading or just now."""
         self.pending.add(producer_id, key, value)
         self._found(key.group)
 
     def replay_end(self, producer_id: int, *, committed: bool) -> None:
-        """The producer's transaction is decided."""
+        """Apply (``committed``) or drop the pending offsets of a producer whose transaction has ended."""
         for key, value in self.pending.end(producer_id):
             if committed:
                 self._apply(key, value)
@@ -78,7 +78,10 @@ class Offsets:
     # -- commit ----------------------------------------------------------------------------------------
 
     def commit(self, turn: Turn, token: Token, request: OffsetCommit) -> ErrorCode:
-        """Whether the group let the sender commit; single partitions may be refused even so."""
+        """Write the offsets and reply; return the group's error for the whole request, if any.
+
+        Without such an error single partitions may still be rejected.
+        """
         verdict = self._check_commit(request)
         topics = tuple(self._commit_topic(turn, request, topic, verdict) for topic in request.topics)
         turn.reply(token, OffsetCommitReply(topics))
@@ -121,7 +124,7 @@ class Offsets:
         self.replay_pending(request.producer.producer_id, record.key, record.value)
 
     def _is_too_large(self, metadata: str | None) -> bool:
-        """Counted as Java counts: in UTF-16 units."""
+        """Whether the metadata is too long, counted in UTF-16 units as in Java."""
         if not metadata:
             return False
         return (
@@ -132,7 +135,7 @@ class Offsets:
     # -- fetch -----------------------------------------------------------------------------------------
 
     def fetch(self, turn: Turn, token: Token, request: OffsetFetch) -> None:
-        """An unknown group has no committed offsets: that is no error."""
+        """Reply with committed offsets; an unknown group has none, which is no error."""
         group = self._state.groups.get(request.group_id)
         verdict = ErrorCode.none if group is None else group.check_offset_fetch(request)
         if verdict is not ErrorCode.none:
@@ -160,7 +163,7 @@ class Offsets:
         )
 
     def _is_unstable(self, request: OffsetFetch, topic: str, partition: int) -> bool:
-        """Whether a transaction that is not decided may change it, and the reader asked to wait for that."""
+        """Whether an open transaction may change the offset, and the request wants stable offsets only."""
         return request.require_stable and self.pending.is_pending(
             OffsetCommitKey(request.group_id, topic, partition)
         )
@@ -209,7 +212,7 @@ class Offsets:
             self.write(turn, CoordinatorRecord(key, None))
 
     def has_any(self, group_id: str) -> bool:
-        """Whether the group has offsets, decided or not."""
+        """Whether the group has offsets, committed or pending."""
         return bool(self.table.of_group(group_id) or self.pending.of_group(group_id))
 
     def _has_offset(self, key: OffsetCommitKey) -> bool:

@@ -1,6 +1,6 @@
-"""How far each group has read: the newest commit for each group, topic and partition.
+"""The newest committed offset of each group, topic and partition.
 
-Folds offset records and nothing else; knows no groups' states and no time.
+The table depends on offset records alone, not on the groups' states or the time.
 
 Invariant: no group and no topic of a group is kept without an offset.
 """
@@ -19,11 +19,11 @@ class OffsetsTable:
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, dict[int, OffsetCommitValue]]] = {}
         self._topics: Counter[str] = Counter()
-        """In how many groups a topic has offsets."""
+        """By topic, the number of groups that have offsets of it."""
         self._count = 0
 
     def __len__(self) -> int:
-        """Of offsets."""
+        """The number of offsets."""
         return self._count
 
     def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
@@ -58,7 +58,8 @@ class OffsetsTable:
         return self._groups.get(group_id, {})
 
     def of_topic(self, topic: str) -> Iterator[tuple[str, PartitionOffsets]]:
-        """(group id, offsets). Looks at every group."""
+        """Yield (group id, offsets by partition) of each group with offsets of the topic. Checks all
+        groups."""
         for group_id, topics in self._groups.items():
             if topic in topics:
                 yield group_id, topics[topic]
@@ -67,11 +68,11 @@ class OffsetsTable:
         return list(self._groups)
 
     def topics(self) -> list[str]:
-        """Every topic with an offset of any group."""
+        """Return all topics of which a group has offsets."""
         return list(self._topics)
 
     def tombstones(self, group_id: str) -> list[CoordinatorRecord]:
-        """For all offsets of the group."""
+        """Return the tombstones of all offsets of the group."""
         return [
             tombstone(group_id, topic, partition)
             for topic, partitions in self.of_group(group_id).items()

@@ -1,7 +1,7 @@
-"""Offsets committed in transactions that are not decided: by the producer whose marker decides them.
+"""Pending offsets: committed in transactions that are still open, by the producer whose marker ends them.
 
-Until then they are seen only as what makes an offset unstable. An ordinary commit of the same partition that
-comes later counts, whatever becomes of the transaction; a deletion takes the pending offset with it.
+Until then their only effect is that the partition's offset is unstable. A later ordinary commit of the same
+partition replaces the pending offset, whether or not the transaction commits; a deletion removes it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class PendingOffsets:
 
     def __init__(self) -> None:
         self._by_producer: dict[int, dict[OffsetCommitKey, OffsetCommitValue | None]] = {}
-        """None: pending, but a later ordinary commit counts."""
+        """By producer id; a value of None: still unstable, but a later ordinary commit has replaced it."""
         self._by_group: dict[str, dict[OffsetCommitKey, dict[int, None]]] = {}
 
     def add(self, producer_id: int, key: OffsetCommitKey, value: OffsetCommitValue) -> None:
@@ -28,7 +28,7 @@ class PendingOffsets:
         return list(self._by_group.get(group_id, {}))
 
     def on_plain_record(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
-        """A record outside of transactions was written for the key."""
+        """Note a record for the key that was written outside of a transaction: a commit, or a tombstone."""
         for producer_id in list(self._by_group.get(key.group, {}).get(key, {})):
             if value is None:
                 self._remove(producer_id, key)
@@ -36,7 +36,8 @@ class PendingOffsets:
                 self._by_producer[producer_id][key] = None
 
     def end(self, producer_id: int) -> list[tuple[OffsetCommitKey, OffsetCommitValue]]:
-        """The producer's transaction is decided: what counts if it was committed."""
+        """Remove the pending offsets of a producer whose transaction has ended, and return those that count
+        if it was committed."""
         pending = dict(self._by_producer.get(producer_id, {}))
         for key in pending:
             self._remove(producer_id, key)

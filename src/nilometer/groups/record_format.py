@@ -1,8 +1,8 @@
-"""Kafka's exact bytes of ``__consumer_offsets``: keys and values, read in every version, written in Kafka's.
+"""Kafka's binary format of ``__consumer_offsets`` records: all versions are read, Kafka's are written.
 
-A key begins with its type, a value with its version. Written are the versions that Kafka writes: offset
-commits in 4 (in 1 if they carry a time of their own), group metadata in 3, all else in 0. Keys of other types
-(share and streams groups, and what is yet to come) are read as None: they are no state of this shard.
+A key begins with its type, a value with its version. Values are written in the versions that Kafka writes:
+offset commits in 4 (in 1 if they have an expiry time), group metadata in 3, all others in 0. Keys of unknown
+types (such as share and streams groups) are read as None.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _TAG_TOPIC_ID = 0
 
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────
 def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
-    """(key, value)."""
+    """Return (key, value); a value of None is a tombstone."""
     return encode_key(record.key), None if record.value is None else encode_value(record.value)
 
 
@@ -169,7 +169,7 @@ class _Type:
 
 
 def decode_record(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
-    """None for a record of a type that is not read here. Raises MalformedMessage."""
+    """Decode a record; None if its type is unknown. Raises MalformedMessage."""
     reader = Reader(key)
     record_type = _TYPES.get(reader.version)
     if record_type is None:

@@ -33,7 +33,7 @@ ConsumerValue: TypeAlias = (
 _FIRST_TAG = 0
 """No value has more than one tagged field. A default is not written."""
 _PRESENT = 1
-"""What a structure begins with that might be null, in a tagged field."""
+"""The first byte of a nullable structure in a tagged field, if it is not null."""
 _NULL = b"\x00"
 _EMPTY_CLASSIC = ClassicMemberMetadata(0, ())
 

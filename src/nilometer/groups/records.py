@@ -1,7 +1,7 @@
-"""The records of ``__consumer_offsets``: what a group coordinator's state is a fold of.
+"""The records of ``__consumer_offsets``, from which a group coordinator's state is computed.
 
-A record is a key and a value; a value of None is a tombstone. Field names are Kafka's. Knows no bytes: those
-are in ``record_format``. What is absent from an older version of a value has its default here.
+A record is a key and a value; a value of None is a tombstone. Field names are Kafka's; ``record_format`` has
+the binary format. Fields missing in an older version of a value have defaults.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class OffsetCommitValue:
     commit_timestamp: int
     leader_epoch: int = -1
     expire_timestamp: int = -1
-    """-1: by ``offsets.retention.minutes``; else this commit asked for a time of its own."""
+    """When the offset expires (ms since the epoch), if the commit had a retention time; -1: by
+    ``offsets.retention.minutes``."""
     topic_id: UUID | None = None
 
 
@@ -74,7 +75,8 @@ class ConsumerGroupMetadataValue:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupPartitionMetadataKey:
-    """Written by Kafka before 4.1 (later ones keep a hash in the group's own record) and removed when met."""
+    """Written by Kafka before 4.1; later versions have a hash in the group's metadata record instead. It is
+    removed with the group's next epoch."""
 
     group_id: str
 
@@ -127,7 +129,7 @@ class ConsumerGroupMemberMetadataValue:
     rebalance_timeout_ms: int
     server_assignor: str | None
     classic_member_metadata: ClassicMemberMetadata | None = None
-    """None unless the member speaks the classic protocol."""
+    """None unless the member uses the classic protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +165,7 @@ class AssignedTopicPartitions:
     topic_id: UUID
     partitions: tuple[int, ...]
     assignment_epochs: tuple[int, ...] = ()
-    """The epoch in which each partition was assigned; empty, or one for each."""
+    """The member epoch in which each partition was assigned; empty in older records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,4 +219,4 @@ RecordValue: TypeAlias = (
 class CoordinatorRecord:
     key: RecordKey
     value: RecordValue | None
-    """None: a tombstone. Otherwise of the type that belongs to the key's."""
+    """None: a tombstone. Otherwise a value of the type that belongs to the key."""

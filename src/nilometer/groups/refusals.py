@@ -1,4 +1,4 @@
-"""The reply with one error for a whole request, in every place of its API for an error."""
+"""Replies with one error for a whole request, set in every error field of its API."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""One partition of ``__consumer_offsets``: the groups kept there, and all that is asked of their coordinator.
+"""One partition of ``__consumer_offsets``: the groups kept there, and the requests to their coordinator.
 
-A shard is loaded (``replay`` for every record of the partition, then ``on_loaded``), asked, given new
-images and the time, and dropped when the broker no longer leads the partition. It knows nothing of
-appends: when one fails, the shell drops it and loads again, since its state holds what never became durable.
+A shard is loaded (``replay`` for every record of the partition, then ``on_loaded``), processes requests, new
+images and timers, and is dropped when the broker no longer leads the partition. It returns the records to
+append as effects. If the append fails, the shell drops the shard and loads another one, since its state has
+changes that are not in the log.
 
 Invariants:
-- what it returns is in its state already (see ``effects``);
+- the effects it returns are in its state already (see ``effects``);
 - every token is answered exactly once, unless it is forgotten first;
 - the same calls with the same arguments give the same effects.
 """
@@ -59,7 +60,7 @@ from nilometer.groups.turn import Effects, Turn
 from nilometer.wire.errors import ErrorCode
 
 RECORDS_PER_CALL_MAX = 1_000
-"""Timers that are due wait for the next call once so many records are written: they are one batch."""
+"""A call writes one batch: after so many records the timers that are due wait for the next call."""
 
 
 class GroupShard:
@@ -74,7 +75,7 @@ class GroupShard:
     # -- loading ---------------------------------------------------------------------------------------
 
     def replay(self, record: CoordinatorRecord) -> None:
-        """Folds a record that is in the partition already."""
+        """Apply a record that is in the partition already, while loading."""
         key, value = record.key, record.value
         if isinstance(key, OffsetCommitKey):
             assert value is None or isinstance(value, OffsetCommitValue)
@@ -86,17 +87,17 @@ class GroupShard:
             self._consumer.replay(record)
 
     def replay_transactional(self, transactional: TransactionalRecord[CoordinatorRecord]) -> None:
-        """Folds a record that was written in a transaction: offsets alone are."""
+        """Apply a record that was written in a transaction, while loading: only offsets are."""
         record = transactional.record
         if isinstance(record.key, OffsetCommitKey) and isinstance(record.value, OffsetCommitValue):
             self._offsets.replay_pending(transactional.producer_id, record.key, record.value)
 
     def replay_end(self, end: TransactionEnd) -> None:
-        """A producer's transaction is decided: while loading, and live once its marker is written."""
+        """Apply the end of a producer's transaction: while loading, or when its marker was written."""
         self._offsets.replay_end(end.producer_id, committed=end.committed)
 
     def on_loaded(self, now_ms: int, wall_ms: int) -> Effects:
-        """The partition has been read to its end; time begins."""
+        """Start the timers: the partition has been read to its end."""
         turn = Turn(now_ms, wall_ms)
         self._classic.on_loaded(turn)
         self._consumer.on_loaded(turn)
@@ -106,7 +107,7 @@ class GroupShard:
     # -- requests --------------------------------------------------------------------------------------
 
     def handle(self, token: Token, request: GroupRequest, now_ms: int, wall_ms: int) -> Effects:
-        """A join or sync may be answered by a later call."""
+        """Process a request. The reply to a JoinGroup or SyncGroup may come with a later call."""
         turn = Turn(now_ms, wall_ms)
         self._waiting.add(token)
         self._handle(turn, token, request)
@@ -142,7 +143,7 @@ class GroupShard:
     def _handle_member(
         self, turn: Turn, token: Token, request: Heartbeat | JoinGroup | SyncGroup | LeaveGroup
     ) -> None:
-        """Of a classic member, whatever its group is."""
+        """Process a request of a classic member, whether its group is a classic or a consumer group."""
         group = self._state.groups.get(request.group_id)
         if isinstance(request, JoinGroup):
             if group is not None and group.type is GroupType.CONSUMER and not group.is_empty:
@@ -201,13 +202,13 @@ class GroupShard:
         return DeletedGroup(group_id, verdict)
 
     def forget(self, token: Token) -> None:
-        """The connection is gone: the reply has no receiver. The member may still come again."""
+        """Drop the reply to a request whose connection was lost; the member stays in its group."""
         self._waiting.discard(token)
 
-    # -- the world ---------------------------------------------------------------------------------------
+    # -- metadata and time -------------------------------------------------------------------------------
 
     def on_image(self, image: ClusterImage, now_ms: int, wall_ms: int) -> Effects:
-        """Topics were created, grew, or were deleted."""
+        """Process a new image, in which topics were created, extended or deleted."""
         self._state.image = image
         turn = Turn(now_ms, wall_ms)
         self._consumer.on_image(turn)
@@ -218,7 +219,7 @@ class GroupShard:
         return self._state.timers.next_deadline_ms()
 
     def on_time(self, now_ms: int, wall_ms: int) -> Effects:
-        """Whatever is due; if that is too much for one batch, the rest is due still."""
+        """Process the timers that are due; if that is too much for one batch, the rest stays due."""
         turn = Turn(now_ms, wall_ms)
         while turn.records_count < RECORDS_PER_CALL_MAX:
             key = self._state.timers.take_due(now_ms)
@@ -237,12 +238,12 @@ class GroupShard:
         else:
             self._consumer.on_timer(turn, key)
 
-    # -- for those who look on ---------------------------------------------------------------------------
+    # -- observation -------------------------------------------------------------------------------------
 
     @property
     def offsets_count(self) -> int:
         return len(self._offsets.table)
 
     def groups(self) -> list[Group]:
-        """For reading."""
+        """Return all groups; callers must not change them."""
         return list(self._state.groups.values())

@@ -1,4 +1,4 @@
-"""What the parts of one shard share, and what the shard asks of the part for consumer groups."""
+"""The state that the parts of one shard share, and the interface of the part for consumer groups."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from nilometer.groups.turn import Turn
 class ShardState:
     config: GroupConfig
     new_member_id: Callable[[str], str]
-    """From a client id, or a group instance id: a member id that no other member has."""
+    """Makes a unique member id from a client id or a group instance id."""
     image: ClusterImage
     groups: dict[str, Group] = field(default_factory=dict[str, Group])
-    """Both types: a group id belongs to one of them at a time."""
+    """Classic and consumer groups, by group id."""
     timers: Timers = field(default_factory=Timers)
 
 
 class ConsumerGroupHandler(Protocol):
-    """Groups of the protocol of KIP-848, as the shard sees them; built from the ShardState.
+    """Handles requests to groups of the consumer protocol (KIP-848).
 
-    A classic member's requests come here when the group found under their id is a consumer group; a JoinGroup
-    only if it has members (an empty one is turned into a classic group first).
+    A classic member's requests come here if their group is a consumer group; a JoinGroup only if the group
+    has members (an empty one is replaced by a classic group first).
     """
 
     def replay(self, record: CoordinatorRecord) -> None:
-        """Folds a record of key type 3 to 8 or 16; while loading, and with what was written live."""
+        """Apply a record of key type 3 to 8 or 16, while loading."""
         ...
 
     def on_loaded(self, turn: Turn) -> None: ...
@@ -50,11 +50,11 @@ class ConsumerGroupHandler(Protocol):
     def on_image(self, turn: Turn) -> None: ...
 
     def on_timer(self, turn: Turn, key: TimerKey) -> None:
-        """One of the kinds whose name begins with CONSUMER."""
+        """Process a timer that is due, of one of the kinds whose name begins with CONSUMER."""
         ...
 
     def heartbeat(self, turn: Turn, token: Token, request: ConsumerGroupHeartbeat) -> None:
-        """Whatever the group is at present: this may found it, or take over a classic group."""
+        """Process a heartbeat; it may create the group, or upgrade a classic group."""
         ...
 
     def describe(self, group_id: str) -> DescribedConsumerGroup: ...

@@ -1,4 +1,4 @@
-"""What a group shard waits for, by kind."""
+"""The timers of a group shard, by kind."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from nilometer.coordinators import timers
 
 class TimerKind(Enum):
     CLASSIC_HEARTBEAT = auto()
-    """A member, or a pending one, has sent no request for its session timeout."""
+    """The session timeout of a member, or of one that has an id but has not joined yet."""
     CLASSIC_JOIN = auto()
-    """Members that have not rejoined by now are removed."""
+    """The end of the join phase: members that have not rejoined are removed."""
     CLASSIC_INITIAL_JOIN = auto()
-    """The initial rebalance delay is over, or is drawn out."""
+    """The end of the initial rebalance delay, which may then be extended."""
     CLASSIC_SYNC = auto()
-    """Members that have not asked for their assignment by now are removed."""
+    """The end of the sync phase: members that have sent no SyncGroup are removed."""
     CONSUMER_SESSION = auto()
     CONSUMER_REBALANCE = auto()
-    """A member must revoke partitions and has not confirmed that yet."""
+    """Until when a member must confirm that it has revoked partitions."""
     CONSUMER_JOIN = auto()
-    """A member of the classic protocol must rejoin."""
+    """Until when a member of the classic protocol must rejoin."""
     CONSUMER_SYNC = auto()
-    """A member of the classic protocol has joined and is to ask for its assignment."""
+    """Until when a member of the classic protocol that has joined must send SyncGroup."""
     CONSUMER_ASSIGNMENT = auto()
     CONSUMER_REGEX = auto()
     OFFSETS_EXPIRY = auto()
     OFFSETS_PURGE = auto()
-    """More offsets of deleted topics are to go than fit into one batch."""
+    """More offsets of deleted topics are to be removed than fit into one batch."""
 
 
 CLASSIC_KINDS = frozenset(

@@ -1,4 +1,4 @@
-"""One call of a group shard, and what comes of it. A group shard asks for no actions."""
+"""A turn of a group shard: one call, with the records and replies it collects. It has no actions."""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""Groups of the classic protocol: members join, one of them deals the partitions out, all beat. Pure."""
+"""Groups of the classic protocol: members join, their leader assigns the partitions, all send heartbeats.
+
+Pure.
+"""

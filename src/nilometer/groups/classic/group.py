@@ -1,14 +1,14 @@
 """A group of the classic protocol: its members, its generation, its state.
 
-Changed by the phases of a rebalance and by the requests of members (``join``, ``rebalance``,
-``groups``); sets no timers, writes no records, sends no replies.
+The modules ``join``, ``rebalance`` and ``groups`` change it; it sets no timers, writes no records and sends
+no replies.
 
 Invariants:
 - ``static_members`` maps exactly the instance ids of members to their member ids;
 - the leader is a member, or None when there are none;
 - all members share the protocol type, and at least one protocol;
-- ``pending_members`` were given an id but have not joined with it, and are no members;
-- ``pending_sync`` are members that have not asked for their assignment of this generation.
+- ``pending_members`` are the ids given to clients that have not joined with them yet: no members;
+- ``pending_sync`` are members that have sent no SyncGroup for this generation yet.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _REBALANCING_OR_STABLE = (
 
 
 class BrokenGroup(Exception):
-    """The coordinator's own mistake: a change that no group can go through."""
+    """A bug of the coordinator: a change that is not possible for a group."""
 
 
 class ClassicGroup:
@@ -51,10 +51,10 @@ class ClassicGroup:
         self.state = ClassicGroupState.EMPTY
         self.previous_state = ClassicGroupState.DEAD
         self.state_wall_ms: int | None = None
-        """When the state was entered."""
+        """When the state was entered (ms since the epoch); None if not known."""
         self.generation = 0
         self.protocol_type: str | None = None
-        """None: no member has joined yet; offsets are committed from outside (a *simple* group)."""
+        """None: no member has ever joined; clients commit offsets without joining (a *simple* group)."""
         self.protocol_name: str | None = None
         self.leader: str | None = None
         self.members: dict[str, ClassicMember] = {}
@@ -62,11 +62,11 @@ class ClassicGroup:
         self.pending_members: set[str] = set()
         self.pending_sync: set[str] = set()
         self._protocol_counts: Counter[str] = Counter()
-        """How many members speak each."""
+        """How many members support each protocol."""
         self.subscribed_topics: frozenset[str] | None = None
-        """None: not known."""
+        """The topics that the members subscribe to; None: not known."""
         self.new_member_added = False
-        """Since the initial rebalance delay began: it is drawn out."""
+        """Whether a member was added since the initial rebalance delay began: the delay is extended."""
         self.initial_delay_remaining_ms = 0
         self.last_rebalance: LastRebalance | None = None
 
@@ -86,12 +86,12 @@ class ClassicGroup:
 
     @property
     def uses_consumer_protocol(self) -> bool:
-        """Its members are consumers, rather than Connect workers or the like."""
+        """Whether the members are consumers, rather than for example Connect workers."""
         return self.protocol_type == PROTOCOL_TYPE
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The most patient member's."""
+        """The longest rebalance timeout of the members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     @property
@@ -112,7 +112,7 @@ class ClassicGroup:
         return self.leader == member_id
 
     def joined_members(self) -> tuple[JoinGroupMember, ...]:
-        """As the response to the leader lists them."""
+        """Return all members, as the leader's JoinGroup response lists them."""
         return tuple(member.to_reply(self.protocol_name) for member in self.members.values())
 
     # -- transitions -----------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class ClassicGroup:
         self.state_wall_ms = wall_ms
 
     def become_next_generation(self, wall_ms: int) -> None:
-        """The join phase is over: the members of now are those of this generation."""
+        """End the join phase: begin a new generation with the current members, and choose its protocol."""
         self.generation += 1
         self.pending_sync.clear()
         self.protocol_name = self.choose_protocol() if self.members else None
@@ -156,7 +156,7 @@ class ClassicGroup:
         self._protocol_counts.update(member.protocol_names)
 
     def update(self, member: ClassicMember, request: JoinGroup) -> None:
-        """What it says of itself now."""
+        """Update a member's protocols and timeouts from its new JoinGroup."""
         self._protocol_counts.subtract(member.protocol_names)
         member.protocols = request.protocols
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
@@ -164,7 +164,10 @@ class ClassicGroup:
         self._protocol_counts.update(member.protocol_names)
 
     def remove(self, member_id: str) -> ClassicMember | None:
-        """Also a pending member. Its waiting requests must have been answered before."""
+        """Remove a member, or a pending one; returns the member, None if it was pending or unknown.
+
+        Its waiting requests must have got their replies before.
+        """
         self.pending_members.discard(member_id)
         self.pending_sync.discard(member_id)
         member = self.members.pop(member_id, None)
@@ -177,7 +180,10 @@ class ClassicGroup:
         return member
 
     def replace_static_member(self, old_member_id: str, new_member_id: str) -> ClassicMember:
-        """The same instance under a new id, in the same place; it waits for nothing."""
+        """Give a static member a new member id; it keeps its place in the group and has no waiting request.
+
+        Returns the member.
+        """
         member = self.members[old_member_id]
         if member.group_instance_id is None:
             raise BrokenGroup(f"group {self.group_id}: {old_member_id} is not a static member")
@@ -193,7 +199,8 @@ class ClassicGroup:
         return member
 
     def elect_joined_leader(self) -> bool:
-        """The leader must be one that has joined. False if none has."""
+        """Make a member the leader that has joined in this phase, unless the leader has; false if none
+        has."""
         if self.leader is None:
             return False
         if self.members[self.leader].awaiting_join is None:
@@ -220,7 +227,7 @@ class ClassicGroup:
         return frozenset(name for name, count in self._protocol_counts.items() if count == everyone)
 
     def supports_protocols_of(self, request: JoinGroup) -> bool:
-        """Would the group, with this member, still have a protocol in common?"""
+        """Whether all members, with the one that joins, would still have a protocol in common."""
         if self.is_empty:
             return bool(request.protocol_type and request.protocols)
         if request.protocol_type != self.protocol_type:
@@ -229,8 +236,8 @@ class ClassicGroup:
         return any(protocol.name in common for protocol in request.protocols)
 
     def choose_protocol(self) -> str:
-        """The one that most members prefer, of those that all speak; a tie goes to the choice of the member
-        that joined first."""
+        """Return the protocol that most members prefer among those that all support; of several, the one with
+        the vote of the member that joined first."""
         candidates = self.common_protocols()
         votes: Counter[str] = Counter()
         for member in self.members.values():
@@ -272,7 +279,7 @@ class ClassicGroup:
             return verdict
         if generation != self.generation:
             return ErrorCode.illegal_generation
-        # The member knows this generation, but not yet what it owns in it.
+        # The member knows this generation, but not yet its assignment.
         if self.state is ClassicGroupState.COMPLETING_REBALANCE and not request.is_transactional:
             return ErrorCode.rebalance_in_progress
         return ErrorCode.none
@@ -281,7 +288,8 @@ class ClassicGroup:
         return ErrorCode.none
 
     def check_offset_delete(self) -> ErrorCode:
-        """Of a group of consumers it is known to what they are subscribed: that is asked per topic."""
+        """Reject deletions from a group with members, unless they are consumers: then the topics they
+        subscribe to are known, and are checked one by one."""
         if self.state in _REBALANCING_OR_STABLE and not self.uses_consumer_protocol:
             return ErrorCode.non_empty_group
         return ErrorCode.none
@@ -330,7 +338,7 @@ class ClassicGroup:
     def stable(
         cls, group_id: str, generation: int, members: Sequence[ClassicMember], wall_ms: int
     ) -> ClassicGroup:
-        """With members that have their assignments already."""
+        """Make a stable group of ``members``, which have their assignments already; at least one."""
         group = cls(group_id)
         for member in members:
             group.add(member)
@@ -347,7 +355,7 @@ class ClassicGroup:
         return ListedGroup(self.group_id, self.protocol_type or "", self.state.value, self.type.value)
 
     def described(self) -> DescribedGroup:
-        """The protocol and its metadata are described of a stable group only."""
+        """Describe the group; only a stable one with its protocol and the members' metadata."""
         protocol = self.protocol_name if self.state is ClassicGroupState.STABLE else None
         return DescribedGroup(
             self.group_id,

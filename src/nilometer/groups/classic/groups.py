@@ -1,9 +1,9 @@
-"""The classic groups of a shard: what members ask of them, what records and timers do to them.
+"""The classic groups of a shard: processes their members' requests, their records and timers.
 
 A group begins with the JoinGroup of a member without an id, or with the first offset that a client commits
-under its name from outside. Its record is written when it begins, when its generation is stable, when a
-static member changes its id, and when it is empty again; everything between is soft: a coordinator that loads
-the group finds its last stable generation, and members that were about to join must do it again.
+without joining. Its record is written when a member creates it, when a generation becomes stable, when a
+static member changes its id, and when the group becomes empty. Other changes are soft state: a coordinator
+that loads the group has its last stable generation, and members that were joining must join again.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ class ClassicGroups:
     # -- loading ---------------------------------------------------------------------------------------
 
     def replay(self, key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
-        """While loading. A group of the other protocol has its own records: they are none of this key's."""
+        """Apply a classic group's record while loading; a tombstone removes only a classic group."""
         if value is not None:
             self._state.groups[key.group] = ClassicGroup.from_record(key.group, value)
         elif self.find(key.group) is not None:
             del self._state.groups[key.group]
 
     def on_loaded(self, turn: Turn) -> None:
-        """Everyone has a whole session time-out from now on."""
+        """Start a full session timeout for every member; rebalance groups that are too large."""
         size_max = self._state.config.group_max_size
         for group in list(self._state.groups.values()):
             if not isinstance(group, ClassicGroup):
@@ -75,7 +75,7 @@ class ClassicGroups:
     # -- requests of members ---------------------------------------------------------------------------
 
     def join(self, turn: Turn, token: Token, request: JoinGroup) -> None:
-        """To a group that is classic, empty, or not there."""
+        """Process a JoinGroup to a classic group, an empty consumer group, or a group that does not exist."""
         refusal = self._join.refusal(request)
         if refusal is not ErrorCode.none:
             turn.reply(token, JoinGroupReply(refusal, request.member_id))
@@ -89,7 +89,8 @@ class ClassicGroups:
             self._join_first(turn, token, request, found)
 
     def _join_first(self, turn: Turn, token: Token, request: JoinGroup, replaced: Group | None) -> None:
-        """The group begins with this member, if it is let in; one of the other protocol ends with that."""
+        """Create the group with its first member, if the request is valid; it replaces an empty consumer
+        group."""
         group = ClassicGroup(request.group_id)
         if not group.supports_protocols_of(request):
             self._join.join(turn, token, group, request)
@@ -144,7 +145,7 @@ class ClassicGroups:
         self._leave.leave(turn, token, group, request)
 
     def on_offsets_committed(self, turn: Turn, group: ClassicGroup, request: OffsetCommit) -> None:
-        """A commit counts as a heartbeat."""
+        """Restart the session timeout of a member that has committed offsets, as a heartbeat does."""
         member = group.members.get(request.member_id)
         if member is not None and group.state in _KEPT_ALIVE_BY_COMMITS:
             self._rebalance.expect_heartbeat(turn, group, member)
@@ -164,20 +165,22 @@ class ClassicGroups:
         elif key.kind is TimerKind.CLASSIC_SYNC:
             self._rebalance.on_sync_timeout(turn, group)
 
-    # -- the end of a group, and the way to and from the other protocol ----------------------------------
+    # -- the end of a group, and changes between the protocols -------------------------------------------
 
     def remove(self, turn: Turn, group: Group) -> None:
-        """Of either type, without members: its records and its timers end."""
+        """Remove a group, of either type: write its tombstones and cancel its timers."""
         turn.write_all(group.tombstones())
         del self._state.groups[group.group_id]
         if isinstance(group, ClassicGroup):
             self._rebalance.cancel_timers(group)
 
     def give_up(self, turn: Turn, group: ClassicGroup) -> None:
-        """The group goes on as a consumer group: who waits is to join again, and meets that one.
+        """Remove a group that becomes a consumer group: waiting members get an error on which they join
+        again.
 
-        Kafka answers waiting joins REBALANCE_IN_PROGRESS here. Not every client knows that answer to a join
-        (aiokafka gives up finally); every one tries again under its id when groups are being loaded.
+        Kafka returns REBALANCE_IN_PROGRESS to waiting JoinGroups. Not every client handles that error of a
+        JoinGroup (aiokafka fails); on COORDINATOR_LOAD_IN_PROGRESS every client tries again with its member
+        id.
         """
         for member in group.members.values():
             again = JoinGroupReply(ErrorCode.coordinator_load_in_progress, member.member_id)
@@ -193,10 +196,10 @@ class ClassicGroups:
         members: Sequence[ClassicMember],
         cause: RebalanceCause | None = None,
     ) -> ClassicGroup:
-        """A consumer group goes on as a classic one: stable, each member with the assignment it comes with.
+        """Create a stable classic group in place of a consumer group; members keep their assignments.
 
-        With a cause, it rebalances at once. The consumer group's own records and timers have ended before;
-        the members are at least one, and have a protocol in common.
+        With a ``cause``, the group rebalances at once. The consumer group's records and timers must have been
+        removed before; there must be at least one member, and a protocol that all support.
         """
         group = ClassicGroup.stable(group_id, generation, members, turn.wall_ms)
         self._state.groups[group_id] = group
@@ -208,7 +211,8 @@ class ClassicGroups:
         return group
 
     def describe(self, group_id: str) -> DescribedGroup:
-        """Versions before 6 have no error here: the answer describes a group in state Dead."""
+        """Describe a group; one that is not classic or does not exist with GROUP_ID_NOT_FOUND and state Dead,
+        since versions before 6 have no such error."""
         group = self._state.groups.get(group_id)
         if isinstance(group, ClassicGroup):
             return group.described()

@@ -1,7 +1,7 @@
-"""JoinGroup to a classic group: who may come in, under which id, and whether that rebalances the group.
+"""JoinGroup to a classic group: whether the member may join, with which id, and whether the group rebalances.
 
-Rules by KIP: 394 (a member without an id is given one and comes again with it), 345 (a static member that
-comes without an id takes the place of its former self), 389 (group.max.size), 814 (the leader of an unchanged
+Rules by KIP: 394 (a member without an id gets one and must join again with it), 345 (a static member that
+joins without an id replaces its previous member id), 389 (group.max.size), 814 (the leader of an unchanged
 group is instructed to keep the assignment).
 """
 
@@ -27,7 +27,7 @@ class ClassicJoin:
         self._rebalance = rebalance
 
     def refusal(self, request: JoinGroup) -> ErrorCode:
-        """Of a request that no group could take."""
+        """Return the error of a request that no group could accept; ``none`` if it is valid."""
         if not request.group_id:
             return ErrorCode.invalid_group_id
         low = self._state.config.group_min_session_timeout_ms
@@ -37,7 +37,7 @@ class ClassicJoin:
         return ErrorCode.none
 
     def join(self, turn: Turn, token: Token, group: ClassicGroup, request: JoinGroup) -> None:
-        """Answers at once, or makes the member wait."""
+        """Process a JoinGroup to ``group``: reply at once, or make the member wait for the others."""
         if not self._has_room_for(group, request.member_id):
             self._reject(turn, token, group, request)
         elif not group.supports_protocols_of(request):
@@ -52,7 +52,8 @@ class ClassicJoin:
     # -- room ------------------------------------------------------------------------------------------
 
     def _has_room_for(self, group: ClassicGroup, member_id: str) -> bool:
-        """While a group rebalances, those who have joined count: the last to come are the ones too many."""
+        """Whether the group may have this member too. During a rebalance only members that have joined in it
+        count, so that the last ones to join are rejected."""
         size_max = self._state.config.group_max_size
         member = group.members.get(member_id)
         if group.is_empty or len(group.members) < size_max:
@@ -96,7 +97,7 @@ class ClassicJoin:
             and group.previous_state is ClassicGroupState.EMPTY
         ):
             group.new_member_added = True
-        # It cannot send heartbeats before it knows its id, and its connection may be gone unseen.
+        # The member cannot send heartbeats before it knows its id, and its connection may have been lost.
         self._rebalance.expect_heartbeat(
             turn, group, member, self._state.config.group_new_member_join_timeout_ms
         )
@@ -131,8 +132,11 @@ class ClassicJoin:
     def _kept(
         self, group: ClassicGroup, request: JoinGroup, member_id: str, former_leader: str
     ) -> JoinGroupReply:
-        """Nothing changes for the others. The leader must not assign again: older versions are kept from it
-        by the name of a leader that they are not."""
+        """Return the reply to a static member whose return does not change the generation.
+
+        The leader must not assign again. Versions without ``skip_assignment`` get the leader's former member
+        id, so that the member does not take itself for the leader.
+        """
         reply = self._rebalance.joined(group, member_id)
         if request.supports_skipping_assignment:
             return replace(reply, skip_assignment=group.is_leader(member_id))
@@ -141,7 +145,7 @@ class ClassicJoin:
     # -- with an id ------------------------------------------------------------------------------------
 
     def _join_as_pending(self, turn: Turn, token: Token, group: ClassicGroup, request: JoinGroup) -> None:
-        """Only members that are not static are ever pending."""
+        """Add a member that joins with the id it was given; a static member never has a pending id."""
         if request.group_instance_id is not None:
             self._refuse(turn, token, request.member_id, ErrorCode.unknown_member_id)
             return
@@ -162,11 +166,12 @@ class ClassicJoin:
         self._begin(turn, group, member, why, request)
 
     def _why_rebalance(self, group: ClassicGroup, member: ClassicMember, request: JoinGroup) -> str | None:
-        """None: only the response to its join was lost."""
+        """Return why a member that joins again makes the group rebalance; None if only the response to its
+        JoinGroup was lost."""
         if group.state is ClassicGroupState.PREPARING_REBALANCE:
             return f"member {member.member_id} is joining"
         if group.state is ClassicGroupState.STABLE and group.is_leader(member.member_id):
-            # By this a leader says that something changed which no metadata shows, as topics do.
+            # A leader that joins again requests a rebalance, for example because topics have changed.
             return f"leader {member.member_id} re-joining in {group.state.value}"
         if member.protocols != request.protocols:
             return f"member {member.member_id} changed its metadata in {group.state.value}"

@@ -1,7 +1,7 @@
-"""LeaveGroup to a classic group: members that go by themselves, or are taken out by an operator.
+"""LeaveGroup to a classic group: members that leave, or that an operator removes.
 
-Each is named by its id, by id and instance, or (from outside) by its instance alone. The group looks once,
-after all of them, whether it must rebalance or has all it waits for.
+A member is named by its id, by member id and instance id, or (by operators) by its instance id alone. After
+the last of them, the group rebalances, or completes the join phase if it waited only for them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class ClassicLeave:
             self._rebalance.maybe_complete_join(turn, group)
 
     def _find(self, group: ClassicGroup, leaver: LeaveGroupMember) -> tuple[str, ErrorCode]:
-        """(member id, whether it may leave under the name it gave)."""
+        """Return the id of the member that ``leaver`` names, and the error if it may not leave by that
+        name."""
         if leaver.member_id == NO_MEMBER_ID:
             known = group.static_members.get(leaver.group_instance_id or "")
             return (NO_MEMBER_ID, ErrorCode.unknown_member_id) if known is None else (known, ErrorCode.none)

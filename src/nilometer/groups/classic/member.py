@@ -1,4 +1,4 @@
-"""One member of a classic group: who it is, what it can, what it has been given, what it waits for.
+"""One member of a classic group: identity, protocols, assignment, and the request that waits for its reply.
 
 Invariant: a member waits for a join or for a sync, never for both.
 """
@@ -24,10 +24,10 @@ class ClassicMember:
     session_timeout_ms: int
     protocol_type: str
     protocols: tuple[JoinGroupProtocol, ...]
-    """In the order of its preference."""
+    """The protocols that the member supports, in its order of preference."""
     assignment: bytes = NO_ASSIGNMENT
     is_new: bool = False
-    """Has not been through a rebalance: it may not know its id, so it cannot send heartbeats."""
+    """Whether the member's first rebalance is not complete: it may not know its id to send heartbeats."""
     awaiting_join: Token | None = None
     awaiting_sync: Token | None = None
 
@@ -51,7 +51,7 @@ class ClassicMember:
 
     @property
     def is_excused(self) -> bool:
-        """Waits for the others, and need not send heartbeats meanwhile."""
+        """Whether the member waits for a reply, so that it need not send heartbeats."""
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 
     @property
@@ -59,14 +59,14 @@ class ClassicMember:
         return frozenset(protocol.name for protocol in self.protocols)
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """Empty for a protocol that the member does not speak."""
+        """Return the member's metadata for a protocol; empty if it does not support the protocol."""
         for protocol in self.protocols:
             if protocol.name == protocol_name:
                 return protocol.metadata
         return b""
 
     def vote(self, candidates: frozenset[str]) -> str | None:
-        """The candidate it likes best."""
+        """Return the candidate that the member prefers; None if it supports none of them."""
         return next((protocol.name for protocol in self.protocols if protocol.name in candidates), None)
 
     def to_record(self, protocol_name: str | None) -> MemberMetadata:

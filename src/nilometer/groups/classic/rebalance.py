@@ -2,15 +2,15 @@
 
 ::
 
-    prepare ──▶ everyone joins (again) ──▶ complete_join ──▶ everyone asks for its assignment ──▶ stable
-                 or the time is up                            or the time is up: prepare
+    prepare ──▶ all members join (again) ──▶ complete_join ──▶ all members send SyncGroup ──▶ stable
+                 or the timeout expires                         or the timeout expires: prepare
 
 Invariants:
-- a group that is preparing has a join timer; one that waits for syncs has a sync timer: no phase lasts longer
-  than the longest rebalance time-out of its members (or the initial delay, drawn out up to that);
-- whatever takes a member away, or one that was pending, checks again whether all have joined: no member waits
-  for those who left;
-- who is taken out while it waits is answered first.
+- a group that is preparing has a join timer; one that waits for SyncGroups has a sync timer: no phase lasts
+  longer than the longest rebalance timeout of its members (or the initial delay, extended up to that);
+- after the removal of a member, or of a pending one, it is checked again whether all have joined: no member
+  waits for one that has left;
+- a member that is removed while its request waits gets the reply first.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class ClassicRebalance:
     # -- prepare ---------------------------------------------------------------------------------------
 
     def maybe_prepare(self, turn: Turn, group: ClassicGroup, cause: RebalanceCause) -> None:
-        """Or, if that is under way already, see whether all have joined."""
+        """Start a rebalance; if the group is preparing one already, complete the join phase if all members
+        have joined."""
         if group.can_prepare_rebalance:
             self.prepare(turn, group, cause)
         else:
@@ -64,7 +65,7 @@ class ClassicRebalance:
                 self.expect_heartbeat(turn, group, member)
 
     def _begin_initial_delay(self, turn: Turn, group: ClassicGroup) -> None:
-        """Members that start together shall share one rebalance: give them time to come."""
+        """Delay an empty group's first rebalance, so that members that start together share it."""
         delay_ms = self._state.config.group_initial_rebalance_delay_ms
         group.initial_delay_remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
         group.new_member_added = False
@@ -94,7 +95,8 @@ class ClassicRebalance:
         )
 
     def maybe_complete_join(self, turn: Turn, group: ClassicGroup) -> None:
-        """Not during the initial delay: that is for those who are still to come."""
+        """Complete the join phase if all members have joined; but not during the initial delay, which is for
+        members that have not joined yet."""
         if (
             group.state is ClassicGroupState.PREPARING_REBALANCE
             and group.previous_state is not ClassicGroupState.EMPTY
@@ -107,7 +109,8 @@ class ClassicRebalance:
             self.complete_join(turn, group)
 
     def complete_join(self, turn: Turn, group: ClassicGroup) -> None:
-        """With those who have joined, and the static members, who are expected back."""
+        """End the join phase: begin a generation with the members that have joined, and with all static
+        members; the others are removed. If only static members are left and none has joined, wait again."""
         self._cancel_join_timers(group)
         for member in list(group.members.values()):
             if member.awaiting_join is None and not member.is_static:
@@ -129,7 +132,7 @@ class ClassicRebalance:
         )
 
     def joined(self, group: ClassicGroup, member_id: str) -> JoinGroupReply:
-        """That the member is one of the present generation."""
+        """Return the reply that makes the member part of the current generation."""
         return JoinGroupReply(
             ErrorCode.none,
             member_id,
@@ -148,7 +151,7 @@ class ClassicRebalance:
             self._timers.cancel(TimerKey(TimerKind.CLASSIC_SYNC, group.group_id))
 
     def become_stable(self, turn: Turn, group: ClassicGroup, assignments: dict[str, bytes]) -> None:
-        """The leader has spoken. Members it left out have nothing assigned."""
+        """End the sync phase with the leader's assignments; a member without one gets an empty assignment."""
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, NO_ASSIGNMENT)
         group.become(ClassicGroupState.STABLE, turn.wall_ms)
@@ -161,7 +164,8 @@ class ClassicRebalance:
         return SyncGroupReply(ErrorCode.none, group.protocol_type, group.protocol_name, member.assignment)
 
     def on_sync_timeout(self, turn: Turn, group: ClassicGroup) -> None:
-        """A member that has not asked for its assignment may hang, and would keep its partitions idle."""
+        """Remove the members that have sent no SyncGroup, since their partitions would not be read; then
+        rebalance."""
         if group.state not in _STABLE_OR_COMPLETING or not group.pending_sync:
             return
         silent = [member_id for member_id in group.members if member_id in group.pending_sync]
@@ -180,7 +184,7 @@ class ClassicRebalance:
     def expect_heartbeat(
         self, turn: Turn, group: ClassicGroup, member: ClassicMember, timeout_ms: int | None = None
     ) -> None:
-        """Within the session timeout by default."""
+        """Restart the member's session timer: ``timeout_ms``, by default its session timeout."""
         within_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
         self.expect_sign_of(turn, group, member.member_id, within_ms)
 
@@ -206,12 +210,13 @@ class ClassicRebalance:
             self._complete_unless_initial(turn, group)
 
     def _complete_unless_initial(self, turn: Turn, group: ClassicGroup) -> None:
-        """During the initial delay others may be on their way, unless no member is left."""
+        """Complete the join phase, unless the initial delay runs and members are left: more may join."""
         if group.previous_state is not ClassicGroupState.EMPTY or not group.members:
             self.complete_join(turn, group)
 
     def take_out(self, turn: Turn, group: ClassicGroup, member: ClassicMember) -> None:
-        """A client that still waits with this member id may join again, as a new member."""
+        """Remove a member; its waiting request gets UNKNOWN_MEMBER_ID, so that its client may join as a new
+        member."""
         self.answer_join(turn, member, JoinGroupReply(ErrorCode.unknown_member_id))
         self.answer_sync(turn, member, SyncGroupReply(ErrorCode.unknown_member_id))
         self._forget_member(group, member.member_id)
@@ -229,7 +234,7 @@ class ClassicRebalance:
     # -- waiting and answering -------------------------------------------------------------------------
 
     def wait_for_join(self, turn: Turn, member: ClassicMember, token: Token) -> None:
-        """Of two requests of one member the later counts."""
+        """Make the JoinGroup ``token`` wait; an earlier waiting one of the member gets an error."""
         if member.awaiting_join is not None:
             superseded = JoinGroupReply(ErrorCode.rebalance_in_progress, member.member_id)
             turn.reply(member.awaiting_join, superseded)
@@ -240,13 +245,13 @@ class ClassicRebalance:
         member.awaiting_sync = token
 
     def answer_join(self, turn: Turn, member: ClassicMember, reply: JoinGroupReply) -> None:
-        """If it waits."""
+        """Send ``reply`` to the member's waiting JoinGroup, if there is one."""
         token, member.awaiting_join = member.awaiting_join, None
         if token is not None:
             turn.reply(token, reply)
 
     def answer_sync(self, turn: Turn, member: ClassicMember, reply: SyncGroupReply) -> bool:
-        """False if it does not wait."""
+        """Send ``reply`` to the member's waiting SyncGroup; false if there is none."""
         token, member.awaiting_sync = member.awaiting_sync, None
         if token is not None:
             turn.reply(token, reply)
@@ -257,7 +262,7 @@ class ClassicRebalance:
             self._timers.cancel(TimerKey(kind, group.group_id))
 
     def cancel_timers(self, group: ClassicGroup) -> None:
-        """The group is to be no more."""
+        """Cancel all timers of a group that is removed."""
         self._cancel_join_timers(group)
         self._end_sync_phase(group)
         for member_id in (*group.members, *sorted(group.pending_members)):

@@ -1,8 +1,7 @@
-"""Why a group rebalanced last, and who made it do so.
+"""Why a group rebalanced last, and which member caused it.
 
 A group that keeps rebalancing has a cause that repeats: a member that joins again and again with other
-metadata, that misses its heartbeats, that never asks for its assignment. A description of the group says
-which.
+metadata, misses its heartbeats, or never sends SyncGroup. DescribeRebalances shows it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from nilometer.groups.requests import LastRebalance
 
 @dataclass(frozen=True, slots=True)
 class RebalanceCause:
-    """``member`` as it was at that moment: it may be gone since."""
+    """The reason of a rebalance, and the member that caused it, as it was then; it may have left since."""
 
     reason: str
     member_id: str = ""
@@ -28,8 +27,11 @@ class RebalanceCause:
         return cls(reason, member.member_id, member.group_instance_id, member.client_id, member.client_host)
 
     def is_same_member(self, last: LastRebalance) -> bool:
-        """A static member is the same under all its ids. A dynamic one that joins as a new member each time
-        is known by its client; several clients of one name on one host count as one."""
+        """Whether the same member caused the last rebalance.
+
+        A static member is the same under all its member ids. A dynamic member that joins with a new id each
+        time is recognised by client id and host; several such clients on one host count as one.
+        """
         if self.group_instance_id is not None or last.group_instance_id is not None:
             return self.group_instance_id == last.group_instance_id
         if self.member_id == last.member_id:

@@ -8,12 +8,12 @@
     Stable              ← CompletingRebalance
     Dead                ← all
 
-- *Empty*: no members; there may be offsets. Where every group begins.
-- *PreparingRebalance*: members are to join (again); each JoinGroup waits for the others.
+- *Empty*: no members; there may be offsets. The first state of every group.
+- *PreparingRebalance*: members must join (again); each JoinGroup waits for the others.
 - *CompletingRebalance*: the generation's members are known; each SyncGroup waits for the leader's.
-- *Stable*: everyone has its assignment, or may fetch it.
-- *Dead*: deleted, expired, turned into a consumer group, or gone to another coordinator. Reached once and
-  never left; no table keeps such a group.
+- *Stable*: every member has its assignment, or may fetch it with SyncGroup.
+- *Dead*: deleted, expired, turned into a consumer group, or moved to another coordinator. This state is
+  final, and the group is not kept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Final
 
 
 class ClassicGroupState(Enum):
-    """By the name that clients see."""
+    """The state, with its name in responses to clients."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"

@@ -1,10 +1,10 @@
-"""What an assignor is given and what it gives back.
+"""The arguments and the result of an assignor.
 
-An assignor is a plain function of members and topics: it knows no group, no epoch and no client. The same
-arguments give the same assignment on every broker, in whatever order the mappings are.
+An assignor is a pure function of members and topics. The same arguments give the same assignment on every
+broker, whatever the order of the mappings.
 
-Invariants of every result, whatever went in:
-- *every member has an entry*, empty if nothing is left for it;
+Invariants of every result:
+- *every member has an entry*, empty if no partition is left for it;
 - *every partition of a subscribed topic has exactly one owner*, and that member is subscribed to the topic.
 """
 
@@ -29,18 +29,20 @@ class MemberSpec:
     """A member as an assignor sees it."""
 
     subscribed: frozenset[UUID]
-    """Topics that exist."""
+    """The ids of the existing topics that the member subscribes to."""
     previous: Assignment = field(default_factory=lambda: NO_PARTITIONS)
-    """Its last target assignment, which may name what is gone or no longer subscribed to."""
+    """The member's last target assignment, which may have topics that were deleted or are not subscribed to
+    any more."""
     instance_id: str | None = None
 
 
 Assignor: TypeAlias = Callable[[Mapping[str, MemberSpec], Mapping[UUID, int]], dict[str, Assignment]]
-"""Of the members by id, and the number of partitions of each subscribed topic."""
+"""Takes the members by id, and the partition count of each subscribed topic; returns each member's
+assignment."""
 
 
 def subscribers_of(members: Mapping[str, MemberSpec]) -> dict[UUID, list[str]]:
-    """Who is subscribed to each topic; topics and members in order."""
+    """Return the members subscribed to each topic; topics and members are sorted."""
     found: dict[UUID, list[str]] = {}
     for member_id in sorted(members):
         for topic_id in members[member_id].subscribed:
@@ -49,7 +51,7 @@ def subscribers_of(members: Mapping[str, MemberSpec]) -> dict[UUID, list[str]]:
 
 
 def assignment_of(partitions: Iterable[TopicPartitions]) -> Assignment:
-    """From the form that requests and records have. A topic may be named twice."""
+    """Convert from the form in requests and records, which may name a topic twice."""
     found: dict[UUID, frozenset[int]] = {}
     for topic in partitions:
         if topic.partitions:
@@ -58,7 +60,7 @@ def assignment_of(partitions: Iterable[TopicPartitions]) -> Assignment:
 
 
 def topic_partitions(assignment: Mapping[UUID, Iterable[int]]) -> tuple[TopicPartitions, ...]:
-    """In the form that replies and records have, in order."""
+    """Convert to the form in replies and records, sorted."""
     return tuple(
         TopicPartitions(topic_id, tuple(sorted(assignment[topic_id]))) for topic_id in sorted(assignment)
     )

@@ -1,9 +1,9 @@
 """Members of the classic protocol inside a consumer group.
 
-To them it looks like a classic group without a leader: JoinGroup takes one step of the reconciliation and
-names the member's epoch as its generation; SyncGroup fetches what is assigned; Heartbeat says
-REBALANCE_IN_PROGRESS when another step is to be taken. A member that does not take it within its rebalance
-time-out is fenced.
+To them it looks like a classic group without a leader. JoinGroup takes one step of the reconciliation and
+returns the member's epoch as the generation; SyncGroup returns the assignment; Heartbeat returns
+REBALANCE_IN_PROGRESS when the member must join for the next step. A member that does not do so within its
+rebalance timeout is fenced.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage
 
 
 class ClassicMembers:
-    """All methods raise KafkaError before anything is written, or not at all."""
+    """Processes the requests of such members. The methods raise KafkaError only before they write a
+    record."""
 
     def __init__(self, context: Context, classic_groups: ClassicGroups) -> None:
         self._context = context
@@ -123,7 +124,8 @@ class ClassicMembers:
         )
 
     def _maybe_downgrade(self, turn: Turn, group: ConsumerGroup, sender: Sender, after: Member) -> None:
-        """The last member of the consumer protocol may just have come back with the classic one."""
+        """Downgrade the group if the sender was its last member of the consumer protocol, and has now joined
+        with the classic one."""
         before = sender.replaces or sender.member
         if before.uses_classic_protocol or before.member_epoch == 0:
             return
@@ -135,7 +137,8 @@ class ClassicMembers:
             downgrade(self._context, self._classic_groups, turn, plan, cause)
 
     def _claimed(self, subscription: Subscription) -> Assignment:
-        """Nothing, in the versions that do not say it: those members revoke everything before they join."""
+        """Return the partitions that the member owns by its subscription; none in versions without the field,
+        whose members revoke all partitions before they join."""
         claimed: dict[UUID, set[int]] = {}
         for name, partition in subscription.owned:
             topic_id = self._context.topics.id_of(name)
@@ -197,7 +200,7 @@ class ClassicMembers:
 
 
 def _subscription(request: JoinGroup) -> Subscription:
-    """All protocols of a consumer say the same here; the first is asked."""
+    """Decode the subscription in the first protocol; a consumer has the same one in all protocols."""
     try:
         return decode_subscription(request.protocols[0].metadata)
     except MalformedMessage as error:
@@ -233,7 +236,8 @@ def _with_wishes(member: Member, request: JoinGroup, subscription: Subscription)
 
 
 def _may_take_a_step(group: ConsumerGroup, member: Member) -> bool:
-    """There is a newer target, something to revoke, or something it waits for has become free."""
+    """Whether the member must join again: there is a newer target, it must revoke partitions, or those that
+    it waits for have been released."""
     match member.state:
         case MemberState.UNREVOKED_PARTITIONS:
             return True
@@ -252,7 +256,8 @@ def _waits(group: ConsumerGroup, member: Member) -> bool:
 
 
 def _member(group: ConsumerGroup, member_id: str, instance_id: str | None) -> Member:
-    """Raises KafkaError unless it is one, of the classic protocol."""
+    """Return the member with this id. Raises KafkaError unless it is a member that uses the classic
+    protocol."""
     if instance_id is None:
         member = group.members.get(member_id)
     else:
@@ -265,7 +270,10 @@ def _member(group: ConsumerGroup, member_id: str, instance_id: str | None) -> Me
 
 
 def _leaver(group: ConsumerGroup, identity: LeaveGroupMember) -> Member:
-    """Administrators name a static member by its instance id alone."""
+    """Return the member to remove. An operator may name a static member by its instance id alone.
+
+    Raises KafkaError if there is no such member.
+    """
     instance_id = identity.group_instance_id
     if instance_id is None or identity.member_id != NO_MEMBER_ID:
         return _member(group, identity.member_id, instance_id)

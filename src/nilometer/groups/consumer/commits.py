@@ -1,8 +1,8 @@
-"""Who may commit and fetch offsets: a member, in its epoch.
+"""Checks who may commit and fetch offsets: a member, with its current epoch.
 
-A commit that was sent just before its sender learned of a new epoch is not a zombie's. It is taken if every
-partition in it has been the sender's since that epoch or longer (KIP-1251): then no other member can have
-read on from there meanwhile.
+A commit with an older epoch may have been sent just before the member received the new one. It is accepted if
+the member has owned every partition in it since that epoch or longer (KIP-1251): then no other member can
+have read these partitions meanwhile.
 """
 
 from __future__ import annotations

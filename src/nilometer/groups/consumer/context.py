@@ -1,4 +1,4 @@
-"""What the parts of this package share in one shard: its state, its topics, the timers of members."""
+"""The state that the modules of this package share in one shard: groups, topics, and the members' timers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Context:
         return group if isinstance(group, ConsumerGroup) else None
 
     def get(self, group_id: str) -> ConsumerGroup:
-        """Raises KafkaError GROUP_ID_NOT_FOUND."""
+        """Return the consumer group. Raises KafkaError (GROUP_ID_NOT_FOUND) if there is none with this id."""
         group = self.find(group_id)
         if group is None:
             error = "not found" if group_id not in self.state.groups else "is not a consumer group"
@@ -66,8 +66,11 @@ class Context:
     def expect_revocation(
         self, turn: Turn, group: ConsumerGroup, before: Member | None, after: Member
     ) -> None:
-        """Counted from the last response with a change. Members of the classic protocol are waited for at
-        their JoinGroup instead."""
+        """Start the timer for the revocation of partitions if ``after`` must revoke some, or cancel it.
+
+        It restarts whenever the member has changed (``before`` is not ``after``). Members of the classic
+        protocol have the timer for their JoinGroup instead.
+        """
         if after.state is not MemberState.UNREVOKED_PARTITIONS or after.uses_classic_protocol:
             self.expect_no_more(TimerKind.CONSUMER_REBALANCE, group, after.member_id)
         elif before is not after:
@@ -76,7 +79,7 @@ class Context:
             )
 
     def expect_assignment(self, turn: Turn, group: ConsumerGroup) -> None:
-        """The next target assignment, if it has to wait."""
+        """Schedule the next target assignment if one is due; else cancel its timer."""
         key = TimerKey(TimerKind.CONSUMER_ASSIGNMENT, group.group_id)
         delay_ms = assignment_delay_ms(group, self.config, turn.wall_ms)
         if delay_ms is None:

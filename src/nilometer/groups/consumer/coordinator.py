@@ -1,4 +1,4 @@
-"""The consumer groups of a shard: requests and timers in, records and replies out."""
+"""The consumer groups of a shard: turns requests and timers into records and replies."""
 
 from __future__ import annotations
 
@@ -77,22 +77,21 @@ class ConsumerGroups:
 
     # ── loading ─────────────────────────────────────────────────────────────────────────────────
     def replay(self, record: CoordinatorRecord) -> None:
-        """While loading. What is written live is folded as it is written."""
+        """Apply a record while loading. (Records that the shard writes are applied by :class:`Draft`.)"""
         key = record.key
         assert isinstance(key, CONSUMER_GROUP_KEYS)
         group = self._context.find(key.group_id)
         if group is None:
             if record.value is None:
                 return
-            # In place of a group that only held offsets: only the offsets' own records showed that it exists.
+            # It replaces the simple group that offset records before this one may have created.
             group = self._state.groups[key.group_id] = ConsumerGroup(key.group_id)
         group.apply(record)
         if record.value is None and isinstance(key, ConsumerGroupMetadataKey):
             del self._state.groups[key.group_id]
 
     def on_loaded(self, turn: Turn) -> None:
-        """Every member has a whole session from now on, and one that must revoke its whole rebalance
-        timeout."""
+        """Start every member's timers with full timeouts: session, and revocation if it must revoke."""
         for group in self._state.groups.values():
             if isinstance(group, ConsumerGroup):
                 for member in group.members.values():
@@ -101,7 +100,7 @@ class ConsumerGroups:
                 self._context.expect_assignment(turn, group)
 
     def on_image(self, turn: Turn) -> None:
-        """Groups compare their topics at the next heartbeat of any member."""
+        """Note that topics may have changed; each group checks its own at the next heartbeat of a member."""
         self._context.topics.changed(self._state.image)
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
@@ -161,7 +160,8 @@ class ConsumerGroups:
         context.expect_assignment(turn, group)
 
     def _group_to_join(self, turn: Turn, request: ConsumerGroupHeartbeat) -> ConsumerGroup:
-        """Founded, or taken over from the other protocol. The request has been found well-formed."""
+        """Return the group that the sender of a valid request joins; create it, or upgrade a classic
+        group."""
         found = self._state.groups.get(request.group_id)
         if isinstance(found, ConsumerGroup):
             return found

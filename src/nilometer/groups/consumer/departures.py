@@ -1,4 +1,4 @@
-"""Members that leave, are fenced, or go away for a while."""
+"""Members that leave, are fenced, or (static members) leave temporarily."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 
 
 def leaver_of(group: ConsumerGroup, request: ConsumerGroupHeartbeat) -> Member:
-    """Raises KafkaError. A member may leave in whatever epoch it believes to be."""
+    """Return the member that leaves; its epoch is not checked. Raises KafkaError if there is no such
+    member."""
     if request.instance_id is None:
         member = group.members.get(request.member_id)
         if member is None:
@@ -41,7 +42,7 @@ def leave(
     group: ConsumerGroup,
     request: ConsumerGroupHeartbeat,
 ) -> ConsumerGroupHeartbeatReply:
-    """Raises KafkaError before anything is written."""
+    """Process a heartbeat with which a member leaves. Raises KafkaError before any record is written."""
     member = leaver_of(group, request)
     if request.instance_id is not None and request.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
         leave_group(context, turn, group, member)
@@ -51,8 +52,8 @@ def leave(
 
 
 def leave_group(context: Context, turn: Turn, group: ConsumerGroup, member: Member) -> None:
-    """A static member keeps its place and its partitions until its session ends; what it was to revoke it has
-    let go of. Its session is not drawn out."""
+    """Mark a static member as temporarily away: it keeps its place and its assigned partitions until its
+    session ends, which is not extended. Partitions that it had to revoke are released."""
     away = replace(member, member_epoch=LEAVE_GROUP_STATIC_MEMBER_EPOCH, pending_revocation=NOTHING_OWNED)
     Draft(group, turn).member_assignment(away)
     context.expect_no_more(TimerKind.CONSUMER_REBALANCE, group, member.member_id)
@@ -66,7 +67,10 @@ def remove(
     members: Sequence[Member],
     reason: str,
 ) -> None:
-    """The others take over. If only members of the classic protocol remain, so does a classic group."""
+    """Remove ``members`` and rebalance the group; downgrade it if only classic members remain.
+
+    ``reason``: for the cause of the rebalance.
+    """
     plan = None
     if any(not member.uses_classic_protocol for member in members):
         plan = plan_downgrade(context, group, without={member.member_id for member in members})

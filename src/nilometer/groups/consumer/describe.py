@@ -1,4 +1,4 @@
-"""What ConsumerGroupDescribe tells of a group."""
+"""The description of a group for ConsumerGroupDescribe."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _member(group: ConsumerGroup, member: Member, topics: Topics) -> DescribedCo
 
 
 def _held(member: Member) -> dict[UUID, set[int]]:
-    """What it has, and what it has yet to let go of."""
+    """Return the partitions that the member owns: the assigned ones and those it must still revoke."""
     held: dict[UUID, set[int]] = {}
     for owned in (member.assigned, member.pending_revocation):
         for topic_id, partitions in owned.items():
@@ -60,7 +60,7 @@ def _held(member: Member) -> dict[UUID, set[int]]:
 def _partitions(
     assignment: Mapping[UUID, Iterable[int]], topics: Topics
 ) -> tuple[DescribedTopicPartitions, ...]:
-    """Of the topics that still exist, by name."""
+    """Return the partitions of topics that still exist, sorted by topic name."""
     named = ((topics.name_of(topic_id), topic_id) for topic_id in assignment)
     return tuple(
         DescribedTopicPartitions(topic_id, name, tuple(sorted(assignment[topic_id])))

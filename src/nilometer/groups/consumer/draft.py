@@ -1,4 +1,4 @@
-"""Records on their way: folded into their group as they are written, in the order of the log."""
+"""Writes a consumer group's records, and applies each of them to the group at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from nilometer.groups.turn import Turn
 
 
 class Draft:
-    """Writes about one group in one turn."""
+    """Writes the records of one group in one turn (one call of the shard)."""
 
     __slots__ = ("group", "turn")
 
@@ -75,7 +75,7 @@ class Draft:
         self._write(ConsumerGroupRegularExpressionKey(self.group.group_id, regex), None)
 
     def remove_member(self, member_id: str) -> None:
-        """Its partitions first, itself last."""
+        """Write the tombstones of a member: its assignments first, its metadata last."""
         group_id = self.group.group_id
         self._write(ConsumerGroupCurrentMemberAssignmentKey(group_id, member_id), None)
         self._write(ConsumerGroupTargetAssignmentMemberKey(group_id, member_id), None)

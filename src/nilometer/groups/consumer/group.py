@@ -1,12 +1,13 @@
-"""A consumer group: the fold of its records.
+"""A consumer group, whose state is computed from its records.
 
-``apply`` is the only mutator, live and while loading. What follows from the records (who owns a partition,
-who is static) is kept beside them and changes with them.
+``apply`` is the only mutator, for records that are loaded and for new ones. It also updates the indexes: the
+owner of each partition, and the member of each instance id.
 
 Invariants:
-- *each partition has at most one owner*: a member owns what is assigned to it and what it has yet to revoke;
+- *each partition has at most one owner*: a member owns the partitions assigned to it and those it must still
+  revoke;
 - *group epoch ≥ target assignment epoch ≥ every member's epoch*;
-- a member that is gone has left nothing behind: neither partitions nor a target.
+- a removed member has neither partitions nor a target assignment.
 """
 
 from __future__ import annotations
@@ -50,26 +51,26 @@ from nilometer.wire.errors import ErrorCode
 
 DELETED_EPOCH = -1
 FIRST_EPOCH = 1
-"""Of a group before its first member, and of its target assignment: a member that joins gets an epoch above
-0."""
+"""The epoch of a group before its first member, and of its target assignment, so that the first member gets
+an epoch above 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRegex:
     topics: frozenset[str]
     version: int
-    """Of the metadata it was matched against."""
+    """The number of the image whose topics the expression was matched against."""
     timestamp: int
 
 
 class ConsumerGroup:
-    """See the module. Fields are for reading."""
+    """One consumer group; see the module. Callers must not change its fields."""
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
         self.group_epoch = FIRST_EPOCH
         self.metadata_hash = 0
-        """Of the subscribed topics, as they were when the group epoch was last raised."""
+        """The hash of the subscribed topics when the group epoch was last raised."""
         self.members: dict[str, Member] = {}
         self.target: dict[str, Assignment] = {}
         self.assignment_epoch = FIRST_EPOCH
@@ -77,11 +78,12 @@ class ConsumerGroup:
         self.assignment_timestamp = 0
         self.regexes: dict[str, ResolvedRegex] = {}
         self.has_partition_metadata = False
-        """Whether a record of a Kafka before 4.1 is still there to be removed."""
+        """Whether the log has a partition metadata record of a Kafka before 4.1, which is to be removed."""
         self.metadata_version_seen = -1
-        """Soft: the topics were last compared with ``metadata_hash`` at this version of them."""
+        """Soft state: the ``Topics.version`` at which the topics were last compared with
+        ``metadata_hash``."""
         self.topic_names_seen: frozenset[str] | None = None
-        """Soft: the topic names that the expressions were last matched against."""
+        """Soft state: the topic names that the regular expressions were last matched against."""
         self._static: dict[str, str] = {}
         self._owners: dict[UUID, dict[int, str]] = {}
         self._classic_members = 0
@@ -97,7 +99,8 @@ class ConsumerGroup:
 
     @property
     def state(self) -> str:
-        """As Kafka names it. A member in its epoch may still wait for a partition: that is Reconciling."""
+        """Kafka's name of the state. A group is Reconciling also if a member in the newest epoch still waits
+        for a partition."""
         if not self.members:
             return "Empty"
         if self.group_epoch > self.assignment_epoch:
@@ -125,7 +128,7 @@ class ConsumerGroup:
         return self.target.get(member_id, NO_PARTITIONS)
 
     def topics_of(self, member: Member) -> frozenset[str]:
-        """The names that the member subscribes to, whether there are such topics or not."""
+        """Return the topic names that the member subscribes to, also those of missing topics."""
         regex = self.regexes.get(member.subscribed_topic_regex)
         return (
             member.subscribed_topic_names if regex is None else member.subscribed_topic_names | regex.topics
@@ -138,12 +141,12 @@ class ConsumerGroup:
         return [member for member in self.members.values() if member.subscribed_topic_regex == regex]
 
     def preferred_assignor(self) -> str | None:
-        """What most of those want that want something; the first in the alphabet of several."""
+        """Return the assignor that most members name (of several, the first by name); None if none does."""
         counts = Counter(m.server_assignor for m in self.members.values() if m.server_assignor is not None)
         return min(counts, key=lambda name: (-counts[name], name), default=None)
 
     def classic_protocols(self) -> set[str]:
-        """The protocols that every member of the classic protocol supports."""
+        """Return the protocols that all classic members support."""
         supported = [
             {protocol.name for protocol in member.classic.supported_protocols}
             for member in self.members.values()
@@ -151,7 +154,7 @@ class ConsumerGroup:
         ]
         return set[str]() if not supported else set[str].intersection(*supported)
 
-    # ── as any group ────────────────────────────────────────────────────────────────────────────
+    # ── the interface of any group ──────────────────────────────────────────────────────────────
     def check_offset_commit(self, request: OffsetCommit) -> ErrorCode:
         if request.generation_id_or_member_epoch < 0 and not self.members:
             return ErrorCode.none
@@ -180,8 +183,8 @@ class ConsumerGroup:
         return ListedGroup(self.group_id, PROTOCOL_TYPE, self.state, self.type.value)
 
     def tombstones(self) -> list[CoordinatorRecord]:
-        """Assignments before members before the group: a reader that folds a part of them sees a consistent
-        group."""
+        """Return the tombstones of all records of the group: assignments first, then members, then the group,
+        so that a reader of only a part of them has a consistent group."""
         return [CoordinatorRecord(key, None) for key in self._keys()]
 
     def _keys(
@@ -208,9 +211,9 @@ class ConsumerGroup:
             yield ConsumerGroupPartitionMetadataKey(self.group_id)
         yield ConsumerGroupMetadataKey(self.group_id)
 
-    # ── the fold ────────────────────────────────────────────────────────────────────────────────
+    # ── applying records ────────────────────────────────────────────────────────────────────────
     def apply(self, record: CoordinatorRecord) -> None:
-        """Folds one record of this group. A tombstone of what is not there changes nothing."""
+        """Apply one record of this group. A tombstone of an unknown key changes nothing."""
         key, value = record.key, record.value
         match key:
             case ConsumerGroupCurrentMemberAssignmentKey():
@@ -286,7 +289,8 @@ class ConsumerGroup:
                 self._owners.setdefault(topic_id, {}).update(dict.fromkeys(partitions, after.member_id))
 
     def _release(self, member: Member) -> None:
-        """What is another's by now stays the other's: a compacted log may name the receiver first."""
+        """Remove the member as owner of its partitions, except those that another member owns by now: in a
+        compacted log the new owner's record may come first."""
         for owned in (member.assigned, member.pending_revocation):
             for topic_id, partitions in owned.items():
                 owners = self._owners.get(topic_id, {})
@@ -302,7 +306,7 @@ class ConsumerGroup:
 
     # ── comparing ───────────────────────────────────────────────────────────────────────────────
     def hard_state(self) -> tuple[object, ...]:
-        """All that records keep: equal for all who folded the same."""
+        """Return all state that comes from records, for comparison: equal after the same records."""
         return (
             self.group_epoch,
             self.metadata_hash,

@@ -1,8 +1,8 @@
-"""What one heartbeat of a member of the consumer protocol does to its group.
+"""Processes a heartbeat of a member of the consumer protocol.
 
-In this order: is the request well-formed, may this member speak, did it change what it wants, did the topics
-change, is a target assignment due, and how far can this member go towards it. All that may refuse the request
-comes before the first record.
+The steps: check the request; find the member and check its epoch; write changes of its subscription; raise
+the group epoch if that or the topics changed; compute a target assignment if one is due; reconcile the
+member. All checks that may reject the request come before the first record.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HEARTBEAT_INTERVAL_MS_MIN: Final = 100
 
 
 def check_request(request: ConsumerGroupHeartbeat, config: GroupConfig) -> None:
-    """What needs no group to be seen. Raises KafkaError."""
+    """Check the fields of the request, without its group. Raises KafkaError."""
     joins = request.member_epoch == 0
     if request.requires_member_id or not joins:
         _not_blank(request.member_id, "MemberId")
@@ -64,7 +64,7 @@ def check_request(request: ConsumerGroupHeartbeat, config: GroupConfig) -> None:
 
 
 def check_room(group: ConsumerGroup, member_id: str, instance_id: str | None, config: GroupConfig) -> None:
-    """Who replaces a static member takes no more room than that one did. Raises KafkaError."""
+    """Raise KafkaError if the group is full and the sender neither is a member nor replaces a static one."""
     known = member_id in group.members or (
         instance_id is not None and group.static_member(instance_id) is not None
     )
@@ -78,16 +78,16 @@ def check_room(group: ConsumerGroup, member_id: str, instance_id: str | None, co
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Who speaks, as the group knows it before the request."""
+    """The member that sent a request, as it is before the request."""
 
     member: Member
-    """New ones have no epoch yet."""
+    """A new member has epoch 0."""
     replaces: Member | None = None
-    """The static member whose place it takes."""
+    """The static member that it replaces, if any."""
 
 
 def sender_of(group: ConsumerGroup, request: ConsumerGroupHeartbeat) -> Sender:
-    """Raises KafkaError if it may not speak."""
+    """Find the sender of a heartbeat. Raises KafkaError if it is unknown or fenced."""
     if request.instance_id is None:
         member = group.members.get(request.member_id)
         if member is None:
@@ -121,7 +121,7 @@ def _joining_static(group: ConsumerGroup, holder: Member | None, request: Consum
 
 
 def successor(holder: Member, member_id: str) -> Member:
-    """The same member under a new id, at its beginning."""
+    """Return ``holder`` with a new member id and epoch 0."""
     return replace(holder, member_id=member_id, member_epoch=0, previous_member_epoch=0)
 
 
@@ -135,8 +135,11 @@ def check_instance(holder: Member, member_id: str, instance_id: str) -> None:
 
 
 def check_epoch(member: Member, request: ConsumerGroupHeartbeat) -> None:
-    """A member that starts again may; one that is an epoch behind may, if it claims only what it was
-    given."""
+    """Raise KafkaError (FENCED_MEMBER_EPOCH) if the request's epoch is not the member's.
+
+    Epoch 0 (joining again) is accepted, and so is the previous epoch if the member claims only partitions
+    that are assigned to it.
+    """
     epoch = request.member_epoch
     if epoch in (0, member.member_epoch):
         return
@@ -154,7 +157,10 @@ def check_epoch(member: Member, request: ConsumerGroupHeartbeat) -> None:
 def heartbeat(
     draft: Draft, sender: Sender, request: ConsumerGroupHeartbeat, topics: Topics, config: GroupConfig
 ) -> ConsumerGroupHeartbeatReply:
-    """Raises KafkaError before anything is written, or not at all."""
+    """Process a checked heartbeat: write the records, and return the reply.
+
+    Raises KafkaError only before the first record.
+    """
     group, member = draft.group, sender.member
     wanted = _with_wishes(member, request)
     regex = wanted.subscribed_topic_regex
@@ -186,14 +192,15 @@ def heartbeat(
 
 
 def heartbeat_interval_ms(draft: Draft, config: GroupConfig) -> int:
-    """Who waits for a target assignment is to come when that is there, and not a whole interval later."""
+    """Return the member's heartbeat interval (ms): shorter than usual while a target assignment is delayed,
+    so that the member gets it soon."""
     delay = assignment_delay_ms(draft.group, config, draft.turn.wall_ms)
     usual = config.group_consumer_heartbeat_interval_ms
     return usual if delay is None else min(usual, max(HEARTBEAT_INTERVAL_MS_MIN, delay))
 
 
 def write_member(draft: Draft, before: Member, wanted: Member) -> bool:
-    """Whether its subscription changed."""
+    """Write the member's metadata if it changed; return whether its subscription changed."""
     is_new = wanted.member_id not in draft.group.members
     if is_new or wanted != before:
         draft.member_metadata(wanted)
@@ -205,7 +212,7 @@ def write_member(draft: Draft, before: Member, wanted: Member) -> bool:
 
 
 def replace_member(draft: Draft, old: Member, new: Member) -> None:
-    """The new one takes over target and partitions."""
+    """Replace a static member ``old`` by ``new``, which gets its target assignment and partitions."""
     target = draft.group.target_of(old.member_id)
     draft.remove_member(old.member_id)
     draft.member_metadata(new)
@@ -219,7 +226,10 @@ def assign_if_due(draft: Draft, topics: Topics, config: GroupConfig) -> None:
 
 
 def reconcile(draft: Draft, topics: Topics, member: Member, claimed: Assignment | None) -> Member:
-    """The member afterwards."""
+    """Take the member's next step towards its target assignment; return the member after it.
+
+    ``claimed``: the partitions that the member says it owns; None if it does not say.
+    """
     group = draft.group
     if member.is_reconciled_to(group.assignment_epoch) and group.group_epoch == group.assignment_epoch:
         return member

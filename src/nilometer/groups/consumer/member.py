@@ -1,10 +1,10 @@
-"""One member of a consumer group, as its records say it.
+"""One member of a consumer group, with the content of its records.
 
 Invariants:
-- *a member owns what is assigned to it and what it has yet to revoke*; the two have no partition in common;
-- ``previous_member_epoch`` is the epoch before the last change of its assignment: a member that did not
-  receive of the change comes with that one, and is let in again as long as it claims nothing it was not
-  given.
+- *a member owns the partitions assigned to it and those it must still revoke*; no partition is in both;
+- ``previous_member_epoch`` is the epoch before the last change of the assignment. A member that missed the
+  response with the change sends this epoch; it is accepted if the member claims only partitions assigned to
+  it.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ NOTHING_OWNED: Final[Owned] = MappingProxyType({})
 
 class MemberState(IntEnum):
     STABLE = 0
-    """It has what it is to have, in its epoch."""
+    """The member owns exactly its target assignment, as of its epoch."""
     UNREVOKED_PARTITIONS = 1
-    """It must revoke partitions and has not confirmed that yet. Its epoch waits."""
+    """The member must revoke partitions and has not confirmed it; until then its epoch does not advance."""
     UNRELEASED_PARTITIONS = 2
-    """It is in the newest epoch, but another member has not yet let go of something it is to have."""
+    """The member is in the target's epoch, but other members still own some of its target partitions."""
     UNKNOWN = 127
-    """From a record of a later version: the member has to start again."""
+    """The state in a record of a later version is not known: the member must join again."""
 
 
 _STATES = {state.value: state for state in MemberState}
@@ -60,12 +60,12 @@ class Member:
     client_host: str = ""
     subscribed_topic_names: frozenset[str] = frozenset()
     subscribed_topic_regex: str = ""
-    """Empty: none."""
+    """Empty: no regular expression."""
     server_assignor: str | None = None
     assigned: Owned = field(default_factory=lambda: NOTHING_OWNED)
     pending_revocation: Owned = field(default_factory=lambda: NOTHING_OWNED)
     classic: ClassicMemberMetadata | None = None
-    """Of a member that speaks the classic protocol."""
+    """The session timeout and protocols of a member that uses the classic protocol; else None."""
 
     @property
     def uses_classic_protocol(self) -> bool:
@@ -122,7 +122,8 @@ class Member:
 
 
 def _owned_of(topics: Iterable[AssignedTopicPartitions], member_epoch: int) -> Owned:
-    """In records without assignment epochs, what is owned counts as assigned in the member's epoch."""
+    """Convert from the form in records; without assignment epochs, partitions count as assigned in the
+    member's epoch."""
     found: dict[UUID, dict[int, int]] = {}
     for topic in topics:
         epochs = topic.assignment_epochs or (member_epoch,) * len(topic.partitions)
@@ -145,7 +146,7 @@ def newly_owned(assignment: Assignment, epoch: int) -> Owned:
 
 
 def claims_only(claimed: Assignment, owned: Owned) -> bool:
-    """Whether nothing is claimed that is not owned."""
+    """Whether all claimed partitions are owned."""
     return all(partitions <= owned.get(topic_id, {}).keys() for topic_id, partitions in claimed.items())
 
 

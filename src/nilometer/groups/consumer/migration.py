@@ -1,9 +1,10 @@
-"""Whole groups that change their protocol while they have members (``group.consumer.migration.policy``).
+"""Changes the protocol of a group that has members (``group.consumer.migration.policy``).
 
-Up, when the first member of the consumer protocol comes to a classic group of consumers; down, when the last
-one has left a consumer group. Assignments survive: a member keeps its partitions until its next response.
+A classic group of consumers is upgraded when the first member of the consumer protocol joins. A consumer
+group is downgraded when the last such member has left. Assignments survive: a member keeps its partitions
+until its next response.
 
-Invariant: a group that cannot be taken over is left untouched; what may fail comes before the first record.
+Invariant: a group that cannot be converted is left unchanged; all checks come before the first record.
 """
 
 from __future__ import annotations
@@ -42,9 +43,10 @@ def upgrade(
     classic: ClassicGroup,
     instance_id: str | None,
 ) -> ConsumerGroup:
-    """The classic group as a consumer group, for a member that comes, maybe with an instance id.
+    """Convert a classic group into a consumer group, and return that.
 
-    Raises KafkaError if it has to stay classic.
+    ``instance_id``: that of the member that joins, if it is static. Raises KafkaError if the group has to
+    stay classic.
     """
     _check_upgrade(context, classic, instance_id)
     generation = classic.generation
@@ -95,7 +97,8 @@ def _stays_classic(classic: ClassicGroup, why: str) -> KafkaError:
 def _upgraded(
     topics: Topics, group: ClassicGroup, member: ClassicMember, taken: set[tuple[UUID, int]]
 ) -> Member:
-    """Raises MalformedMessage. A partition that a leader gave to two members stays with the first."""
+    """Convert a classic member. A partition that the leader gave to two members stays with the first;
+    ``taken`` collects the assigned ones. Raises MalformedMessage."""
     protocols = member.protocols
     chosen = member.metadata(group.protocol_name) or (protocols[0].metadata if protocols else b"")
     subscription = decode_subscription(chosen)
@@ -131,7 +134,7 @@ def classic_metadata(
 
 @dataclass(frozen=True, slots=True)
 class Downgrade:
-    """A consumer group ready to go on as a classic one."""
+    """The classic group into which ``group`` can be converted: its members and generation."""
 
     group: ConsumerGroup
     members: tuple[ClassicMember, ...]
@@ -141,8 +144,10 @@ class Downgrade:
 def plan_downgrade(
     context: Context, group: ConsumerGroup, without: Set[str] = frozenset()
 ) -> Downgrade | None:
-    """What the group becomes once these members are gone; None while others of the consumer protocol remain,
-    or if the group has to stay what it is."""
+    """Plan the downgrade of the group after the members ``without`` are removed.
+
+    None if members of the consumer protocol remain, or the group cannot be a classic group.
+    """
     rest = [member for member_id, member in group.members.items() if member_id not in without]
     if not rest or not all(member.uses_classic_protocol for member in rest):
         return None
@@ -159,7 +164,7 @@ def plan_downgrade(
 
 
 def _downgraded(topics: Topics, group: ConsumerGroup, member: Member) -> ClassicMember:
-    """Raises MalformedMessage."""
+    """Convert a member with its target assignment. Raises MalformedMessage."""
     assert member.classic is not None
     return ClassicMember(
         member.member_id,
@@ -181,7 +186,8 @@ def downgrade(
     plan: Downgrade,
     cause: RebalanceCause | None,
 ) -> None:
-    """With a cause, the classic group rebalances at once."""
+    """Replace the consumer group by the planned classic group, which rebalances at once if there is a
+    ``cause``."""
     group = plan.group
     turn.write_all(group.tombstones())
     context.forget_group(group)
@@ -190,7 +196,10 @@ def downgrade(
 
 
 def assignment_bytes(topics: Topics, member: Member, assignment: Mapping[UUID, Iterable[int]]) -> bytes:
-    """As the classic member reads it, in the version that it writes itself. Raises MalformedMessage."""
+    """Encode an assignment for a classic member, in the version of its own subscription.
+
+    Raises MalformedMessage.
+    """
     assert member.classic is not None
     version = decode_subscription(member.classic.supported_protocols[0].metadata).version
     found: list[tuple[str, int]] = []

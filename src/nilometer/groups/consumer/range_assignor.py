@@ -1,9 +1,9 @@
-"""The ``range`` assignor: neighbouring partitions together, and topics of one shape side by side.
+"""The ``range`` assignor: consecutive partitions, and the same partition numbers of topics of equal size.
 
-The partitions of each topic are cut into one run per subscriber. Members stand in the same order for every
-topic (static members first, by instance id; then the others by member id), so members that subscribe to
-several topics of equal size are given the same partition numbers of all of them, which is what joins need.
-The first subscribers get the longer runs, of every topic: the price of that promise.
+The partitions of each topic are cut into one range per subscriber. Members have the same order for every
+topic (static members first, by instance id; then the others by member id). So members that subscribe to
+several topics of equal size get the same partition numbers of all of them, as joins of topics need. In return
+the first subscribers get the longer ranges of every topic.
 """
 
 from __future__ import annotations
@@ -30,5 +30,6 @@ def assign_ranges(members: Mapping[str, MemberSpec], topics: Mapping[UUID, int])
 
 
 def _place(member_id: str, spec: MemberSpec) -> tuple[int, str]:
-    """A static member keeps its place, and so its partitions, under a new member id."""
+    """Return the sort key of a member; a static member keeps its place, and so its partitions, with a new
+    member id."""
     return (1, member_id) if spec.instance_id is None else (0, spec.instance_id)

@@ -1,9 +1,9 @@
-"""What makes a group rebalance, and what it then aims for.
+"""Raises the group epoch, and computes target assignments.
 
-The group epoch rises when a subscription changes, a member leaves, or the subscribed topics are no longer
-what they were. Soon after follows a target assignment for that epoch: at once if the last one is old enough,
-else when ``group.consumer.assignment.interval.ms`` is over (KIP-1263), so that two hundred members that start
-together cost a few assignments and not two hundred.
+The group epoch rises when a subscription changes, a member leaves, or the subscribed topics change. Then a
+target assignment for that epoch is computed: at once if the last one is old enough, else after
+``group.consumer.assignment.interval.ms`` (KIP-1263), so that two hundred members that start together cost a
+few assignments and not two hundred.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": assign_uniformly, "range"
 
 
 def resolve_regexes(draft: Draft, topics: Topics) -> None:
-    """Every expression with a subscriber is matched against the topics there are; those without are dropped.
+    """Match the regular expressions of all members against the topic names, and write changed results.
 
-    Names seen before are not matched again.
+    Expressions without a subscriber are removed. Names that were matched before are not matched again.
     """
     group = draft.group
     subscribed = {member.subscribed_topic_regex for member in group.members.values()} - {""}
@@ -49,7 +49,7 @@ def resolve_regexes(draft: Draft, topics: Topics) -> None:
 
 
 def refresh(draft: Draft, topics: Topics, *, subscription_changed: bool) -> None:
-    """Raises the group epoch if the subscription changed, or the topics did."""
+    """Raise the group epoch if a subscription or the subscribed topics changed."""
     group = draft.group
     if not subscription_changed and group.metadata_version_seen == topics.version:
         return
@@ -61,7 +61,7 @@ def refresh(draft: Draft, topics: Topics, *, subscription_changed: bool) -> None
 
 
 def assignment_delay_ms(group: ConsumerGroup, config: GroupConfig, wall_ms: int) -> int | None:
-    """How long the next target assignment has to wait; None if none is due."""
+    """Return how long (ms) the next target assignment has to wait; None if none is needed."""
     if not group.members or group.group_epoch <= group.assignment_epoch:
         return None
     since = wall_ms - group.assignment_timestamp
@@ -71,7 +71,7 @@ def assignment_delay_ms(group: ConsumerGroup, config: GroupConfig, wall_ms: int)
 
 
 def assign(draft: Draft, topics: Topics, config: GroupConfig) -> None:
-    """A new target assignment, for the group epoch. Members that get what they had get no record."""
+    """Compute a target assignment for the group epoch, and write it; unchanged members get no record."""
     group = draft.group
     name = group.preferred_assignor()
     if name is None or name not in ASSIGNORS:

@@ -1,14 +1,15 @@
-"""How one member gets from what it owns to what it should own: first out, then in.
+"""How one member gets from its current to its target assignment: it revokes partitions first.
 
-A member revokes whatever is not in its target and says so by no longer claiming it. Only then does it enter
-the target's epoch, and is given what no other member owns any more. So no partition ever has two owners,
-although members learn of a new target one by one, each at its own heartbeat.
+A member revokes all partitions that are not in its target, and confirms it by no longer claiming them in its
+heartbeat. Only then does it enter the target's epoch, and gets the partitions that no other member owns any
+more. So no partition ever has two owners, although members learn of a new target one by one, each with its
+own heartbeat.
 
-    STABLE ──────── has to revoke something ───────▶ UNREVOKED_PARTITIONS
-       ▲ ▲                                              │ no longer claims it
+    STABLE ──────── must revoke partitions ────────▶ UNREVOKED_PARTITIONS
+       ▲ ▲                                              │ no longer claims them
        │ └── nothing to revoke, all free ───────────────┤
-       │                                                ▼ something still owned by another
-       └──────────── the other let go of it ──── UNRELEASED_PARTITIONS
+       │                                                ▼ another member still owns some
+       └──────── the other has released them ─── UNRELEASED_PARTITIONS
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a member is to end up with, and when that was decided."""
+    """The target assignment of a member, and the group epoch for which it was computed."""
 
     epoch: int
     assignment: Assignment
     subscribed: frozenset[UUID] | None = None
-    """The topics the member subscribes to, while the target is older than its subscription may be."""
+    """The topics that the member subscribes to now, if the target is older than the group epoch; else
+    None."""
 
     def wants(self, topic_id: UUID) -> frozenset[int]:
         if self.subscribed is not None and topic_id not in self.subscribed:
@@ -38,7 +40,8 @@ class Target:
 
 
 def check_state(member: Member, claimed: Assignment | None) -> None:
-    """Raises KafkaError FENCED_MEMBER_EPOCH: a state of a later version cannot be gone on from."""
+    """Raise KafkaError (FENCED_MEMBER_EPOCH) for a member whose state is unknown here and that claims
+    partitions, or does not say which: it must join again."""
     if member.state is MemberState.UNKNOWN and (claimed is None or claimed):
         raise KafkaError(
             ErrorCode.fenced_member_epoch,
@@ -53,10 +56,10 @@ def reconciled(
     is_owned: Callable[[UUID, int], bool],
     claimed: Assignment | None,
 ) -> Member:
-    """The member after this step; itself if there is nothing to do.
+    """Return the member after its next step; the same object if nothing changes.
 
-    ``is_owned`` says whether any member owns a partition; ``claimed`` is what the member says it owns, None
-    if it does not say. The member has passed :func:`check_state`.
+    ``is_owned``: whether any member owns a partition. ``claimed``: the partitions that the member says it
+    owns, None if it does not say. The member has passed :func:`check_state`.
     """
     match member.state:
         case MemberState.STABLE if member.member_epoch == target.epoch and target.subscribed is None:
@@ -97,7 +100,8 @@ def _towards(
 
 
 def _without_unsubscribed(member: Member, subscribed: frozenset[UUID]) -> Member:
-    """A member that is still revoking gives up what it has just unsubscribed from as well."""
+    """Make a member that is still revoking also revoke the partitions of topics it has just unsubscribed
+    from."""
     dropped = {
         topic_id: dict(partitions)
         for topic_id, partitions in member.assigned.items()
@@ -134,5 +138,5 @@ def _stepped(member: Member, state: MemberState, epoch: int, assigned: Owned, pe
 
 
 def _still_claims(claimed: Assignment | None, partitions: Owned) -> bool:
-    """A member that does not say what it owns may still own it."""
+    """Whether the member may still own some of ``partitions``: it claims them, or does not say."""
     return claimed is None or claims_any(claimed, partitions)

@@ -1,7 +1,7 @@
 """Subscriptions by regular expression: the syntax of RE2, matched against whole topic names.
 
-RE2 matches in time linear in the name, whatever the expression, and compiles within a bound of memory: an
-expression that would need more is refused like one that does not parse. So none can hold up a coordinator.
+RE2 matches in time linear in the name, whatever the expression, and compiles within a memory limit: an
+expression that would need more is rejected like one that does not parse. So none can block a coordinator.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re2  # pyright: ignore[reportMissingTypeStubs]
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 PROGRAM_BYTES_MAX: Final = 1 << 20
-"""What one compiled expression may take. The longest topic name spelled out takes a hundredth of it."""
+"""The memory limit of one compiled expression. The longest topic name as an expression takes 1 % of it."""
 
 _RE2: Final = cast(Any, re2)
 _REFUSALS: Final = cast(tuple[type[Exception], ...], (_RE2.error, UnicodeEncodeError))
@@ -26,7 +26,7 @@ class _Pattern(Protocol):
 
 
 def check_topic_regex(regex: str) -> None:
-    """Raises KafkaError INVALID_REGULAR_EXPRESSION."""
+    """Raise KafkaError (INVALID_REGULAR_EXPRESSION) if the expression cannot be compiled."""
     try:
         _compiled(regex)
     except _REFUSALS as error:
@@ -37,11 +37,11 @@ def check_topic_regex(regex: str) -> None:
 
 
 def matching_topics(regex: str, names: Iterable[str]) -> frozenset[str]:
-    """The names that the whole expression matches; none for an expression that cannot be compiled."""
+    """Return the names that the expression matches as a whole; none if it cannot be compiled."""
     try:
         pattern = _compiled(regex)
     except _REFUSALS:
-        # Accepted by an earlier coordinator, maybe another implementation: it must not take the group down.
+        # Another implementation may have accepted it as coordinator: it must not make this one fail.
         return frozenset()
     return frozenset(name for name in names if pattern.fullmatch(name) is not None)
 

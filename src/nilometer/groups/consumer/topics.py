@@ -10,7 +10,7 @@ from nilometer.cluster.image import ClusterImage
 
 
 class Topics:
-    """A view of the image, which moves on underneath. One per shard."""
+    """The topics of the current image. One per shard."""
 
     def __init__(self, image: ClusterImage) -> None:
         self._image = image
@@ -27,7 +27,7 @@ class Topics:
         self._names = None
 
     def names(self) -> frozenset[str]:
-        """The same object until something changes."""
+        """Return the names of all topics; the same object until topics may have changed."""
         if self._names is None:
             self._names = frozenset(topic.name for topic in self._image.topics())
         return self._names
@@ -41,7 +41,7 @@ class Topics:
         return None if topic is None else topic.name
 
     def ids_of(self, names: Iterable[str]) -> frozenset[UUID]:
-        """Of those that exist."""
+        """Return the ids of those topics that exist."""
         found = (self._image.topic(name) for name in names)
         return frozenset(topic.uuid for topic in found if topic is not None)
 
@@ -50,8 +50,10 @@ class Topics:
         return {topic.uuid: len(topic.partitions) for topic in found if topic is not None}
 
     def hash_of(self, names: Iterable[str]) -> int:
-        """Changes when one of the topics is created, deleted, created again or given more partitions; 0 if
-        none of them exists. Fits in a signed 64-bit field."""
+        """Return a signed 64-bit hash of the topics' ids and partition counts; 0 if none of them exists.
+
+        It changes when one of them is created, deleted, created again or gets more partitions.
+        """
         digest = hashlib.blake2b(digest_size=8)
         empty = True
         for name in sorted(names):

@@ -1,11 +1,11 @@
-"""The ``uniform`` assignor: equal numbers of partitions, and as few moves as that allows.
+"""The ``uniform`` assignor: equal numbers of partitions, with as few moves as possible.
 
-When all members are subscribed to the same topics, which is nearly always, a member's share follows from two
-numbers and is dealt out here; else see :mod:`nilometer.groups.consumer.uniform_mixed`.
+If all members are subscribed to the same topics, the usual case, a member's share follows from the numbers of
+partitions and members, and is assigned here; else see :mod:`nilometer.groups.consumer.uniform_mixed`.
 
 Invariants, when all subscriptions are equal:
 - *balance*: the numbers of partitions of any two members differ by at most one;
-- *stickiness*: a member loses only what is above its share; an assignment already balanced stays as it is.
+- *stickiness*: a member loses only partitions above its share; a balanced assignment does not change.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _assign_alike(members: Mapping[str, MemberSpec], topics: Mapping[UUID, int])
     counts = {member_id: sum(map(len, owned[member_id].values())) for member_id in member_ids}
 
     # A member with more than the share may keep one more than it, as long as there are larger shares left.
-    # Those who have that many already come first, so that none of them gives one up to another.
+    # Members with the most partitions come first, so that none of them gives a partition to another.
     for member_id in sorted(member_ids, key=lambda member_id: -counts[member_id]):
         excess = counts[member_id] - share
         if excess > 0 and larger_shares:
@@ -49,7 +49,7 @@ def _assign_alike(members: Mapping[str, MemberSpec], topics: Mapping[UUID, int])
             unassigned[topic_id].add(partition)
             counts[member_id] -= 1
 
-    # Every member up to the share first, then one more for as many as there are larger shares.
+    # Fill every member up to the share first; then give one more to as many as there are larger shares.
     takers = deque(
         (member_id, share - counts[member_id]) for member_id in member_ids if counts[member_id] < share
     )
@@ -72,7 +72,7 @@ def _assign_alike(members: Mapping[str, MemberSpec], topics: Mapping[UUID, int])
 
 
 def _still_owned(spec: MemberSpec, unassigned: _Owned) -> _Owned:
-    """The partitions that exist and only this member owns, taken out of ``unassigned``."""
+    """Return the member's previous partitions that exist and are in ``unassigned``, and remove them there."""
     kept: _Owned = {}
     for topic_id, partitions in spec.previous.items():
         free = unassigned.get(topic_id)
@@ -86,7 +86,8 @@ def _still_owned(spec: MemberSpec, unassigned: _Owned) -> _Owned:
 
 
 def _to_give_up(owned: _Owned, count: int) -> list[tuple[UUID, int]]:
-    """So many partitions, of every topic in proportion: no member is left with one topic alone."""
+    """Return ``count`` owned partitions to give up, from every topic in proportion, so that no member is left
+    with the partitions of one topic alone."""
     if count <= 0:
         return []
     ranked: list[tuple[float, UUID, int]] = []

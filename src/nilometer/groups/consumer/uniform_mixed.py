@@ -1,17 +1,20 @@
 """The ``uniform`` assignor for members whose subscriptions differ.
 
 Shares do not follow from two numbers here: a topic that only two members read loads those two, whatever the
-others have. An assignment is as even as it can be exactly when no chain of hand-overs from one member to
-another, each handing one partition to the next, would lead from a member to one with at least two fewer.
-That is what is looked for until there is none:
+others have. A *chain* is a sequence of members in which each can hand one partition to the next. An
+assignment is as even as possible if no chain leads from a member to one with at least two partitions fewer.
+The steps:
 
-1. keep what is still allowed; if all is assigned and no such chain exists, that is the result;
-2. a member with more than an equal share gives up what others could take;
-3. what has no owner goes to the subscriber with the least, its previous owner if that is among them;
-4. hand over along chains, many in one pass.
+1. keep all previous partitions that are still allowed; if every partition is assigned then and no such chain
+   exists, that is the result;
+2. a member with more than an equal share gives up partitions that others could take;
+3. each partition without an owner goes to the subscriber with the fewest partitions, to its previous owner if
+   that is one of them;
+4. hand partitions over along chains, many in one pass, until there is no chain.
 
-A pass is one breadth-first search over members and topics, backwards from the members with the least, and
-visits each topic once. Every chain makes the sum of the squares smaller, so there is an end.
+A pass is one breadth-first search over members and topics, backwards from the members with the fewest
+partitions, and visits each topic once. Every chain reduces the sum of the squares of the members' counts, so
+the passes end.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ def assign_mixed(members: Mapping[str, MemberSpec], topics: Mapping[UUID, int]) 
 
 
 class _MixedAssignment:
-    """One assignment in the making. Every partition has at most one owner at any time."""
+    """Computes one assignment. Every partition has at most one owner at any time."""
 
     def __init__(self, members: Mapping[str, MemberSpec], topics: Mapping[UUID, int]) -> None:
         self._members = members
@@ -36,7 +39,7 @@ class _MixedAssignment:
         self._owned: dict[str, dict[UUID, set[int]]] = {member_id: {} for member_id in sorted(members)}
         self._counts = dict.fromkeys(self._owned, 0)
         self._owners: dict[UUID, dict[str, None]] = {topic_id: {} for topic_id in self._subscribers}
-        """Who has something of a topic; in order of insertion."""
+        """The members that own partitions of each topic, in order of insertion."""
         self._previous: dict[tuple[UUID, int], str] = {}
         self._unassigned = {topic_id: set(range(topics[topic_id])) for topic_id in self._subscribers}
         self._partitions_count = sum(map(len, self._unassigned.values()))
@@ -74,7 +77,8 @@ class _MixedAssignment:
                         self._take(member_id, topic_id, partition)
 
     def _assign_the_rest(self) -> None:
-        """Topics with the fewest subscribers first: they leave the least choice."""
+        """Assign the partitions without an owner; topics with the fewest subscribers, and so the least
+        choice, come first."""
         for topic_id in sorted(
             self._unassigned, key=lambda topic_id: (len(self._subscribers[topic_id]), topic_id)
         ):
@@ -97,8 +101,12 @@ class _MixedAssignment:
                 stale.add(member_id)
 
     def _chains(self) -> dict[str, tuple[UUID, str]]:
-        """For each member from which a chain leads to one with at least two fewer: the first step of it, the
-        topic and the receiver. Receivers that hand on have their own step here."""
+        """Return the steps of the chains: by member, the topic of the partition to hand over, and the
+        receiver.
+
+        A receiver that hands a partition over has its own step. Empty if no chain leads to a member with at
+        least two partitions fewer.
+        """
         steps: dict[str, tuple[UUID, str]] = {}
         reached: set[str] = set()
         seen_topics: set[UUID] = set()
@@ -121,7 +129,10 @@ class _MixedAssignment:
         return steps if worthwhile else {}
 
     def _announce_shutdown(self, steps: dict[str, tuple[UUID, str]]) -> None:
-        """Along every chain that is worth it, from the members with the most, no member in two of them."""
+        """Hand partitions over along each chain between members whose counts differ by two or more.
+
+        Members with the most partitions come first; no member takes part in two chains.
+        """
         touched: set[str] = set()
         before = dict(self._counts)
         for giver in sorted(steps, key=lambda member_id: (-before[member_id], member_id)):
@@ -138,8 +149,8 @@ class _MixedAssignment:
                 self._give(receiver, topic_id, partition)
 
     def _choice(self, giver: str, topic_id: UUID, receiver: str) -> int:
-        """Prefer a partition that goes back to its earlier owner, then one that the giver did not own before
-        either."""
+        """Return the partition that ``giver`` hands to ``receiver``: one that the receiver owned before, else
+        one that the giver did not own before, else any."""
 
         def preference(partition: int) -> tuple[int, int]:
             previous = self._previous.get((topic_id, partition))

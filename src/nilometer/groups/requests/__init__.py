@@ -1,8 +1,8 @@
-"""Requests to a group coordinator and their replies, free of versions.
+"""Requests to a group coordinator and their replies, independent of API versions.
 
-Kafka's field names in snake case. What a version could not say has its default here; where a version changes
-the *meaning*, the request carries a flag named after that meaning. Batched requests are cut by coordinator
-before they come here: one OffsetFetch is one group, a ListGroups is asked of every shard.
+They have Kafka's field names in snake case. Fields missing in a version have defaults; if a version changes
+the *meaning* of a request, the request has a flag for that. Requests for several groups are split before: one
+OffsetFetch is for one group; a ListGroups goes to every shard.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Requests of those who look at groups and remove them."""
+"""Requests of operators: list, describe and delete groups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nilometer.wire.errors import ErrorCode
 @dataclass(frozen=True, slots=True)
 class ListGroups:
     states_filter: tuple[str, ...] = ()
-    """Empty: all. Upper and lower case are the same."""
+    """The states to list, in upper or lower case; empty: all."""
     types_filter: tuple[str, ...] = ()
 
 
@@ -38,7 +38,7 @@ class DescribeGroups:
 
 @dataclass(frozen=True, slots=True)
 class LastRebalance:
-    """Why a group rebalanced last, and who made it: the culprit, if it keeps doing so."""
+    """Why a group rebalanced last, and the member that caused it."""
 
     reason: str
     member_id: str
@@ -47,9 +47,9 @@ class LastRebalance:
     client_host: str
     wall_ms: int
     generation: int
-    """Before the rebalance."""
+    """The generation before the rebalance."""
     times_in_a_row: int
-    """How many rebalances, this one included, the same member caused with no other cause between."""
+    """How many rebalances in a row, this one included, the same member has caused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class DescribedGroupMember:
     client_id: str
     client_host: str
     member_metadata: bytes
-    """Empty unless the group has chosen a protocol."""
+    """The member's metadata for the group's protocol; empty if the group has none."""
     member_assignment: bytes
 
 
@@ -73,7 +73,7 @@ class DescribedGroup:
     protocol_data: str = ""
     members: tuple[DescribedGroupMember, ...] = ()
     last_rebalance: LastRebalance | None = None
-    """Since this coordinator loaded the group."""
+    """The last rebalance since this coordinator loaded the group; None if there was none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Requests of members of a classic group: join, synchronise, beat, leave."""
+"""Requests of members of a classic group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class JoinGroup:
     member_id: str
     protocol_type: str
     protocols: tuple[JoinGroupProtocol, ...]
-    """In the member's order of preference."""
+    """The protocols that the member supports, in its order of preference."""
     session_timeout_ms: int
     rebalance_timeout_ms: int
-    """The session time-out, in a version (0) that has none of its own."""
+    """Version 0 has no rebalance timeout: it is the session timeout then."""
     group_instance_id: str | None = None
     reason: str = ""
     client_id: str = ""
     client_host: str = ""
     requires_known_member_id: bool = False
-    """Version 4 and later: who comes without an id is given one, and comes again (KIP-394)."""
+    """Version 4 and later: a member without an id gets one, and must join again with it (KIP-394)."""
     supports_skipping_assignment: bool = False
-    """Version 9 and later (KIP-814)."""
+    """Version 9 and later: the response may instruct the leader to keep the assignment (KIP-814)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,11 @@ class JoinGroupReply:
     generation_id: int = NO_GENERATION
     protocol_type: str | None = None
     protocol_name: str | None = None
-    """None with every error; versions before 7 say the empty string."""
+    """None with every error; versions before 7 have the empty string instead."""
     leader: str = NO_MEMBER_ID
     skip_assignment: bool = False
     members: tuple[JoinGroupMember, ...] = ()
-    """For the leader alone."""
+    """All members of the group, for the leader; else empty."""
 
 
 # ── SyncGroup ───────────────────────────────────────────────────────────────────────────────────
@@ -74,7 +74,7 @@ class SyncGroup:
     protocol_type: str | None = None
     protocol_name: str | None = None
     assignments: tuple[SyncGroupAssignment, ...] = ()
-    """From the leader alone."""
+    """The assignments of all members, from the leader; else empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,4 +125,4 @@ class LeaveGroupMemberReply:
 class LeaveGroupReply:
     error_code: ErrorCode
     members: tuple[LeaveGroupMemberReply, ...] = ()
-    """Versions 0 to 2 have no members: they say the one member's error as their own."""
+    """Versions 0 to 2 have no such field: the only member's error is the response's error."""

@@ -1,4 +1,4 @@
-"""Requests of and about members of a consumer group (KIP-848): one heartbeat says everything."""
+"""Requests of members of a consumer group, and requests that describe such groups (KIP-848)."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class ConsumerGroupHeartbeat:
     rack_id: str | None = None
     rebalance_timeout_ms: int = -1
     subscribed_topic_names: tuple[str, ...] | None = None
-    """None: as before. So for the other fields that may be None."""
+    """None: unchanged. The same holds for the other fields that may be None."""
     subscribed_topic_regex: str | None = None
     server_assignor: str | None = None
     topic_partitions: tuple[TopicPartitions, ...] | None = None
-    """What the member owns."""
+    """The partitions that the member owns."""
     client_id: str = ""
     client_host: str = ""
     requires_member_id: bool = True
-    """Version 1 and later: the member makes up its own id."""
+    """Version 1 and later: the member generates its own id."""
 
 
 @dataclass(frozen=True, slots=True)

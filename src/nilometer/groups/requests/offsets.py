@@ -1,4 +1,4 @@
-"""Requests about committed offsets, whatever protocol their group speaks."""
+"""Requests about committed offsets, for groups of either protocol."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class OffsetCommitTopic:
 class OffsetCommit:
     group_id: str
     topics: tuple[OffsetCommitTopic, ...]
-    """Of topics that exist: names and ids were looked up before."""
+    """The topics, all of which exist: names and ids were looked up before."""
     generation_id_or_member_epoch: int = NO_GENERATION
     member_id: str = NO_MEMBER_ID
     group_instance_id: str | None = None
     retention_time_ms: int = -1
-    """Versions 2 to 4 may ask for a time of their own."""
+    """The retention time of the offsets, which versions 2 to 4 may set; -1: the broker's."""
     knows_member_epochs: bool = True
-    """Version 9 and later: understands GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH (KIP-848)."""
+    """Version 9 and later: the client handles GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH (KIP-848)."""
     producer: Producer | None = None
-    """Of TxnOffsetCommit: the offsets count once this producer's transaction is committed."""
+    """For TxnOffsetCommit: the offsets count once this producer's transaction is committed."""
 
     @property
     def is_transactional(self) -> bool:
@@ -70,7 +70,7 @@ class OffsetCommitTopicReply:
 @dataclass(frozen=True, slots=True)
 class OffsetCommitReply:
     topics: tuple[OffsetCommitTopicReply, ...]
-    """The same topics and partitions in the same order; an error of the whole request stands at each."""
+    """The request's topics and partitions in the same order; an error of the whole request is set at each."""
 
 
 # ── OffsetFetch ─────────────────────────────────────────────────────────────────────────────────
@@ -79,14 +79,14 @@ class OffsetFetchTopic:
     name: str
     partition_indexes: tuple[int, ...]
     topic_id: UUID | None = None
-    """In the versions that ask by id: offsets of an earlier topic of the same name are not this topic's."""
+    """Set in versions with topic ids: offsets of an earlier topic of the same name are not returned."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetFetch:
     group_id: str
     topics: tuple[OffsetFetchTopic, ...] | None = None
-    """None: whatever the group has committed."""
+    """None: all topics with committed offsets."""
     member_id: str | None = None
     member_epoch: int = -1
     require_stable: bool = False
@@ -106,7 +106,7 @@ class OffsetFetchTopicReply:
     name: str
     partitions: tuple[OffsetFetchPartitionReply, ...]
     topic_id: UUID | None = None
-    """As it was asked; for "whatever is committed", the id the commit came with, or None."""
+    """The id in the request; if all topics were requested, the id in the commit, or None."""
 
 
 @dataclass(frozen=True, slots=True)
