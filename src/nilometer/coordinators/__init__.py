@@ -1,6 +1,6 @@
-"""What the shards of all coordinators stand on: effects, turns, timers, the partition of a key, record bytes.
+"""The common base of group and transaction coordinators: effects, turns, timers, record encoding.
 
 A coordinator keeps its state in an internal topic: groups in ``__consumer_offsets``, transactions in
-``__transaction_state``. One partition of that topic is one shard, a pure state machine. Knows nothing of
-groups, of transactions, or of the shell that runs a shard.
+``__transaction_state``. Each partition of that topic has a *shard*, a pure state machine. Its *shell*, in the
+broker, passes requests to it and carries out the effects that it returns. A *turn* is one call of a shard.
 """

@@ -1,7 +1,7 @@
-"""Which partition of an internal topic keeps a group, or a transactional id (SPEC C-3).
+"""Computes the partition of an internal topic that keeps a group or a transactional id (SPEC C-3).
 
 The hash is Java's ``String.hashCode``: over UTF-16 units, wrapping at 32 bits, signed. Kafka takes its
-absolute value, and for the one number that has none, the minimum, 0.
+absolute value, and 0 for the minimum, which has none.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Reading and writing the primitives of coordinator records: legacy, and compact in flexible versions.
+"""Reads and writes the primitives of coordinator records: legacy, and compact in flexible versions.
 
-Invariant: whatever bytes are read end in a value or in a MalformedMessage, within memory proportional to
-them.
+Invariant: reading any bytes ends with a value or with MalformedMessage, and takes memory proportional to
+their length.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _VARINT_BYTES_MAX = 5
 
 class Writer:
     def __init__(self, version: int, *, flexible: bool) -> None:
-        """Begins with the version, as keys (whose version is their type) and values do."""
+        """Begin with ``version``: a value's version, or a key's record type."""
         self._flexible = flexible
         self._pieces = [_INT16.pack(version)]
 
@@ -69,7 +69,8 @@ class Writer:
         self.array(values, self.string)
 
     def tags(self, *fields: tuple[int, bytes]) -> None:
-        """The end of every structure, in flexible versions; nothing in the others."""
+        """Write the tagged fields, as (tag, bytes), at the end of a structure; nothing in versions that are
+        not flexible."""
         if self._flexible:
             self._pieces.append(tagged_fields(fields))
 
@@ -78,7 +79,7 @@ class Writer:
 
 
 def nested(write: Callable[[Writer], None]) -> bytes:
-    """What ``write`` writes, without a version: the value of a tagged field."""
+    """Return the bytes that ``write`` writes, without a version, as the value of a tagged field."""
     writer = Writer(0, flexible=True)
     write(writer)
     return writer.done()[_INT16.size :]
@@ -152,7 +153,8 @@ class Reader:
         return self.array(self.string)
 
     def tags(self) -> dict[int, Reader]:
-        """The tagged fields, each to be read from its own reader; none in versions that are not flexible."""
+        """Return the tagged fields by tag, each with a reader of its own; none in versions that are not
+        flexible."""
         if not self.flexible:
             return {}
         found: dict[int, Reader] = {}

@@ -1,7 +1,8 @@
-"""Deadlines by key: one each, moved and cancelled at will, asked for the earliest.
+"""Deadlines by key, at most one for each key, of which the earliest can be taken.
 
-Moving a deadline later, as every heartbeat does, costs one dictionary write: the heap keeps the earlier time
-and looks again when that comes. Equal times are due in the order in which they were first set.
+Moving a deadline to a later time, as every heartbeat does, costs one dictionary write: the heap keeps the
+earlier time, and the deadline is checked when that comes. Equal times are due in the order in which they were
+first set.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ class Timers(Generic[KeyT]):
         self._deadlines: dict[KeyT, int] = {}
         self._heap: list[tuple[int, int, KeyT]] = []
         self._queued: dict[KeyT, int] = {}
-        """The earliest time at which the heap will show each key."""
+        """The earliest time in the heap for each key; entries with other times are outdated."""
         self._pushes = 0
 
     def schedule(self, key: KeyT, at_ms: int) -> None:
-        """In place of whatever was scheduled for the key."""
+        """Set the key's deadline, in place of an earlier one."""
         self._deadlines[key] = at_ms
         queued = self._queued.get(key)
         if queued is None or at_ms < queued:
@@ -50,7 +51,7 @@ class Timers(Generic[KeyT]):
         return None
 
     def take_due(self, now_ms: int) -> KeyT | None:
-        """The earliest that is due, and no longer scheduled."""
+        """Remove the earliest deadline that is due, and return its key; None if none is due."""
         at_ms = self.next_deadline_ms()
         if at_ms is None or at_ms > now_ms:
             return None

@@ -1,4 +1,4 @@
-"""What a coordinator's log holds besides plain records: records of a producer's transaction, and its end."""
+"""The entries of a coordinator's log besides plain records: a transaction's records, and its end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nilometer.coordinators.effects import RecordT
 
 @dataclass(frozen=True, slots=True)
 class TransactionalRecord(Generic[RecordT]):
-    """Counts once the producer's transaction is committed."""
+    """A record that counts once the producer's transaction is committed."""
 
     producer_id: int
     record: RecordT

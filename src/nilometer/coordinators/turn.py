@@ -1,4 +1,4 @@
-"""One call of a shard: the time it happens at, and what it has written, answered and asked for so far."""
+"""A *turn*: one call of a shard, with its time, and the records, replies and actions collected so far."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from nilometer.coordinators.effects import ActionT, Effects, Producer, RecordT, 
 
 
 class Turn(Generic[RecordT, ReplyT, ActionT]):
-    """Collects; the shard's parts change their state themselves, before or after they write."""
+    """Collects a call's effects. The shard changes its state itself, before or after it writes a record."""
 
     __slots__ = ("_actions", "_records", "_replies", "now_ms", "producer", "wall_ms")
 
     def __init__(self, now_ms: int, wall_ms: int) -> None:
         self.now_ms = now_ms
-        """Monotonic: for time-outs."""
+        """Monotonic time, for timers."""
         self.wall_ms = wall_ms
-        """For what records say."""
+        """Time since the epoch, for records."""
         self.producer: Producer | None = None
-        """In whose transaction all records of this turn are written."""
+        """The producer in whose transaction all records of this turn are written; None: in none."""
         self._records: list[RecordT] = []
         self._replies: list[tuple[Token, ReplyT]] = []
         self._actions: list[ActionT] = []
@@ -38,12 +38,15 @@ class Turn(Generic[RecordT, ReplyT, ActionT]):
         self._replies.append((token, reply))
 
     def act(self, action: ActionT) -> None:
-        """Have ``action`` carried out once all that was written so far is committed."""
+        """Add an action, to be carried out once all records written so far are committed."""
         self._actions.append(action)
 
     def effects(self, waiting: set[Token]) -> Effects[RecordT, ReplyT, ActionT]:
-        """What has gathered. Replies to requests that are not in ``waiting`` are left out: their clients
-        have gone. Those that are answered now are removed from it."""
+        """Return the collected effects.
+
+        Replies to requests that are not in ``waiting`` are left out, since their clients have disconnected.
+        The requests that get a reply now are removed from ``waiting``.
+        """
         replies = tuple(each for each in self._replies if each[0] in waiting)
         waiting.difference_update(token for token, _ in replies)
         return Effects(tuple(self._records), replies, tuple(self._actions), self.producer)

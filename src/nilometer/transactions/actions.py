@@ -1,4 +1,4 @@
-"""What a transaction shard has its shell do once its records are committed."""
+"""The actions of a transaction shard: its shell carries them out once the records before are committed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from nilometer.transactions.requests import TimeOut
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendMarkers:
-    """Have the leader of each partition write the marker that ends the transaction there.
+    """Send the marker that ends the transaction to the leader of each partition.
 
-    When all are committed the shard is asked :class:`~nilometer.transactions.requests.MarkersWritten`. Until
-    then the transaction stays prepared; a new coordinator sends them again.
+    When all markers are committed, the shard gets :class:`~nilometer.transactions.requests.MarkersWritten`.
+    Until then the transaction stays prepared; a new coordinator sends the markers again.
     """
 
     transactional_id: str
@@ -23,12 +23,12 @@ class SendMarkers:
     committed: bool
     partitions: tuple[TopicPartition, ...]
     version: int
-    """The ``transaction.version`` of this end: whether the epoch is above that of the records."""
+    """The ``transaction.version`` of this end; with 2 the marker's epoch is above that of the records."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllocateProducerId:
-    """Have ``request`` asked with a new producer id: fencing this producer uses up its last epoch."""
+    """Allocate a producer id and submit ``request`` with it, since fencing uses the producer's last epoch."""
 
     request: TimeOut
 

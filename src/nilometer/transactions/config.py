@@ -1,4 +1,4 @@
-"""What a transaction coordinator may be told, in Kafka's terms and with Kafka's defaults. Times in ms."""
+"""The settings of a transaction coordinator, with Kafka's defaults. Times are in milliseconds."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ EPOCH_BUMP_VERSION = 2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionConfig:
     max_timeout_ms: int = 15 * 60_000
-    """``transaction.max.timeout.ms``: the longest time-out that a producer may ask for."""
+    """``transaction.max.timeout.ms``: the longest transaction timeout that a producer may request."""
     id_expiration_ms: int = 7 * DAY_MS
-    """``transactional.id.expiration.ms``: an id without a transaction is forgotten after this long."""
+    """``transactional.id.expiration.ms``: how long an id without a transaction is kept."""
     abort_check_interval_ms: int = 10_000
     """``transaction.abort.timed.out.transaction.cleanup.interval.ms``."""
     expiration_check_interval_ms: int = 60 * 60_000

@@ -1,4 +1,4 @@
-"""What comes of a request to one transactional id: the reply, and the next value of its transaction."""
+"""The decision on a request to one transactional id: the reply, and the next value of its transaction."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ from nilometer.transactions.transaction import Transaction
 class Decision:
     reply: TransactionReply
     after: Transaction | None = None
-    """To be written before the reply is given; None: nothing changes."""
+    """The transaction's next value, which must be committed before the reply is sent; None: no change."""

@@ -1,8 +1,8 @@
 """EndTxn, and the ends that the coordinator decides itself: a producer is fenced, a transaction times out.
 
-With version 2 of a transaction (KIP-890) every end bumps the epoch. So a late EndTxn cannot end the next
-transaction (EDGE 39), and a repeated one is known by its old epoch and gets the answer of the first. Without,
-equal epochs are all there is to go by: a repeated commit of a committed transaction is taken as done.
+With ``transaction.version`` 2 (KIP-890) every end bumps the epoch. So a late EndTxn cannot end the next
+transaction (EDGE 39), and a repeated one is recognised by its old epoch and gets the reply of the first.
+Below version 2 a repeated EndTxn has the current epoch: a commit of a committed transaction succeeds again.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from nilometer.transactions.transaction import EPOCH_MAX, NO_PRODUCER_ID, Transa
 from nilometer.wire.errors import ErrorCode
 
 _COMPLETE = {True: TransactionState.COMPLETE_COMMIT, False: TransactionState.COMPLETE_ABORT}
-"""By whether it was committed."""
+"""The final state, by whether the transaction is committed."""
 
 
 def fence(
     transaction: Transaction, version: int, new_producer_id: int | None, wall_ms: int
 ) -> Transaction | None:
-    """An open transaction, aborted by the coordinator: its producer has an old epoch from here on.
+    """Prepare the abort of an open transaction with a bumped epoch, which fences its producer.
 
-    None if a new producer id is needed, since this uses up the last epoch and the version hands out the next
-    producer id with the end of a transaction.
+    Returns None if a ``new_producer_id`` is needed: with ``version`` 2 the end of a transaction with the last
+    epoch assigns the next producer id.
     """
     needs_id = version >= EPOCH_BUMP_VERSION and transaction.is_exhausted
     if needs_id and new_producer_id is None:
@@ -49,7 +49,10 @@ def fence(
 def decide_time_out(
     transaction: Transaction | None, request: TimeOut, version: int, wall_ms: int
 ) -> Decision:
-    """``version``: the finalized level of ``transaction.version``."""
+    """Abort the transaction if it is still open and has timed out.
+
+    ``version``: the finalized level of ``transaction.version``.
+    """
     if transaction is None or not _is_about(transaction, request) or not transaction.is_timed_out(wall_ms):
         return Decision(TimeOutReply(aborted=False))
     after = fence(transaction, version, request.new_producer_id, wall_ms)
@@ -63,7 +66,7 @@ def decide_completion(transaction: Transaction | None, request: MarkersWritten, 
 
 
 def _is_about(transaction: Transaction, request: TimeOut | MarkersWritten) -> bool:
-    """Whether no other end, and no other producer, has come between."""
+    """Whether the request concerns the transaction's current producer id and epoch, not an earlier end."""
     return (transaction.producer_id, transaction.producer_epoch) == (
         request.producer_id,
         request.producer_epoch,
@@ -87,7 +90,7 @@ def _refused(error: ErrorCode) -> Decision:
 
 
 def _done(transaction: Transaction) -> EndTransactionReply:
-    """With what the producer is to use next."""
+    """Return the reply with the producer id and epoch for the producer's next transaction."""
     if transaction.next_producer_id != NO_PRODUCER_ID:
         return EndTransactionReply(ErrorCode.none, transaction.next_producer_id, 0)
     return EndTransactionReply(ErrorCode.none, transaction.producer_id, transaction.producer_epoch)
@@ -126,7 +129,7 @@ def _end_with_bump(transaction: Transaction, request: EndTransaction, wall_ms: i
 
 
 def _was_rotated_by(transaction: Transaction, request: EndTransaction) -> bool:
-    """Whether this request, asked before, used up the last epoch of its producer id."""
+    """Whether an earlier copy of this request used the last epoch of its producer id, which was replaced."""
     return (
         transaction.previous_producer_id == request.producer_id
         and request.producer_epoch == EPOCH_MAX

@@ -1,5 +1,5 @@
-"""AddPartitionsToTxn: what a transaction writes to, known to its coordinator before the first record is
-acknowledged (EDGE 41), and the brokers' question whether that is so (EDGE 38)."""
+"""AddPartitionsToTxn: adds the partitions that a transaction writes to, before their first record is
+acknowledged (EDGE 41), and verifies for brokers that they were added (EDGE 38)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ def decide_add_partitions(transaction: Transaction | None, request: AddPartition
 
 
 def _check_adding(transaction: Transaction | None, request: AddPartitions) -> ErrorCode:
-    """A transaction that is being ended is looked at first: the producer may have the epoch, or the producer
-    id, of the next one already."""
+    """Return the error of the request, or ``none``.
+
+    A prepared transaction is checked first: the producer may already have the epoch or the producer id of the
+    next transaction, which would seem wrong.
+    """
     if not request.transactional_id:
         return ErrorCode.invalid_request
     if transaction is not None and transaction.state.is_prepared:

@@ -1,9 +1,9 @@
-"""InitProducerId: which producer id and epoch a producer goes on with (KIP-98, KIP-360).
+"""InitProducerId: decides the producer id and epoch of a transactional producer (KIP-98, KIP-360).
 
-A producer that names nothing begins again: it gets the next epoch, and the producer with the last one is
-fenced. A producer that names what it has goes on: it gets the next epoch too, unless another producer has
-come between; asked twice, it gets the same answer twice. A transaction that is open is aborted first, by the
-coordinator, and the producer asks again.
+A producer that names no producer id is a new one: it gets the next epoch, and the previous producer is
+fenced. A producer that names its current id and epoch gets the next epoch too, unless another producer has
+been initialised since; if it repeats the request, it gets the same reply. An open transaction is aborted
+first by the coordinator, and the producer must send the request again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def decide_init_producer_id(
     version: int,
     wall_ms: int,
 ) -> Decision:
-    """``version``: the finalized level of ``transaction.version``."""
+    """Decide an InitProducerId request. ``version``: the finalized level of ``transaction.version``."""
     if not request.transactional_id:
         return _refused(ErrorCode.invalid_request)
     if not 0 < request.transaction_timeout_ms <= config.max_timeout_ms:
@@ -54,15 +54,15 @@ def _names_producer(request: InitProducerId) -> bool:
 
 
 def _is_known(transaction: Transaction, request: InitProducerId) -> bool:
-    """Whether the producer id is this transactional id's, now or until its epochs were exhausted: then the
-    answer to a bump may have been lost. The epoch is looked at later."""
+    """Whether the named producer id belongs to this transactional id: the current one, or the previous one if
+    its epochs are exhausted (the reply with the new id may have been lost). The epoch is checked later."""
     return request.producer_id == transaction.producer_id or (
         request.producer_id == transaction.previous_producer_id and is_exhausted(request.producer_epoch)
     )
 
 
 def _first(request: InitProducerId, wall_ms: int) -> Decision:
-    """The id is not known here: it is new, or has expired."""
+    """Decide the request of a transactional id that is not known: it is new, or has expired."""
     if request.new_producer_id is None:
         return Decision(ProducerIdNeeded())
     created = Transaction(
@@ -88,7 +88,7 @@ def _next_epoch(transaction: Transaction, request: InitProducerId, wall_ms: int)
     if named and not goes_on:
         if request.producer_epoch != transaction.last_producer_epoch:
             return _refused(ErrorCode.producer_fenced)
-        return _given(  # asked again: the first answer was lost
+        return _given(  # a repeated request: the first reply was lost
             transaction.with_epoch(epoch, transaction.last_producer_epoch, timeout_ms, wall_ms)
         )
     last_epoch = epoch if named else NO_EPOCH

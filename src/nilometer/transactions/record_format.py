@@ -1,8 +1,8 @@
-"""Kafka's exact bytes of ``__transaction_state``: TransactionLogKey 0, TransactionLogValue 0 and 1.
+"""Kafka's binary format of ``__transaction_state`` records: TransactionLogKey 0, TransactionLogValue 0 and 1.
 
-Both versions of the value are read; version 1 is written, as Kafka does from ``transaction.version`` 1 on: it
-has the previous and the next producer id, without which a rotation of ids could not be finished after the
-coordinator has moved.
+Both versions of the value are read; version 1 is written, as Kafka does from ``transaction.version`` 1 on. It
+has the previous and the next producer id, without which a new coordinator could not complete the change to
+another producer id.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TAG_NEXT_PRODUCER_EPOCH = 3
 
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────
 def encode_record(record: TransactionRecord) -> tuple[bytes, bytes | None]:
-    """(key, value)."""
+    """Return (key, value); a value of None is a tombstone."""
     key = Writer(KEY_VERSION, flexible=False)
     key.string(record.transactional_id)
     transaction = record.transaction
@@ -35,7 +35,7 @@ def encode_record(record: TransactionRecord) -> tuple[bytes, bytes | None]:
 
 
 def encode_value(transaction: Transaction, version: int = VALUE_VERSION) -> bytes:
-    """Version 0 leaves out what it has no place for."""
+    """Encode the value; version 0 leaves out the fields that it does not have."""
     writer = Writer(version, flexible=version >= _FLEXIBLE_SINCE)
 
     def write_topic(topic: tuple[str, list[int]]) -> None:
@@ -62,7 +62,7 @@ def _by_topic(transaction: Transaction) -> list[tuple[str, list[int]]]:
 
 
 def _tags(transaction: Transaction) -> list[tuple[int, bytes]]:
-    """Those that differ from their defaults."""
+    """Return the tagged fields whose values differ from the defaults."""
     fields = (
         (_TAG_PREVIOUS_PRODUCER_ID, transaction.previous_producer_id, NO_PRODUCER_ID, 8),
         (_TAG_NEXT_PRODUCER_ID, transaction.next_producer_id, NO_PRODUCER_ID, 8),
@@ -78,7 +78,7 @@ def _tags(transaction: Transaction) -> list[tuple[int, bytes]]:
 
 # ── reading ─────────────────────────────────────────────────────────────────────────────────────
 def decode_record(key: bytes, value: bytes | None) -> TransactionRecord | None:
-    """None for a key of another version: a type of record that is not known here. Raises MalformedMessage."""
+    """Decode a record; None if its key has another version, an unknown type. Raises MalformedMessage."""
     reader = Reader(key)
     if reader.version != KEY_VERSION:
         return None

@@ -1,4 +1,4 @@
-"""The records of ``__transaction_state``: the latest of a transactional id is all that is kept of it."""
+"""The records of ``__transaction_state``: the latest record of a transactional id has its whole state."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ from nilometer.transactions.transaction import Transaction
 class TransactionRecord:
     transactional_id: str
     transaction: Transaction | None
-    """None: the id has expired."""
+    """None: a tombstone, since the id has expired."""

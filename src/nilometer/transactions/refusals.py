@@ -1,4 +1,4 @@
-"""The reply that tells a whole request the same error, wherever its API has a place for it."""
+"""Replies with one error for a whole request, set in every error field of its API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of a transaction shard, and what it answers. Field names are Kafka's."""
+"""The requests to a transaction shard, and their replies. Field names are Kafka's."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ class InitProducerId:
     transactional_id: str
     transaction_timeout_ms: int
     producer_id: int = NO_PRODUCER_ID
-    """What the producer has, if it asks for the next epoch of it (KIP-360)."""
+    """The producer's current producer id, with ``producer_epoch``, if it requests the next epoch
+    (KIP-360)."""
     producer_epoch: int = NO_EPOCH
     new_producer_id: int | None = None
-    """One that was never given out; asked for by :class:`ProducerIdNeeded`."""
+    """A newly allocated producer id, after the reply :class:`ProducerIdNeeded`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +32,13 @@ class InitProducerIdReply:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdNeeded:
-    """The request is to be asked again with a ``new_producer_id``: nothing has happened yet."""
+    """The request must be submitted again with a ``new_producer_id``; nothing has changed yet."""
 
 
 # ── partitions ──────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddPartitions:
-    """Of AddPartitionsToTxn, and of AddOffsetsToTxn for the partition that keeps a group's offsets."""
+    """AddPartitionsToTxn, or AddOffsetsToTxn with the partition that keeps a group's offsets."""
 
     transactional_id: str
     producer_id: int
@@ -54,7 +55,7 @@ class AddPartitionsReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyPartitions:
-    """AddPartitionsToTxn of a broker that asks whether they have been added (KIP-890)."""
+    """AddPartitionsToTxn of a broker that verifies that the partitions have been added (KIP-890)."""
 
     transactional_id: str
     producer_id: int
@@ -75,7 +76,7 @@ class EndTransaction:
     producer_epoch: int
     committed: bool
     version: int = 0
-    """2: with an epoch bump, as EndTxn 5 asks for it."""
+    """The ``transaction.version`` of the request; 2, from EndTxn 5 on: with an epoch bump."""
     new_producer_id: int | None = None
 
 
@@ -84,12 +85,12 @@ class EndTransactionReply:
     error_code: ErrorCode
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_EPOCH
-    """What the producer is to use for its next transaction."""
+    """The epoch, with ``producer_id``, for the producer's next transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkersWritten:
-    """Of the broker itself: every marker of this end is committed, or its partition is deleted."""
+    """From the broker itself: every marker of this end is committed, or its partition was deleted."""
 
     transactional_id: str
     producer_id: int
@@ -99,12 +100,12 @@ class MarkersWritten:
 @dataclass(frozen=True, slots=True)
 class MarkersWrittenReply:
     completed: bool
-    """False: it is no longer about this end."""
+    """False: the transaction is not prepared with this producer id and epoch any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeOut:
-    """Of the broker itself: abort it if it is still open and has been for too long."""
+    """From the broker itself: abort the transaction if it is still open and has timed out."""
 
     transactional_id: str
     producer_id: int
@@ -140,9 +141,9 @@ class ListTransactions:
     state_filters: tuple[str, ...] = ()
     producer_id_filters: tuple[int, ...] = ()
     duration_filter_ms: int = -1
-    """Only those that began longer ago; negative: all."""
+    """List only transactions that began longer ago than this; negative: all."""
     transactional_id_pattern: str = ""
-    """Of RE2, matched against whole ids; empty: all."""
+    """An RE2 expression, matched against whole ids; empty: all."""
 
 
 @dataclass(frozen=True, slots=True)

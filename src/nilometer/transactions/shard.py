@@ -1,13 +1,13 @@
-"""One partition of ``__transaction_state``: the transactional ids kept there, and all that is asked of their
+"""One partition of ``__transaction_state``: the transactional ids kept there, and the requests to their
 coordinator.
 
-A shard is loaded (``replay`` for every record of the partition, then ``on_loaded``), asked, and dropped when
-the broker no longer leads the partition or an append failed.
+A shard is loaded (``replay`` for every record of the partition, then ``on_loaded``), processes requests and
+timers, and is dropped when the broker no longer leads the partition or an append has failed.
 
 Invariants:
-- what it returns is in its state already, and is written before anything follows from it: markers are sent,
-  and a producer is answered, once the record is committed (EDGE 41);
-- a prepared transaction never changes its outcome: it is finished, by this coordinator or the next;
+- the records it returns are in its state already; markers are sent, and a producer gets its reply, once the
+  record is committed (EDGE 41);
+- a prepared transaction never changes its outcome: this coordinator or the next completes it;
 - the same calls with the same arguments give the same effects.
 """
 
@@ -50,7 +50,7 @@ from nilometer.transactions.transaction import Transaction
 from nilometer.transactions.views import describe_transaction, list_transactions
 
 RECORDS_PER_CALL_MAX = 1_000
-"""What is due waits for the next call once so many records are written: they are one batch."""
+"""A call writes one batch: after so many records the timers that are due wait for the next call."""
 
 Effects: TypeAlias = effects.Effects[TransactionRecord, TransactionReply, TransactionAction]
 
@@ -61,25 +61,25 @@ class Turn(turn.Turn[TransactionRecord, TransactionReply, TransactionAction]):
 
 class TimerKind(Enum):
     TIME_OUTS = auto()
-    """Open transactions may have been open for too long."""
+    """The next check for open transactions that have timed out."""
     EXPIRATION = auto()
-    """Ids may have been idle for too long."""
+    """The next check for transactional ids that have expired."""
 
 
 class TransactionShard:
     def __init__(self, config: TransactionConfig, image: ClusterImage) -> None:
         self._config = config
         self._version = image.feature_level(TRANSACTION_VERSION)
-        """By which the coordinator itself ends transactions."""
+        """The ``transaction.version`` with which the coordinator itself ends transactions."""
         self._transactions: dict[str, Transaction] = {}
         self._ongoing: dict[str, None] = {}
-        """Those that may time out."""
+        """The transactional ids with an open transaction, which may time out."""
         self._timers = Timers[TimerKind]()
         self._waiting: set[Token] = set()
 
     # ── loading ─────────────────────────────────────────────────────────────────────────────────
     def replay(self, record: TransactionRecord) -> None:
-        """Folds a record that is in the partition already."""
+        """Apply a record to the state: one that is loaded, or one that was just written."""
         transactional_id, transaction = record.transactional_id, record.transaction
         self._ongoing.pop(transactional_id, None)
         if transaction is None or transaction.state is TransactionState.DEAD:
@@ -90,14 +90,15 @@ class TransactionShard:
             self._ongoing[transactional_id] = None
 
     def replay_transactional(self, transactional: TransactionalRecord[TransactionRecord]) -> None:
-        """Nothing is written to this topic in a transaction; a record that is there counts."""
+        """Apply a record as if it were not transactional: nothing is written to this topic in a
+        transaction."""
         self.replay(transactional.record)
 
     def replay_end(self, end: TransactionEnd) -> None:
-        """Of a transaction that wrote nothing here."""
+        """Ignore the end of a transaction, since none writes to this topic."""
 
     def on_loaded(self, now_ms: int, wall_ms: int) -> Effects:
-        """The partition has been read to its end: what was prepared is finished."""
+        """Start the timers, and complete prepared transactions: the partition has been read to its end."""
         turn = Turn(now_ms, wall_ms)
         for transactional_id, transaction in self._transactions.items():
             if transaction.state.is_prepared:
@@ -141,7 +142,7 @@ class TransactionShard:
         return decision.reply
 
     def forget(self, token: Token) -> None:
-        """The connection is gone: the reply has no receiver."""
+        """Drop the reply to a request whose connection was lost."""
         self._waiting.discard(token)
 
     # ── state ───────────────────────────────────────────────────────────────────────────────────
@@ -154,7 +155,8 @@ class TransactionShard:
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
     def on_image(self, image: ClusterImage, now_ms: int, wall_ms: int) -> Effects:
-        """Only the finalized level counts: a deleted partition is found out when its marker is sent."""
+        """Note the finalized ``transaction.version``. Deleted partitions are noticed when markers are
+        sent."""
         self._version = image.feature_level(TRANSACTION_VERSION)
         return effects.Effects()
 
@@ -172,7 +174,7 @@ class TransactionShard:
         return turn.effects(self._waiting)
 
     def _abort_timed_out(self, turn: Turn) -> bool:
-        """Whether all that are due were aborted: one batch takes only so many."""
+        """Abort transactions that have timed out; return false if one batch does not have room for all."""
         for transactional_id in list(self._ongoing):
             if turn.records_count >= RECORDS_PER_CALL_MAX:
                 return False

@@ -1,12 +1,12 @@
-"""The states of a transaction, and which may follow which.
+"""The states of a transaction, and their possible transitions.
 
     Empty ──────────▶ Ongoing ──▶ PrepareCommit ──▶ CompleteCommit ─┐
       ▲                ▲   └────▶ PrepareAbort  ──▶ CompleteAbort  ─┤
       └── a new epoch ─┴────────────────────────────────────────────┘
 
 With ``transaction.version`` 2 an abort without any partition is prepared too (from Empty or Complete), since
-it bumps the epoch. Dead is the tombstone. PrepareEpochFence has a number and a name in Kafka; here fencing a
-producer and preparing the abort of its transaction are one record, so no transaction is ever in between.
+it bumps the epoch. Dead stands for a tombstone. PrepareEpochFence exists in Kafka; here fencing a producer
+and preparing the abort of its transaction are one record, so that no transaction is ever in that state.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from enum import IntEnum
 
 
 class TransactionState(IntEnum):
-    """By the number that records have."""
+    """The state, with its number in records."""
 
     EMPTY = 0
     ONGOING = 1
@@ -28,17 +28,18 @@ class TransactionState(IntEnum):
 
     @property
     def kafka_name(self) -> str:
-        """As DescribeTransactions and ListTransactions call it."""
+        """The state's name in DescribeTransactions and ListTransactions."""
         return "".join(part.capitalize() for part in self.name.split("_"))
 
     @property
     def is_prepared(self) -> bool:
-        """The outcome is decided; markers are being written."""
+        """Whether the outcome is decided and the markers are being written."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property
     def is_idle(self) -> bool:
-        """There is no transaction: one may begin, the epoch may be bumped, the id may expire."""
+        """Whether no transaction is open or prepared: one may begin, the epoch may be bumped, the id may
+        expire."""
         return self in (
             TransactionState.EMPTY,
             TransactionState.COMPLETE_COMMIT,

@@ -1,9 +1,10 @@
-"""One transactional id: its producer id and epoch, and the transaction that this producer has open.
+"""One transactional id: its producer id and epoch, and its producer's open transaction.
 
-A value; each transition returns the next one, and is written as a record before anything follows from it.
+An immutable value: each transition returns the next one, which is written as a record before it has any other
+effect.
 
 Invariants:
-- of one producer id the epoch never falls; a producer id, once replaced, is not taken up again;
+- the epoch of a producer id never falls; a producer id, once replaced, is not used again;
 - a producer never has an epoch above :data:`EPOCH_MAX`, so that the coordinator can always fence it: an epoch
   that is exhausted is followed by epoch 0 of a new producer id (EDGE 40);
 - there are partitions only while the transaction is ongoing or prepared.
@@ -22,7 +23,7 @@ NO_PRODUCER_ID = -1
 NO_EPOCH = -1
 INT16_MAX = 2**15 - 1
 EPOCH_MAX = INT16_MAX - 1
-"""The highest epoch that a producer is given."""
+"""The highest epoch that a producer gets; the one above is left to fence it."""
 
 
 def is_exhausted(epoch: int) -> bool:
@@ -33,22 +34,24 @@ def is_exhausted(epoch: int) -> bool:
 class Transaction:
     producer_id: int
     producer_epoch: int
-    """-1 only before the first InitProducerId is answered; such a value is never written."""
+    """-1 only while the first InitProducerId is decided; such a value is never written."""
     timeout_ms: int
     state: TransactionState = TransactionState.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
     started_ms: int = -1
-    """By the wall clock: when the first partition was added; -1 where none was since the epoch was new."""
+    """When the first partition was added (ms since the epoch); -1: none was, since the producer epoch
+    began."""
     updated_ms: int
-    """By the wall clock: the last transition."""
+    """When the last transition was (ms since the epoch)."""
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
-    """While prepared, what the producer has been given for its next transaction, with epoch 0."""
+    """While prepared: the new producer id, with epoch 0, of the producer's next transaction, if it gets
+    one."""
     next_producer_epoch: int = NO_EPOCH
-    """Kept as it was read: two-phase commit (KIP-939) is not served."""
+    """Written again as it was read: two-phase commit (KIP-939) is not served."""
     last_producer_epoch: int = NO_EPOCH
-    """The epoch before the last bump that the producer asked for: a repeated request is known by it. Not kept
-    in records."""
+    """The epoch before the last bump that the producer requested, by which a repeated request is recognised.
+    Not kept in records."""
     version: int = 0
     """The ``transaction.version`` that the producer uses."""
 
@@ -69,7 +72,10 @@ class Transaction:
 
     # ── transitions ─────────────────────────────────────────────────────────────────────────────
     def with_epoch(self, epoch: int, last_epoch: int, timeout_ms: int, wall_ms: int) -> Transaction:
-        """The producer is given ``epoch``: a new one, or again the one that it has."""
+        """Give the producer ``epoch``, the next one or its current one again; no transaction is open then.
+
+        ``last_epoch``: the epoch from which a repeated request is accepted; -1: none.
+        """
         check(self.producer_epoch <= epoch <= EPOCH_MAX, "a producer's epoch never falls", self, epoch)
         return self._become(
             TransactionState.EMPTY,
@@ -84,7 +90,7 @@ class Transaction:
     def with_producer_id(
         self, producer_id: int, last_epoch: int, timeout_ms: int, wall_ms: int
     ) -> Transaction:
-        """The epochs of the producer id are exhausted: epoch 0 of another."""
+        """Give the producer another producer id with epoch 0, since the epochs of its id are exhausted."""
         return self._become(
             TransactionState.EMPTY,
             previous_producer_id=self.producer_id,
@@ -110,7 +116,12 @@ class Transaction:
     def prepared(
         self, *, commit: bool, version: int, next_producer_id: int, fences: bool, wall_ms: int
     ) -> Transaction:
-        """The outcome is decided. ``fences``: by the coordinator, against the producer."""
+        """Decide the outcome: commit or abort.
+
+        ``version``: the ``transaction.version``; from 2 on the epoch is bumped. ``next_producer_id``: the
+        producer's new id if its epochs are exhausted. ``fences``: the coordinator decides, and the epoch is
+        bumped to fence the producer.
+        """
         bumps = version >= EPOCH_BUMP_VERSION
         epoch = self.producer_epoch + (1 if bumps or fences else 0)
         check(epoch <= INT16_MAX, "there is an epoch left to end a transaction with", self)
@@ -129,7 +140,7 @@ class Transaction:
         )
 
     def completed(self, wall_ms: int) -> Transaction:
-        """All markers are written."""
+        """Complete the transaction: all markers are written."""
         rotates = self.bumps_epochs and self.next_producer_id != NO_PRODUCER_ID
         return self._become(
             TransactionState.COMPLETE_COMMIT

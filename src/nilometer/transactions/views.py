@@ -1,4 +1,4 @@
-"""DescribeTransactions and ListTransactions: a look at what is there."""
+"""DescribeTransactions and ListTransactions."""
 
 from __future__ import annotations
 
