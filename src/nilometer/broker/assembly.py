@@ -1,8 +1,9 @@
-"""The parts of a broker, made from below: each gets what it needs when it is made, and none is replaced.
+"""Makes the parts of a broker and connects them: each part gets the parts it uses, and none is replaced
+later.
 
-Nothing here starts, reads or writes anything: :mod:`nilometer.broker.broker` does, with the parts of
-:func:`assemble`. A part is notified of later events by a part below it: as a subscriber of the metadata
-log, or as a listener of the replica manager or of the log directories.
+Nothing is started, read or written here: :mod:`nilometer.broker.broker` does that with the result of
+:func:`assemble`. A part is notified of later events by a part it was made from: as a subscriber of the
+metadata log, or as a listener of the replica manager or of the log directories.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ from nilometer.runtime import Runtime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prerequisites:
-    """What must exist, open, before a broker's parts can be made."""
+    """The open resources from which a broker's parts are made."""
 
     config: BrokerConfig
     runtime: Runtime
@@ -63,12 +64,12 @@ class Prerequisites:
     store: CoordinationStore
     secrets: SecretKeeper
     fence: Callable[[str], None]
-    """Makes this broker serve nothing from here on, for the given reason."""
+    """Makes this broker serve nothing any more, for the given reason; see :meth:`Broker.fence`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlParts:
-    """The metadata log, and the ways to the controller and to the other brokers."""
+    """The session, the metadata log, and the connections to the controller and to the other brokers."""
 
     session: OwnSession
     metadata: MetadataLog
@@ -106,7 +107,7 @@ class CoordinatorParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerParts:
-    """All parts of one broker, over one incarnation of its process."""
+    """All parts of one broker, from its start until it stops."""
 
     directories: LogDirectories
     store: CoordinationStore

@@ -1,10 +1,10 @@
 """One broker: startup from its settings, serving, and shutdown.
 
-Startup, in this order: the port (so that a busy one is found at once), the log directories and their logs,
-the coordination store, the broker's parts (:mod:`nilometer.broker.assembly`), the metadata so far, the
+Startup opens, in this order: the port (so that a busy one is found at once), the log directories and their
+logs, the coordination store, the broker's parts (:mod:`nilometer.broker.assembly`), the metadata so far, the
 session, the registration; then clients are served.
-Shutdown: clients first, then the logs, flushed and closed, with the marker of a clean shutdown; the session
-last.
+Shutdown closes the connections first, then flushes and closes the logs with the marker of a clean shutdown,
+and ends the session last.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Broker:
     def __init__(
         self, config: BrokerConfig, runtime: Runtime, store: CoordinationStore | None = None
     ) -> None:
-        """``store`` replaces the one that the settings name."""
+        """``store``: used instead of the coordination store that the settings name."""
         self._config = config
         self._runtime = runtime
         self._tasks = Tasks(self._on_service_died)
-        # What startup has reached so far; a shutdown ends as much.
+        # What the startup has opened so far; stop() closes these.
         self._listener: Listener | None = None
         self._directories: LogDirectories | None = None
         self._store = store
@@ -63,11 +63,12 @@ class Broker:
         self._cancel_startup: Callable[[], object] = lambda: None
         self.failure: str | None = None
         self.fenced: str | None = None
-        """Why this broker serves nothing until it is restarted; its process keeps running."""
+        """Why this broker serves nothing until it is restarted; None if it is not fenced."""
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where this broker listens; the port is the real one."""
+        """The endpoint on which this broker listens, with the port that the system chose if 0 is
+        configured."""
         configured = self._config.listeners[0]
         port = self._listener.port if self._listener is not None else configured.port
         return Endpoint(configured.name, configured.host, port)
@@ -83,11 +84,11 @@ class Broker:
 
     @property
     def cleaner_report(self) -> CleanerReport:
-        """What the log cleaner has done since this broker started."""
+        """The statistics of the log cleaner since this broker started."""
         return self.parts.cleaner.report
 
     async def start(self) -> None:
-        """Start; returns when clients are served. Raises StartFailed."""
+        """Start the broker; returns when clients are served. Raises StartFailed."""
         startup = asyncio.ensure_future(self._run_startup())
         self._cancel_startup = startup.cancel
         try:
@@ -129,7 +130,7 @@ class Broker:
         waiting.cancel()
 
     async def stop(self) -> None:
-        """Shut down cleanly. Safe at any point of the startup."""
+        """Shut down cleanly. May be called at any point of the startup."""
         parts = self._parts
         if parts is not None:
             await self._announce_shutdown(parts)
@@ -162,9 +163,10 @@ class Broker:
         self._cancel_startup()
 
     def fence(self, reason: str) -> None:
-        """This broker leads nothing, follows nothing and serves no client from here on: its metadata is
-        outdated and cannot be brought up to date. Its session ends when it stops, and the other brokers
-        continue without it."""
+        """Resign all roles, close all connections and stop, since the metadata cannot be updated any more.
+
+        Its session ends when it stops, and the other brokers continue without it.
+        """
         if self._parts is not None:
             self._parts.replication.replicas.resign_all()
         self._end_connections()
@@ -183,7 +185,8 @@ class Broker:
         return self._listener
 
     def _new_connection(self) -> Connection:
-        """Called once the listener has been started, with all parts there."""
+        """Make the connection of a client that was accepted; the listener is started after all parts
+        exist."""
         limit = self._config.socket_request_max_bytes
         return Connection(self.parts.dispatcher, limit, logger.info, self._receive_reserve)
 
@@ -225,7 +228,7 @@ class Broker:
         return parts
 
     async def _join_cluster(self, parts: BrokerParts) -> None:
-        """Returns when this broker is registered."""
+        """Read the metadata, begin the session, and wait until this broker is registered."""
         directories, metadata = parts.directories, parts.control.metadata
         await self._retry(metadata.catch_up)
         await metadata.check_reaches(directories.last_registration_number)
@@ -255,7 +258,7 @@ class Broker:
         )
 
     async def _until_registered(self, parts: BrokerParts) -> None:
-        """Raises StartFailed when this broker fails meanwhile."""
+        """Wait until this broker is registered. Raises StartFailed if it fails meanwhile."""
         registered = asyncio.ensure_future(parts.control.session.wait_registered())
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
@@ -267,7 +270,7 @@ class Broker:
             raise StartFailed(self.failure)
 
     def _on_registered(self, parts: BrokerParts) -> None:
-        """The metadata log has this broker's registration: roles are valid from here on."""
+        """Let the replicas take their roles: the metadata log has this broker's registration now."""
         image = parts.control.metadata.image
         broker_epoch = image.broker_epoch(BrokerId(self._config.node_id))
         assert broker_epoch is not None, "a registered broker has an epoch"
@@ -309,13 +312,13 @@ class Broker:
         )
 
     def _cluster_defaults(self) -> dict[str, str]:
-        """Settings that all brokers must agree on, as far as this broker's file gives them."""
+        """Return the settings of this broker's file that must be the same on all brokers."""
         names = ("min.insync.replicas", "unclean.leader.election.enable")
         return {name: self._config.texts[name] for name in names if name in self._config.texts}
 
     async def _run_membership(self, membership: Membership, parts: BrokerParts) -> None:
         def on_lost(_reason: str) -> None:
-            """The other brokers consider this broker dead: stop leading and following at once."""
+            """Stop leading and following at once: the session has ended, and other brokers take over."""
             parts.replication.replicas.resign_all()
 
         try:
@@ -328,7 +331,7 @@ class Broker:
             self.fail(f"this broker can no longer take part in its cluster: {error}")
 
     async def _retry(self, step: Callable[[], Awaitable[None]]) -> None:
-        """A step of the startup for which the store must answer: tried for as long as a session lasts."""
+        """Run a step of the startup that needs the store; see :func:`retry_while_starting`."""
         await retry_while_starting(self._runtime.clock, self._config.session_timeout_ms, step)
 
     def _on_service_died(self, name: str, error: BaseException) -> None:
@@ -336,13 +339,15 @@ class Broker:
 
     # ── shutdown ────────────────────────────────────────────────────────────────────────────────
     async def _announce_shutdown(self, parts: BrokerParts) -> None:
-        """Controlled shutdown: move leaderships before this broker stops. If it fails, the end of the session
-        does."""
+        """Move leaderships away before this broker stops (controlled shutdown).
+
+        If that fails, they move when the session ends.
+        """
         control = parts.control
         if self.failure or len(control.metadata.image.live_brokers()) < 2:
             return
         if not control.session.is_registered:
-            return  # the broker registered under this id is another process
+            return  # another process may be registered with this broker id
         if not self._config.boolean("controlled.shutdown.enable"):
             return
         try:
@@ -356,7 +361,7 @@ class Broker:
 
 
 def _reachable(host: str) -> str:
-    """The advertised host where the listener binds to every address."""
+    """Return the host to advertise: ``localhost`` if the configured one means every address."""
     return "localhost" if host in ("", "0.0.0.0", "::") else host
 
 

@@ -7,7 +7,7 @@ changes that are not in the log.
 
 Invariants:
 - the effects it returns are in its state already (see ``effects``);
-- every token is answered exactly once, unless it is forgotten first;
+- every token gets exactly one reply, unless it is forgotten first;
 - the same calls with the same arguments give the same effects.
 """
 

@@ -1,7 +1,7 @@
 """ApiVersions: which APIs are served, in which versions, and which features (KIP-584).
 
-Version 4 knows features that may be off: in version 3 a lowest level of 0 makes clients fail (KAFKA-17011).
-From version 3 on the request names the client's software and its version (KIP-511).
+Versions: 3 has features, and the request names the client's software and its version (KIP-511); 4 lists
+features with a lowest level of 0 too, on which clients of version 3 fail (KAFKA-17011).
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def _respond(services: Services, request: Request, outcomes: Outcomes) -> Reply:
         request.make(
             "CreatePartitionsTopicResult", name=name, error_code=outcome.error, error_message=outcome.message
         )
-        for name, outcome in dict(outcomes).items()  # a topic asked for twice is refused once
+        for name, outcome in dict(outcomes).items()  # a topic named twice is rejected, with one result
     )
     return request.respond(throttle_time_ms=0, results=results)
 

@@ -48,7 +48,7 @@ def _new_topic(topic: Message) -> NewTopic:
 
 
 def _respond(services: Services, request: Request, created: tuple[CreatedTopic, ...]) -> Reply:
-    by_name = {topic.name: topic for topic in created}  # a topic asked for twice is refused once
+    by_name = {topic.name: topic for topic in created}  # a topic named twice is rejected, with one result
     return request.respond(
         throttle_time_ms=0, topics=tuple(_result(services, request, topic) for topic in by_name.values())
     )

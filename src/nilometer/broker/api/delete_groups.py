@@ -14,7 +14,7 @@ from nilometer.wire.api_keys import ApiKey
 
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    groups = dict.fromkeys(request.body.groups_names)  # one asked for twice is deleted once
+    groups = dict.fromkeys(request.body.groups_names)  # a group named twice is deleted once
     return services.groups.ask(
         [(group, DeleteGroups((group,))) for group in groups],
         lambda replies: _respond(request, replies),

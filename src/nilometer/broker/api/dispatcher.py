@@ -54,7 +54,7 @@ class RequestDispatcher:
     def dispatch(self, frame: Buffer, connection: Connection) -> asyncio.Future[Reply] | Reply:
         """Decode the request in ``frame`` and return the response of its handler, or its future.
 
-        Raises CloseConnection for a request that cannot be answered.
+        Raises CloseConnection for a request that can have no response.
         """
         connection.last_active_ms = self._services.runtime.clock.monotonic_ms()
         try:

@@ -175,7 +175,7 @@ class _Fetch:
     def _maybe_answer(self, final: bool) -> bool:
         """Read again, and respond if there are enough bytes or if ``final``.
 
-        Returns whether the fetch is over: answered, about to be, or cancelled.
+        Returns whether the wait is over: the response was sent, is being read, or the fetch was cancelled.
         """
         future = self._future
         if future is None or future.done():

@@ -1,7 +1,7 @@
 """OffsetFetch: the committed offsets of groups.
 
-Versions: 1 repeats an error of the group at each partition; 2 may ask for all committed offsets; 7 for stable
-offsets only; 8 for many groups; 9 has member epochs (KIP-848); 10 topics by id.
+Versions: 1 repeats an error of the group at each partition; 2 may request all committed offsets; 7 stable
+offsets only; 8 many groups; 9 has member epochs (KIP-848); 10 topics by id.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Request(NamedTuple):
-    """A decoded request and the means to answer it."""
+    """A decoded request, and the methods that make its response."""
 
     header: messages.RequestHeader
     body: messages.Message

@@ -1,7 +1,7 @@
 """UpdateFeatures: raise or lower finalized levels of features (KIP-584, KIP-1022).
 
-Versions: 0 can only raise them (its ``allow_downgrade`` has no effect, as in Kafka); 1 says what kind of
-update it is, and may only validate; 2 has one outcome for the whole request.
+Versions: 0 can only raise levels (its ``allow_downgrade`` has no effect, as in Kafka); 1 has the type of each
+update (upgrade, safe or unsafe downgrade), and ``validate_only``; 2 has one outcome for the whole request.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ RETRY_S = 0.25
 
 
 class RegistrationRefused(Exception):
-    """The cluster does not accept this broker; the message says why."""
+    """The cluster does not accept this broker, for the reason in the message."""
 
 
 class Membership:

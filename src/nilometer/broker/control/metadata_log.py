@@ -107,7 +107,7 @@ class MetadataLog:
         With such a log all newer topics would seem deleted, and their records would be removed.
         """
         if self.image.number < number:
-            await self.catch_up_with_all()  # one server of several may lag behind the others
+            await self.catch_up_with_all()  # this server of the store may lack entries that the others have
         if self.image.number < number:
             raise StoreRefused(
                 f"the metadata log ends with entry {self.image.number}, but entry {number} registered this "

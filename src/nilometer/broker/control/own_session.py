@@ -1,4 +1,4 @@
-"""This broker's session in the coordination store: read by all parts, changed by the membership alone."""
+"""This broker's session in the coordination store. Only the membership changes it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class OwnSession:
         return None if self._session is None else incarnation_of(self._session.name.incarnation)
 
     def is_live(self) -> bool:
-        """Return whether this broker may still lead and serve: its session is certainly live."""
+        """Whether this broker may still lead and serve: its session cannot have expired yet."""
         return self._session is not None and self._session.is_live()
 
 

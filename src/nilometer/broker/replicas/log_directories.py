@@ -1,8 +1,8 @@
-"""The log directories of this broker over one incarnation of its process: opened, failed, closed.
+"""Opens and closes the log directories of this broker, and takes a failed one offline.
 
-Each remembers the broker epoch under which its logs were last written
-(:mod:`nilometer.broker.broker_epoch_marker`); from it the next registration tells whether records may have
-been lost. A directory that fails is taken offline, and the broker continues with the others.
+They record the broker epoch with which their logs were last written
+(:mod:`nilometer.broker.broker_epoch_marker`), so that the next registration can state whether records may
+have been lost. After the failure of a directory the broker continues with the others.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class LogDirectories:
         self._marking: asyncio.Task[None] | None = None
         """The newest write of the marker; none before this broker is registered."""
         self.lossless_broker_epoch = NO_BROKER_EPOCH
-        """The broker epoch that a clean shutdown may record as free of loss: the registered one or, until
-        then, the one of the data found at startup. Never another process's, even one with the same id."""
+        """The broker epoch whose incarnation is known to have lost no records: the registered one or, until
+        then, that of the data found at startup. A clean shutdown records it."""
         self._marked_epoch: int | None = None
-        """The last registered broker epoch before this start, as far as its marker could be read."""
+        """The last registered broker epoch before this start, from the marker; None if it cannot be read."""
         logs.add_failure_listener(self._on_failed)
 
     @classmethod
@@ -76,7 +76,7 @@ class LogDirectories:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The directory ids, as far as they can be read."""
+        """The ids of the directories, except those that cannot be read."""
         known = (each.identity.directory_id for each in self.logs.directories)
         return tuple(directory_id for directory_id in known if directory_id)
 
@@ -106,14 +106,14 @@ class LogDirectories:
         def look() -> int | None:
             self._marked_epoch = broker_epoch_marker.read_broker_epoch(disk, folder)
             if may_have_lost_records:
-                # The next start may find a working directory, and will not find the damage: it is cut off
-                # now.
+                # The next start would not notice: the damage is truncated now, and a failed directory may
+                # work again.
                 broker_epoch_marker.mark_possible_loss(disk, folder)
             return broker_epoch_marker.read_lossless_broker_epoch(disk, folder)
 
         try:
             lossless_epoch = await disk.offload(look)
-        except OSError as error:  # changes nothing where the directory has failed already
+        except OSError as error:  # fail() does nothing if the directory has failed already
             self.fail(folder, error)
             return
         if may_have_lost_records:
@@ -122,14 +122,15 @@ class LogDirectories:
         self.lossless_broker_epoch = next(epoch for epoch in known if epoch is not None)
 
     async def assign_cluster_id(self, cluster_id: str) -> None:
-        """Record the cluster in new directories.
+        """Record the cluster's id in new directories.
 
-        Raises CorruptCheckpoint where they belong to another cluster.
+        Raises CorruptCheckpoint if the directories belong to another cluster.
         """
         self._fail_all(await self._runtime.disk.offload(lambda: self.logs.assign_cluster_id(cluster_id)))
 
     async def resolve_duplicates(self, image: ClusterImage) -> None:
-        """Resolve folders that were in an offline directory while their partitions got new ones."""
+        """Resolve partitions with two folders: the older one was in an offline directory, and the partition
+        got a new one meanwhile."""
 
         def topic_id(name: TopicPartition) -> UUID | None:
             topic = image.topic(name.topic)
@@ -148,7 +149,8 @@ class LogDirectories:
     # ── the broker epoch ────────────────────────────────────────────────────────────────────────
     @property
     def last_registration_number(self) -> int:
-        """The number of the entry that last registered this broker, as far as its log directories know."""
+        """The number of the metadata log's entry that last registered this broker (its broker epoch), as far
+        as its log directories show it."""
         known = (self._marked_epoch, self.logs.previous_broker_epoch)
         return max((epoch for epoch in known if epoch is not None), default=NO_BROKER_EPOCH)
 
@@ -166,14 +168,15 @@ class LogDirectories:
         self._marking = self._tasks.spawn(self._write_marker(self._marking), name="broker epoch marker")
 
     async def _write_marker(self, earlier: asyncio.Task[None] | None) -> None:
-        """One write at a time: an older broker epoch never replaces a newer one."""
+        """Write the marker after the ``earlier`` write, so that an older broker epoch never replaces a newer
+        one."""
         if earlier is not None:
             await asyncio.wait([earlier])
         disk, folder, epoch = self._runtime.disk, self._first, self.lossless_broker_epoch
         may_have_lost_records, is_offline = bool(self.failed_count), self.logs.is_offline(folder)
 
         def write() -> None:
-            with suppress(OSError) if is_offline else nullcontext():  # a success is not needed, but useful
+            with suppress(OSError) if is_offline else nullcontext():  # offline: try, but ignore a failure
                 broker_epoch_marker.write(disk, folder, epoch, may_have_lost_records=may_have_lost_records)
 
         try:
@@ -183,7 +186,7 @@ class LogDirectories:
 
     # ── failures ────────────────────────────────────────────────────────────────────────────────
     def add_failure_listener(self, listener: FailureListener) -> None:
-        """Call ``listener`` for each directory that fails from now on, before the broker acts on it."""
+        """Call ``listener`` for each directory that fails from now on."""
         self._failure_listeners.append(listener)
 
     def fail(self, path: str, error: Exception) -> None:
@@ -220,7 +223,7 @@ class LogDirectories:
 
 
 class _ProgressLog:
-    """Logs how far the opening of logs is, about once a second."""
+    """Logs the progress of opening logs, about once a second."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -242,5 +245,5 @@ class _ProgressLog:
 
 
 def _lost_records(logs: LogManager) -> bool:
-    """Whether recovery cut off more than the torn tail that a killed process leaves, or will have to."""
+    """Whether recovery truncated more than the torn tail that a killed process leaves, or will have to."""
     return any(damage.kind is not DamageKind.TORN for damage in logs.damages) or logs.has_gaps

@@ -1,4 +1,4 @@
-"""The partitions that this broker hosts, by each of their names. The replica manager alone changes it."""
+"""The partitions that this broker hosts, by key, topic name and topic id. Changed by the replica manager."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PartitionTable:
         return self.by_key.get(partition.key) is partition
 
     def add(self, partition: Partition) -> None:
-        """Enter ``partition`` under each of its names."""
+        """Add ``partition`` by its key, its topic's name and its topic's id."""
         key = partition.key
         self.by_key[key] = partition
         self.by_name[partition.topic, key.partition] = partition

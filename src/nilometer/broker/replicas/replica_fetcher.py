@@ -245,7 +245,7 @@ class ReplicaFetcher:
             self._session_id = replaced
             self._session_broker_epoch = broker_epoch
 
-    # ── asking ──────────────────────────────────────────────────────────────────────────────────
+    # ── the request ─────────────────────────────────────────────────────────────────────────────
     def _build(self) -> tuple[list[_Followed], int]:
         """Return the partitions whose fetch must be sent, since the session does not have it, and the time
         (ms) until a partition that backs off or is throttled may be fetched again.
@@ -336,7 +336,7 @@ class ReplicaFetcher:
     def _broker_epoch(self) -> int:
         return next(iter(self._followed.values())).partition.replica.broker_epoch if self._followed else -1
 
-    # ── taking the answer ───────────────────────────────────────────────────────────────────────
+    # ── the response ────────────────────────────────────────────────────────────────────────────
     def _take(self, answer: LeaderAnswer) -> None:
         if answer.error is not ErrorCode.none:
             raise KafkaError(answer.error, f"broker {self._leader_id} refused the fetch")

@@ -91,7 +91,7 @@ class TransactionCoordinator:
             tasks,
             metadata,
             replicas,
-            lambda _key, _request: ErrorCode.none,  # the shard refuses an empty id itself
+            lambda _key, _request: ErrorCode.none,  # the shard checks the id itself
         )
 
     # ── where an id is ──────────────────────────────────────────────────────────────────────────

@@ -75,8 +75,11 @@ class Guard:
 
     @property
     def is_intact(self) -> bool:
-        """Whether the transaction has not ended since. Other batches of it may have come, or, where every end
-        bumps the epoch, the marker of the one before it: its own end would have left a higher epoch."""
+        """Whether the transaction has not ended since the guard was made.
+
+        Other batches of it may have been appended. So may, if every end bumps the epoch, the marker of the
+        producer's previous transaction: the end of this one would have left a higher epoch.
+        """
         now = _known(self.partition, self.producer_id)
         if now is self.known or now is None:
             return now is self.known
@@ -85,10 +88,10 @@ class Guard:
 
 
 class VerifiedPartitions:
-    """What a request's coordinator has answered, and whether that holds for a partition as it is now.
+    """The coordinator's result for a request's partitions, checked against the state of each partition now.
 
-    While the coordinator was asked, a partition may have been hosted again or for the first time, and a
-    transaction that was open, so that nothing was asked about it, may have ended.
+    Meanwhile a partition may have been hosted again or for the first time. And a transaction that was open in
+    a partition, which therefore needed no guard, may have ended.
     """
 
     def __init__(
@@ -104,7 +107,7 @@ class VerifiedPartitions:
         self._asker = asker
 
     def error(self, partition: Partition, producer_id: int, producer_epoch: int) -> ErrorCode:
-        """Why ``partition`` must not take the producer's batch; ``none`` where it may."""
+        """Return the error if ``partition`` must not take the producer's batch; else ``none``."""
         name = partition.log.topic_partition
         guard = self._guards.get(name)
         if guard is None:
@@ -117,7 +120,7 @@ class VerifiedPartitions:
         return ErrorCode.none if guard.is_intact else ErrorCode.invalid_txn_state
 
     def check(self, partition: Partition, producer_id: int, producer_epoch: int) -> None:
-        """Raises KafkaError with :meth:`error`."""
+        """Raise KafkaError if ``partition`` must not take the producer's batch; see :meth:`error`."""
         if (error := self.error(partition, producer_id, producer_epoch)) is not ErrorCode.none:
             raise KafkaError(error, f"{partition} is not known to be part of the transaction")
 
@@ -158,7 +161,7 @@ class TransactionVerification:
         self, transactional_id: str, guards: Sequence[Guard], asker: Asker
     ) -> VerifiedPartitions:
         """Verify the guards' partitions with the coordinator, or add them to the transaction if
-        ``asker.adds``; return which may take their batches."""
+        ``asker.adds``; return the result, which decides about the batches."""
         errors = await self._verify(transactional_id, guards, asker)
         return VerifiedPartitions(self, guards, errors, asker)
 

@@ -231,7 +231,7 @@ class ClassicRebalance:
     def cancel_heartbeat(self, group: ClassicGroup, member_id: str) -> None:
         self._timers.cancel(TimerKey(TimerKind.CLASSIC_HEARTBEAT, group.group_id, member_id))
 
-    # -- waiting and answering -------------------------------------------------------------------------
+    # -- waiting requests and their replies ------------------------------------------------------------
 
     def wait_for_join(self, turn: Turn, member: ClassicMember, token: Token) -> None:
         """Make the JoinGroup ``token`` wait; an earlier waiting one of the member gets an error."""
