@@ -1,4 +1,4 @@
-"""A broker as the cluster knows it."""
+"""The state of a registered broker in the metadata."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Broker(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     fenced: bool = False
     in_controlled_shutdown: bool = False
     features: tuple[SupportedFeature, ...] = ()
-    """What it supports, by name; empty: a version from before features were kept."""
+    """The features that the broker supports, by name; empty: a version that did not register features."""
 
     @property
     def is_active(self) -> bool:
-        """Whether it may lead and be in sync."""
+        """Whether its replicas may lead and be in an ISR."""
         return not self.fenced and not self.in_controlled_shutdown
 
     def endpoint(self, listener: str) -> Endpoint | None:
@@ -42,7 +42,10 @@ class Broker(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 def broker_after(before: Broker | None, record: BrokerRecord, number: EntryNumber) -> Broker | None:
-    """The broker once ``record``, of entry ``number``, is folded. Raises BrokenInvariant."""
+    """Return the broker's state after ``record``, of entry ``number``; None if it is unregistered.
+
+    Raises BrokenInvariant if the record does not fit the state ``before``.
+    """
     if isinstance(record, BrokerRegistered):
         return Broker(
             id=record.broker_id,

@@ -1,13 +1,13 @@
-"""The proof that two processes are brokers of one cluster: HMAC-SHA256 over what both of them sent.
+"""The proof that a process is a broker of the cluster: an HMAC-SHA256, made with the cluster's secret.
 
     initiator ── its id, the id it expects, its nonce ──────────▶ acceptor
     initiator ◀── the acceptor's nonce and proof ───────────────  acceptor
     initiator ── its proof, once the acceptor's is right ───────▶ acceptor
 
-A proof covers the protocol's name, the side that gives it, the cluster id, both broker ids, both nonces and
+A proof covers the protocol's name, the side that sends it, the cluster id, both broker ids, both nonces and
 the secret's number. So a proof of one side is not valid for the other side (no reflection), in another
-exchange (no replay), between other brokers or in another cluster. It proves who the peer was when it
-connected, and says nothing about the bytes that follow: only TLS can do that.
+exchange (no replay), between other brokers or in another cluster. It authenticates the peer when it connects,
+but does not protect the bytes that follow: only TLS can do that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Side(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProofExchange:
-    """What both sides sent. Two exchanges are equal only if the nonces were repeated."""
+    """The values that both sides sent on one connection; the nonces are random."""
 
     cluster_id: str
     initiator_id: int
@@ -41,7 +41,7 @@ class ProofExchange:
 
 
 def broker_proof(secret: ClusterSecret, side: Side, exchange: ProofExchange) -> bytes:
-    """The proof that ``side`` sends to the other."""
+    """Return the proof that ``side`` sends to the other side."""
     parts = (
         _PROTOCOL,
         side.value,
@@ -57,5 +57,5 @@ def broker_proof(secret: ClusterSecret, side: Side, exchange: ProofExchange) -> 
 
 
 def is_proof(secret: ClusterSecret, side: Side, exchange: ProofExchange, proof: bytes) -> bool:
-    """Whether ``proof`` is the proof of ``side``; compared in constant time."""
+    """Return whether ``proof`` is the proof of ``side``. Compares in constant time."""
     return hmac.compare_digest(broker_proof(secret, side, exchange), proof)

@@ -1,8 +1,8 @@
-"""The secret of a cluster: what its brokers know and clients do not.
+"""The cluster's secret, with which its brokers authenticate each other. Clients do not know it.
 
-Kept in the coordination store beside the metadata log, never in it. There are two at a time: a rotation makes
-a new current one, and the previous one stays accepted until the next rotation, so that brokers which have not
-read the new one yet still prove themselves.
+It is stored in the coordination store, never in the metadata log. There are up to two: a rotation makes a new
+current secret, and the previous one stays valid until the next rotation, for brokers that have not read the
+new one yet.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ FORMAT = 1
 
 
 class UnreadableSecret(Exception):
-    """The stored secret cannot be read by this version; the message says why."""
+    """The stored secret is damaged or has a newer format; the message says which."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSecret:
     number: int
-    """Counted from 0; each rotation makes the next one."""
+    """0 for the first secret; incremented by each rotation."""
     key: bytes = field(repr=False)
 
 
@@ -39,7 +39,7 @@ class ClusterSecrets:
         return ClusterSecrets(ClusterSecret(self.current.number + 1, key), self.current)
 
     def numbered(self, number: int) -> ClusterSecret | None:
-        """The accepted secret of that number."""
+        """Return the valid secret with that number, or None."""
         for secret in (self.current, self.previous):
             if secret is not None and secret.number == number:
                 return secret
@@ -63,7 +63,7 @@ def encode_secrets(secrets: ClusterSecrets) -> bytes:
 
 
 def decode_secrets(data: bytes) -> ClusterSecrets:
-    """Raises UnreadableSecret; its message never contains a key."""
+    """Parse the stored secrets. Raises UnreadableSecret; its message never contains a key."""
     try:
         found = msgspec.json.decode(data, type=_Document)
     except msgspec.MsgspecError:

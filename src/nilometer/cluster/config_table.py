@@ -1,4 +1,4 @@
-"""The settings of topics, brokers and the cluster, and the value in force for a topic."""
+"""The settings of topics, brokers and the cluster in the metadata, and a topic's effective values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _INT_MAX = 2**31 - 1
 
 
 def min_insync_replicas_of(text: str) -> int | None:
-    """None where the text is not a whole number from 1 to 2^31 - 1."""
+    """Parse a value of min.insync.replicas; None if it is not a whole number from 1 to 2^31 - 1."""
     digits = text.strip().removeprefix("+")
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 10):
         return None
@@ -21,7 +21,7 @@ def min_insync_replicas_of(text: str) -> int | None:
 
 
 class ConfigTable:
-    """Invariant: the table holds a resource only while something is set for it."""
+    """All settings by resource. Invariant: the table has a resource only while a setting of it is set."""
 
     __slots__ = ("_values",)
 
@@ -29,19 +29,21 @@ class ConfigTable:
         self._values: dict[ConfigResource, dict[str, str]] = {}
 
     def of(self, resource: ConfigResource) -> Mapping[str, str]:
-        """What was set for the resource itself; nothing inherited."""
+        """Return the settings of the resource itself, without inherited ones."""
         return self._values.get(resource, _EMPTY)
 
     def resources(self) -> list[ConfigResource]:
         return sorted(self._values, key=lambda resource: (resource.type.value, resource.name))
 
     def topic_setting(self, topic: str, key: str) -> str | None:
-        """The value in force for a topic: its own, else the one for all brokers, else the controller's."""
+        """Return a topic's effective value: its own, else the one for all brokers, else the controller's."""
         return next(self._topic_settings(topic, key), None)
 
     def min_insync_replicas(self, topic: str) -> int:
-        """The first of the topic's, all brokers' and the controller's texts that is a whole number from 1 on;
-        1 without one. Equal for every broker that holds this table, whatever the texts are."""
+        """Return a topic's effective min.insync.replicas, ignoring invalid values; 1 if none is set.
+
+        All brokers with the same table get the same result.
+        """
         for text in self._topic_settings(topic, "min.insync.replicas"):
             if (value := min_insync_replicas_of(text)) is not None:
                 return value
@@ -58,7 +60,7 @@ class ConfigTable:
                 yield value
 
     def put(self, resource: ConfigResource, key: str, value: str | None) -> None:
-        """None removes the setting."""
+        """Set a value; None removes the setting."""
         values = self._values.setdefault(resource, {})
         if value is None:
             values.pop(key, None)
@@ -68,11 +70,11 @@ class ConfigTable:
             values[key] = value
 
     def forget_topic(self, name: str) -> dict[str, str]:
-        """Returns what was set for it."""
+        """Remove all settings of a topic; return them."""
         return self._values.pop(ConfigResource(ConfigResourceType.TOPIC, name), {})
 
     def restore_topic(self, name: str, values: dict[str, str]) -> None:
-        """Undoes :meth:`forget_topic`."""
+        """Undo :meth:`forget_topic`, which returned ``values``."""
         if values:
             self._values[ConfigResource(ConfigResourceType.TOPIC, name)] = values
 

@@ -1,7 +1,7 @@
-"""What one entry changed: all that a broker must act on after folding it.
+"""The changes of one metadata entry, on which a broker must act after applying it.
 
-A delta has the state before and after; the order of its dictionaries is that of the records.
-An entry of a deposed controller has a delta too: not accepted, and empty.
+A delta has the state before and after; its dictionaries are in the order of the records.
+The delta of an entry of a deposed controller is not accepted, and empty.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PartitionTransition(NamedTuple):
         )
 
     def concerns(self, broker: BrokerId) -> bool:
-        """Whether ``broker`` hosts, or hosted, a replica."""
+        """Whether ``broker`` has a replica of the partition before or after the change."""
         return any(state is not None and broker in state.replicas for state in self)
 
 
@@ -50,7 +50,7 @@ class ImageDelta:
     brokers: dict[BrokerId, BrokerTransition] = field(default_factory=dict[BrokerId, BrokerTransition])
     topics_created: dict[TopicId, Topic] = field(default_factory=dict[TopicId, Topic])
     topics_deleted: dict[TopicId, Topic] = field(default_factory=dict[TopicId, Topic])
-    """As they were last; their partitions also appear below, with nothing after."""
+    """The deleted topics' last state; their partitions are also in ``partitions``, with ``after`` None."""
     partitions: dict[TopicIdPartition, PartitionTransition] = field(
         default_factory=dict[TopicIdPartition, PartitionTransition]
     )
@@ -59,7 +59,7 @@ class ImageDelta:
     )
     producer_ids: list[ProducerIdsAllocated] = field(default_factory=list[ProducerIdsAllocated])
     features: dict[str, int] = field(default_factory=dict[str, int])
-    """Finalized levels, by feature."""
+    """New finalized levels, by feature."""
 
     def __bool__(self) -> bool:
         """Whether anything changed."""
@@ -69,7 +69,7 @@ class ImageDelta:
         )  # fmt: skip
 
     def partitions_on(self, broker: BrokerId) -> Iterator[tuple[TopicIdPartition, PartitionTransition]]:
-        """The changed partitions that ``broker`` hosts or hosted."""
+        """Yield the changed partitions with a replica on ``broker`` before or after the change."""
         for key, transition in self.partitions.items():
             if transition.concerns(broker):
                 yield key, transition

@@ -1,10 +1,10 @@
-"""Entries of the metadata log: records signed by a controller, as JSON bytes.
+"""Entries of the metadata log: records with the controller's id and epoch, as JSON bytes.
 
-An entry carries the controller epoch and incarnation of the controller that decided it. The fold ignores an
-entry of any other term than the current one, so a deposed controller may win a number and changes nothing.
+An entry has the controller epoch and incarnation of the controller that decided it. Entries of another term
+than the current one are ignored, so an entry that a deposed controller still appends changes nothing.
 
-Records come in *units*: those of one unit are applied together and so share an entry; units are packed
-in order into entries of about :data:`ENTRY_BYTES_TARGET`. The coordination stores' own limit is 1 MB.
+Records are grouped in *units*: the records of one unit are applied together, so they must be in one entry.
+Units are packed, in order, into entries of about :data:`ENTRY_BYTES_TARGET`. ZooKeeper's limit is 1 MB.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from nilometer.cluster.records import FORMAT_VERSION, OLDEST_FORMAT_VERSION, Rec
 
 ENTRY_BYTES_TARGET = 256 * 1024
 ENTRY_BYTES_MAX = 900_000
-"""No unit may be larger; below ZooKeeper's limit of 1 MB for a node."""
+"""Largest size of an entry, below ZooKeeper's limit of 1 MB for a node."""
 _ENVELOPE_BYTES = 512
 
 Unit = tuple[Record, ...]
 
 
 class BadEntry(Exception):
-    """These bytes are not an entry that this version can read. Nothing of it may be applied."""
+    """These bytes are not an entry that this version can read. No record of it may be applied."""
 
 
 class EntryFromTheFuture(BadEntry):
-    """An entry of a newer format: this broker must be upgraded before it can take part."""
+    """The entry has a newer format: this broker must be upgraded."""
 
 
 class UnitTooLarge(ValueError):
@@ -38,7 +38,7 @@ class UnitTooLarge(ValueError):
 
 
 class Controllership(NamedTuple):
-    """A controller's term: the fields that it signs its entries with."""
+    """A controller's term, which all its entries contain."""
 
     controller_id: BrokerId
     incarnation: Incarnation
@@ -47,7 +47,7 @@ class Controllership(NamedTuple):
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     version: int = OLDEST_FORMAT_VERSION
-    """The lowest that its records need."""
+    """The lowest format version that has all its records."""
     controller_id: BrokerId
     controller_incarnation: Incarnation
     controller_epoch: ControllerEpoch
@@ -72,7 +72,7 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 def decode_entry(data: bytes | memoryview) -> Entry:
-    """Raises EntryFromTheFuture for a newer format, BadEntry for whatever else cannot be read."""
+    """Parse an entry. Raises EntryFromTheFuture for a newer format, BadEntry if it is invalid."""
     try:
         version = _envelope_decoder.decode(data).version
         if version > FORMAT_VERSION:
@@ -90,7 +90,7 @@ def decode_entry(data: bytes | memoryview) -> Entry:
 
 
 def record_bytes(records: Iterable[Record]) -> int:
-    """How much room ``records`` take in an entry."""
+    """Return how many bytes ``records`` take in an entry."""
     return sum(len(_encoder.encode(record)) + 1 for record in records)
 
 
@@ -101,9 +101,9 @@ def fits_one_entry(unit: Sequence[Record]) -> bool:
 def entries_of(
     units: Iterable[Unit], controllership: Controllership, target: int = ENTRY_BYTES_TARGET
 ) -> Iterator[Entry]:
-    """Packs units, in order, into as few entries as ``target`` bytes allow; none for no records.
+    """Yield entries with the units, in order; each of at most ``target`` bytes unless one unit is larger.
 
-    Raises UnitTooLarge where a unit exceeds :data:`ENTRY_BYTES_MAX` by itself.
+    Raises UnitTooLarge if one unit exceeds :data:`ENTRY_BYTES_MAX`.
     """
     gathered: list[Record] = []
     size = _ENVELOPE_BYTES
@@ -124,7 +124,7 @@ def entries_of(
 
 
 def sign(records: Iterable[Record], controllership: Controllership) -> Entry:
-    """The entry with ``records`` that the controller of this term appends."""
+    """Return an entry with ``records`` for the controller of this term to append."""
     gathered = tuple(records)
     return Entry(
         version=format_version_of(gathered),

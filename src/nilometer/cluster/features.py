@@ -1,17 +1,17 @@
-"""The cluster's features: which levels this version supports, and which of them is in force (KIP-584).
+"""The cluster's features: the levels that this version supports, and the default levels (KIP-584).
 
-A *finalized* level is one that every broker follows. It is a decision like any other: in the metadata log, of
-one cluster, changed by UpdateFeatures (:mod:`nilometer.cluster.controller.features`). A level may only be
-finalized where every registered broker supports it, and a broker that does not support a finalized level may
-not register. So a new behaviour is switched on once, for all brokers, after the last one was upgraded.
+A *finalized* level is the one that all brokers use. It is stored in the metadata log and changed by
+UpdateFeatures (:mod:`nilometer.cluster.controller.features`). A level may only be finalized if every
+registered broker supports it, and a broker that does not support a finalized level may not register. So a new
+behaviour is enabled for all brokers at once, after the last one was upgraded.
 
-- ``transaction.version``: 2 has every end of a transaction bump the producer epoch, and partitions are added
-  to a transaction by their first batch (KIP-890). Clients choose the protocol by it. 1 changes only records
-  that Nilometer writes at every level.
+- ``transaction.version``: at level 2 every end of a transaction increments the producer epoch, and partitions
+  are added to a transaction by their first batch (KIP-890). Clients choose the protocol by it. Level 1 only
+  changes records that Nilometer writes at every level.
 - ``group.version``: 1 serves the consumer group protocol of KIP-848.
 - ``eligible.leader.replicas.version``: always 1 (KIP-966).
-- ``metadata.version``: which of Kafka's releases the cluster corresponds to. Nilometer keeps its metadata in
-  a format of its own, so there is one level: that of the release it is compared with.
+- ``metadata.version``: the release of Kafka that the cluster corresponds to. Nilometer has its own metadata
+  format, so there is only one level: that of the release it is compared with.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SUPPORTED_FEATURES = (
     SupportedFeature(METADATA_VERSION, KAFKA_4_3, KAFKA_4_3),
     SupportedFeature(TRANSACTION_VERSION, 0, 2),
 )
-"""What this version of the broker supports, by name."""
+"""The features and levels that this version of the broker supports, by name."""
 
 LEVELS_OF_NEW_CLUSTERS: Mapping[str, int] = MappingProxyType(
     {feature.name: feature.high for feature in SUPPORTED_FEATURES}
@@ -45,15 +45,18 @@ LEVELS_OF_NEW_CLUSTERS: Mapping[str, int] = MappingProxyType(
 LEVELS_BEFORE: Mapping[str, int] = MappingProxyType(
     {ELIGIBLE_LEADER_REPLICAS_VERSION: 1, GROUP_VERSION: 1, METADATA_VERSION: KAFKA_4_3}
 )
-"""The levels of a cluster whose metadata log has none: what brokers did before levels were kept.
+"""The levels of a cluster whose metadata log has none, written before levels were stored.
 
-Never changed: the fold starts from it."""
+Must never change: every image starts with them."""
 
 _SUPPORTED_BEFORE = tuple(SupportedFeature(name, level, level) for name, level in LEVELS_BEFORE.items())
 
 
 def support_of(name: str, registered: Sequence[SupportedFeature]) -> SupportedFeature:
-    """The levels of a feature that a broker supports which registered so: of one it does not know, 0."""
+    """Return the levels of feature ``name`` that a broker supports which registered with ``registered``.
+
+    0 to 0 if it does not support the feature.
+    """
     for feature in registered or _SUPPORTED_BEFORE:
         if feature.name == name:
             return feature
@@ -63,7 +66,10 @@ def support_of(name: str, registered: Sequence[SupportedFeature]) -> SupportedFe
 def unsupported_feature(
     finalized: Mapping[str, int], registered: Sequence[SupportedFeature]
 ) -> SupportedFeature | None:
-    """The first feature, by name, whose finalized level a broker does not support which registered so."""
+    """Return the first feature, by name, whose finalized level a broker does not support, or None.
+
+    ``registered`` are the broker's features; the result has the levels that it supports.
+    """
     for name in sorted(finalized):
         support = support_of(name, registered)
         if not support.low <= finalized[name] <= support.high:

@@ -1,6 +1,6 @@
-"""The history of the metadata log: entries folded one after the other, each with its effect. Pure.
+"""The history of the metadata log: its entries one after the other, each with its effect.
 
-For tools that show the log. An entry of a deposed controller is listed too: it is in the log, without effect.
+For tools that show the log. An entry of a deposed controller is listed, too, as not accepted.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class ToldEntry:
     number: int
     entry: Entry
     accepted: bool
-    """False: signed by a controller that was deposed, so without effect."""
+    """False: the entry is of a deposed controller, so it has no effect."""
     topics: dict[TopicId, str]
     """The names of the topics in its records."""
 
 
 class MetadataHistory:
-    """Holds the image as of the last entry returned. Raises BadEntry for an entry that cannot be read."""
+    """Applies entries to an image. Raises BadEntry for an entry that cannot be read."""
 
     def __init__(self) -> None:
         self.image = ClusterImage()
@@ -38,7 +38,7 @@ class MetadataHistory:
         return self.image.number + 1
 
     def load_snapshot(self, data: bytes) -> None:
-        """Start from ``snapshot``."""
+        """Start with the image in the snapshot ``data``."""
         self.image = ClusterImage.from_snapshot(decode_snapshot(data))
 
     def tell(self, entries: Iterable[tuple[int, bytes]]) -> Iterator[ToldEntry]:
@@ -59,6 +59,6 @@ class MetadataHistory:
 
 
 def record_fields(record: Record) -> dict[str, object]:
-    """The fields that are set, as plain values; ``type`` first."""
+    """Return the record's set fields as plain values; ``type`` is first."""
     fields: dict[str, object] = msgspec.to_builtins(record)
     return fields

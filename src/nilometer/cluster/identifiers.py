@@ -1,7 +1,7 @@
-"""Names for the numbers that must not be mixed up, and the text form of Kafka's UUIDs.
+"""Distinct types for ids and epochs, and the text form of Kafka's UUIDs.
 
-A broker id, a leader epoch and a partition epoch are all whole numbers; handing one where another is
-meant is a mistake that loses data. ``NewType`` lets the type checker find it and costs nothing at run time.
+A broker id, a leader epoch and a partition epoch are all integers; to confuse them could lose data. With
+``NewType`` the type checker finds such mistakes, without cost at run time.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import NamedTuple, NewType
 
 BrokerId = NewType("BrokerId", int)
 ControllerEpoch = NewType("ControllerEpoch", int)
-"""Rises by one with every entry that begins a controller's term."""
+"""Increases by one with every entry that starts a controller's term."""
 BrokerEpoch = NewType("BrokerEpoch", int)
-"""The number of the entry that registered this incarnation of the broker."""
+"""The number of the metadata entry that registered this incarnation of the broker."""
 LeaderEpoch = NewType("LeaderEpoch", int)
-"""Rises with every change of a partition's leadership."""
+"""Increases with every change of a partition's leader, and to invalidate earlier fetches."""
 PartitionEpoch = NewType("PartitionEpoch", int)
-"""Rises with every change of a partition's state."""
+"""Increases with every change of a partition's state."""
 EntryNumber = NewType("EntryNumber", int)
-"""The place of an entry in the metadata log; the first is 0."""
+"""The index of an entry in the metadata log; the first is 0."""
 Incarnation = NewType("Incarnation", str)
-"""One session of a broker process; unique, opaque."""
+"""The unique, random id of one session of a broker process."""
 TopicId = NewType("TopicId", str)
 """A topic's UUID in Kafka's text form."""
 
@@ -32,19 +32,19 @@ NO_BROKER_EPOCH = BrokerEpoch(-1)
 
 
 class TopicIdPartition(NamedTuple):
-    """One partition, by topic id: a topic that is deleted and created again is another one."""
+    """A partition, identified by topic id: a topic that is deleted and created again has another id."""
 
     topic_id: TopicId
     partition: int
 
 
 def uuid_to_text(value: uuid.UUID) -> str:
-    """Kafka's form: the 16 bytes in URL-safe base64 without padding, 22 characters."""
+    """Return Kafka's text form: the 16 bytes in URL-safe base64 without padding, 22 characters."""
     return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode("ascii")
 
 
 def uuid_from_text(text: str) -> uuid.UUID:
-    """The inverse of :func:`uuid_to_text`. Raises ValueError for anything that is not 16 bytes."""
+    """Parse Kafka's text form, the inverse of :func:`uuid_to_text`. Raises ValueError."""
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except binascii.Error as error:

@@ -1,17 +1,17 @@
-"""The cluster's metadata: a fold over the entries of the metadata log.
+"""The image: the cluster's metadata after applying the entries of the metadata log.
 
-Every broker, the controller included, holds one :class:`ClusterImage` and folds the same entries in the
-same order, so all images at one entry number are equal. ``apply_entry`` is the entry point; ``_apply`` is the
-only place where state changes, both live and after a restart.
+Every broker, also the controller, has one :class:`ClusterImage` and *folds* (applies) the same entries in the
+same order, so all images with the same entry number are equal. Entries are applied with ``apply_entry``;
+``_apply`` is the only function that changes the state, at run time and after a restart.
 
 Invariants:
-- *one term at a time*: an entry counts only if it is signed by the current controller, or begins the next
-  controller's term; every other entry is a no-op for every broker;
-- *number*: the number of the last entry folded only rises, by one;
+- *one term at a time*: an entry is accepted only if it is of the current controller's term, or starts the
+  next term; every other entry is ignored by every broker;
+- *number*: the number of the last applied entry only increases, by one;
 - lookups return no copies, and frequent ones are indexed: the cost of a change does not depend on the number
   of partitions;
-- *all or nothing*: an entry is folded whole, or (BrokenInvariant) nothing of it is and the image is
-  unchanged. Log and code disagree then, on every broker with this code: the broker must stop.
+- *all or nothing*: if a record cannot be applied (BrokenInvariant), the image is unchanged. Then log and code
+  contradict each other, on every broker with this code, and the broker must stop.
 """
 
 from __future__ import annotations
@@ -64,34 +64,33 @@ NO_CONTROLLERSHIP = Controllership(NO_LEADER, Incarnation(""), ControllerEpoch(0
 
 
 class ClusterImage:
-    """Mutable, changed by folding only. One per process, owned by its event loop."""
+    """The metadata; changed only by ``apply_entry``. One per process, used on its event loop only."""
 
     def __init__(self) -> None:
         self.number = EntryNumber(-1)
-        """The last entry folded: the metadata version."""
+        """The number of the last applied entry; -1 before the first."""
         self.cluster_id: str | None = None
         self.controllership = NO_CONTROLLERSHIP
         """The controller's term."""
         self.next_producer_id = 0
         self.unclean_elections = 0
-        """Unclean elections since the cluster was created: the leader may have lacked acknowledged
-        records."""
+        """Number of unclean leader elections since the cluster was created."""
         self.last_known_elections = 0
-        """Elections of the last known leader since the cluster was created."""
+        """Number of elections of the last known leader since the cluster was created."""
         self._features: Mapping[str, int] | None = None
-        """Never changed in place; None until the first level is finalized."""
+        """Finalized levels by feature, never changed in place; None until the first level is finalized."""
         self._brokers: dict[BrokerId, Broker] = {}
         self._topics = TopicTable()
         self._configs = ConfigTable()
         self._index = ReplicaIndex()
         self._undo: list[Callable[[], object]] = []
-        """The steps that undo the entry being folded, last step first."""
+        """The functions that undo the entry being applied; the last one is to be called first."""
 
     # -- lookups ---------------------------------------------------------------------------------------
 
     @property
     def controller_id(self) -> BrokerId:
-        """-1 before the first controller."""
+        """The controller's broker id; -1 before the first controller."""
         return self.controllership.controller_id
 
     @property
@@ -100,26 +99,26 @@ class ClusterImage:
 
     @property
     def finalized_features(self) -> Mapping[str, int]:
-        """Levels by feature."""
+        """The finalized levels by feature."""
         return LEVELS_BEFORE if self._features is None else self._features
 
     def feature_level(self, name: str) -> int:
-        """The finalized level; 0 where there is none."""
+        """Return the finalized level of a feature; 0 if there is none."""
         return self.finalized_features.get(name, 0)
 
     def broker(self, broker_id: BrokerId) -> Broker | None:
         return self._brokers.get(broker_id)
 
     def brokers(self) -> list[Broker]:
-        """All registered brokers, by id."""
+        """Return all registered brokers, by id."""
         return [self._brokers[broker_id] for broker_id in sorted(self._brokers)]
 
     def live_brokers(self) -> list[Broker]:
-        """The brokers that clients may connect to: not fenced. By id."""
+        """Return the brokers that are not fenced, by id: those that clients may connect to."""
         return [broker for broker in self.brokers() if not broker.fenced]
 
     def is_active(self, broker_id: BrokerId) -> bool:
-        """Whether the broker may lead and be in sync."""
+        """Return whether the broker's replicas may lead and be in an ISR."""
         broker = self._brokers.get(broker_id)
         return broker is not None and broker.is_active
 
@@ -137,11 +136,11 @@ class ClusterImage:
         return self._topics.by_uuid.get(value)
 
     def topics(self) -> list[Topic]:
-        """By name."""
+        """Return all topics, by name."""
         return self._topics.in_order()
 
     def colliding_topic(self, name: str) -> str | None:
-        """The existing topic whose metrics a topic of this name would share."""
+        """Return the existing topic with which a topic of this name would share metrics, or None."""
         return self._topics.colliding(name)
 
     def partition(self, topic: str, partition: int) -> PartitionState | None:
@@ -153,13 +152,13 @@ class ClusterImage:
         return None if found is None else found.partition(partition)
 
     def partitions(self) -> Iterator[tuple[TopicIdPartition, PartitionState]]:
-        """All, by topic name and number."""
+        """Yield all partitions, by topic name and number."""
         for topic in self.topics():
             for index, state in enumerate(topic.partitions):
                 yield TopicIdPartition(topic.id, index), state
 
     def partitions_on(self, broker_id: BrokerId) -> list[tuple[TopicIdPartition, PartitionState]]:
-        """The partitions with a replica on the broker, by topic name and number."""
+        """Return the partitions with a replica on the broker, by topic name and number."""
         return self._in_order(self._index.hosted_by(broker_id))
 
     def leaderless_partitions(self) -> list[tuple[TopicIdPartition, PartitionState]]:
@@ -173,18 +172,18 @@ class ClusterImage:
         return self._index.partitions_count
 
     def config(self, resource_type: ConfigResourceType, name: str) -> Mapping[str, str]:
-        """What was set for the resource itself; nothing inherited."""
+        """Return the settings of the resource itself, without inherited ones."""
         return self._configs.of(ConfigResource(resource_type, name))
 
     def config_resources(self) -> list[ConfigResource]:
         return self._configs.resources()
 
     def topic_setting(self, topic: str, key: str) -> str | None:
-        """The value in force for a topic: its own, else the one for all brokers, else the controller's."""
+        """Return a topic's effective value: its own, else the one for all brokers, else the controller's."""
         return self._configs.topic_setting(topic, key)
 
     def min_insync_replicas(self, topic: str) -> int:
-        """min.insync.replicas as every broker must understand it; bounded by the replicas elsewhere."""
+        """Return a topic's effective min.insync.replicas, which may be above its number of replicas."""
         return self._configs.min_insync_replicas(topic)
 
     def unclean_leader_election_enabled(self, topic: str) -> bool:
@@ -194,19 +193,19 @@ class ClusterImage:
     # -- the fold --------------------------------------------------------------------------------------
 
     def apply_entry(self, number: EntryNumber, entry: Entry) -> ImageDelta:
-        """Folds the entry that follows the last one. Raises BrokenInvariant; nothing has changed then."""
+        """Apply the next entry; return its changes. Raises BrokenInvariant with the image unchanged."""
         delta = self._try(number, entry)
         self._undo.clear()
         self.number = number
         return delta
 
     def check_entry(self, number: EntryNumber, entry: Entry) -> None:
-        """Raises BrokenInvariant if :meth:`apply_entry` would. Nothing has changed in any case."""
+        """Raise BrokenInvariant if :meth:`apply_entry` would; the image is unchanged in any case."""
         self._try(number, entry)
         self._roll_back()
 
     def _try(self, number: EntryNumber, entry: Entry) -> ImageDelta:
-        """Applies ``entry`` so that it can be rolled back. Raises BrokenInvariant, with nothing applied."""
+        """Apply ``entry`` so that it can be rolled back. Raises BrokenInvariant, with nothing applied."""
         if number != self.number + 1:
             raise BrokenInvariant(f"entry {number} cannot follow entry {self.number}")
         delta = ImageDelta(number)
@@ -249,8 +248,7 @@ class ClusterImage:
         self.unclean_elections, self.last_known_elections = unclean_elections, last_known_elections
 
     def counts(self, entry: Entry) -> bool:
-        """Whether ``entry``, if it is the next one, changes anything: it is of the current term, or begins
-        the next."""
+        """Return whether ``entry`` is accepted as the next one: of the current term, or starting the next."""
         first = entry.records[0] if entry.records else None
         if isinstance(first, ControllerElected):
             return (
@@ -377,7 +375,7 @@ class ClusterImage:
     # -- snapshots -------------------------------------------------------------------------------------
 
     def snapshot(self) -> ImageSnapshot:
-        """The whole image as a value: equal on all brokers that folded the same entries."""
+        """Return the whole image as a value, equal on all brokers that applied the same entries."""
         return ImageSnapshot(
             number=self.number,
             cluster_id=self.cluster_id,

@@ -1,10 +1,10 @@
-"""The state of one partition as the cluster agrees on it.
+"""The state of one partition in the metadata.
 
 Invariants (checked whenever a state is created):
-- *leader in ISR*: a partition without a leader keeps its last in-sync members, but a leader is one of them;
-- *ISR never empty, within the assignment*; eligible leader replicas likewise within it, apart from the ISR;
+- *leader in ISR*; a partition without a leader keeps its last in-sync members;
+- *ISR never empty, within the assignment*; eligible leader replicas are assigned, too, and not in the ISR;
 - *offline replicas within the assignment*, and none of them leads;
-- both epochs only rise, and the leader epoch with every change of leadership.
+- both epochs only increase, and the leader epoch with every change of leader.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ class BrokenInvariant(AssertionError):
 
 class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     replicas: Replicas
-    """The assignment (AR) in order of preference, replicas being added or removed included."""
+    """The assigned replicas (AR) in order of preference, including those being added or removed."""
     isr: Replicas
     leader: BrokerId
     leader_epoch: LeaderEpoch = LeaderEpoch(0)
     partition_epoch: PartitionEpoch = PartitionEpoch(0)
     elr: Replicas = ()
-    """Eligible leader replicas (KIP-966): outside the ISR, yet certain to hold every acknowledged record."""
+    """Eligible leader replicas (KIP-966): not in the ISR, but certainly with every acknowledged record."""
     last_known_leader: BrokerId = NO_LEADER
-    """The last leader, while there is none."""
+    """The last leader, while the partition has none; else -1."""
     adding: Replicas = ()
     removing: Replicas = ()
     recovery_state: RecoveryState = RecoveryState.RECOVERED
     offline: Replicas = ()
-    """Replicas that their brokers cannot use, though the brokers are up: the log directory failed (KIP-858),
-    or the replica was fenced. Until the broker registers again, they neither lead nor are in sync."""
+    """Replicas that cannot be used although their brokers are up: the log directory failed (KIP-858), or the
+    broker fenced the replica. They may not lead or be in the ISR until the broker registers again."""
 
     @property
     def has_leader(self) -> bool:
@@ -51,22 +51,22 @@ class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def target_replicas(self) -> Replicas:
-        """The target assignment of a reassignment."""
+        """The assignment after the ongoing reassignment."""
         return tuple(r for r in self.replicas if r not in self.removing)
 
     @property
     def original_replicas(self) -> Replicas:
-        """The assignment from before a reassignment."""
+        """The assignment before the ongoing reassignment."""
         return tuple(r for r in self.replicas if r not in self.adding)
 
     @property
     def is_suspect(self) -> bool:
-        """Leaderless, and no replica left certainly holds every acknowledged record; see
+        """Whether there is no leader and no replica that certainly has every acknowledged record; see
         :class:`RecoveryState`."""
         return self.leader == NO_LEADER and self.recovery_state is RecoveryState.RECOVERING
 
     def after(self, change: PartitionChanged) -> PartitionState:
-        """The state with ``change`` made. Raises BrokenInvariant."""
+        """Return the state after ``change``. Raises BrokenInvariant."""
         state = PartitionState(
             self.replicas if change.replicas is None else change.replicas,
             self.isr if change.isr is None else change.isr,
@@ -92,7 +92,7 @@ class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         return state
 
     def check(self) -> None:
-        """Raises BrokenInvariant."""
+        """Raise BrokenInvariant if the state is invalid."""
         if not self.isr:
             raise BrokenInvariant(f"the ISR is empty: {self}")
         if self.leader != NO_LEADER and self.leader not in self.isr:
@@ -109,7 +109,7 @@ class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 def partition_of(record: PartitionCreated) -> PartitionState:
-    """The first state of a partition. Raises BrokenInvariant."""
+    """Return the first state of a new partition. Raises BrokenInvariant."""
     isr = record.replicas if record.isr is None else record.isr
     state = PartitionState(
         record.replicas,

@@ -1,10 +1,10 @@
-"""Where the replicas of new partitions go.
+"""Placing the replicas of new partitions on brokers.
 
-Goals, in this order: replicas of a partition on different brokers (a must), in different racks, leaders
-spread evenly, and the partitions led by one broker followed by all the others in turn, so that its failure
-spreads its load. Leaders, and followers as far as they suffice, are put on live brokers.
+Goals, in this order: the replicas of a partition are on different brokers (required) and in different racks;
+leaders are spread evenly; the followers of one broker's partitions are spread over all other brokers, so that
+after its failure its load is spread. Leaders, and as many followers as possible, are placed on live brokers.
 
-Deterministic: randomness enters as two numbers, *start* (the broker of the first leader) and *shift* (the
+Deterministic: the random values are two arguments, *start* (the index of the first leader) and *shift* (the
 distance of the first follower), as in Kafka.
 """
 
@@ -26,7 +26,7 @@ class UsableBroker:
 
 
 class CannotPlace(ValueError):
-    """There are too few brokers."""
+    """There are too few brokers for the replication factor."""
 
 
 def place_replicas(
@@ -38,7 +38,10 @@ def place_replicas(
     shift: int,
     first_partition: int = 0,
 ) -> list[Replicas]:
-    """The assignments of ``partitions`` partitions, numbered from ``first_partition``. Raises CannotPlace."""
+    """Return the assignments of ``partitions`` partitions, the first of which is number ``first_partition``.
+
+    ``start`` and ``shift`` are random numbers, see above. Raises CannotPlace.
+    """
     live = [broker for broker in brokers if broker.live]
     _refuse_too_few(len(brokers), len(live), replication_factor)
     circle = interleave_racks(live)
@@ -56,7 +59,7 @@ def place_replicas(
 
 
 def interleave_racks(brokers: Sequence[UsableBroker]) -> list[UsableBroker]:
-    """By id, taking one broker of each rack in turn, so that neighbours are in different racks."""
+    """Return the brokers by id, one of each rack in turn, so that adjacent ones are in different racks."""
     racks: dict[str | None, list[UsableBroker]] = {}
     for broker in sorted(brokers, key=lambda broker: broker.id):
         racks.setdefault(broker.rack, []).append(broker)
@@ -79,7 +82,7 @@ def _refuse_too_few(usable: int, live: int, replication_factor: int) -> None:
 
 
 def _order(circle: Sequence[UsableBroker], leader: int, shift: int) -> list[UsableBroker]:
-    """The leader, then all other brokers in order, starting ``shift`` places after it."""
+    """Return the leader, then all other brokers in order, starting ``shift`` places after the leader."""
     count = len(circle)
     others = count - 1
     return [circle[leader % count]] + [
@@ -93,7 +96,7 @@ def _rotated(brokers: Sequence[UsableBroker], places: int) -> list[UsableBroker]
 
 
 def _pick(order: Sequence[UsableBroker], wanted: int, chosen: Sequence[UsableBroker]) -> list[UsableBroker]:
-    """Adds to ``chosen`` until it has ``wanted`` brokers: first from racks not used yet, then from any."""
+    """Return ``chosen`` extended to ``wanted`` brokers: first from racks not used yet, then from any."""
     picked = list(chosen)
     racks = {broker.rack for broker in picked}
     for broker in order:

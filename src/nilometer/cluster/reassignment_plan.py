@@ -1,10 +1,10 @@
-"""A new assignment for partitions that exist: spread evenly over given brokers, moving as little as possible.
+"""A new assignment for existing partitions: spread evenly over given brokers, with as few moves as possible.
 
-Pure and deterministic. Its goals, in this order: every replica of a partition on another broker,
-and on one of those given (a must); replicas of a partition spread evenly over racks, where every broker has
-one; brokers that hold equally many replicas of a topic (within one, where racks allow it) and lead equally
-many of its partitions. Replicas stay where they are unless a move serves one of these goals; leaders
-change by the order of replicas alone, which moves no data.
+Deterministic. Its goals, in this order: the replicas of a partition are on different brokers, all among the
+given ones (required); they are spread evenly over racks, if every broker has a rack; the brokers have equal
+numbers of replicas of a topic (differing by at most one, if racks allow it) and lead equal numbers of its
+partitions. Replicas are moved only for one of these goals; leaders are changed by the order of replicas,
+which moves no data.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nilometer.cluster.placement import CannotPlace, UsableBroker
 from nilometer.cluster.records import Replicas
 
 Assignments = Mapping[int, Replicas]
-"""Partition to its replicas, the preferred leader first."""
+"""Partition → its replicas, the preferred leader first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,10 @@ def plan_reassignment(
     brokers: Sequence[UsableBroker],
     replication_factor: int | None = None,
 ) -> list[PlannedMove]:
-    """The new assignments, topic by topic; none for partitions that are placed well. Raises CannotPlace."""
+    """Return the changed assignments, by topic and partition.
+
+    ``replication_factor`` None keeps each partition's. Raises CannotPlace.
+    """
     if not brokers:
         raise CannotPlace("No broker is given to place replicas on.")
     moves: list[PlannedMove] = []
@@ -58,15 +61,15 @@ def plan_reassignment(
 
 
 class _RackLevel(NamedTuple):
-    """How many replicas of a partition each rack gets, as far as it has brokers; and how many racks get one
-    more."""
+    """How many replicas of a partition each rack may have (limited by its brokers), and how many racks may
+    have one more."""
 
     each: int
     one_more: int
 
 
 class _TopicPlan:
-    """Invariant: ``_load`` counts the replicas in ``_placed`` by broker."""
+    """The planning of one topic. Invariant: ``_load`` is the number of replicas in ``_placed`` per broker."""
 
     def __init__(
         self, assignments: Assignments, brokers: Sequence[UsableBroker], replication_factor: int | None
@@ -96,7 +99,7 @@ class _TopicPlan:
     # --- replicas
 
     def _kept(self, partition: int) -> list[BrokerId]:
-        """The replicas that can stay: on a given broker, and not above the limit of a rack."""
+        """Return the replicas that can stay: on a given broker, and within the limit of their rack."""
         kept: list[BrokerId] = []
         for broker in self._before[partition]:
             if len(kept) < self._factor[partition] and self._fits(partition, broker, kept):
@@ -104,7 +107,7 @@ class _TopicPlan:
         return kept
 
     def _fits(self, partition: int, broker: BrokerId, others: Sequence[BrokerId]) -> bool:
-        """Whether ``broker`` may join ``others`` without exceeding the limit of its rack."""
+        """Whether ``broker`` may get a replica in addition to ``others`` within the limit of its rack."""
         if broker not in self._racks or broker in others:
             return False
         if self._ignores_racks:
@@ -117,7 +120,7 @@ class _TopicPlan:
         return count == level.each and sum(one > level.each for one in counts.values()) < level.one_more
 
     def _rack_level(self, factor: int) -> _RackLevel:
-        """Filling racks in rounds, one replica each, until ``factor`` replicas are placed."""
+        """Compute the limits by filling racks in rounds, one replica each, up to ``factor`` replicas."""
         sizes = Counter(self._racks.values())
         each, left = 0, factor
         while (roomy := sum(size > each for size in sizes.values())) < left:
@@ -134,7 +137,8 @@ class _TopicPlan:
             self._load[chosen] += 1
 
     def _even_out(self) -> None:
-        """Move replicas from the fullest brokers to the emptiest, as long as that narrows the gap."""
+        """Move replicas from the brokers with most replicas to those with fewest, while they differ by more
+        than one."""
         while (move := self._evening_move()) is not None:
             partition, giver, taker = move
             replicas = self._placed[partition]
@@ -154,7 +158,10 @@ class _TopicPlan:
         return None
 
     def _movable(self, giver: BrokerId, taker: BrokerId) -> int | None:
-        """A partition that ``taker`` may hold in place of ``giver``; first those that have to move anyway."""
+        """Return a partition whose replica may move from ``giver`` to ``taker``, or None.
+
+        Partitions whose replica is newly placed on ``giver`` are preferred: moving it costs nothing.
+        """
         possible: list[tuple[bool, int]] = []
         for partition, replicas in self._placed.items():
             if giver not in replicas:
@@ -167,8 +174,8 @@ class _TopicPlan:
     # --- leaders
 
     def _spread_leaders(self) -> None:
-        """Move a partition's leadership from the busiest leader, directly or through others, to the least
-        busy one."""
+        """Move leaderships from the broker that leads most partitions, directly or over other brokers, to one
+        that leads fewer, until the numbers are as even as possible."""
         while (chain := self._leader_chain()) is not None:
             for partition, leader in chain:
                 replicas = self._placed[partition]
@@ -176,7 +183,7 @@ class _TopicPlan:
                 replicas.insert(0, leader)
 
     def _leader_chain(self) -> list[tuple[int, BrokerId]] | None:
-        """(partition, its new leader) for each link; None where leaders are as even as they can be."""
+        """Return a chain of moves (partition, its new leader); None if leaders are as even as possible."""
         leads = Counter(dict.fromkeys(self._racks, 0))
         leads.update(replicas[0] for replicas in self._placed.values())
         for start in sorted(self._racks, key=lambda broker: (-leads[broker], broker)):

@@ -1,13 +1,13 @@
-"""The records of the metadata log: one struct per kind of change.
+"""The records of the metadata log: one struct per type of change.
 
-A record is a decision, never a request: folding it cannot fail for reasons of policy.
-Records are written as JSON objects with their name in ``type`` and with fields at their default left
-out, so that the log can be read with any text tool. The controller decides records
+A record is a decision, not a request: the controller has checked it, and applying it checks no policy.
+Records are written as JSON objects with their type in ``type`` and without fields that have their default, so
+that the log can be read with any text tool. The controller decides records
 (:mod:`nilometer.cluster.controller`), the image applies them (:mod:`nilometer.cluster.image`), and
 :mod:`nilometer.cluster.entries` packs them into entries.
 
-Invariant: a field is never given a new meaning. A record or field that older brokers do not know comes
-with a higher ``FORMAT_VERSION``.
+Invariant: the meaning of a field never changes. A record or field that older brokers do not know needs a
+higher ``FORMAT_VERSION``.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ from nilometer.cluster.identifiers import (
 FORMAT_VERSION = 2
 """The newest format this code writes, and the newest it can read."""
 OLDEST_FORMAT_VERSION = 1
-"""What is written wherever it suffices: brokers of older versions then go on while a cluster is upgraded."""
+"""The format that is written if the records need no newer one, so that older brokers keep working while a
+cluster is upgraded."""
 
 Replicas = tuple[BrokerId, ...]
 
 
 class RecoveryState(enum.IntEnum):
-    """LeaderRecoveryState: whether the in-sync replicas hold every acknowledged record.
+    """Kafka's LeaderRecoveryState: whether the in-sync replicas certainly have every acknowledged record.
 
     RECOVERING without a leader: no replica certainly has every acknowledged record, and only the last known
-    leader may lead again. RECOVERING with a leader: it was elected without that certainty and has not
+    leader may lead again. RECOVERING with a leader: it was elected although that was not certain, and has not
     confirmed its log yet.
     """
 
@@ -50,7 +51,7 @@ class RecoveryState(enum.IntEnum):
 
 
 class Election(enum.Enum):
-    """How the leader of a :class:`PartitionChanged` was found."""
+    """The rule by which the leader of a :class:`PartitionChanged` was elected."""
 
     IN_SYNC = "in-sync"
     ELIGIBLE = "eligible-leader-replica"
@@ -61,13 +62,13 @@ class Election(enum.Enum):
 class ConfigResourceType(enum.Enum):
     TOPIC = "topic"
     BROKER = "broker"
-    """A broker id as name, or the empty name for all brokers."""
+    """The resource's name is a broker id, or empty for all brokers."""
     CLUSTER = "cluster"
     """The controller's own values of settings that must be equal on all brokers; the name is empty."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, gc=False):
-    """One listener of a broker as clients reach it."""
+    """The address at which clients reach one listener of a broker."""
 
     listener: str
     host: str
@@ -93,7 +94,7 @@ class ClusterCreated(_Record, frozen=True):
 
 
 class ControllerElected(_Record, frozen=True, tag="TakeOffice"):  # codespell:ignore
-    """The first record of the entry that begins a controller's term."""
+    """The first record of the entry that starts a controller's term."""
 
     controller_id: BrokerId
     incarnation: Incarnation
@@ -101,7 +102,7 @@ class ControllerElected(_Record, frozen=True, tag="TakeOffice"):  # codespell:ig
 
 
 class BrokerRegistered(_Record, frozen=True):
-    """A broker registers. Its broker epoch is the number of the entry that holds this record."""
+    """A broker registers. Its broker epoch is the number of the entry with this record."""
 
     broker_id: BrokerId
     incarnation: Incarnation
@@ -109,15 +110,15 @@ class BrokerRegistered(_Record, frozen=True):
     rack: str | None = None
     log_dirs: tuple[str, ...] = ()
     previous_broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
-    """From the marker of a clean shutdown; -1 where there was none."""
+    """The broker epoch in the marker of a clean shutdown; -1 if there was none."""
     features: tuple[SupportedFeature, ...] = ()
-    """What the broker supports, by name; empty: a version from before features were kept.
-    Older brokers leave it out, which makes an update of features wait for another registration: so it needs
-    no higher format version."""
+    """The features that the broker supports, by name; empty: a version that did not register features.
+    An older controller drops this field, and a feature update must then wait until the broker registers
+    again; so the field needs no higher format version."""
 
 
 class BrokerFenced(_Record, frozen=True):
-    """The broker's session ended: it may neither lead nor be in sync until it registers again."""
+    """The broker's session ended: it may neither lead nor be in an ISR until it registers again."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
@@ -131,7 +132,7 @@ class BrokerInControlledShutdown(_Record, frozen=True):
 
 
 class BrokerUnregistered(_Record, frozen=True):
-    """The broker is removed from the cluster for good."""
+    """The broker is removed from the cluster permanently."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
@@ -143,7 +144,7 @@ class TopicCreated(_Record, frozen=True):
 
 
 class PartitionCreated(_Record, frozen=True):
-    """A partition is created. ``isr`` and ``leader`` default to all replicas and the first in sync."""
+    """A partition is created. ``isr`` defaults to all replicas, ``leader`` to the first ISR member."""
 
     topic_id: TopicId
     partition: int
@@ -160,9 +161,9 @@ class PartitionCreated(_Record, frozen=True):
 
 
 class PartitionChanged(_Record, frozen=True):
-    """What changes in a partition; a field that is None stays as it is.
+    """A partition changes; a field that is None does not change.
 
-    Invariant: ``partition_epoch`` is one more than the partition's; ``leader_epoch``, where given, likewise.
+    Invariant: ``partition_epoch`` is one more than the partition's; so is ``leader_epoch`` if given.
     """
 
     topic_id: TopicId
@@ -186,7 +187,7 @@ class TopicDeleted(_Record, frozen=True):
 
 
 class ConfigChanged(_Record, frozen=True):
-    """One key of one resource; a value of None removes the key."""
+    """A setting changes: one key of one resource. A value of None removes the key."""
 
     resource_type: ConfigResourceType
     resource_name: str
@@ -195,7 +196,7 @@ class ConfigChanged(_Record, frozen=True):
 
 
 class ProducerIdsAllocated(_Record, frozen=True):
-    """Producer ids below ``next_producer_id`` are allocated, the last block of them to this broker."""
+    """A block of producer ids, the last one below ``next_producer_id``, is allocated to this broker."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
@@ -203,14 +204,14 @@ class ProducerIdsAllocated(_Record, frozen=True):
 
 
 class FeatureLevelChanged(_Record, frozen=True):
-    """A level is finalized for a feature (since format version 2)."""
+    """A feature's finalized level changes (since format version 2)."""
 
     name: str
     level: int
 
 
 def format_version_of(records: Iterable[Record]) -> int:
-    """The lowest format version that has all of ``records``."""
+    """Return the lowest format version that has all of ``records``."""
     return 2 if any(isinstance(record, FeatureLevelChanged) for record in records) else OLDEST_FORMAT_VERSION
 
 

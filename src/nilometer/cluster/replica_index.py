@@ -1,7 +1,7 @@
-"""Which partitions concern a broker, have no leader, or are being reassigned: kept beside the image.
+"""Indexes of the image: the partitions with a replica on a broker, without a leader, or being reassigned.
 
-Derived from the partitions alone; dictionaries stand for ordered sets. A change of ISR or leader, by far
-the most frequent, touches no more than one key.
+Derived from the partitions' states; dictionaries are used as ordered sets. A change of ISR or leader, by far
+the most frequent change, updates at most one key.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A snapshot: the whole image as one readable JSON document, equal to the fold of all entries up to it."""
+"""A snapshot: the whole image after some entry as one JSON document, which replaces all entries up to it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ImageSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[TopicSnapshot, ...]
     configs: tuple[ConfigSnapshot, ...]
     features: dict[str, int] | None = None
-    """Finalized levels; None where the metadata log has none yet. With them: format version 2."""
+    """Finalized levels; None if the metadata log has none yet. If set, the format version is 2."""
 
 
 class _Envelope(msgspec.Struct):
@@ -54,7 +54,7 @@ def encode_snapshot(snapshot: ImageSnapshot) -> bytes:
 
 
 def decode_snapshot(data: bytes | memoryview) -> ImageSnapshot:
-    """Raises EntryFromTheFuture for a newer format, BadEntry for whatever else cannot be read."""
+    """Parse a snapshot. Raises EntryFromTheFuture for a newer format, BadEntry if it is invalid."""
     try:
         version = _envelope_decoder.decode(data).version
         if version > FORMAT_VERSION:

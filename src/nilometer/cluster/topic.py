@@ -1,7 +1,7 @@
-"""A topic: its name, its id, its partitions; and which names are allowed.
+"""A topic: its name, its id, its partitions; and the rules for names.
 
-Names end up as folder names (``<topic>-<partition>``) and as parts of metric names, in which ``.`` and
-``_`` are one character: two topics that differ only there would share their metrics and are refused.
+Names are used in folder names (``<topic>-<partition>``) and in metric names, in which ``.`` and ``_`` are the
+same character: a topic whose name differs from another's only there would share its metrics, and is rejected.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ INTERNAL_TOPICS = (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC)
 
 @dataclass(slots=True)
 class Topic:
-    """Changed by the image alone; for all other code a view that changes with the metadata log."""
+    """A topic's current state. Only the image changes it; other code must not."""
 
     name: str
     id: TopicId
@@ -43,7 +43,7 @@ class Topic:
 
 
 def why_invalid_name(name: str) -> str | None:
-    """What is wrong with a topic name, or None."""
+    """Return why a topic name is invalid; None if it is valid."""
     if not name:
         return "the empty string is not allowed"
     if name in (".", ".."):
@@ -56,12 +56,12 @@ def why_invalid_name(name: str) -> str | None:
 
 
 def collision_key(name: str) -> str:
-    """Equal for names that would collide."""
+    """Return a key that is equal for names that collide."""
     return name.replace(".", "_")
 
 
 class TopicTable:
-    """All topics, found by name, by id in either form, and by the name they must not collide with."""
+    """All topics, indexed by name, by id (text and UUID) and by collision key."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, Topic] = {}

@@ -1,7 +1,8 @@
-"""The controller's decisions: ``decide_*(image, request) -> Decision(units, reply)``, split by noun.
+"""The controller's decisions: functions ``decide_*(image, request) -> Decision(units, reply)``.
 
-Pure functions on an image that they never change. Every change of a partition, whatever the reason, goes
-through :mod:`~nilometer.cluster.controller.partition_change`: that module decides who leads and why.
+They read the image and never change it; the result is the records to append and the response. A *unit* is a
+group of records that is applied together. Every change of a partition is made by
+:mod:`~nilometer.cluster.controller.partition_change`, which elects the leader.
 """
 
 from nilometer.cluster.controller.alter_partition import (

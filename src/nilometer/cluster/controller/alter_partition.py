@@ -1,15 +1,15 @@
-"""AlterPartition: a leader asks for another ISR (KIP-497, KIP-841, KIP-903).
+"""AlterPartition: a leader requests a change of the ISR (KIP-497, KIP-841, KIP-903).
 
-The leader's view may be outdated in every respect: its own leadership, the partition's state, which brokers
-are alive, which incarnation of a follower caught up. Each has an epoch, and each is compared:
+The leader's metadata may be outdated: its own leadership, the partition's state, the registered brokers, the
+incarnation of a follower that caught up. Each has an epoch, and each epoch is checked:
 
 - the *broker epoch* of the leader's broker: it may have restarted since;
 - the *leader epoch*: another broker may lead. The *partition epoch*: the state may have changed since;
-- the broker epoch of *every member it proposes*: a replica that restarted may have lost records.
+- the broker epoch of *every proposed member*: a replica that restarted may have lost records.
 
-A leader that knows more than this image (a higher epoch) has read further in the metadata log; it is the
-controller that is out of date. A leader that asks for the ISR that is already committed succeeds: its earlier
-request was carried out, and the answer was lost (KAFKA-12686).
+If the leader has a higher epoch than this image, the leader has read further in the metadata log and this
+controller is outdated. A request for the ISR that is already committed succeeds: it repeats an earlier
+request whose response was lost (KAFKA-12686).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from nilometer.wire.errors import ErrorCode
 class IsrMember:
     broker_id: BrokerId
     broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
-    """The broker epoch that was in sync; -1 where that is not known, and then not compared."""
+    """The broker epoch of the follower that caught up; -1 if unknown, and then not checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class AlteredPartition:
     partition: TopicIdPartition
     outcome: Outcome
     state: PartitionState | None = None
-    """The partition after the request, where the request succeeded."""
+    """The partition's new state if the request succeeded."""
 
 
 def decide_alter_partitions(
@@ -66,6 +66,7 @@ def decide_alter_partitions(
     broker_epoch: BrokerEpoch,
     requests: Sequence[AlterPartition],
 ) -> Decision[tuple[AlteredPartition, ...]]:
+    """Decide the requests of the leader on broker ``broker_id``; each partition gets its own outcome."""
     try:
         check_broker_epoch(image, broker_id, broker_epoch)
     except Refusal as refusal:

@@ -1,4 +1,4 @@
-"""Which brokers a partition may be put on: placement and manual assignments, checked alike."""
+"""The brokers that may get replicas of a partition, by placement or by manual assignment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nilometer.wire.errors import ErrorCode
 
 
 def usable_brokers(image: ClusterImage) -> list[UsableBroker]:
-    """All brokers that may get new replicas: those in controlled shutdown may not."""
+    """Return all brokers that may get new replicas: those not in controlled shutdown."""
     return [
         UsableBroker(broker.id, broker.rack, not broker.fenced)
         for broker in image.brokers()
@@ -24,7 +24,10 @@ def usable_brokers(image: ClusterImage) -> list[UsableBroker]:
 def check_assignment(
     image: ClusterImage, replicas: Sequence[BrokerId], replication_factor: int | None = None
 ) -> None:
-    """Raises Refusal for an invalid manual assignment."""
+    """Check a manual assignment of one partition; ``replication_factor`` is that of the other partitions.
+
+    Raises Refusal if it is invalid.
+    """
     if not replicas:
         raise _refused("The manual partition assignment includes an empty replica list.")
     seen: set[BrokerId] = set()
@@ -44,7 +47,7 @@ def check_assignment(
 
 
 def first_isr(image: ClusterImage, replicas: Replicas) -> Replicas:
-    """The first ISR of a new partition: every replica whose broker is active."""
+    """Return the first ISR of a new partition: every replica whose broker is active."""
     return tuple(broker for broker in replicas if image.is_active(broker))
 
 

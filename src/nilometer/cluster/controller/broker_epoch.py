@@ -1,4 +1,7 @@
-"""Requests from an earlier incarnation of a broker are refused (KIP-380)."""
+"""Checking the broker epoch of a request: one from an earlier incarnation of a broker is rejected (KIP-380).
+
+An *incarnation* is one session of a broker process; each gets a broker epoch when it registers.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from nilometer.wire.errors import ErrorCode
 
 
 def check_broker_epoch(image: ClusterImage, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> None:
-    """Raises Refusal: STALE_BROKER_EPOCH for an earlier broker epoch, NOT_CONTROLLER for one not yet known
-    here.
+    """Raise Refusal: STALE_BROKER_EPOCH for an earlier broker epoch or a fenced broker, NOT_CONTROLLER for
+    a later epoch than the image has.
 
-    A broker that knows of a registration this image lacks has read further in the metadata log: this
-    controller is out of date, and the broker must find the current one (KAFKA-9839).
+    A later epoch means that the broker has read further in the metadata log: this controller is outdated, and
+    the broker must find the current one (KAFKA-9839).
     """
     broker = image.broker(broker_id)
     if broker is None:

@@ -1,14 +1,14 @@
-"""Brokers register, are fenced, register again, and are unregistered.
+"""Registering, fencing and unregistering brokers.
 
-Each decision's records are in an order that may be interrupted anywhere: a controller that finds the work
-half done completes it (:func:`nilometer.cluster.controller.controllership.decide_repair`), since
+The records of each decision are in an order that may be interrupted at any point: the next controller
+completes the work (:func:`nilometer.cluster.controller.controllership.decide_repair`), since
 
 - *down*: the broker is fenced first, so no leader can add it to an ISR while its partitions change;
-- *up*: what an unclean restart forfeits is written **before** the registration, so that it cannot be
-  forgotten: as long as the broker is not registered, the same decision is made again;
-- *unregister*: the registration goes last.
+- *up*: after an unclean restart the removals from ISRs are written **before** the registration: if they are
+  interrupted, the broker is not registered yet, and the same decision is made again;
+- *unregister*: the registration is removed last.
 
-A broker that bounced causes two events, down and up, each decided on the image as it then is.
+A restart of a broker is two events, down and up; the second is decided on the image after the first.
 """
 
 from __future__ import annotations
@@ -45,37 +45,38 @@ from nilometer.wire.errors import ErrorCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistration:
-    """What a broker registers with: the payload of its session."""
+    """The data that a broker registers with; it is stored with its session in the coordination store."""
 
     broker_id: BrokerId
     incarnation: Incarnation
     endpoints: tuple[Endpoint, ...]
     cluster_id: str | None = None
-    """Of the data folders; None where they are new."""
+    """The cluster id in the log directories' ``meta.properties``; None if they are new."""
     rack: str | None = None
     log_dirs: tuple[str, ...] = ()
     previous_broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
-    """The broker epoch of the previous incarnation, if it is certain that this lost no records; else -1."""
+    """The broker epoch of the previous incarnation if that was cleanly shut down, so lost no records;
+    else -1."""
     failed_dirs: int = 0
-    """How many of its log directories the broker cannot use. They have failed, perhaps for a time only."""
+    """How many of its log directories the broker cannot use because they failed, perhaps temporarily."""
     offline: Mapping[TopicId, tuple[int, ...]] = field(default_factory=dict[TopicId, tuple[int, ...]])
-    """Partitions, by topic, whose log this broker should have but cannot use: its directory failed."""
+    """Partitions, by topic, whose replica this broker cannot use because its log directory failed."""
     features: tuple[SupportedFeature, ...] = ()
-    """What it supports, by name."""
+    """The features that the broker supports, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShutdownProgress:
     outcome: Outcome
     leaderships: int = 0
-    """Partitions the broker led when it asked."""
+    """How many partitions the broker led at the time of the request."""
 
 
 def check_registration(image: ClusterImage, registration: BrokerRegistration) -> Outcome:
-    """Whether this broker may register in this cluster; the broker itself also asks before it opens a
-    session.
+    """Check whether this broker may register in this cluster; return OK or an error.
 
-    Its earlier incarnation may still be registered then; the session store waits for the end of that session.
+    The broker also calls this itself before it opens a session. Its earlier incarnation may still be
+    registered then: the coordination store waits for the end of that session.
     """
     if registration.cluster_id is not None and image.cluster_id not in (None, registration.cluster_id):
         return Outcome(
@@ -103,7 +104,7 @@ def check_registration(image: ClusterImage, registration: BrokerRegistration) ->
 
 
 def decide_broker_up(image: ClusterImage, registration: BrokerRegistration) -> Decision[Outcome]:
-    """A session has begun. Decides nothing where this incarnation is registered already."""
+    """Register a broker whose session has started. No records if this incarnation is registered already."""
     outcome = check_registration(image, registration)
     known = image.broker(registration.broker_id)
     if not outcome.ok:
@@ -139,8 +140,11 @@ def decide_broker_up(image: ClusterImage, registration: BrokerRegistration) -> D
 
 
 def decide_brokers_down(image: ClusterImage, broker_ids: Collection[BrokerId]) -> Decision[None]:
-    """Sessions have ended. Those that ended together are decided together: none of their brokers is elected
-    in between, and where a whole ISR is gone its leader is remembered as the last known leader."""
+    """Fence the brokers whose sessions have ended, and elect other leaders for their partitions.
+
+    Brokers whose sessions ended together are decided together: none of them is elected leader in between,
+    and if a whole ISR is down its leader is stored as the last known leader.
+    """
     gone = [
         broker for b in sorted(broker_ids) if (broker := image.broker(b)) is not None and not broker.fenced
     ]
@@ -153,9 +157,10 @@ def decide_brokers_down(image: ClusterImage, broker_ids: Collection[BrokerId]) -
 def decide_controlled_shutdown(
     image: ClusterImage, broker_id: BrokerId, broker_epoch: BrokerEpoch
 ) -> Decision[ShutdownProgress]:
-    """The broker is about to stop: its leaderships move at once, and it leaves every ISR.
+    """Start the controlled shutdown of a broker: its leaderships move, and it leaves every ISR.
 
-    It may stop as soon as it has folded the entries of this decision; asked again, nothing is left to do.
+    The broker may stop as soon as it has applied the entries of this decision. A repeated request has no
+    records.
     """
     try:
         check_broker_epoch(image, broker_id, broker_epoch)
@@ -171,7 +176,7 @@ def decide_controlled_shutdown(
 
 
 def decide_unregister_broker(image: ClusterImage, broker_id: BrokerId) -> Decision[Outcome]:
-    """The broker will never return: no partition waits for its log any more."""
+    """Unregister a broker that will not return: remove it from the ISRs, ELRs and leaderships first."""
     known = image.broker(broker_id)
     if known is None:
         return Decision(
@@ -191,8 +196,7 @@ def decide_unregister_broker(image: ClusterImage, broker_id: BrokerId) -> Decisi
 
 
 def _forfeit(draft: PartitionDraft, known: Broker, registration: BrokerRegistration) -> None:
-    """Removes the broker from ISRs and ELRs, unless its previous incarnation is known to have lost no
-    records."""
+    """Remove the broker from ISRs and ELRs, unless its previous incarnation certainly lost no records."""
     disk_lost = not set(known.log_dirs) <= set(_log_dirs(known, registration))
     if registration.previous_broker_epoch == known.epoch and not disk_lost:
         return
@@ -209,15 +213,19 @@ def _forfeit(draft: PartitionDraft, known: Broker, registration: BrokerRegistrat
 
 
 def _log_dirs(known: Broker | None, registration: BrokerRegistration) -> tuple[str, ...]:
-    """The directories in use, and those that only failed: without them, a later start could not detect that a
-    disk was replaced by an empty one."""
+    """Return the directories in use and those that failed.
+
+    Without the failed ones a later start could not detect that a disk was replaced by an empty one.
+    """
     failed = known.log_dirs if known is not None and registration.failed_dirs else ()
     return tuple(dict.fromkeys((*registration.log_dirs, *failed)))
 
 
 def _note_offline(draft: PartitionDraft, registration: BrokerRegistration) -> None:
-    """The replicas that the broker cannot use now are offline, all others are online again. A replica that
-    was offline may have lost records: it returns outside the ISR, and catches up."""
+    """Mark the replicas that the broker cannot use as offline, and all its others as online.
+
+    A replica that was offline may have lost records: it returns outside the ISR, and catches up.
+    """
     broker_id = registration.broker_id
     goes_offline = RequestedChange(offline=(broker_id,))
     comes_back = RequestedChange(online=(broker_id,), forfeited=(broker_id,))
@@ -232,7 +240,7 @@ def _note_offline(draft: PartitionDraft, registration: BrokerRegistration) -> No
 
 
 def _without(image: ClusterImage, broker_ids: Sequence[BrokerId]) -> tuple[Unit, ...]:
-    """Takes the brokers out of every ISR and every leadership."""
+    """Return records that remove the brokers from every ISR and every leadership."""
     draft = PartitionDraft(image)
     affected: dict[TopicIdPartition, None] = {}
     for broker_id in broker_ids:

@@ -1,10 +1,10 @@
-"""Whether a whole set of settings may come into force: each text by itself, and all of them together.
+"""Checking a change of settings: each value, and all values of a topic together.
 
-A topic inherits the settings it does not set from the brokers' settings, so the same texts may be valid on
-one broker and contradict each other on another. A change is accepted only if every broker could apply its
-result: each broker that has settings of its own is checked, and one that has none. Of the brokers' own
-files, only the controller's is known here; a broker whose file differs falls back to what it can apply
-(``ConfigDefinition.resolve``).
+A topic inherits from the brokers' settings those that it does not set, so the same topic settings may be
+valid on one broker and contradict each other on another. A change is accepted only if every broker could
+apply the result: each broker with settings of its own is checked, and a broker without. Of the brokers'
+configuration files, only the controller's is known here; a broker whose file differs ignores values that it
+cannot apply (``ConfigDefinition.resolve``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from nilometer.wire.errors import ErrorCode
 
 Inherited = Mapping[str, ConfigValue]
 InheritedOf = Callable[..., Inherited]
-"""By topic key, what topics inherit from settings of brokers: given as texts, later ones winning."""
+"""Returns the values that topics inherit, by topic key, from brokers' settings: one or more mappings of
+texts, of which a later one overrides an earlier one."""
 
 ALL_BROKERS = ConfigResource(ConfigResourceType.BROKER, "")
 _NOTHING: Mapping[str, str] = {}
@@ -40,22 +41,22 @@ class ConfigDefinitions:
 
 
 class SettingsAfter:
-    """The settings as they will be once the changes put here are in force; the image itself is unchanged."""
+    """The image's settings with the changes that were put here; the image itself is unchanged."""
 
     def __init__(self, image: ClusterImage) -> None:
         self._image = image
         self._changed: dict[ConfigResource, Mapping[str, str]] = {}
 
     def of(self, resource: ConfigResource) -> Mapping[str, str]:
-        """What is set for the resource itself; nothing inherited."""
+        """Return the settings of the resource itself, without inherited ones."""
         return self._changed[resource] if resource in self._changed else self._image.config(*resource)
 
     def resources(self) -> list[ConfigResource]:
-        """All resources that have settings, or had some before these changes."""
+        """Return all resources that have settings or had some before these changes."""
         return list(dict.fromkeys((*self._image.config_resources(), *self._changed)))
 
     def put(self, resource: ConfigResource, changes: Mapping[str, str | None]) -> None:
-        """None removes the setting."""
+        """Change settings of a resource; a value of None removes the setting."""
         texts = {**self.of(resource), **changes}
         self._changed[resource] = {key: text for key, text in texts.items() if text is not None}
 
@@ -68,7 +69,7 @@ class SettingsAfter:
 def check_topic_settings(
     image: ClusterImage, definition: ConfigDefinition, inherited_of: InheritedOf, texts: Mapping[str, str]
 ) -> None:
-    """The settings of a new topic. Raises Refusal (INVALID_CONFIG)."""
+    """Check the settings ``texts`` of a new topic. Raises Refusal (INVALID_CONFIG)."""
     try:
         for inherited in _inherited_on_brokers(SettingsAfter(image), inherited_of):
             definition.judge(texts, inherited)
@@ -82,10 +83,10 @@ def check_together(
     resource: ConfigResource,
     changes: Mapping[str, str | None],
 ) -> SettingsAfter:
-    """The settings with ``changes``, each valid by itself, after a check against all other settings in force.
+    """Check ``changes``, each of which is valid alone, together with all other settings; return the result.
 
-    Raises Refusal (INVALID_CONFIG). A contradiction that already exists only refuses a change of that same
-    topic that leaves it in place: other settings of the cluster can still be changed.
+    Raises Refusal (INVALID_CONFIG) for a contradiction. A contradiction in a topic that exists before the
+    change only rejects changes of that topic that do not remove it: other settings can still be changed.
     """
     after = before.copy()
     after.put(resource, changes)
@@ -113,8 +114,10 @@ def _refuse_contradictions(
 def _refuse_new_contradictions(
     after: SettingsAfter, definition: ConfigDefinition, known: Sequence[Inherited], inherited: Inherited
 ) -> None:
-    """Refuse contradictions of topics that will inherit ``inherited``, unless they exist with ``known``
-    already."""
+    """Raise Refusal if a topic's settings contradict ``inherited``, unless they contradict ``known`` already.
+
+    ``known`` are the inherited values before the change.
+    """
     _refuse_contradictions(definition, _NOTHING, inherited)
     for resource in after.resources():
         texts = after.of(resource)
@@ -127,7 +130,7 @@ def _refuse_new_contradictions(
 
 
 def _inherited_on_brokers(settings: SettingsAfter, inherited_of: InheritedOf) -> Iterator[Inherited]:
-    """What topics inherit on a broker without settings of its own, and on each that has some."""
+    """Yield the values that topics inherit on a broker without own settings, and on each broker with some."""
     common = settings.of(ALL_BROKERS)
     yield inherited_of(common)
     for resource in settings.resources():

@@ -1,8 +1,8 @@
-"""Settings of topics and brokers: SET, DELETE, APPEND and SUBTRACT (KIP-339), checked before they are kept.
+"""Changing settings of topics and brokers: SET, DELETE, APPEND and SUBTRACT (KIP-339).
 
 All changes of a resource are applied, or none. Lowering ``min.insync.replicas`` lets leaders commit with
-fewer replicas, so a replica that was safe only because the high watermark was held is no longer safe: the
-affected eligible leader replicas are removed *before* the new value is in force.
+fewer replicas, so an eligible leader replica, which is safe only as long as the high watermark cannot advance
+without it, is no longer safe: the affected ELRs are removed *before* the new value is in force.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from nilometer.wire.errors import ErrorCode
 _CLUSTER = ConfigResource(ConfigResourceType.CLUSTER, "")
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 CLUSTER_WIDE_KEYS = (MIN_INSYNC_REPLICAS, "unclean.leader.election.enable")
-"""Keys that the controller and all leaders read from the image. They would disagree if one broker had its own
-value, so these keys are set for a topic or for all brokers, and refused for one broker (Kafka refuses the
-first while ELR is on)."""
+"""Keys that the controller and all leaders read from the image and must agree on. So they can be set for a
+topic or for all brokers, and are rejected for a single broker (Kafka rejects the first one while ELR is
+enabled)."""
 
 
 class ConfigOperation(enum.IntEnum):
-    """With the numbers IncrementalAlterConfigs gives them."""
+    """The operations of IncrementalAlterConfigs, with its numbers."""
 
     SET = 0
     DELETE = 1
@@ -68,7 +68,7 @@ def check_configs(
     inherited_of: InheritedOf,
     configs: Mapping[str, str | None],
 ) -> dict[str, str]:
-    """The settings of a new topic. Raises Refusal."""
+    """Check and return the settings of a new topic. Raises Refusal."""
     absent = sorted(key for key, value in configs.items() if value is None)
     if absent:
         raise Refusal(
@@ -86,7 +86,10 @@ def decide_alter_configs(
     definitions: ConfigDefinitions,
     validate_only: bool = False,
 ) -> Decision[tuple[tuple[ConfigResource, Outcome], ...]]:
-    """Each resource is checked together with those accepted before it in the same request."""
+    """Decide changes of settings; each resource gets its own outcome.
+
+    A resource is checked together with those accepted before it in the same request.
+    """
     settings = SettingsAfter(image)
     accepted: dict[ConfigResource, Mapping[str, str | None]] = {}
     reply: list[tuple[ConfigResource, Outcome]] = []
@@ -108,7 +111,7 @@ def decide_alter_configs(
 def config_units(
     image: ClusterImage, changes: Mapping[ConfigResource, Mapping[str, str | None]]
 ) -> list[Unit]:
-    """The records that bring ``changes`` into force, in an order that may be interrupted anywhere."""
+    """Return the records that make ``changes``, in an order that may be interrupted at any point."""
     units = _forget_eligible_replicas(image, changes)
     for resource, texts in changes.items():
         if texts:
@@ -123,7 +126,10 @@ def config_units(
 def _forget_eligible_replicas(
     image: ClusterImage, changes: Mapping[ConfigResource, Mapping[str, str | None]]
 ) -> list[Unit]:
-    """One change for each partition, by the lowest value that is in force between the old and the new one."""
+    """Return records that remove ELRs that will be unsafe because min.insync.replicas is lowered.
+
+    One change per partition, for the lowest value that is in force while ``changes`` are applied one by one.
+    """
     settings, stages = SettingsAfter(image), list[SettingsAfter]()
     names: set[str] | None = set()
     for resource, texts in changes.items():
@@ -188,7 +194,8 @@ def _changes(
         if resource.type is ConfigResourceType.BROKER:
             _refuse_static(definition, alteration)
             _refuse_for_one_broker(resource, alteration)
-        # Brokers accept an unchanged value too: it makes them reload the file behind it (KAFKA-14136).
+        # An unchanged value of a broker is written, too: it makes the broker reload files that the value
+        # names, such as key stores (KAFKA-14136).
         if new != present.get(alteration.key) or resource.type is ConfigResourceType.BROKER:
             changes[alteration.key] = new
     return changes
@@ -234,9 +241,9 @@ def _refuse_for_one_broker(resource: ConfigResource, alteration: ConfigAlteratio
 
 
 def _altered(definition: ConfigDefinition, alteration: ConfigAlteration, present: str | None) -> str | None:
-    """The key's new text, checked; None removes it."""
+    """Return the key's new value after checking it; None removes the key. Raises Refusal."""
     if alteration.operation is ConfigOperation.DELETE:
-        return None  # also of an unknown key: an older version may have known it
+        return None  # also for an unknown key: a value that another version accepted can be removed
     try:
         key = definition.key(alteration.key)
         if alteration.value is None:

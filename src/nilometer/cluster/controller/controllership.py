@@ -1,9 +1,10 @@
 """How a broker becomes controller, and how a new controller reconciles the metadata.
 
-Four stages (K-1): the session store names a new holder of ``/controller``; that broker reads the metadata log
-to its end; it appends the entry of :func:`controllership_entry` and folds it, if it counts; it brings the
-image in line with the live sessions (:func:`broker_events`, each decided in turn) and completes what the
-previous controller left half done (:func:`decide_repair`).
+There are four steps (K-1). The coordination store gives ``/controller`` to a new holder. That broker reads
+the metadata log to its end. It appends the entry of :func:`controllership_entry`, and is controller once it
+has applied the entry and the entry was accepted. It then updates the image to the live sessions
+(:func:`broker_events`, decided one after the other) and completes interrupted decisions of the previous
+controller (:func:`decide_repair`).
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ def controllership_entry(
     chance: Entropy,
     cluster_id: str | None = None,
 ) -> Entry:
-    """The entry that begins the next controller's term; the very first one creates the cluster.
+    """Return the entry that starts the next controller's term; the first one of all creates the cluster.
 
-    ``cluster_id`` is the new cluster's id, where the store has one already.
+    ``cluster_id`` is the new cluster's id if the coordination store has one already.
     """
     controllership = Controllership(controller_id, incarnation, ControllerEpoch(image.controller_epoch + 1))
     records: list[Record] = [
@@ -79,8 +80,10 @@ def controllership_entry(
 
 
 def broker_events(image: ClusterImage, sessions: Iterable[BrokerRegistration]) -> tuple[BrokerEvent, ...]:
-    """The events that bring the image in line with the live sessions: all that ended, then all that began.
-    A broker that bounced is in both."""
+    """Return the events that update the image to the live sessions: all ended ones, then all new ones.
+
+    A restarted broker is in both.
+    """
     living = {session.broker_id: session for session in sessions}
     down = tuple(
         broker.id
@@ -101,8 +104,10 @@ def _is_new(image: ClusterImage, session: BrokerRegistration) -> bool:
 
 
 def decide_cluster_defaults(image: ClusterImage, defaults: Mapping[str, str]) -> Decision[None]:
-    """Records the controller's own values of the settings that must be equal on all brokers as the
-    cluster's."""
+    """Store the controller's own values of the settings that must be equal on all brokers as the cluster's.
+
+    ``defaults`` are these values, by key.
+    """
     resource = ConfigResource(ConfigResourceType.CLUSTER, "")
     present = image.config(*resource)
     changes: dict[str, str | None] = {
@@ -114,8 +119,10 @@ def decide_cluster_defaults(image: ClusterImage, defaults: Mapping[str, str]) ->
 
 
 def decide_repair(image: ClusterImage) -> Decision[None]:
-    """Completes what an interrupted controller began: afterwards no leader or in-sync replica is ineligible,
-    and no partition lacks a leader that could have one. Decides nothing where nothing is left to do."""
+    """Complete the interrupted decisions of an earlier controller; no records if there are none.
+
+    Afterwards every leader and ISR member is eligible, and every partition that can have a leader has one.
+    """
     draft = PartitionDraft(image)
     doubtful: dict[TopicIdPartition, PartitionState] = {}
     for broker in image.brokers():

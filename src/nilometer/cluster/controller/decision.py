@@ -1,8 +1,8 @@
-"""What a decision is: records to append, and the reply to give once the fold has accepted them.
+"""The result of a decision: records to append, and the response to send once they are accepted.
 
-The reply must not leave before the entries with the decision's records have been folded *and accepted*:
-the answer to the append says nothing, for a deposed controller can win a number too. Where an entry turns
-out not to count, the reply is NOT_CONTROLLER.
+The response must not be sent before the entries with the decision's records have been applied to the image
+*and accepted*. That the append succeeded is not enough, since a deposed controller can append an entry, too.
+If an entry is not accepted, the response is NOT_CONTROLLER.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OK = Outcome()
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[R]):
     units: tuple[Unit, ...]
-    """In order; the records of one unit are applied together or not at all."""
+    """The records to append, in order; the records of one unit are applied together or not at all."""
     reply: R
 
     @property
@@ -44,12 +44,12 @@ class Decision(Generic[R]):
         return (record for unit in self.units for record in unit)
 
     def __bool__(self) -> bool:
-        """Whether there is anything to append."""
+        """Whether there are records to append."""
         return bool(self.units)
 
 
 class Refusal(KafkaError):
-    """Raised inside a decision to end one item of a request; never leaves the controller."""
+    """Raised in a decision to reject one item of a request; converted to its :attr:`outcome`."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(code, message)

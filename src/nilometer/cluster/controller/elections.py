@@ -1,5 +1,4 @@
-"""Elections without a failure: on request (ElectLeaders), and the periodic return to the preferred
-leaders."""
+"""Elections without a failure: on request (ElectLeaders), and the periodic preferred leader election."""
 
 from __future__ import annotations
 
@@ -15,11 +14,11 @@ from nilometer.cluster.image import ClusterImage
 from nilometer.wire.errors import ErrorCode
 
 PREFERRED_ELECTIONS_MAX = 1000
-"""The limit of one round; the next round continues."""
+"""How many partitions change their leader in one round at most; the next round continues."""
 
 
 class ElectionType(enum.IntEnum):
-    """With the numbers ElectLeaders gives them."""
+    """The election types of ElectLeaders, with its numbers."""
 
     PREFERRED = 0
     UNCLEAN = 1
@@ -37,7 +36,10 @@ def decide_elect_leaders(
     election_type: int,
     partitions: Sequence[tuple[str, int]] | None,
 ) -> Decision[tuple[ElectedPartition, ...]]:
-    """For the partitions named, or for all that need it. Raises Refusal for an unknown election type."""
+    """Elect leaders of the given partitions (topic, number); None: of all that need an election.
+
+    Raises Refusal for an unknown election type.
+    """
     try:
         kind = ElectionType(election_type)
     except ValueError:
@@ -56,8 +58,7 @@ def decide_elect_leaders(
 
 
 def preferred_imbalance(image: ClusterImage) -> dict[BrokerId, tuple[int, int]]:
-    """For every preferred leader: how many partitions it should lead, and how many of those it does not
-    lead."""
+    """Return for every preferred leader how many partitions it should lead, and how many it does not."""
     found: dict[BrokerId, tuple[int, int]] = {}
     for _, state in image.partitions():
         wanted, missing = found.get(state.replicas[0], (0, 0))
@@ -68,9 +69,11 @@ def preferred_imbalance(image: ClusterImage) -> dict[BrokerId, tuple[int, int]]:
 def decide_preferred_leaders(
     image: ClusterImage, *, imbalance_percentage: int = 0, limit: int = PREFERRED_ELECTIONS_MAX
 ) -> Decision[bool]:
-    """Moves leaderships back to brokers that lack more than ``imbalance_percentage`` of their preferred ones,
-    as far as they are in sync. The reply says whether the limit was reached, so that the next round should
-    follow at once."""
+    """Elect the preferred leaders of brokers that do not lead more than ``imbalance_percentage`` of the
+    partitions they should lead, if they are in sync.
+
+    The reply is whether ``limit`` was reached, so that the next round should follow at once.
+    """
     unbalanced = {
         broker
         for broker, (wanted, missing) in preferred_imbalance(image).items()

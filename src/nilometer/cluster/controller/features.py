@@ -1,7 +1,7 @@
-"""UpdateFeatures: other finalized levels, all of one request or none (KIP-584, KIP-1022).
+"""UpdateFeatures: changing finalized levels, all of one request or none (KIP-584, KIP-1022).
 
-The level of a feature is raised by an upgrade and lowered by a downgrade, safe or unsafe; here no downgrade
-loses anything. Every registered broker must support the new level, fenced ones too: they may return.
+The level of a feature is raised by an upgrade and lowered by a downgrade, safe or unsafe (no downgrade loses
+metadata here). Every registered broker must support the new level, also a fenced one, since it may return.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nilometer.wire.errors import ErrorCode
 
 
 class UpgradeType(enum.IntEnum):
-    """With the numbers UpdateFeatures gives them."""
+    """The upgrade types of UpdateFeatures, with its numbers."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -30,13 +30,16 @@ class FeatureUpdate:
     name: str
     level: int
     upgrade_type: int
-    """An :class:`UpgradeType`; any other number is refused."""
+    """An :class:`UpgradeType`; any other number is rejected."""
 
 
 def decide_update_features(
     image: ClusterImage, updates: Sequence[FeatureUpdate], *, validate_only: bool
 ) -> Decision[Outcome]:
-    """Of a feature that is named twice, the last update counts."""
+    """Finalize the given levels, or none if one is invalid.
+
+    If a feature is updated twice, the last update is used.
+    """
     wanted = {update.name: update for update in updates}
     try:
         for update in wanted.values():
@@ -55,7 +58,7 @@ def decide_update_features(
 
 
 def _check(image: ClusterImage, update: FeatureUpdate) -> None:
-    """Raises Refusal."""
+    """Raise Refusal if the update is invalid."""
     why = _why_invalid(image, update)
     if why is not None:
         raise Refusal(

@@ -1,14 +1,14 @@
-"""ForfeitReplicas: a broker found damage in its replicas, and asks to leave their ISRs and ELRs.
+"""ForfeitReplicas: a broker found damage in its replicas, and requests to leave their ISRs and ELRs.
 
-It has lost records that it had acknowledged to the leader, or as leader. So it leaves the ISR and the
-eligible leader replicas, and another replica leads. Every such partition gets a new leader epoch, also where
-the leader stays: what that leader knew of the replica's log is outdated, and no earlier fetch may count.
+The broker has lost records that it had acknowledged as follower or leader. So it leaves the ISR and the
+eligible leader replicas, and another replica leads. Every such partition gets a new leader epoch, also if the
+leader stays the same: the leader's state of the replica's log is outdated, and no earlier fetch may count.
 
-A replica that no other replica could replace stays in the ISR: its log up to the damage is the best one left.
+A replica that no other replica can replace stays in the ISR: its log up to the damage is the best one left.
 
-A replica may also be reported *offline*: its log directory failed, or the broker fenced it (KIP-858 in
-meaning). The replica then cannot be used at all. It leaves the ISR and the leadership in any case, the
-partition has no leader if no other replica can lead, and it stays offline until its broker registers again.
+A replica may also be reported *offline*: its log directory failed, or the broker fenced it (like KIP-858).
+Such a replica cannot be used at all. It leaves the ISR and the leadership in any case, the partition has no
+leader if no other replica can lead, and the replica stays offline until its broker registers again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ def decide_forfeit_replicas(
     *,
     offline: bool = False,
 ) -> Decision[tuple[ForfeitedReplica, ...]]:
-    """``offline``: the replicas cannot be used any more; otherwise they lost records and will catch up."""
+    """Decide the request of broker ``broker_id``; each partition gets its own outcome.
+
+    ``offline``: the replicas cannot be used any more; otherwise they lost records and will catch up.
+    """
     asked = tuple(dict.fromkeys(partitions))
     try:
         check_broker_epoch(image, broker_id, broker_epoch)
@@ -62,11 +65,13 @@ def decide_forfeit_replicas(
 
 
 def _take_offline(draft: PartitionDraft, broker_id: BrokerId, key: TopicIdPartition) -> None:
-    """What a failed disk still holds is uncertain, so the replica no longer counts as safe if another one
-    does."""
+    """Mark the replica as offline.
+
+    The content of a failed disk is uncertain, so the replica also counts as unsafe if another one is safe.
+    """
     state = _state_with(draft.image, broker_id, key)
     if broker_id in state.offline:
-        return  # asked for again: the earlier answer was lost
+        return  # a repeated request: the response to the earlier one was lost
     forfeited = (broker_id,) if any(other != broker_id for other in _safe(state)) else ()
     wanted = RequestedChange(offline=(broker_id,), forfeited=forfeited, new_epoch=True)
     draft.change(key, draft.with_election_policy(key, wanted), may_lead=draft.image.is_active)

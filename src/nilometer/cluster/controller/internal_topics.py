@@ -1,10 +1,10 @@
-"""Internal topics fit the size of the cluster, and grow with it.
+"""Internal topics with a replication factor that fits the number of brokers.
 
 ``__consumer_offsets`` with the replication factor of a big cluster cannot be created on a small one; with one
 replica and ``min.insync.replicas`` 2 its consumers would silently get nothing. So an internal topic is
-created with as many replicas as there are brokers, up to what is configured, and gets the missing ones by
-reassignment when brokers join. ``min.insync.replicas`` needs no adjustment: it is always capped at the number
-of replicas.
+created with as many replicas as there are brokers, at most the configured number, and gets the missing ones
+by reassignment when brokers join. ``min.insync.replicas`` needs no adjustment: its effective value is at most
+the number of replicas.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def internal_topic(
     replication_factor: int,
     configs: dict[str, str | None],
 ) -> NewTopic:
-    """The request that creates an internal topic on this cluster as it is now."""
+    """Return the request that creates an internal topic with as many replicas as now possible."""
     return NewTopic(
         name=name,
         num_partitions=num_partitions,
@@ -42,7 +42,7 @@ def internal_topic(
 
 
 def decide_internal_topic_growth(image: ClusterImage, name: str, replication_factor: int) -> Decision[None]:
-    """Adds replicas where an internal topic has fewer than configured and there are brokers for more."""
+    """Add replicas to an internal topic that has fewer than configured if there are brokers for more."""
     draft = PartitionDraft(image)
     topic = image.topic(name)
     wanted = fitting_replication_factor(image, replication_factor)
@@ -64,7 +64,7 @@ def _replicas_per_broker(image: ClusterImage) -> dict[BrokerId, int]:
 
 
 def _least_loaded(load: dict[BrokerId, int], state: PartitionState, count: int) -> Replicas:
-    """Chooses brokers, and counts its choices, so that one broker does not get all replicas."""
+    """Choose ``count`` brokers with the fewest replicas, and add the new replicas to ``load``."""
     free = sorted((b for b in load if b not in state.replicas), key=lambda b: (load[b], b))[:count]
     for broker in free:
         load[broker] += 1

@@ -1,28 +1,28 @@
-"""How one partition changes: which replica leads, which are in sync, which are eligible to lead.
+"""Changing one partition: its leader, its ISR, its eligible leader replicas (ELR).
 
-Every change of a partition goes through :func:`change_partition`: it takes the requested change (a new ISR, a
-new assignment, brokers that forfeit their replica) and which brokers may lead now, and returns the record, or
-None where nothing changes. Pure; decides one partition at a time.
+Every change of a partition is made by :func:`change_partition`. Its arguments are the requested change (a new
+ISR, a new assignment, brokers that forfeit their replica) and which brokers may lead now; it returns the
+record, or None if nothing changes.
 
-**Safe** is a replica that certainly holds every acknowledged record: a member of the ISR, or an eligible
+A replica is **safe** if it certainly has every acknowledged record: a member of the ISR, or an eligible
 leader replica (KIP-966: it was in the ISR when that shrank below min.insync.replicas, and since then the
-leader could not advance its high watermark). After a restart without a clean shutdown that is no longer
+leader could not advance its high watermark). After a restart without a clean shutdown this is no longer
 certain: the replica is *forfeited*.
 
-A replica that may not lead (its broker is fenced or about to stop, or the replica itself is *offline*: its
-log directory failed) is not in sync either, but stays safe. The leader is, in this order, each by assignment
-order:
+A replica that may not lead (its broker is fenced or shutting down, or the replica itself is *offline*: its
+log directory failed) is removed from the ISR, but stays safe. The leader is the first of the following; among
+several replicas, the first in the assignment:
 
-1. the current leader, if it is still in sync (a preferred election asks the first replica first);
+1. the current leader, if it is still in sync (in a preferred election the first replica, if it is in sync);
 2. a member of the ISR;
 3. an eligible leader replica, which becomes the whole ISR;
-4. if no replica is safe any more: the last known leader, since a crash of all replicas would otherwise leave
-   the partition without a leader for good;
+4. if no replica is safe any more: the last known leader, since after a crash of all replicas the partition
+   would otherwise never have a leader again;
 5. if unclean elections are allowed: any replica.
 
 Otherwise there is no leader. Even then the ISR is not empty: its last member stays; if that one is
-forfeited, an eligible leader replica replaces it; if none is left, the last known leader does, and the
-partition is marked RECOVERING: its ISR no longer guarantees that all acknowledged records are there.
+forfeited, an eligible leader replica replaces it; if there is none, the last known leader does, and the
+partition is marked RECOVERING: its ISR no longer guarantees all acknowledged records.
 """
 
 from __future__ import annotations
@@ -46,26 +46,28 @@ MayLead = Callable[[BrokerId], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedChange:
-    """What a change asks for; None leaves a field as it is."""
+    """The requested change of a partition. A field that is None does not change."""
 
     isr: Replicas | None = None
     replicas: Replicas | None = None
     adding: Replicas | None = None
     removing: Replicas | None = None
     forfeited: Collection[BrokerId] = ()
-    """Restarted without a clean shutdown: neither in sync nor eligible any more."""
+    """Brokers that may have lost records (unclean restart, damage): removed from ISR and ELR."""
     lost: Collection[BrokerId] = ()
-    """Returned without their log: not even accepted as last known leader."""
+    """Brokers that lost the log: also not accepted as last known leader."""
     offline: Collection[BrokerId] = ()
-    """Their replica cannot be used from now on, though their broker is up."""
+    """Brokers whose replica cannot be used from now on, although the broker is up."""
     online: Collection[BrokerId] = ()
-    """Their replica can be used again."""
+    """Brokers whose replica can be used again."""
     new_epoch: bool = False
-    """A new leader epoch, also where the leader stays: what it knows of a follower is outdated."""
+    """Increment the leader epoch even if the leader stays, because its state of a follower is outdated."""
     recovered: bool = False
-    """The leader has confirmed its log after an election that was not certain."""
+    """The leader has confirmed its log after an election of a replica that was not safe."""
     prefer_first: bool = False
+    """Prefer the first assigned replica to the current leader."""
     allow_unclean: bool = False
+    """Allow unclean leader election."""
 
 
 class _Assignment(NamedTuple):
@@ -76,7 +78,7 @@ class _Assignment(NamedTuple):
 
 
 class _ElectionOutcome(NamedTuple):
-    """The outcome of an election."""
+    """The partition's leader and replica sets after an election; ``election`` is None without a leader."""
 
     leader: BrokerId
     isr: Replicas
@@ -94,6 +96,10 @@ def change_partition(
     may_lead: MayLead,
     min_insync_replicas: int,
 ) -> PartitionChanged | None:
+    """Return the record of the requested change, with a leader elected; None if nothing changes.
+
+    ``may_lead``: whether a broker may lead and be in sync, for example because it is not fenced.
+    """
     offline = _offline(state, requested)
 
     def is_usable(replica: BrokerId) -> bool:
@@ -103,7 +109,7 @@ def change_partition(
     assignment = _completed(underway)
     elected = _elect(state, assignment, requested, is_usable, min_insync_replicas)
     if elected.leader == NO_LEADER and assignment is not underway:
-        # With fewer replicas, the partition might wait for a leader without end.
+        # Without a leader, do not complete the reassignment: a replica to be removed may lead later.
         assignment = underway
         elected = _elect(state, assignment, requested, is_usable, min_insync_replicas)
     offline = tuple(r for r in assignment.replicas if r in offline)
@@ -117,8 +123,8 @@ def _offline(state: PartitionState, requested: RequestedChange) -> Replicas:
 def _requested_assignment(
     state: PartitionState, requested: RequestedChange, may_lead: MayLead
 ) -> _Assignment:
-    """As requested, but the ISR has only replicas that could lead: the others would hold the high
-    watermark."""
+    """Return the requested assignment and ISR; the ISR without replicas that may not lead, since the high
+    watermark would wait for them."""
     replicas = state.replicas if requested.replicas is None else requested.replicas
     isr = state.isr if requested.isr is None else requested.isr
     out = (*requested.forfeited, *requested.lost)
@@ -131,7 +137,7 @@ def _requested_assignment(
 
 
 def _completed(assignment: _Assignment) -> _Assignment:
-    """A reassignment is complete once every replica it is to end with is in sync."""
+    """Return the target assignment if every replica of it is in sync, else ``assignment`` unchanged."""
     if not assignment.adding and not assignment.removing:
         return assignment
     replicas = tuple(r for r in assignment.replicas if r not in assignment.removing)
@@ -181,7 +187,7 @@ def _elect(
 
 
 def _choose(state: PartitionState, order: Replicas, isr: Replicas, requested: RequestedChange) -> BrokerId:
-    """The leader among the in-sync replicas."""
+    """Return the leader among the in-sync replicas ``isr``."""
     if state.leader in isr and not (requested.prefer_first and order[0] in isr):
         return state.leader
     return next(replica for replica in order if replica in isr)
@@ -208,7 +214,7 @@ def _recovery_state(state: PartitionState, requested: RequestedChange) -> Recove
 def _leaderless(
     state: PartitionState, assignment: _Assignment, safe: Replicas, last_known: BrokerId
 ) -> _ElectionOutcome:
-    """One replica stands for the ISR; the other safe replicas are the eligible leader replicas."""
+    """Return the state without a leader: one replica is the ISR; the other safe ones are the ELR."""
     candidates = safe or assignment.replicas
     stand_in = last_known if last_known in candidates else _first_of((*state.isr, *state.elr), candidates)
     elr = tuple(r for r in safe if r != stand_in)
@@ -232,7 +238,8 @@ def _record(
     if _is_unchanged(state, assignment, elected) and offline == state.offline and not wants_epoch:
         return None
     new_leader = elected.leader != state.leader
-    # A replica taken out of the assignment must not be counted, nor fetch, under the epoch it knows.
+    # A replica removed from the assignment must not count for the high watermark, nor fetch, in the old
+    # epoch.
     new_epoch = wants_epoch or new_leader or any(r not in assignment.replicas for r in state.replicas)
     return PartitionChanged(
         topic_id=key.topic_id,

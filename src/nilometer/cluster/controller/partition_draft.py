@@ -1,7 +1,7 @@
-"""Changes of partitions gathered by one decision, each on top of those before it.
+"""The partition changes of one decision, each based on the ones before it.
 
 A decision may change a partition twice (a broker forfeits its replica, then leads again because there is no
-other): the second change must build on the first, though the image has neither yet.
+other): the second change must be based on the first, although the image has neither yet.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nilometer.cluster.records import PartitionChanged
 
 
 class PartitionDraft:
-    """One per decision. Each change is a unit by itself."""
+    """Collects the changes of one decision. Each change is a separate unit."""
 
     def __init__(self, image: ClusterImage) -> None:
         self.image = image
@@ -49,7 +49,7 @@ class PartitionDraft:
         return change
 
     def with_election_policy(self, key: TopicIdPartition, requested: RequestedChange) -> RequestedChange:
-        """``requested`` with unclean elections where the topic's settings allow them."""
+        """Return ``requested``, with unclean elections allowed if the topic's settings allow them."""
         allowed = self._allow_unclean.get(key.topic_id)
         if allowed is None:
             allowed = self.image.unclean_leader_election_enabled(self._name(key.topic_id))
@@ -57,13 +57,13 @@ class PartitionDraft:
         return replace(requested, allow_unclean=True) if allowed else requested
 
     def leaderless_partitions(self) -> list[tuple[TopicIdPartition, PartitionState]]:
-        """The partitions without a leader: those of the image and those that this draft left without one."""
+        """Return the partitions without a leader, considering the changes of this draft."""
         found = dict(self.image.leaderless_partitions())
         found.update(self._states)
         return [(key, self.state(key)) for key in found if not self.state(key).has_leader]
 
     def take_units(self) -> tuple[Unit, ...]:
-        """The changes since the last call."""
+        """Return the changes since the last call."""
         units, self._units = tuple(self._units), []
         return units
 

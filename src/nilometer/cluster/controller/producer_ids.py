@@ -1,4 +1,4 @@
-"""Producer ids are allocated to brokers in blocks: each id once, also across changes of the controller."""
+"""Allocating producer ids to brokers in blocks. No id is allocated twice, also not by another controller."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Moving partitions onto other brokers while they are in use (KIP-455).
+"""Moving partitions to other brokers while they are in use (KIP-455).
 
-1. The new replicas are appended to the assignment and named in ``adding``; those to be removed stay for now
-   and are named in ``removing``.
+1. The new replicas are added to the assignment and listed in ``adding``; those to be removed stay for now
+   and are listed in ``removing``.
 2. The new replicas catch up and join the ISR, as any replica does.
-3. With the AlterPartition that completes the target, the assignment becomes the target
+3. When an AlterPartition puts the last target replica into the ISR, the assignment becomes the target
    (:func:`nilometer.cluster.controller.partition_change.change_partition`): the removed replicas leave the
-   ISR and the assignment, under a new leader epoch.
+   ISR and the assignment, with a new leader epoch.
 
 Throttles are topic and broker settings (``leader.replication.throttled.replicas`` and others): they are not
 decided here.
@@ -33,7 +33,7 @@ class Reassignment:
     topic: str
     partition: int
     replicas: Sequence[int] | None
-    """The target assignment; None cancels the reassignment in progress."""
+    """The target assignment; None cancels the ongoing reassignment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def decide_alter_reassignments(
 def list_reassignments(
     image: ClusterImage, partitions: Sequence[tuple[str, int]] | None = None
 ) -> list[OngoingReassignment]:
-    """The reassignments in progress, of the named partitions or of all."""
+    """Return the ongoing reassignments of the given partitions, or of all."""
     wanted = None if partitions is None else set(partitions)
     found: list[OngoingReassignment] = []
     for key, state in image.reassigning_partitions():
@@ -105,8 +105,9 @@ def _reassign(draft: PartitionDraft, request: Reassignment, allow_factor_change:
             ErrorCode.invalid_replication_factor,
             f"The replication factor is {len(state.original_replicas)} and may not become {len(target)}.",
         )
-    # Compared with the assignment before any reassignment, so that cancelling restores it even if this one
-    # replaces another; a replica that the other was adding, and this one does not want, is in both lists.
+    # ``adding`` is relative to the assignment before any reassignment, so that cancelling restores that one
+    # even if this reassignment replaces another. A replica that the other one was adding, and that is not in
+    # the new target, is in both lists.
     original = state.original_replicas
     removing = tuple(sorted(r for r in state.replicas if r not in target))
     adding = tuple(sorted(r for r in (*target, *removing) if r not in original))
@@ -129,7 +130,10 @@ def _cancel(draft: PartitionDraft, key: TopicIdPartition) -> None:
 
 
 def _survives_on(image: ClusterImage, state: PartitionState, replicas: Replicas) -> bool:
-    """Whether one of ``replicas`` can lead without loss of records: now, or once its broker is back."""
+    """Return whether one of ``replicas`` can lead without loss of records.
+
+    Now if the partition has a leader, otherwise once its broker returns.
+    """
     safe = () if state.is_suspect else tuple(r for r in (*state.isr, *state.elr) if r in replicas)
     if state.has_leader:
         return any(image.is_active(r) and r not in state.offline for r in safe)

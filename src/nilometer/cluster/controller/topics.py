@@ -1,7 +1,7 @@
-"""Create topics (from counts or from a manual assignment), add partitions, delete topics.
+"""Creating topics (from counts or from a manual assignment), adding partitions, deleting topics.
 
-Each topic of a request succeeds or fails by itself, and its records are one unit: no broker ever sees a topic
-with only some of its partitions.
+Each topic of a request succeeds or fails independently, and its records are one unit: no broker ever sees a
+topic with only some of its partitions.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from nilometer.runtime import Entropy
 from nilometer.wire.errors import ErrorCode
 
 PARTITIONS_PER_REQUEST_MAX = 10_000
-"""More are refused before placement; the size of an entry is the lower limit."""
+"""A request for more is rejected before placement. The maximum size of an entry usually allows fewer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDefaults:
-    """The values that the controller uses for -1."""
+    """The values that the controller uses if a request has -1."""
 
     num_partitions: int = 1
     replication_factor: int = 1
@@ -50,7 +50,7 @@ class NewTopic:
     num_partitions: int = -1
     replication_factor: int = -1
     assignments: Sequence[tuple[int, Sequence[int]]] = ()
-    """(partition, brokers) pairs as requested; with them, both counts must be -1."""
+    """A manual assignment: (partition, brokers) pairs. With it, both counts must be -1."""
     configs: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
 
 
@@ -62,7 +62,7 @@ class CreatedTopic:
     num_partitions: int = -1
     replication_factor: int = -1
     configs: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The settings of the topic itself."""
+    """The topic's own settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class MorePartitions:
     count: int
     """The new total number of partitions."""
     assignments: Sequence[Sequence[int]] | None = None
-    """Brokers of each additional partition."""
+    """The brokers of each additional partition; None: the controller places them."""
 
 
 def decide_create_topics(
@@ -303,7 +303,7 @@ def _add_partitions(image: ClusterImage, request: MorePartitions, chance: Entrop
     topic = image.topic(request.name)
     if topic is None:
         raise Refusal(ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition.")
-    if request.name == TRANSACTION_STATE_TOPIC:  # its number says which partition keeps a transactional id
+    if request.name == TRANSACTION_STATE_TOPIC:  # the count decides which partition has a transactional id
         raise Refusal(
             ErrorCode.invalid_partitions,
             f"The number of partitions of {request.name} cannot change: transactional ids would change "
