@@ -1,9 +1,9 @@
-"""The columns of the sources as Arrow types, and their making from what the kernels have laid out.
+"""The columns of the data sources: their Arrow types, and the Arrow arrays made from filled buffers.
 
-Knows names, types and order of the columns and Arrow's buffers. Never touches batches, files or Spark.
+The kernels (``decode_kernels``) fill the buffers. This module never touches batches, files or Spark.
 
 Invariant: only the wanted columns are made and copied; they have the types that Spark takes without
-conversion, and all may be null.
+conversion, and all are nullable.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     import pyarrow
 
 KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
-"""Those of Spark's Kafka source."""
+"""The columns of Spark's Kafka source."""
 HEADERS_COLUMN = "headers"
 LOG_COLUMNS = ("leader_epoch", "producer_id", "batch_attributes")
-"""What only the log itself tells: of every record's batch."""
+"""Additional columns of ``nilometer-log``, from the header of the record's batch."""
 
 ROWS_PER_ARROW_BATCH = 65_536
-"""What Spark's transport takes fastest lies between 50,000 and 100,000 rows."""
+"""The maximum number of rows of an Arrow batch; Spark transfers 50,000 to 100,000 rows fastest."""
 
 _LOG_APPEND_TIME_BIT = 3
 
@@ -34,7 +34,7 @@ def kafka_columns(with_headers: bool) -> tuple[str, ...]:
 
 
 def arrow_schema(with_headers: bool = False, columns: Sequence[str] | None = None) -> pyarrow.Schema:
-    """The Arrow types of the columns (by default Kafka's), in their order."""
+    """Return the Arrow schema of ``columns``, in that order; by default those of Spark's Kafka source."""
     import pyarrow as pa
 
     types = {
@@ -60,7 +60,10 @@ def _headers_type(pa: Any) -> Any:
 
 
 class ColumnRoom:
-    """Room for so many rows of the wanted columns, to be filled by the kernels and then made into Arrow's."""
+    """Buffers for the wanted columns, which the kernels fill and :meth:`record_batch` makes into arrays.
+
+    ``sizes`` is the array that ``measure`` filled: the numbers of rows, bytes and nulls.
+    """
 
     def __init__(self, columns: Sequence[str], kernels: Any, sizes: Any) -> None:
         import numpy as np
@@ -106,7 +109,7 @@ class ColumnRoom:
 
 
 class ConstantColumns:
-    """Topic and partition number of every row: built once, cut to length for each Arrow batch."""
+    """The columns topic and partition, equal in every row: built once, and sliced for each Arrow batch."""
 
     def __init__(self, topic: str, partition: int) -> None:
         self._topic, self._partition = topic, partition
@@ -127,7 +130,7 @@ class ConstantColumns:
 
 
 class SectionColumns:
-    """What all records of a batch have in common, repeated for each of its rows."""
+    """The columns whose value is that of the record's batch: repeated for each of the batch's rows."""
 
     def __init__(self, kernels: Any, sections: Any, rows_of_sections: Any) -> None:
         self._kernels = kernels
@@ -153,7 +156,7 @@ class SectionColumns:
 
 
 def _bytes_column(np: Any, rows: int, size: int) -> BytesColumn:
-    """Room for offsets, data and validity of a binary column."""
+    """Return buffers for offsets, data and validity bits of a binary column."""
     offsets = np.empty(rows + 1, np.int32)
     offsets[0] = 0
     return offsets, np.empty(size, np.uint8), np.zeros((rows + 7) // 8, np.uint8)
@@ -170,7 +173,7 @@ def _binary(pa: Any, rows: int, arrays: tuple[Any, Any, Any], nulls: int) -> Any
 
 
 class _HeaderColumns:
-    """Room for ``list<struct<key, value>>``, and its making. With 0 rows it is only something to pass on."""
+    """Buffers for the headers column, and the array made from them; with 0 rows an unused placeholder."""
 
     def __init__(self, np: Any, kernels: Any, rows: int, sizes: Any) -> None:
         self._count = int(sizes[kernels.HEADERS])
@@ -197,7 +200,7 @@ class _HeaderColumns:
 
 
 def _as_text(pa: Any, keys: Any) -> Any:
-    """Header keys as strings; bytes that are no UTF-8 are replaced, as the Java clients do."""
+    """Return header keys as strings; invalid UTF-8 is replaced, as the Java clients do."""
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:

@@ -1,11 +1,11 @@
-"""Record batches into Arrow columns: no object per record, and few steps of Python per batch.
+"""Decodes record batches into Arrow columns, without an object per record and with little Python per batch.
 
-Knows how to take the batches of a fetch response or a piece of a segment, check and decompress them, and have
-their records laid out in Arrow's buffers. Never touches sockets, files or Spark; the loops over headers and
-records are machine code (``batch_kernels``, ``decode_kernels``), imported with the first batch.
+Takes the batches of a Fetch response or of a piece of a segment, checks and decompresses them, and writes
+their records into Arrow's buffers. Never touches sockets, files or Spark; the loops over headers and records
+are machine code (``batch_kernels``, ``decode_kernels``), imported with the first batch.
 
-Invariants: bytes from a broker are checked (CRC, lengths, counts, every varint) before any is laid out;
-damage ends in a CorruptBatch that names the offset. A decoder hands out what it was given, in order, once.
+Invariants: all bytes are checked (CRC, lengths, counts, every varint) before any is copied; a corrupt batch
+raises CorruptBatch with its offset. A decoder returns each record that was added once, in order.
 """
 
 from __future__ import annotations
@@ -41,25 +41,29 @@ __all__ = [
 ]
 
 BYTES_PER_ARROW_BATCH = 32 * 1024 * 1024
-"""With one more batch, which decompresses to 128 MB at most, this stays below the 2 GB of Arrow's offsets."""
+"""Decompressed bytes at which an Arrow batch is full.
+
+With one more record batch, of at most 128 MB decompressed, it stays below the 2 GB of Arrow's offsets.
+"""
 
 RowFilter = Callable[["BatchTable"], "numpy.ndarray[Any, Any]"]
-"""For each batch of a table, whether its records are wanted."""
+"""Returns, for each batch of a table, whether its records are wanted."""
 BatchPredicate = Callable[[bytes | memoryview, int, BatchHeader], bool]
-"""Likewise for one batch; it is asked about each, control batches too, in their order."""
+"""Returns whether one batch's records are wanted; called for each batch, control batches too, in order."""
 
 
 class _Measured(NamedTuple):
-    """Sections of one buffer that have been measured."""
+    """Decompressed batches (*sections*) of one buffer, checked and measured by ``decode_kernels``."""
 
     data: numpy.ndarray[Any, Any]
     sections: numpy.ndarray[Any, Any]
 
 
 class ColumnDecoder:
-    """Collects the records of one partition in [start, end) and hands them out as Arrow batches.
+    """Collects the records of one partition with offsets in [start, end) and returns them as Arrow batches.
 
-    ``add`` takes the record sets of fetch responses or pieces of segments; ``take`` gives what is left.
+    ``add`` takes the record sets of Fetch responses or pieces of segments and yields full Arrow batches;
+    ``take`` yields the rest.
     """
 
     def __init__(
@@ -93,35 +97,41 @@ class ColumnDecoder:
 
     @property
     def next_offset(self) -> int:
-        """Where to fetch next: behind the last batch seen, whatever gaps or control records it held."""
+        """The offset to fetch next: after the last batch added."""
         return self._next_offset
 
     @property
     def rows(self) -> int:
-        """Records added and not yet handed out."""
+        """The number of records added and not returned yet."""
         return int(self._sizes[self._kernels.ROWS])
 
     def skip_to(self, offset: int) -> None:
-        """Leave out records before ``offset``, also those in a batch that goes on behind it."""
+        """Leave out records before ``offset``, also in a batch that contains it."""
         self._next_offset = max(self._next_offset, offset)
 
     def add(
         self, record_set: bytes | memoryview, wanted: BatchPredicate | None = None
     ) -> Iterator[pyarrow.RecordBatch]:
-        """Measure the batches of ``record_set`` up to the end; full Arrow batches come out as they fill."""
+        """Add the batches of ``record_set``; yield Arrow batches when they are full.
+
+        ``wanted`` selects batches. Raises CorruptBatch.
+        """
         position = 0
         asked = _one_by_one(wanted) if wanted is not None else None
         while True:
             table = walk(record_set, position)
             yield from self.add_table(table, asked)
             if not table.is_header and self._next_offset < self._end:
-                read_header(record_set, table.end)  # raises: it says what these bytes are not
+                read_header(record_set, table.end)  # raises CorruptBatch: these bytes are no batch header
             if not len(table) or not table.is_header or self._next_offset >= self._end:
                 return
             position = table.end
 
     def add_table(self, table: BatchTable, wanted: RowFilter | None = None) -> Iterator[pyarrow.RecordBatch]:
-        """Check and measure the batches of ``table`` that lie in the range, and lay out what is full."""
+        """Check and add the batches of ``table`` in the range; yield Arrow batches when they are full.
+
+        Raises CorruptBatch.
+        """
         rows = self._in_range(table)
         if not len(rows):
             return
@@ -136,7 +146,7 @@ class ColumnDecoder:
         self._next_offset = int(last[fields.BASE_OFFSET] + last[fields.LAST_OFFSET_DELTA] + 1)
 
     def take(self) -> Iterator[pyarrow.RecordBatch]:
-        """What has been added, in Arrow batches of at most ``rows_max`` rows, about equally large."""
+        """Yield the added records as Arrow batches of at most ``rows_max`` rows and about equal size."""
         if self.rows:
             whole = self._lay_out()
             pieces = -(-whole.num_rows // self._rows_max)
@@ -163,7 +173,7 @@ class ColumnDecoder:
             )
 
     def _measure_all(self, buffer: bytes | memoryview, rows: Any) -> Iterator[pyarrow.RecordBatch]:
-        """In groups of batches that decompress to no more than what one Arrow batch may hold."""
+        """Measure the batches in groups that fit into one Arrow batch; yield Arrow batches when full."""
         start = 0
         while start < len(rows):
             if self._is_full:
@@ -177,7 +187,7 @@ class ColumnDecoder:
         return self.rows >= self._rows_max or self._bytes >= self._bytes_max
 
     def _measure_group(self, buffer: bytes | memoryview, rows: Any) -> int:
-        """Measure as many batches as there is room for, one at least; their number."""
+        """Measure as many batches as fit into the Arrow batch, at least one; return their number."""
         fields, room = self._fields, self._bytes_max - self._bytes
         codecs = rows[:, fields.ATTRIBUTES] & CODEC_MASK
         compressed = codecs.nonzero()[0]

@@ -1,9 +1,9 @@
-"""Machine code that walks the headers of record batches into a table: one row a batch, one column a field.
+"""Machine code that copies the headers of record batches into a table: a row per batch, a column per field.
 
-Imported only when the first bytes are read, since numba takes a third of a second to import. Knows where the
-fields of a header stand; never looks behind a header, and judges no more than the walk itself needs.
+Imported only when the first bytes are read, since numba takes a third of a second to import. Reads only
+headers, and checks only the magic and the length.
 
-Invariant: no byte outside ``data`` is read, whatever lengths it states.
+Invariant: no byte outside ``data`` is read, whatever lengths it contains.
 """
 
 # pyright: basic, reportUntypedFunctionDecorator=false
@@ -35,7 +35,7 @@ FIELDS = 13
 
 @compiled
 def _number(data, position, size):
-    """A signed big-endian integer of ``size`` bytes."""
+    """Read a signed big-endian integer of ``size`` bytes."""
     raw = np.uint64(0)
     for index in range(size):
         raw = (raw << np.uint64(8)) | np.uint64(data[position + index])
@@ -45,10 +45,11 @@ def _number(data, position, size):
 
 @compiled
 def walk(data, position, rows):
-    """Fill ``rows`` with the whole batches from ``position`` on: (rows filled, position behind, as expected).
+    """Fill ``rows`` with the whole batches from ``position`` on.
 
-    Ends before bytes that are no header of a batch (the third value is then False), before a batch that is
-    not whole, or when the rows are full.
+    Returns (rows filled, position after the last one, whether the next bytes may be a batch). Stops before
+    bytes that are no batch header (the third value is then False), before an incomplete batch, or when the
+    rows are full.
     """
     count = 0
     end = np.int64(len(data))

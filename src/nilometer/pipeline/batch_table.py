@@ -1,9 +1,9 @@
-"""The headers of many batches at once, as columns of numbers: what reading and auditing go by.
+"""The headers of many batches as a table of numbers, used by the sources and the audit.
 
-Knows how to walk bytes into a table and how to check its batches; never decodes records.
+Makes a table from bytes and checks its batches; never decodes records.
 
-Invariant: after ``check`` every batch of the table is whole and its bytes, from the attributes on, are those
-that its writer signed. Offset, length and leader epoch lie outside the CRC and are the reader's to judge.
+Invariant: after ``check`` every batch of the table is complete and matches its CRC. The CRC does not cover
+base offset, length and leader epoch: the user of the table must check these.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy
 
 ROWS_MAX = 8_192
-"""Batches of one table; a megabyte of numbers."""
+"""The maximum number of batches in one table, which then takes about a megabyte."""
 
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
@@ -32,15 +32,15 @@ _CODEC_LAST = max(Codec)
 
 @dataclass(slots=True)
 class BatchTable:
-    """Whole batches of ``buffer``, in their order there."""
+    """The headers of the complete batches of ``buffer``, in order."""
 
     buffer: bytes | memoryview
     rows: numpy.ndarray[Any, Any]
-    """One row a batch, one column a field of ``batch_kernels``."""
+    """One row per batch, one column per field of ``batch_kernels``."""
     end: int
-    """Where in ``buffer`` the last batch ends."""
+    """The position in ``buffer`` after the last batch."""
     is_header: bool
-    """False where the bytes at ``end`` are no batch, whatever may follow them."""
+    """False if the bytes at ``end`` are not the beginning of a batch."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -55,7 +55,7 @@ class BatchTable:
         return self.rows[:, fields.BASE_OFFSET] + self.rows[:, fields.LAST_OFFSET_DELTA] + 1
 
     def first_damaged(self) -> int:
-        """The row of the first batch that fails a check, or the number of rows."""
+        """Return the row of the first batch that fails a check; the number of rows if none does."""
         from nilometer.pipeline import batch_kernels as fields
 
         rows = self.rows
@@ -77,7 +77,7 @@ class BatchTable:
         return first
 
     def check(self) -> None:
-        """Raises CorruptBatch, with the offset, for the first batch that is damaged."""
+        """Check all batches. Raises CorruptBatch, with the offset, for the first corrupt one."""
         first = self.first_damaged()
         if first < len(self.rows):
             from nilometer.pipeline import batch_kernels as fields
@@ -91,7 +91,7 @@ class BatchTable:
 
 
 def walk(buffer: bytes | memoryview, position: int = 0, rows_max: int = ROWS_MAX) -> BatchTable:
-    """The whole batches from ``position`` on, ``rows_max`` at most."""
+    """Return a table of the complete batches from ``position`` on, at most ``rows_max``."""
     import numpy as np
 
     from nilometer.pipeline import batch_kernels

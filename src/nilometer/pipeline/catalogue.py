@@ -1,4 +1,4 @@
-"""The shipped pipelines by name: what they read, what they write, and what they do."""
+"""The shipped pipelines by name: their input topics, their output and a summary."""
 
 from __future__ import annotations
 
@@ -13,12 +13,18 @@ if TYPE_CHECKING:
 
 
 class PipelineModule(Protocol):
-    """What the module of a shipped pipeline offers. It may also have ``charts`` and ``SOURCE_OPTIONS``."""
+    """The functions that a shipped pipeline's module must have.
+
+    It may also have ``charts`` and ``SOURCE_OPTIONS``.
+    """
 
     LATENESS: timedelta
 
     def start(self, *inputs_and_output: Any, available_now: bool, seconds: int) -> StreamingQuery:
-        """The inputs' records, then the folder; ``to_topic`` and ``table`` by name where it needs them."""
+        """Start the pipeline. The positional arguments are the inputs' records and the output folder.
+
+        ``to_topic`` and ``table`` are passed by name to pipelines that need them.
+        """
         ...
 
     def results(self, spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFrame]: ...
@@ -29,18 +35,18 @@ class Shipped:
     name: str
     summary: str
     inputs: tuple[str, ...]
-    """The topics that it reads, by the names they have if no other is given."""
+    """The default names of the topics that it reads."""
     writes: str | None = None
-    """The topic that it writes to, likewise."""
+    """The default name of the topic that it writes to; None if it writes to none."""
     table: str | None = None
-    """What the table is that it needs beside its topics: columns of a CSV file."""
+    """The columns of the CSV file that it needs, separated by commas; None if it needs none."""
 
     @property
     def module(self) -> str:
         return f"nilometer.pipeline.shipped.{self.name}"
 
     def load(self) -> PipelineModule:
-        """The module; imports pyspark."""
+        """Import and return its module, which imports pyspark."""
         return importlib.import_module(self.module)  # pyright: ignore[reportReturnType]
 
 

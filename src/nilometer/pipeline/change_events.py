@@ -1,7 +1,7 @@
-"""Changes of a table as records of a topic: what key they have and what their JSON says. Pure.
+"""Converts the changes of a database table into records: key and JSON value. Pure.
 
-Invariant: a row's records all have its primary key as their key, so that they are in one partition, in order.
-A change of the key itself is a deletion under the old key and a creation under the new one.
+Invariant: all records of a row have its primary key as their key, so they are in one partition, in order. A
+change of the primary key becomes a deletion of the old key and a creation of the new one.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from nilometer.pipeline.pgoutput import (
 )
 
 SEQ_STEP = 2
-"""Two records of one change have numbers of their own, and the next change is behind both."""
+"""The distance between the ``seq`` of two changes: one change may make two records."""
 
 
 def records_of(change: Change, key_columns: Sequence[str]) -> Iterator[tuple[bytes | None, bytes]]:
-    """Key and value of each record."""
+    """Yield key and value of the records for one change; the key is None for a TRUNCATE."""
     before = _known(change) if change.before is not None else None
     after = json_row(change.relation, change.after) if change.after is not None else None
     seq = change.seq * SEQ_STEP
@@ -44,7 +44,7 @@ def records_of(change: Change, key_columns: Sequence[str]) -> Iterator[tuple[byt
 
 
 def _known(change: Change) -> dict[str, Any]:
-    """What the log has of the row before; of a key alone the other columns are null."""
+    """Return the old row as the database's log has it: if that is only the key, other columns are null."""
     assert change.before is not None
     return json_row(change.relation, change.before)
 

@@ -1,11 +1,11 @@
-"""The cluster as a Spark process sees it: blocking calls over a client that runs in a thread of its own.
+"""Blocking calls for reading a cluster from a Spark process: the client runs in its own thread.
 
-Knows metadata, offsets by timestamp, and fetching a range of a partition with the next fetch under way
-while the last is decoded. Never decodes records and knows nothing of Spark.
+Reads metadata and offsets by timestamp, and fetches a range of a partition, with the next Fetch request in
+flight while the last response is decoded. Never decodes records, and does not depend on Spark.
 
-Invariants: a process has one client per set of settings, made when first used and kept, so that a micro-
-batch costs no new connections; a fetch carries the topic's id, so records of another topic of the name are
-never taken for this one's; a range ends at its end or with an error that says why.
+Invariants: a process has one client per set of settings, which is made when first used and kept, so that a
+micro-batch needs no new connections; a Fetch request names the topic by id, so that records of another topic
+with the same name are never returned; a fetch of a range reaches its end or raises an error.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from nilometer.wire.record_batch import batches
 T = TypeVar("T")
 
 TOPIC_WAIT_MS = 5_000
-"""How long a topic may be missing before it counts as gone: brokers learn of it at different times."""
+"""How long a topic may be missing before it counts as deleted: brokers' metadata may lag."""
 GAP_ANSWERS = 2
-"""Empty answers below the high watermark, one after another, before these offsets count as compacted away."""
+"""After so many empty responses in a row below the high watermark, the offsets count as compacted."""
 
 _shared: dict[tuple[tuple[str, str], ...], ClusterReader] = {}
 _shared_lock = threading.Lock()
@@ -53,23 +53,23 @@ _shared_lock = threading.Lock()
 @dataclass(frozen=True, slots=True)
 class Fetched:
     offset: int
-    """From where on records are wanted: those before it in the first batch are deleted, or read already."""
+    """The first wanted offset: earlier records of the first batch are deleted, or were read already."""
     records: bytes | memoryview
     next_offset: int
     aborted: tuple[tuple[int, int], ...] = ()
-    """(producer id, first offset) of aborted transactions among the records, if only committed are read."""
+    """(producer id, first offset) of the aborted transactions in ``records``; only for read_committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Throttled:
-    """A broker's answer without records to a client that is above its quota."""
+    """An empty Fetch response to a client that exceeds its quota."""
 
     seconds: float
-    """How long to wait before asking again."""
+    """The time to wait before the next request."""
 
 
 class ClusterReader:
-    """Get one from :meth:`shared`."""
+    """The blocking interface; :meth:`shared` returns one. ``consumer`` are consumer settings."""
 
     def __init__(self, consumer: Iterable[tuple[str, str]]) -> None:
         self._settings = ClientSettings(CONSUMER_CONFIG_DEFINITION, dict(consumer))
@@ -81,7 +81,7 @@ class ClusterReader:
 
     @classmethod
     def shared(cls, consumer: tuple[tuple[str, str], ...]) -> ClusterReader:
-        """The process's own reader for these settings."""
+        """Return this process's reader for these settings; make it at the first call."""
         with _shared_lock:
             reader = _shared.get(consumer)
             if reader is None:
@@ -102,19 +102,22 @@ class ClusterReader:
     # --- blocking calls
 
     def topics(self, selection: Selection) -> dict[str, TopicMetadata]:
-        """The selected topics that there are. Those missing are waited for a little, then left out."""
+        """Return the selected topics that exist; wait for missing ones up to ``TOPIC_WAIT_MS`` each."""
         return self._run(self._topics(selection), "metadata")
 
     def offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """The offset for each partition's timestamp, or EARLIEST or LATEST."""
+        """Return, per partition, the offset for the wanted timestamp (ms), EARLIEST or LATEST; -1: none."""
         return self._run(self._offsets(wanted), "offsets") if wanted else {}
 
     def are_known(self, topics: Mapping[str, TopicMetadata]) -> bool:
-        """Whether no other topic has taken a name of theirs, by the last metadata: asks no broker."""
+        """Whether the last metadata has the same topic ids for ``topics``. Sends no request."""
         return self._run(self._are_known(topics), "metadata")
 
     def fetch(self, wanted: OffsetRange, *, fail_on_data_loss: bool) -> Iterator[Fetched]:
-        """The record sets of a range, in order. The next one is being fetched while the last is in use."""
+        """Yield the record sets of a range, in order; the next one is fetched while the last is in use.
+
+        Raises SourceError; DataLoss if records are missing and ``fail_on_data_loss`` is set.
+        """
         fetcher = _RangeFetcher(self._settings, wanted, fail_on_data_loss)
         under_way = self._submit(self._with_client(fetcher.fetch))
         try:
@@ -194,7 +197,7 @@ async def _list_offsets(
 
 
 class _RangeFetcher:
-    """Fetches one range, piece by piece: its position, and what to make of the brokers' answers."""
+    """Fetches one range, response by response, and keeps its position."""
 
     def __init__(self, settings: ClientSettings, wanted: OffsetRange, fail_on_data_loss: bool) -> None:
         self._settings = settings
@@ -206,12 +209,13 @@ class _RangeFetcher:
         self._offset = wanted.start
         self._empty_answers = 0
         self._ends_early = ""
-        """What the last answer said, where that was an end of the log before the end that is wanted."""
+        """The error text if the last response showed a log that ends before the wanted end; else empty."""
 
     async def fetch(self, client: Client) -> Fetched:
-        """The next record set. Moves on past what is not there any more, if data may be lost.
+        """Return the next record set. If data may be lost, skips offsets that do not exist any more.
 
-        What a broker's quota has the client wait does not count as time without success (KIP-219).
+        Raises DataLoss otherwise, and KafkaError after the timeout. Waiting because of a quota does not count
+        towards the timeout (KIP-219).
         """
         client.watch_topics([self._wanted.topic])
         while True:
@@ -221,7 +225,7 @@ class _RangeFetcher:
             except KafkaError:
                 if not self._ends_early:
                     raise
-                # No new leader has it: an election that was not clean has cut it off.
+                # No new leader has these offsets: an unclean election has truncated the log.
                 outcome = self._lost(self._ends_early, self._wanted.end)
             if isinstance(outcome, Fetched):
                 self._offset = outcome.next_offset
@@ -274,7 +278,7 @@ class _RangeFetcher:
         if self._isolation_level == READ_COMMITTED:
             readable = min(readable, answer.last_stable_offset)
         if readable < self._wanted.end:
-            # Perhaps a new leader that has not yet learnt how far its predecessor had come.
+            # Perhaps a new leader whose high watermark is not up to date yet: retry.
             self._ends_early = (
                 f"{self._partition} can be read up to {readable} only, not to {self._wanted.end}"
             )

@@ -1,13 +1,13 @@
-"""The cluster as a Spark task writes to it: blocking calls over a producer that runs in a thread of its own.
+"""Blocking calls for writing to a cluster from a Spark task: the producer runs in its own thread.
 
-Knows how rows get into topics and when they are safe there. Knows nothing of Spark.
+Does not depend on Spark.
 
-Invariants: a process has one producer per set of settings, made when first used and kept, so that a micro-
-batch costs no new connections; ``write`` returns when every record is acknowledged, or raises; no more than
-two chunks of rows are held, however many there are.
+Invariants: a process has one producer per set of settings, which is made when first used and kept, so that a
+micro-batch needs no new connections; ``write`` returns when every record is acknowledged, or raises; at most
+two chunks of rows are held in memory.
 
-A producer belongs to its settings. With a ``transactional.id`` among them, one per Spark partition, the same
-``write`` would be the body of a transaction that the driver's commit ends.
+If the settings contained a ``transactional.id`` per Spark partition, the same ``write`` could be the body of
+a transaction that the driver's commit ends.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Outgoing(NamedTuple):
 
 
 class ClusterWriter:
-    """Get one from :meth:`shared`."""
+    """The blocking interface; :meth:`shared` returns one. ``producer`` are producer settings."""
 
     def __init__(self, producer: Iterable[tuple[str, str]]) -> None:
         self._settings = dict(producer)
@@ -47,7 +47,7 @@ class ClusterWriter:
 
     @classmethod
     def shared(cls, producer: tuple[tuple[str, str], ...]) -> ClusterWriter:
-        """The process's own writer for these settings."""
+        """Return this process's writer for these settings; make it at the first call."""
         with _shared_lock:
             writer = _shared.get(producer)
             if writer is None:
@@ -66,7 +66,7 @@ class ClusterWriter:
         self._loop.close()
 
     def write(self, chunks: Iterable[Sequence[Outgoing]]) -> int:
-        """Send all records; how many there were. Returns when they are acknowledged. Raises SinkError."""
+        """Send all records, wait for their acknowledgements and return their number. Raises SinkError."""
         count = 0
         under_way: list[Delivery] = []
         try:

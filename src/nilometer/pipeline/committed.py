@@ -1,9 +1,9 @@
-"""Which batches of one fetch are committed (read_committed). Pure.
+"""Decides which batches of one Fetch response are committed (read_committed). Pure.
 
-A broker names the aborted transactions among the records that it sends: producer, and offset of the first
-record. Each lasts until the producer's abort marker, a control record that lies among the others.
+The response lists the aborted transactions among its records: producer id and first offset. Each ends at the
+producer's abort marker, a control record among the records.
 
-Invariant: batches are asked about in the order of their offsets, and each once.
+Invariant: the batches are passed in the order of their offsets, each once.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from nilometer.wire.records import decode_records
 
 
 class CommittedBatches:
-    """Call it with each batch, those of control records too: whether its records are to be read."""
+    """A function to call with each batch, control batches too: returns whether to return its records."""
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
-        """``aborted``: (producer id, first offset) of each aborted transaction."""
+        """``aborted`` are (producer id, first offset) of the aborted transactions."""
         self._to_come = sorted(aborted, key=lambda one: one[1], reverse=True)
         self._aborting: set[int] = set()
 

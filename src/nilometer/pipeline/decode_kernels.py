@@ -1,12 +1,13 @@
-"""Machine code for the records of many batches: two passes over the decompressed bytes.
+"""Machine code that decodes the records of many batches in two passes over the decompressed bytes.
 
-Imported only when the first batch is decoded, since numba takes a third of a second to import. Knows the
-varints and the layout of one record; batches come as rows of a table of *sections*, one for the records of
-each batch; never touches Arrow.
+Imported only when the first batch is decoded, since numba takes a third of a second to import. A *section* is
+the records of one batch; sections are the rows of a table, whose columns are listed below. Never touches
+Arrow.
 
-Invariants: ``measure`` trusts nothing: it reads no byte outside a section whatever these say, and ends in a
-problem number or in sizes that are exact. ``fill`` trusts all: it may run only on sections that ``measure``
-has passed, into arrays of at least the sizes that it gave. Every array of bytes is read-only ``uint8``.
+Invariants: ``measure`` checks everything: it reads no byte outside a section, whatever its records contain,
+and returns a problem number, or OK with exact sizes. ``fill`` checks nothing: it may run only on sections
+that ``measure`` has accepted, into arrays of at least the measured sizes. Every array of bytes is read-only
+``uint8``.
 """
 
 # pyright: basic, reportUntypedFunctionDecorator=false
@@ -59,7 +60,7 @@ SECTION_FIELDS = 12
 
 _LOG_APPEND_TIME = 0x08
 
-# Where each number stands in the array of sizes that ``measure`` fills and ``fill`` counts on.
+# The indexes of the array of sizes that ``measure`` fills; ``fill`` counts the filled ones by the same.
 ROWS = 0
 KEY_BYTES = 1
 VALUE_BYTES = 2
@@ -73,10 +74,10 @@ SIZES = 9
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """``function`` as machine code, kept on disk between processes where there is a place for it.
+    """Compile ``function`` to machine code, with a cache on disk if possible.
 
-    numba keeps its cache beside this file or else in the user's own cache folder. There may be neither, as
-    for a package shipped as an archive to a worker without a home: then each process compiles for itself.
+    numba keeps its cache next to this file or else in the user's cache folder. If neither is writable, as for
+    a package in an archive on a worker without a home folder, each process compiles again.
     """
     try:
         return numba.njit(cache=True, nogil=True)(function)
@@ -86,7 +87,10 @@ def compiled(function: Callable[..., Any]) -> Any:
 
 @compiled
 def _varint(data, position, end):
-    """A zigzag varint: (value, next position). The next position is negative when it is cut or too long."""
+    """Read a zigzag varint; return (value, next position).
+
+    The next position is minus a problem number if the varint is cut or too long.
+    """
     raw = np.uint64(0)
     shift = np.uint64(0)
     for _ in range(10):
@@ -104,7 +108,7 @@ def _varint(data, position, end):
 
 @compiled
 def _measure_headers(data, position, end, sizes):
-    """Count what the headers of one record hold: (problem, next position)."""
+    """Check the headers of one record and add up their sizes; return (problem, next position)."""
     count, position = _varint(data, position, end)
     if position < 0:
         return -position, position
@@ -136,7 +140,7 @@ def _measure_headers(data, position, end, sizes):
 
 @compiled
 def _measure_section(data, section, with_headers, sizes, scratch):
-    """Check every record and add up the sizes of those that are wanted: a problem number."""
+    """Check every record of a section and add up the sizes of the wanted ones; return a problem number."""
     last_offset_delta = section[LAST_OFFSET_DELTA]
     first_delta, until_delta = section[FIRST_DELTA], section[UNTIL_DELTA]
     position, size = section[START], section[END]
@@ -189,9 +193,9 @@ def _measure_section(data, section, with_headers, sizes, scratch):
 
 @compiled
 def measure(data, sections, with_headers, sizes):
-    """Check all records of ``sections`` and add up what the wanted ones take: (problem, its section).
+    """Check all records of ``sections`` and add up the sizes of the wanted ones in ``sizes``.
 
-    ``sizes`` is of use only when there is no problem.
+    Returns (problem, number of the section); ``sizes`` is valid only if the problem is OK.
     """
     scratch = np.zeros(SIZES, np.int64)
     for number in range(len(sections)):
@@ -203,7 +207,7 @@ def measure(data, sections, with_headers, sizes):
 
 @compiled
 def _copy(source, start, length, target, at):
-    # Unsigned: numba then leaves out the look at negative indexes, and the loop becomes a block copy.
+    # Unsigned, so that numba omits the check for negative indexes and the loop becomes a block copy.
     source_at, target_at = np.uint64(start), np.uint64(at)
     for i in range(np.uint64(length)):
         target[target_at + i] = source[source_at + i]
@@ -216,7 +220,7 @@ def _set_bit(bits, index):
 
 @compiled
 def _fill_headers(data, position, end, at, arrays):
-    """The headers of one record behind those already there; ``at`` counts headers and their bytes."""
+    """Append the headers of one record to the columns; return their number. ``at`` counts what is filled."""
     key_offsets, key_data, value_offsets, value_data, value_valid = arrays
     count, position = _varint(data, position, end)
     for _ in range(count):
@@ -300,10 +304,10 @@ def fill(
     lists,
     headers,
 ):
-    """Append the wanted records to the columns; ``at`` says how far these are filled and moves on.
+    """Append the wanted records to the columns; ``at`` has the filled sizes and is advanced.
 
-    Timestamps become microseconds, of every record the batch's largest where the broker gave it its time.
-    ``row_sections`` counts the rows of each section.
+    Timestamps become microseconds; with LogAppendTime every record has the batch's maximum timestamp.
+    ``row_sections`` is set to the number of rows of each section.
     """
     for number in range(len(sections)):
         before = at[ROWS]

@@ -1,16 +1,15 @@
-"""Messages of a topic to a webhook, by a member of a consumer group: each id once, as far as can be known.
+"""Delivers the messages of a topic to a webhook, as a member of a consumer group, each id once if possible.
 
-Knows how messages are sent, tried again and remembered. The messages are JSON objects with an ``id``; what
-else they say is the webhook's.
+Messages are JSON objects with an ``id``; their other fields are for the webhook.
 
-At least once: a message counts as delivered when the webhook has answered with 2xx; only then is its id
-noted, and only behind the ids the group's offsets are committed. A deliverer that crashes in between sends a
-message again, with the same ``Idempotency-Key``, its id, by which the webhook can tell. Repeats in the topic
-are not sent: the notes are kept in a file that deliverers on one machine share.
+At least once: a message counts as delivered when the webhook has responded with 2xx. Then its id is recorded,
+and only after that are the group's offsets committed. A deliverer that crashes in between sends the message
+again, with its id as ``Idempotency-Key``, by which the webhook can recognise it. Messages whose id was
+delivered before are not sent: the ids are recorded in a database file that deliverers on one machine share.
 
-Invariants: messages of a partition are sent in their order, one at a time; partitions side by side. A message
-that the webhook refuses finally (4xx, but for 408, 425 and 429), or that has no id, is recorded as refused
-in the same file with the reason, and those behind it go on. While the webhook is down nothing is skipped.
+Invariants: messages of a partition are sent in order, one at a time; partitions in parallel. A message that
+the webhook rejects finally (4xx, except 408, 425 and 429), or that has no id, is recorded as refused in the
+same file with the reason, and delivery continues with the next. While the webhook is down nothing is skipped.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ TIMEOUT_S = 10.0
 PAUSE_S, PAUSE_MAX_S = 0.2, 15.0
 RETRIABLE_STATUSES = frozenset({408, 425, 429})
 KEEP_DAYS = 30
-"""How long an id is known: repeats come within minutes, so this is plenty."""
+"""How long a delivered id is kept: repeats come within minutes."""
 
 
 class Messages(Protocol):
-    """Where messages come from: a consumer that has subscribed to their topic."""
+    """The source of the messages: a consumer that is subscribed to their topic."""
 
     async def poll(self, max_records: int | None = None, timeout_ms: int = 0) -> list[ConsumerRecord]: ...
 
@@ -55,7 +54,7 @@ class Totals:
 
 
 class DeliveryNotes:
-    """Which ids were delivered, and which messages were refused."""
+    """The database file of delivered ids and refused messages."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -94,7 +93,7 @@ class DeliveryNotes:
 
 
 class Webhook:
-    """Where messages are posted to."""
+    """The HTTP endpoint to which messages are posted. Raises PipelineError for an invalid URL."""
 
     def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
         parts = urlsplit(url)
@@ -104,7 +103,7 @@ class Webhook:
         self._headers = {"Content-Type": "application/json", **(headers or {})}
 
     def post(self, body: bytes, message_id: str) -> int:
-        """The status of the answer. Raises OSError or HTTPException where there is none."""
+        """Post one message and return the response's status. Raises OSError or HTTPException."""
         kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
         connection = kind(self._parts.hostname or "", self._parts.port, timeout=TIMEOUT_S)
         target = (self._parts.path or "/") + (f"?{self._parts.query}" if self._parts.query else "")
@@ -132,7 +131,7 @@ class Deliverer:
         self._on_error = on_error
 
     async def run(self, messages: Messages, *, until: Callable[[], Awaitable[bool]] | None = None) -> Totals:
-        """Deliver until cancelled, or until a poll finds nothing more and ``until`` says that this is all."""
+        """Deliver until cancelled, or until a poll returns nothing and ``until`` returns True."""
         while True:
             records = await messages.poll(POLL_RECORDS, POLL_MS)
             if not records:
@@ -145,7 +144,7 @@ class Deliverer:
             )
 
     async def deliver(self, records: Sequence[ConsumerRecord]) -> None:
-        """Return when each of ``records`` is delivered, known already, or refused."""
+        """Deliver ``records``; return when each is delivered, was delivered before, or is refused."""
         by_partition: dict[tuple[str, int], list[ConsumerRecord]] = {}
         for record in records:
             by_partition.setdefault((record.topic, record.partition), []).append(record)

@@ -1,7 +1,7 @@
-"""What can go wrong in a pipeline, in words for the person who runs it.
+"""The errors of pipelines, with messages for the person who runs them.
 
-Spark carries an exception from a Python worker to the driver as text. ``readable`` finds the words again
-in that text: everything raised here starts with its class's name, which stands nowhere else.
+Spark passes an exception from a Python worker to the driver as text. ``readable`` finds the message in that
+text by the exception's class name before it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import re
 
 
 class PipelineError(Exception):
-    """Something the user can act on: what is wrong, where, and what to do."""
+    """An error that the user can correct: the message says what is wrong, where, and what to do."""
 
 
 class OptionError(PipelineError):
-    """An option of the source or the sink that is not known or not possible."""
+    """An option of the source or the sink is unknown or has an invalid value."""
 
     def __init__(self, option: str, value: str | None, reason: str) -> None:
         given = "" if value is None else f" = {value!r}"
@@ -23,15 +23,15 @@ class OptionError(PipelineError):
 
 
 class SourceError(PipelineError):
-    """The cluster cannot give what was asked for."""
+    """The cluster or the folders cannot provide the requested records."""
 
 
 class SinkError(PipelineError):
-    """The cluster cannot take what was to be written."""
+    """Writing records to the cluster failed."""
 
 
 class DataLoss(SourceError):
-    """Records that were to be read are not in the log any more."""
+    """Records of the requested range are not in the log any more."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what}. With failOnDataLoss=false the job goes on without them")
@@ -42,7 +42,7 @@ _IN_TRACEBACK = re.compile(rf"^(?:nilometer\.pipeline\.errors\.)?(?:{_NAMES}): (
 
 
 def readable(error: BaseException) -> str | None:
-    """The words of one of these problems, however deep Spark has wrapped it; None if it is another's."""
+    """Return the message of a PipelineError, also if Spark has wrapped it; None for any other error."""
     if isinstance(error, PipelineError):
         return str(error)
     found = _IN_TRACEBACK.findall(str(error))

@@ -1,6 +1,6 @@
-"""The Java that Spark needs: found, installed where that can be done without asking, or said to be missing.
+"""Finds the Java that Spark needs, or installs it, or raises an error that says how to install it.
 
-It is installed only by root on a system with apt, and only when asked to (``make demo`` does).
+It is installed only by root on a system with apt, and only by :func:`ensure_java` (for ``make demo``).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _HOW_TO_INSTALL = (
     f"apt-get install openjdk-{JAVA_MIN}-jre-headless; elsewhere install a JDK and set JAVA_HOME"
 )
 _PACKAGES = ("openjdk-21-jre-headless", f"openjdk-{JAVA_MIN}-jre-headless", "default-jre-headless")
-"""What Debian and Ubuntu releases call it, the best first; no release has all of them."""
+"""The names of the package in Debian and Ubuntu releases, the best first; no release has all of them."""
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
 def require_java() -> str:
-    """The path of the ``java`` that Spark will use. Raises PipelineError."""
+    """Return the path of the ``java`` that Spark will use. Raises PipelineError if none is suitable."""
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if java is None or not os.access(java, os.X_OK):
@@ -39,7 +39,10 @@ def require_java() -> str:
 
 
 def ensure_java(say: Callable[[str], None]) -> str:
-    """``require_java``, after installing it where that is possible. Raises PipelineError."""
+    """Return the path of ``java`` like ``require_java``, after installing it if possible and needed.
+
+    ``say`` is called with a line of progress. Raises PipelineError.
+    """
     try:
         return require_java()
     except PipelineError:

@@ -1,8 +1,7 @@
-"""The audit: every replica of every partition, read from its folder and held against itself and the others.
+"""The audit: reads every replica from its folder, checks it, and compares it with the other replicas.
 
-``segment_check`` judges one segment file with its indexes, ``replica_check`` what the segments of one replica
-say together, ``comparison`` the replicas of a partition beside each other, ``committed_offsets`` the groups.
-``audit`` runs all of it on Spark and looks again at what it found before it says so; ``report`` writes it
-down.
-Nothing is ever written into a folder of a log.
+``segment_check`` checks one segment file with its indexes, ``replica_check`` the segments of one replica
+together, ``comparison`` compares the replicas of a partition, ``committed_offsets`` checks the groups'
+offsets. ``audit`` runs all of it on Spark, and repeats failed checks before it reports them; ``report``
+writes the report. Nothing is ever written into a log's folder.
 """

@@ -1,9 +1,9 @@
-"""The audit itself: plan the segments, check them on Spark, judge replicas, compare them, look again.
+"""Runs an audit: lists the segments, checks them on Spark, checks and compares the replicas, repeats.
 
-The order of reading is what makes it safe beside brokers at work: checkpoints and committed offsets first,
-then logs, which have at least what these say; epochs and log starts last, since a log may have moved on
-meanwhile. What is found even so may be a race with a truncation or a deletion. So nothing is believed before
-it was found again, in the same place, in two more rounds over the partitions in question.
+The order of reading makes it correct while brokers run: checkpoints and committed offsets first, then logs,
+which contain at least the offsets of these; leader epochs and log start offsets last, since a log may have
+changed meanwhile. A finding may still be a race with a truncation or a deletion. So a finding is reported
+only if two more rounds over its partition find it again at the same place.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CONFIRMATIONS = 2
-"""Rounds in which a finding must be made again."""
+"""The number of further rounds that must repeat a finding."""
 CONFIRM_WAIT_S = 1.0
-"""Between rounds: a broker at work has moved on by then."""
+"""The pause between rounds: enough for a running broker to complete a change."""
 TASK_BYTES = 64 * 1024 * 1024
 TASKS_PER_CORE = 8
 
@@ -52,7 +52,7 @@ class AuditResult:
     places: tuple[str, ...]
     replicas: tuple[ReplicaResult, ...]
     findings: tuple[Finding, ...]
-    """What is wrong, and notes."""
+    """Errors and notes."""
     committed: tuple[CommittedOffset, ...]
     seconds: float
 
@@ -72,7 +72,11 @@ def audit(
     topic: str | None = None,
     on_round: Callable[[str], None] = lambda _: None,
 ) -> AuditResult:
-    """Audit all replicas in ``places``, or one topic's. Raises PipelineError where there are none."""
+    """Audit all replicas in the folders ``places``, or only those of ``topic``.
+
+    ``on_round`` is called with a line of progress for each round. Raises PipelineError if the topic has no
+    replica there, or a place contains no log.
+    """
     began = time.monotonic()
     first = _round(spark, places, lambda part: topic is None or part.topic == topic, on_round)
     if topic is not None and not first.replicas:
@@ -134,7 +138,7 @@ def _round(
 
 
 def plan_segments(replicas: Iterable[ReplicaFolder]) -> list[SegmentWork]:
-    """Every segment of every replica. One that is deleted meanwhile is left out."""
+    """Return the work for every segment of every replica; segments deleted meanwhile are left out."""
     works: list[SegmentWork] = []
     copies: dict[TopicPartition, int] = defaultdict(int)
     listed = list(replicas)
@@ -168,7 +172,10 @@ def plan_segments(replicas: Iterable[ReplicaFolder]) -> list[SegmentWork]:
 
 
 def check_segments(spark: SparkSession, works: Sequence[SegmentWork]) -> DataFrame:
-    """One row with a result for each segment, and one for each batch whose replicas are compared."""
+    """Check segments on Spark; return a row per segment, and a row per batch that is to be compared.
+
+    In a segment's row ``result`` is JSON; in a batch's row it is null and the other columns are the outline.
+    """
     cores = spark.sparkContext.defaultParallelism
     total = sum(one.bytes for one in works)
     count = max(1, min(len(works), max(cores, min(cores * TASKS_PER_CORE, total // TASK_BYTES))))
@@ -184,7 +191,7 @@ def check_segments(spark: SparkSession, works: Sequence[SegmentWork]) -> DataFra
 def _check_bins(
     bins: Sequence[Sequence[SegmentWork]], numbers: Iterable[pyarrow.RecordBatch]
 ) -> Iterator[pyarrow.RecordBatch]:
-    """On an executor: the segments of its bins."""
+    """Check the segments of some bins; runs on an executor. ``numbers`` are the bins' indexes."""
     for batch in numbers:
         for number in batch.column(0).to_pylist():
             for work in bins[number]:
@@ -239,7 +246,7 @@ def _arrow_schema() -> pyarrow.Schema:
 
 
 def _segment_results(checked: DataFrame) -> dict[str, list[SegmentResult]]:
-    """By place, in the order of offsets."""
+    """Return the segments' results by the replica's folder, in the order of offsets."""
     found: dict[str, list[SegmentResult]] = defaultdict(list)
     for row in checked.where("result is not null").select("result").collect():
         value = json.loads(row.result)
@@ -254,7 +261,7 @@ def _segment_results(checked: DataFrame) -> dict[str, list[SegmentResult]]:
 
 
 def _known(results: Sequence[SegmentResult]) -> list[SegmentResult]:
-    """Without those at the beginning that were deleted before they could be read."""
+    """Return the results without segments that were deleted before they could be read."""
     kept = list(results)
     while kept and kept[0].is_gone:
         del kept[0]
@@ -273,7 +280,7 @@ def read_epochs(replica: ReplicaFolder) -> list[tuple[int, int]] | None:
 
 
 def _log_starts(judged: Sequence[ReplicaResult]) -> dict[str, int]:
-    """By place, as they are now; without replicas that are gone."""
+    """Return the present log start offset of each replica by its folder; without deleted replicas."""
     starts: dict[str, int] = {}
     fresh = (
         {one.place: one for one in find_replicas(sorted({one.replica.directory.place for one in judged}))}
@@ -292,8 +299,10 @@ def _log_starts(judged: Sequence[ReplicaResult]) -> dict[str, int]:
 
 
 def _directory_findings(replicas: Sequence[ReplicaFolder]) -> list[Finding]:
-    """Checkpoint files that cannot be read, reported for the directory's first replica; replicas of different
-    topic ids under one name."""
+    """Report unreadable checkpoint files, for the directory's first replica, and ambiguous topic names.
+
+    A topic name is ambiguous if replicas of its partition have different topic ids.
+    """
     found: list[Finding] = []
     told: set[str] = set()
     topic_ids: dict[TopicPartition, dict[str, str]] = defaultdict(dict)

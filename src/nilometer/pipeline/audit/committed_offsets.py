@@ -1,7 +1,7 @@
-"""What consumer groups have committed, against the logs: an offset beyond the end of a log was never there.
+"""Checks the offsets that consumer groups have committed: none may be above the log end offset.
 
-An offset below the log start is no fault: retention has overtaken the group, which is worth a note. Offsets
-are read before the logs are, so that a log has all that could be consumed of it.
+An offset below the log start offset is no error but a note: retention deleted records before the group read
+them. The offsets are read before the logs, so a log contains all records that could be consumed.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ class CommittedOffset:
     part: TopicPartition
     offset: int
     place: str
-    """The folder of the internal topic that it was read from."""
+    """The folder of the internal topic's partition that it was read from."""
     at: int
-    """Offset of the record that says so."""
+    """The offset of its record in the internal topic."""
 
 
 def read_committed_offsets(replicas: Iterable[ReplicaFolder]) -> list[CommittedOffset]:
-    """The last commit of each group for each partition; of partitions that can be read; the others are
-    reported of where their damage is found."""
+    """Return the last committed offset of each group and partition, from ``__consumer_offsets``.
+
+    Partitions of that topic that cannot be read are skipped: the check of their segments reports them.
+    """
     by_part: dict[TopicPartition, list[str]] = {}
     for one in replicas:
         if one.part.topic == OFFSETS_TOPIC and one.high_watermark is not None:
@@ -48,7 +50,7 @@ def read_committed_offsets(replicas: Iterable[ReplicaFolder]) -> list[CommittedO
         try:
             _read_partition(part, places, found)
         except (PipelineError, KafkaError):
-            continue  # damage of the internal topic is a finding of its own, made where its logs are checked
+            continue  # the check of the internal topic's own segments reports the damage
     return [found[key] for key in sorted(found)]
 
 
@@ -96,7 +98,7 @@ def check_committed(committed: Iterable[CommittedOffset], replicas: Sequence[Rep
     found: list[Finding] = []
     for one in committed:
         if one.part not in ends:
-            continue  # of a topic that is not looked at, or is no more
+            continue  # its topic is not audited, or was deleted
         if one.offset > ends[one.part]:
             what = f"group {one.group} committed offset {one.offset}; the log ends at {ends[one.part]}"
             found.append(_finding(Kind.COMMITTED_OFFSET, one, what))
@@ -116,7 +118,7 @@ def _finding(kind: Kind, one: CommittedOffset, what: str) -> Finding:
 
 
 def committed_by_partition(committed: Iterable[CommittedOffset]) -> Mapping[TopicPartition, int]:
-    """How many groups have committed for each partition."""
+    """Return the number of groups that have a committed offset, per partition."""
     counts: dict[TopicPartition, int] = {}
     for one in committed:
         counts[one.part] = counts.get(one.part, 0) + 1

@@ -1,8 +1,8 @@
-"""The replicas of a partition compared: equal batches at every offset that more than one must have.
+"""Compares the replicas of a partition: their batches must be equal at every offset that several must have.
 
-A batch's outline is all that lies outside its checksum (offset, size, leader epoch) and the checksum itself,
-which each replica's bytes have been held against. Two batches of one outline are equal. Compared is, batch by
-batch, what lies between log start and high watermark of every replica that has both around it.
+A batch's *outline* is its CRC, which has been verified, and the header fields that the CRC does not cover
+(offset, size, leader epoch). Batches with equal outlines are equal. A batch is compared between the replicas
+in whose range, from log start offset to high watermark, it lies.
 """
 
 from __future__ import annotations
@@ -26,18 +26,22 @@ OUTLINE = "place string, base_offset bigint, next_offset bigint, epoch int, crc 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Where a replica must have what the others have."""
+    """The offsets [start, end) in which a replica must have the same batches as the others."""
 
     place: str
     group: str
-    """Replicas of one group are compared: those of a partition with one topic id."""
+    """Names the replicas that are compared with each other: those of a partition with the same topic id."""
     start: int
     end: int
 
 
 def bounds_of(replicas: Sequence[ReplicaResult], log_starts: Mapping[str, int]) -> list[Bounds]:
-    """``log_starts``, by place, are those after everything was read: what retention deleted meanwhile does
-    not count. What compaction has been through on any replica is not compared: each cleans on its own."""
+    """Return the offsets in which each replica is compared.
+
+    ``log_starts`` are the log start offsets by folder, read after everything else: records that retention
+    deleted meanwhile are not compared. Offsets that any replica has compacted are not compared either, since
+    each replica compacts independently.
+    """
     groups: dict[tuple[TopicPartition, str | None], list[ReplicaResult]] = defaultdict(list)
     for one in replicas:
         if one.high_watermark is not None and one.replica.place in log_starts:
@@ -55,7 +59,10 @@ def bounds_of(replicas: Sequence[ReplicaResult], log_starts: Mapping[str, int]) 
 def compare(
     spark: SparkSession, outlines: DataFrame, bounds: Sequence[Bounds], replicas: Sequence[ReplicaResult]
 ) -> list[Finding]:
-    """The first difference of each partition. ``outlines`` has the columns of OUTLINE."""
+    """Return findings for the first difference of each partition.
+
+    ``outlines`` has a row per batch and replica, with the columns of OUTLINE.
+    """
     if not bounds:
         return []
     from pyspark.sql import functions as f
@@ -106,7 +113,7 @@ def _told(
     members: Sequence[Bounds],
     by_place: Mapping[str, ReplicaResult],
 ) -> list[Finding]:
-    """The replicas that differ from what most have at that offset."""
+    """Return a finding for each replica that differs from the majority at ``base_offset``."""
     versions: dict[Outline, list[str]] = defaultdict(list)
     for place, outline in sorted(copies.items()):
         versions[outline].append(place)

@@ -1,4 +1,4 @@
-"""What an audit can find, as values: each names the kind, the replica, the file and the place in it."""
+"""The findings of an audit, as values: each names its kind, the replica, the file and the place in it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Kind(enum.StrEnum):
     DIVERGENCE = "diverging replica"
     COMMITTED_OFFSET = "committed offset"
     NOTE = "note"
-    """Worth knowing, and nothing wrong."""
+    """For information: not an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,10 @@ class Finding:
     topic: str
     partition: int
     replica: str
-    """Whose it is: ``broker 2``, or a log directory that names no broker."""
+    """The broker that holds the replica (``broker 2``), or the log directory if it names no broker."""
     path: str
     position: int | None
-    """Byte in the file, where that can be said."""
+    """The position in the file, in bytes; None if the finding has none."""
     offset: int | None
     what: str
 
@@ -42,7 +42,7 @@ class Finding:
 
     @property
     def key(self) -> tuple[str, str, int | None, int | None]:
-        """What makes it the same finding when it is met again."""
+        """The identity of the finding: equal in two rounds that find the same."""
         return self.kind, self.path, self.position, self.offset
 
     @property

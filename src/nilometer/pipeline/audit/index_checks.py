@@ -1,10 +1,10 @@
-"""The entries of a segment's indexes against the batches that come by, table by table.
+"""Checks the entries of a segment's indexes against the batches of the log, which are passed in order.
 
-An offset index is right where every entry leads to the beginning of a batch from which its offset is found.
-The offset is the last one of that batch; brokers before Kafka 4.1 wrote the last one of all batches that were
-appended together, which leads no reader astray and is no fault here.
-A time index is right where each entry has the largest timestamp so far and the offset of a batch that has it,
-and where the last entry of a sealed segment has the largest of all: searches and retention go by it.
+An offset index is correct if the position of every entry is the beginning of a batch, from which its offset
+is found. The offset is the last one of that batch; brokers before Kafka 4.1 wrote the last one of all batches
+that were appended together, which is correct for readers and no error here.
+A time index is correct if each entry has the largest timestamp so far and the offset of a batch with it, and
+if the last entry of a sealed segment has the largest timestamp of all, which lookups and retention use.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nilometer.storage.segments.offset_index import ENTRY_SIZE, CorruptIndex
 from nilometer.storage.segments.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 
 IndexFinding = tuple[int | None, int | None, str]
-"""Byte in the index file, offset, what is wrong."""
+"""Position in the index file, offset, description of the error."""
 
 _ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
@@ -35,7 +35,7 @@ class OffsetIndexCheck:
         self._findings: dict[int, str] = {}
         self._seen = np.zeros(len(entries), np.bool_)
         self._waiting: dict[int, int] = {}
-        """Offsets of entries that lie behind the batch they lead to, with the entry's number."""
+        """Offset to entry number, of entries whose offset is after the batch at their position."""
         self._end = 0
         for number in range(1, len(entries)):
             if entries[number][0] <= entries[number - 1][0] or entries[number][1] <= entries[number - 1][1]:
@@ -77,7 +77,7 @@ class OffsetIndexCheck:
                 self._resolve(lasts, ends)
 
     def _resolve(self, lasts: Any, ends: Any) -> None:
-        """Entries of several batches at once: right if the last of them ends before the next entry's."""
+        """Check waiting entries for several batches: the last batch must end before the next entry's."""
         for offset, number in list(self._waiting.items()):
             found = (lasts == offset).nonzero()[0]
             if len(found):
@@ -107,11 +107,11 @@ class TimeIndexCheck:
     def __init__(self, base_offset: int, data: bytes | None) -> None:
         self._is_missing = data is None
         self._begins_with_zeros = data is not None and data[:TIME_ENTRY_SIZE] == bytes(TIME_ENTRY_SIZE)
-        """An entry of time 0 at the base offset, or no entry and room that is made ahead."""
+        """Whether it begins with zeros: an entry of time 0 at the base offset, or preallocated space."""
         self._entries: list[tuple[int, int]] = []
         for timestamp, relative in _TIME_ENTRY.iter_unpack(_written(data or b"", TIME_ENTRY_SIZE)):
             if (timestamp, relative) == (0, 0):
-                break  # room that Kafka makes ahead
+                break  # preallocated space
             self._entries.append((timestamp, base_offset + relative))
         self._next = 0
         self._newest = -1
@@ -157,7 +157,7 @@ class TimeIndexCheck:
 
 
 def _written(data: bytes, entry_size: int) -> bytes:
-    """Whole entries, without the room behind them: Kafka makes 10 MB ahead for a segment it writes to."""
+    """Return the whole entries, without the 10 MB that Kafka preallocates for the active segment's index."""
     used = -(-len(data.rstrip(b"\0")) // entry_size) * entry_size
     return data[: min(used, len(data) // entry_size * entry_size)]
 
@@ -165,7 +165,10 @@ def _written(data: bytes, entry_size: int) -> bytes:
 def check_transaction_index(
     base_offset: int, data: bytes, aborts: Collection[tuple[int, int]], end_offset: int
 ) -> Iterator[IndexFinding]:
-    """Every entry must lead to the abort marker of its producer."""
+    """Yield the entries for which the log has no abort marker, and those that end before they begin.
+
+    ``aborts`` are (producer id, offset) of the log's abort markers.
+    """
     try:
         entries = transaction_index.parse(base_offset, data)
     except CorruptIndex as error:

@@ -1,7 +1,7 @@
-"""What the segments of one replica say together: one log without gaps, its epochs, its bounds. Pure.
+"""Checks the segments of one replica together: a log without gaps, its leader epochs, its bounds. Pure.
 
-Knows the results of the segments and what is checkpointed; reads no file. Offsets may be missing only below
-what compaction has been through: the cleaner's checkpoint tells how far that is.
+Uses the results of the segments and the checkpoints; reads no file. Offsets may be missing only below the
+offset up to which the log was compacted, which is in the cleaner's checkpoint.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nilometer.storage import names
 
 @dataclass(slots=True)
 class ReplicaResult:
-    """One replica as a whole."""
+    """The result of the check of one replica."""
 
     replica: ReplicaFolder
     log_start: int
@@ -36,8 +36,11 @@ def check_replica(
     segments: Sequence[SegmentResult],
     epochs: Sequence[tuple[int, int]] | None,
 ) -> ReplicaResult:
-    """``segments`` in the order of offsets, those that were deleted meanwhile left out; ``epochs`` is the
-    checkpointed chain, None where it cannot be read."""
+    """Check one replica and return its findings and numbers.
+
+    ``segments`` are in the order of offsets, without those deleted meanwhile; ``epochs`` are the entries
+    (epoch, start offset) of the leader epoch checkpoint, None if it is unreadable.
+    """
     return _ReplicaCheck(replica, segments, epochs).result()
 
 
@@ -178,7 +181,7 @@ class _ReplicaCheck:
 
 
 def _epoch_at(runs: Sequence[tuple[int, int]], offset: int) -> int | None:
-    """The epoch whose run covers ``offset``; None before the first."""
+    """Return the epoch at ``offset``; None before the first. ``runs`` are (epoch, first offset) in order."""
     found: int | None = None
     for epoch, start in runs:
         if start > offset:

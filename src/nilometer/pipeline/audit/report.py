@@ -1,4 +1,4 @@
-"""An audit written down: rows for a table on the screen, JSON for programs, a page for people."""
+"""Formats an audit's result: rows for a table on the screen, JSON for programs, an HTML page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FINDING_COLUMNS = ("kind", "partition", "replica", "where", "offset", "what")
 
 
 def partition_rows(result: AuditResult) -> list[tuple[Any, ...]]:
-    """One row for each partition; counts are of all its replicas."""
+    """Return one row per partition, in the order of PARTITION_COLUMNS; counts are sums of its replicas."""
     groups: dict[TopicPartition, list[Any]] = defaultdict(list)
     for one in result.replicas:
         groups[one.replica.part].append(one)
@@ -81,7 +81,7 @@ def summary(result: AuditResult) -> str:
 
 
 def write_report(result: AuditResult, path: Path) -> None:
-    """``.json`` for programs, anything else as a page of HTML."""
+    """Write the report to ``path``: as JSON if its suffix is ``.json``, else as HTML."""
     text = to_json(result) if path.suffix == ".json" else to_html(result)
     path.write_text(text, encoding="utf-8")
 
@@ -137,7 +137,7 @@ def _cell(value: Any) -> str:
 
 
 def _span(values: Iterable[int]) -> str:
-    """One number where all replicas agree, else the lowest and the highest."""
+    """Return one number if all values are equal, else the lowest and the highest."""
     known = sorted(set(values))
     if not known:
         return "unknown"

@@ -1,10 +1,10 @@
-"""One segment of one replica: every batch's checksum, offsets, epochs, and each index entry against the log.
+"""Checks one segment of one replica: every batch's CRC, offsets and leader epoch, and every index entry.
 
-The indexes are read before the log, and a broker writes the log before the indexes: so what they say must be
-in the log that is seen here. Knows one segment's files; what lies before and behind them is for others.
+The indexes are read before the log, and a broker writes the log before the indexes: so each index entry must
+be found in the log as it is read here. The segments before and after are not considered here.
 
-Invariant: the whole file is looked at. Behind damage the walk goes on at the next batch that the damaged
-header or the index leads to.
+Invariant: the whole file is checked. After damaged bytes the check continues at the next batch, found by the
+damaged batch's length or by the index.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CHUNK_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SegmentWork:
-    """Which segment to check; what is said of it is said of ``replica``."""
+    """One segment to check; ``replica`` is the name of the replica in findings."""
 
     topic: str
     partition: int
@@ -55,22 +55,22 @@ class SegmentWork:
 
 @dataclass(slots=True)
 class SegmentResult:
-    """What a segment holds, for what is judged beyond it."""
+    """The result of one segment, for the check of its replica."""
 
     place: str
     base_offset: int
     end_offset: int
-    """Behind the last batch."""
+    """The offset after the last batch."""
     bytes: int = 0
     batches: int = 0
     records: int = 0
     is_gone: bool = False
-    """It was deleted before it could be read."""
+    """Whether it was deleted before it could be read."""
     is_empty: bool = True
     epochs: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    """(epoch, first offset) of every change of the epoch."""
+    """(epoch, first offset) at every change of the leader epoch."""
     gaps: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
-    """(from offset, to offset, byte position) that no batch has."""
+    """(first missing offset, next existing offset, position of its batch in bytes) of each gap."""
     findings: list[Finding] = field(default_factory=list[Finding])
 
 
@@ -86,12 +86,12 @@ class SegmentCheck:
         self._check_snapshot()
 
     def run(self) -> Iterator[BatchTable]:
-        """Check the segment; its tables are yielded for callers that need the outlines of good batches."""
+        """Check the segment and set ``result``; yield the tables of its batches, for their outlines."""
         try:
             file = self._disk.open(self._on_disk(names.LOG_SUFFIX), writable=False)
         except FileNotFoundError:
             self.result.is_gone = True
-            self.result.findings.clear()  # its other files were going, too
+            self.result.findings.clear()  # its index files were being deleted too
             return
         try:
             yield from self._tables(file)
@@ -131,7 +131,7 @@ class SegmentCheck:
                 wanted = CHUNK_BYTES if at else max(CHUNK_BYTES, read_header(buffer).size)
 
     def _look_at(self, table: BatchTable, start: int) -> None:
-        """``start`` is where the table's buffer lies in the file."""
+        """Check the batches of one table; ``start`` is the position of its buffer in the file, in bytes."""
         from nilometer.pipeline import batch_kernels as fields
 
         rows, result = table.rows, self.result
@@ -205,16 +205,19 @@ class SegmentCheck:
                 position = int(row[fields.POSITION])
                 marker = read_marker(table.buffer, position, read_header(table.buffer, position))
             except KafkaError:
-                continue  # its checksum has been found wrong
+                continue  # its wrong CRC has been reported
             if marker is not None and marker.control_type is ControlType.ABORT:
                 self._aborts.add((int(row[fields.PRODUCER_ID]), int(row[fields.BASE_OFFSET])))
 
     def _behind_damage(self, file: File, buffer: bytes, position: int, at: int, end: int) -> int | None:
-        """Bytes that are no batch: say so, and find where to go on."""
+        """Report bytes that are no batch; return the position at which to continue, or None.
+
+        ``buffer`` was read at ``position``; the damaged bytes begin at ``at`` in it.
+        """
         here = position + at
         rest = buffer[at:]
         if not self.work.is_sealed and not rest.strip(b"\0"):
-            return None  # a file may be made longer ahead of what is written to it
+            return None  # the end of an active segment may be preallocated
         self._find(Kind.CORRUPT_BATCH, names.LOG_SUFFIX, here, self.result.end_offset, _no_header(buffer, at))
         for found in self._offsets.positions_behind(here):
             if found < end and _is_header(file, found):
@@ -222,12 +225,12 @@ class SegmentCheck:
         return None
 
     def _cut_off(self, position: int, end: int) -> None:
-        """Bytes that are not a whole batch. At the end of a log that is written to, they may be coming."""
+        """Report an incomplete last batch, unless the segment is active: the rest may still be written."""
         if self.work.is_sealed:
             what = f"the last {end - position} bytes are not a whole batch"
             self._find(Kind.CORRUPT_BATCH, names.LOG_SUFFIX, position, self.result.end_offset, what)
 
-    # --- beside the log
+    # --- the other files of the segment
 
     def _close_indexes(self) -> None:
         work, sealed = self.work, self.work.is_sealed

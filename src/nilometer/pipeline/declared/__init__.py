@@ -1,1 +1,1 @@
-"""Shipped pipelines as Spark Declarative Pipelines: definitions to copy, and what writes them out."""
+"""Shipped pipelines as Spark Declarative Pipelines: definitions, and functions that copy and run them."""

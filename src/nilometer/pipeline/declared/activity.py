@@ -3,8 +3,8 @@
     nilometer pipeline declare activity
     nilometer spark pipelines run --spec activity/spark-pipeline.yml
 
-What is computed is that of the shipped job, ``nilometer.pipeline.shipped.activity``; here Spark gets only
-which tables there are and what flows into them, and sees to order, checkpoints and retries itself.
+The computations are those of the shipped job, ``nilometer.pipeline.shipped.activity``; this file only
+declares the tables and what flows into them. Spark handles their order, checkpoints and retries.
 """
 
 from pyspark import pipelines as dp
@@ -22,13 +22,13 @@ RECORDS = {
 
 @dp.table
 def visits() -> DataFrame:
-    """One row per session with its requests, once the watermark is certain that it is over."""
+    """One row per session with its requests, once the watermark shows that the session is over."""
     return sessions_of(parse(spark.readStream.format("nilometer").options(**RECORDS).load()))
 
 
 @dp.materialized_view
 def sessions() -> DataFrame:
-    """How long they were, where they began and ended, how many steps of the funnel they took."""
+    """One row per session: duration, first and last page, steps of the funnel."""
     return summary_of(spark.read.table("visits"))
 
 

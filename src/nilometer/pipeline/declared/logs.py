@@ -1,10 +1,10 @@
-"""logs, declared: log lines in a topic -> a table of what each says -> counts of them.
+"""logs, declared: log lines in a topic -> a table of the parsed lines -> counts of them.
 
     nilometer pipeline declare logs
     nilometer spark pipelines run --spec logs/spark-pipeline.yml
 
-What is computed is that of the shipped job, ``nilometer.pipeline.shipped.logs``; here Spark gets only
-which tables there are and what flows into them, and sees to order, checkpoints and retries itself.
+The computations are those of the shipped job, ``nilometer.pipeline.shipped.logs``; this file only declares
+the tables and what flows into them. Spark handles their order, checkpoints and retries.
 """
 
 from pyspark import pipelines as dp

@@ -3,8 +3,8 @@
     nilometer pipeline declare metrics
     nilometer spark pipelines run --spec metrics/spark-pipeline.yml
 
-What is computed is that of the shipped job, ``nilometer.pipeline.shipped.metrics``; here Spark gets only
-which tables there are and what flows into them, and sees to order, checkpoints and retries itself.
+The computations are those of the shipped job, ``nilometer.pipeline.shipped.metrics``; this file only declares
+the tables and what flows into them. Spark handles their order, checkpoints and retries.
 """
 
 from pyspark import pipelines as dp
@@ -33,13 +33,13 @@ dp.create_sink("alerts_topic", "nilometer", {**SERVERS, **ALERTS})
 
 @dp.append_flow(target="alerts_topic")
 def alerts() -> DataFrame:
-    """At least once; each alert has an id."""
+    """The alerts of the rollups as records; delivered at least once, each with an id."""
     return alerts_of(spark.readStream.table("rollups"))
 
 
 @dp.materialized_view
 def services() -> DataFrame:
-    """All minutes of a service and metric together."""
+    """One row per service and metric: count, mean and maximum over all minutes."""
     return (
         spark.read.table("rollups")
         .groupBy("service", "metric")

@@ -1,6 +1,6 @@
-"""A folder that ``spark-pipelines run`` takes, with one of the definitions that lie beside this file.
+"""Writes a project folder for ``spark-pipelines run``, with one of the definitions of this package.
 
-Knows what Spark expects in such a folder; imports nothing of Spark.
+Imports nothing of Spark.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from nilometer.pipeline.errors import PipelineError
 DECLARED = ("activity", "logs", "metrics")
 SPEC_NAME = "spark-pipeline.yml"
 CONF = "conf"
-"""The folder of Spark's settings in the project's."""
+"""The folder of Spark's settings in the project folder."""
 
 _SPEC = """# Run it here with one of:
 #   nilometer spark pipelines run
@@ -31,9 +31,9 @@ configuration:
 """
 _CONFIGURATION = {
     "spark.sql.session.timeZone": "UTC",
-    # As many as there are cores, about; the default of 200 is made for clusters.
+    # About the number of cores; the default of 200 is for clusters.
     "spark.sql.shuffle.partitions": "2",
-    # 31/Feb is no date, rather than an error that asks for a decision.
+    # An invalid date such as 31/Feb becomes null rather than an error.
     "spark.sql.legacy.timeParserPolicy": "CORRECTED",
 }
 _DEFAULTS = """# What Spark must know before it starts. (spark-pipelines loses some of many --conf.)
@@ -59,9 +59,10 @@ TOPIC_KEYS = "spark.nilometer.topic."
 
 
 def write_project(name: str, folder: Path, bootstrap: str, topics: Mapping[str, str]) -> Path:
-    """The project's specification, in ``folder``, which must be new or empty. Raises PipelineError.
+    """Write the project of definition ``name`` to ``folder``; return the path of its specification.
 
-    ``topics``: which topic stands for each that the definition names.
+    ``topics`` maps each topic name of the definition to the topic to use. Raises PipelineError if ``folder``
+    is not empty.
     """
     if folder.exists() and any(folder.iterdir()):
         raise PipelineError(f"{folder} is not empty: name another folder")

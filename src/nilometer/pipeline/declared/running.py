@@ -1,7 +1,8 @@
-"""One run of a project of Spark Declarative Pipelines, in this process and on this machine.
+"""Runs a project of Spark Declarative Pipelines in this process, on this machine.
 
 Spark's own program, spark-pipelines, starts a Java process that starts Python that starts another Java
-process. This is the Python in the middle; environment variables give it what the first would pass.
+process. Here this process is the Python one; environment variables replace what the first Java process would
+pass.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MASTER = "local[*]"
 
 
 def run_project(spec: Path, command: str, *arguments: str) -> None:
-    """What ``spark-pipelines COMMAND --spec SPEC ARGUMENTS`` does. Raises PipelineError."""
+    """Run ``spark-pipelines COMMAND --spec SPEC ARGUMENTS`` in this process. Raises PipelineError."""
     require_java()
     job = job_of(spec)
     if job is not None:
@@ -46,9 +47,10 @@ def run_project(spec: Path, command: str, *arguments: str) -> None:
 
 
 def job_of(spec: Path) -> Job | None:
-    """Brokers and topics that a specification names as ours do; None if it names none.
+    """Return the brokers and topics in a specification's ``spark.nilometer.`` keys; None without these keys.
 
-    For what is not there is better said before Spark is started. Raises PipelineError.
+    With them a missing broker or topic can be reported before Spark is started. Raises PipelineError if the
+    file is no specification.
     """
     import yaml
 
@@ -65,7 +67,7 @@ def job_of(spec: Path) -> Job | None:
 
 @contextlib.contextmanager
 def _environment(folder: Path) -> Iterator[None]:
-    """Session, workers and settings, unless the user's environment has them."""
+    """Set Spark's environment variables that the user has not set; restore the environment at the end."""
     wanted = {
         "SPARK_REMOTE": MASTER,
         "SPARK_LOCAL_IP": "127.0.0.1",

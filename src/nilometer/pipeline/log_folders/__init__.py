@@ -1,6 +1,6 @@
-"""Partitions' folders read directly, beside brokers that may be writing or after they are gone.
+"""Reads partitions' folders directly, while brokers write to them or without any broker.
 
-``stored_files`` says where files lie, ``replica_folders`` what replicas there are, ``log_slices`` what one
-task reads, ``slice_reader`` reads it, ``transactions`` tells committed records from aborted ones, and
-``spark_source`` hands it all to Spark as ``format("nilometer-log")``. Nothing is ever written.
+``stored_files`` opens places, ``replica_folders`` finds the replicas in them, ``log_slices`` divides a log
+into slices, one per task, ``slice_reader`` reads a slice, ``transactions`` finds aborted records, and
+``spark_source`` is the data source for Spark, ``format("nilometer-log")``. Nothing is ever written.
 """

@@ -1,7 +1,7 @@
-"""The options of ``format("nilometer-log")``: where folders lie, and what to read there.
+"""The options of ``format("nilometer-log")``: the folders, and what to read from them.
 
-What both sources have in common (topics, offsets, times, tasks) is ``source_options``' to check; here stands
-what is of folders only. A problem is an :class:`OptionError`.
+The options of both data sources (topics, offsets, times, tasks) are checked by ``source_options``; this
+module checks those of this source only. An invalid option raises :class:`OptionError`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HIGH_WATERMARKS = ("checkpoint", "logEnd")
 _CANONICAL = {name.lower(): name for name in OWN} | {"kafka.isolation.level": "isolation.level"}
 _CHOICES = ("subscribe", "assign", "subscribepattern")
 _NO_BROKER = {"kafka.bootstrap.servers": "folders:1"}
-"""The shared options are those of a source with brokers; this one asks none."""
+"""A placeholder: the shared options require brokers, which this source does not use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,11 @@ class LogOptions:
     read_committed: bool
     bytes_per_partition: int
     common: SourceOptions
-    """Where no topics are chosen, all but the internal ones are read."""
+    """The options of both sources; without a choice of topics all but the internal ones are read."""
 
 
 def parse_log_options(given: Mapping[str, str]) -> LogOptions:
-    """Options as Spark hands them over. Raises OptionError."""
+    """Parse the options that Spark passes; keys are case-insensitive. Raises OptionError."""
     own: dict[str, str] = {}
     common: dict[str, str] = {}
     for key, value in given.items():

@@ -1,7 +1,8 @@
-"""From options to slices: which replica of each partition is read, from where and how far. On the driver.
+"""Plans a read on the driver: chooses a replica of each partition and divides its range into slices.
 
-Invariants: nothing at or above a partition's checkpointed high watermark is planned, and for committed reads
-nothing at or above its last stable offset; of several replicas the one that may be read furthest is taken.
+Invariants: nothing at or above a partition's checkpointed high watermark is planned (except with
+``highWatermark=logEnd``), and with read_committed nothing at or above its last stable offset; of several
+replicas the one that is readable furthest is chosen.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_s
 
 @dataclass(frozen=True, slots=True)
 class ReadableLog:
-    """The replica of a partition that is read, and the bounds of what can be."""
+    """The replica of a partition that is read, its segments' base offsets, and its readable range."""
 
     replica: ReplicaFolder
     bases: tuple[int, ...]
@@ -40,9 +41,9 @@ class ReadableLog:
 
 
 def plan(options: LogOptions, bounds: Bounds) -> list[LogSlice]:
-    """Every task's work. Raises OptionError, SourceError, DataLoss.
+    """Return the slices to read, one per task. Raises OptionError, SourceError, DataLoss.
 
-    Brokers may delete partitions meanwhile: then it is planned again, as if asked for a moment later.
+    If a broker deletes files meanwhile, the read is planned again.
     """
     missing = None
     for _ in range(ATTEMPTS):
@@ -70,7 +71,10 @@ def _plan(options: LogOptions, bounds: Bounds) -> list[LogSlice]:
 
 
 def readable_logs(options: LogOptions) -> dict[TopicPartition, ReadableLog]:
-    """The partitions that are selected, each with its best replica."""
+    """Return the selected partitions, each with the replica that is readable furthest.
+
+    Raises SourceError if a selected topic or partition is not there.
+    """
     replicas = [one for one in find_replicas(options.places) if _is_selected(options, one.part)]
     _require_selected(options, {one.part for one in replicas})
     logs: dict[TopicPartition, ReadableLog] = {}
@@ -84,7 +88,7 @@ def readable_logs(options: LogOptions) -> dict[TopicPartition, ReadableLog]:
 
 
 def _require_one_topic_id(part: TopicPartition, replicas: Sequence[ReplicaFolder]) -> None:
-    """A replica may be left over from a topic of the same name that was deleted since."""
+    """Raise SourceError if replicas have different topic ids: one may be of a deleted topic of that name."""
     first = replicas[0]
     for other in replicas[1:]:
         if first.topic_id and other.topic_id and first.topic_id != other.topic_id:
@@ -133,7 +137,7 @@ def _readable(options: LogOptions, replica: ReplicaFolder) -> ReadableLog | None
 
 
 def _log_end(replica: ReplicaFolder, bases: Sequence[int]) -> int:
-    """Behind the last whole batch."""
+    """Return the offset after the last complete batch."""
     end = bases[-1] if bases else 0
     for table in SliceReader(replica.place, fail_on_data_loss=False).tables(end, 1 << 62):
         end = max(end, int(table.next_offsets[-1]))

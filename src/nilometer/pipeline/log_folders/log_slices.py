@@ -1,10 +1,10 @@
-"""What each task reads: ranges of offsets, cut at the borders of batches that the offset indexes know.
+"""Divides a replica's log into slices, one per task: offset ranges cut at batches of the offset indexes.
 
-Knows segments, their sizes and indexes. A plan names offsets only, never positions in files, since files may
-be compacted, rolled or deleted before a task comes to them.
+Uses the segments' sizes and indexes. A slice contains offsets only, no positions in files, since files may be
+compacted, rolled or deleted before a task reads them.
 
-Invariants: slices do not overlap, and together they are the range that was asked for, less what a time leaves
-out; a slice takes about so many bytes as were asked for, and one batch at least.
+Invariants: slices do not overlap, and together they are the requested range, except segments that are too old
+for ``since_ms``; a slice has about ``bytes_per_slice`` bytes, and at least one batch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from nilometer.storage.segments.time_index import TimeIndex
 
 @dataclass(frozen=True, slots=True)
 class LogSlice:
-    """One task's work."""
+    """The range of one partition's offsets, [start, end), that one task reads."""
 
     place: str
     topic: str
@@ -35,9 +35,9 @@ class LogSlice:
     start: int
     end: int
     bytes: int
-    """About so many; 0 where nothing is known of it."""
+    """The approximate size in bytes; 0 if unknown."""
     aborted: tuple[Aborted, ...] = ()
-    """Transactions whose records are left out."""
+    """Aborted transactions, whose records are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,11 @@ def plan_slices(
     since_ms: int | None = None,
     records_max: int | None = None,
 ) -> list[LogSlice]:
-    """Slices of [start, end). ``since_ms`` leaves out segments whose records are all older."""
+    """Divide [start, end) of a replica into slices.
+
+    ``since_ms`` leaves out segments whose records are all older than this timestamp; ``records_max`` limits
+    the number of offsets in a slice.
+    """
     disk, folder = open_place(replica.place)
     segment_ranges = _segment_ranges(disk, folder, replica.segments(), start, end, since_ms)
     part = replica.part
@@ -75,7 +79,7 @@ def plan_slices(
 
 
 def total_bytes(replica: ReplicaFolder, start: int, end: int) -> int:
-    """About how much lies in [start, end)."""
+    """Return the approximate number of bytes in [start, end)."""
     disk, folder = open_place(replica.place)
     return sum(one.bytes for one in _segment_ranges(disk, folder, replica.segments(), start, end, None))
 
@@ -105,7 +109,10 @@ def _segment_ranges(
 
 
 def _first_since(times: TimeIndex, since_ms: int, low: int) -> int:
-    """Where records of that time may begin: up to the offset of an earlier entry all are older."""
+    """Return the first offset whose record may have timestamp ``since_ms`` or later, at least ``low``.
+
+    Up to the offset of an index entry with an earlier timestamp all records are older.
+    """
     if not len(times) or times.entries()[0][0] >= since_ms:
         return low
     return max(low, times.lookup(since_ms - 1) + 1)
@@ -121,7 +128,7 @@ def _time_index(disk: Disk, folder: str, base_offset: int) -> TimeIndex:
 
 
 def _runs(segment_ranges: Sequence[_SegmentRange], bytes_per_slice: int) -> Iterator[list[_SegmentRange]]:
-    """Neighbours that are small are read by one task; a large segment is a run of its own."""
+    """Group small adjacent segments up to ``bytes_per_slice``; a large segment is a group alone."""
     run: list[_SegmentRange] = []
     for one in segment_ranges:
         follows = bool(run) and run[-1].end == one.start
@@ -134,7 +141,7 @@ def _runs(segment_ranges: Sequence[_SegmentRange], bytes_per_slice: int) -> Iter
 
 
 def _cuts(disk: Disk, folder: str, run: Sequence[_SegmentRange], bytes_per_slice: int) -> list[int]:
-    """Offsets of batches at which a single large segment is divided."""
+    """Return the offsets of batches at which a single large segment is divided; none for other groups."""
     segment_range = run[0]
     if len(run) > 1 or segment_range.bytes <= bytes_per_slice:
         return []
@@ -151,7 +158,7 @@ def _cuts(disk: Disk, folder: str, run: Sequence[_SegmentRange], bytes_per_slice
                 continue
             offset = base_offset_at(file, position)
             if offset is None or not segment_range.base_offset <= offset <= last_offset:
-                continue  # an entry that is wrong divides nothing
+                continue  # ignore an entry that does not match the log
             if (cuts[-1] if cuts else segment_range.start) < offset < segment_range.end:
                 cuts.append(offset)
             wanted = position + bytes_per_slice

@@ -1,4 +1,4 @@
-"""The first record at or after a time, found in a partition's folder through its time indexes."""
+"""Finds the first record at or after a timestamp in a partition's folder, with its time indexes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _WHOLE_SEGMENTS = 1 << 62
 
 
 def offset_for_time(replica: ReplicaFolder, milliseconds: int, start: int, end: int) -> int | None:
-    """Offset of the first record in [start, end) that is at least as late; None if there is none.
+    """Return the first offset in [start, end) with a timestamp at or after ``milliseconds``, or None.
 
-    Records need not be in the order of their times: it is the first in the order of offsets. As brokers do
-    it, a control record counts too.
-    Raises FileNotFoundError where the partition is deleted meanwhile.
+    Records need not be in the order of their timestamps: the result is the first in the order of offsets. As
+    in brokers, a control record counts too.
+    Raises FileNotFoundError if the partition is deleted meanwhile.
     """
     slices = plan_slices(replica, start, end, bytes_per_slice=_WHOLE_SEGMENTS, since_ms=milliseconds)
     for one in slices:
         found = _first_in(replica.place, milliseconds, one.start, one.end)
         if found is not None:
             return found
-    replica.segments()  # of a partition that is gone nothing can be said
+    replica.segments()  # raises if the partition was deleted: then None would be wrong
     return None
 
 

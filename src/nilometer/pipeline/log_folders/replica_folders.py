@@ -1,10 +1,10 @@
-"""What replicas lie in some folders, and what is checkpointed about them.
+"""Finds the replicas in some folders, and reads their checkpoints.
 
-A place is a log directory (a broker's, with its checkpoints), a single partition's folder (whose checkpoints
-lie beside it), or a folder that holds several of these, as a data folder of brokers does. Folders of deleted,
-moving or stray replicas are no replicas.
+A *place* is a log directory (a broker's, with its checkpoints), a single partition's folder (whose
+checkpoints are in its parent folder), or a folder that contains several of these, such as a data folder of
+brokers. Folders of deleted, future or stray replicas do not count as replicas.
 
-Invariant: checkpoints are read before any log is, so that a log has at least what they say.
+Invariant: checkpoints are read before any log, so that a log contains at least the offsets in them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.storage.names import FolderKind, TopicPartition
 
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
-"""Up to where each partition has been compacted, as Kafka's cleaner writes it."""
+"""The log cleaner's checkpoint of the offset up to which each partition was compacted, as in Kafka."""
 DEPTH_MAX = 2
-"""How far below a place log directories are looked for: ``data/broker-1/logs``."""
+"""How many levels below a place log directories are searched: ``data/broker-1/logs``."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogDirectoryView:
-    """One log directory and what its checkpoints say; None where there is no such file."""
+    """One log directory and the contents of its checkpoints.
+
+    ``node_id`` and ``high_watermarks`` are None if the directory has no such file.
+    """
 
     place: str
     node_id: int | None
@@ -47,7 +50,7 @@ class LogDirectoryView:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFolder:
-    """One replica of a partition: where it lies and how far it may be read."""
+    """One replica of a partition: its folder, and the checkpoints of its log directory."""
 
     part: TopicPartition
     place: str
@@ -56,7 +59,7 @@ class ReplicaFolder:
 
     @property
     def high_watermark(self) -> int | None:
-        """As checkpointed; 0 for a replica too new to have one; None where nothing is checkpointed at all."""
+        """The checkpointed high watermark; 0 for a replica without an entry; None without a checkpoint."""
         known = self.directory.high_watermarks
         return None if known is None else known.get(self.part, 0)
 
@@ -65,28 +68,34 @@ class ReplicaFolder:
         return self.directory.cleaned.get(self.part, 0)
 
     def segments(self) -> list[int]:
-        """Base offsets of the segments that are there now."""
+        """Return the base offsets of the present segments. Raises FileNotFoundError."""
         disk, folder = open_place(self.place)
         return segment_bases(disk, folder)
 
     def log_start(self, bases: list[int]) -> int:
-        """Where the log begins: a deletion of records may lie inside the first segment."""
+        """Return the log start offset, which may be inside the first segment after DeleteRecords.
+
+        ``bases`` are the segments' base offsets.
+        """
         return max(self.directory.log_start_offsets.get(self.part, 0), bases[0] if bases else 0)
 
 
 def segment_bases(disk: Disk, folder: str) -> list[int]:
-    """Base offsets of the segments in a partition's folder. Raises FileNotFoundError."""
+    """Return the base offsets of the segments in a partition's folder. Raises FileNotFoundError."""
     return bases_among(disk.list_directory(folder))
 
 
 def bases_among(listing: Iterable[str]) -> list[int]:
-    """Base offsets of the segments among the names in a folder."""
+    """Return the base offsets of the segments among file names, sorted."""
     parsed = (names.parse_offset_name(name) for name in listing)
     return sorted(found[0] for found in parsed if found and found[1] == names.LOG_SUFFIX)
 
 
 def find_replicas(places: Iterable[str]) -> list[ReplicaFolder]:
-    """All replicas in ``places``, by partition, then place. Raises SourceError where there is no log."""
+    """Return all replicas in ``places``, sorted by partition and folder.
+
+    Raises SourceError for a place that contains no log.
+    """
     found: dict[str, ReplicaFolder] = {}
     for place in places:
         replicas = _replicas_of(place.rstrip("/") or "/")
@@ -99,7 +108,7 @@ def find_replicas(places: Iterable[str]) -> list[ReplicaFolder]:
 
 
 def find_directories(places: Iterable[str]) -> list[str]:
-    """The log directories at or below ``places``."""
+    """Return the log directories at or below ``places``."""
     found: list[str] = []
     for place in places:
         disk, path = _open(place)
@@ -128,7 +137,10 @@ def _open(place: str) -> tuple[Disk, str]:
 
 
 def _directories_below(disk: Disk, path: str, below: str, depth: int) -> list[str]:
-    """``below`` itself if it is a log directory, else those under it; none where the folder is gone."""
+    """Return ``below`` if ``path`` is a log directory, else the log directories under it.
+
+    ``below`` is the relative path from the place. Returns nothing for a deleted folder.
+    """
     try:
         listing = disk.list_directory(path)
     except FileNotFoundError:
@@ -159,7 +171,7 @@ def _is_replica(disk: Disk, path: str, name: str) -> bool:
 
 
 def view_directory(place: str) -> LogDirectoryView:
-    """What the checkpoints of a log directory say. One that cannot be read is a problem, and empty."""
+    """Read the checkpoints of a log directory; an unreadable one is empty and listed in ``problems``."""
     disk, path = open_place(place)
     problems: list[str] = []
 

@@ -1,11 +1,11 @@
-"""The batches of a range of offsets, read from a partition's folder in large pieces.
+"""Reads the batches of an offset range from a partition's folder in large pieces.
 
-Works on names and offsets alone, so that a plan made earlier holds whatever has happened since: a segment
-that grew, was compacted into another, or was deleted by retention. What a reader must know of it comes out as
-DataLoss or SourceError with the place.
+Finds segments by their names at the time of reading, so that an earlier plan stays valid when a segment has
+grown, was compacted into another one, or was deleted by retention. Missing records raise DataLoss, corrupt
+files SourceError, with the folder or file.
 
-Invariant: what is handed out begins at or before the first offset, in order, and nothing is left out
-silently but what the log itself does not have.
+Invariant: the batches are returned in order, from at or before the first offset, and no offset is skipped
+silently except those that the log does not contain.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from nilometer.runtime import Disk, File
 
 CHUNK_BYTES = 8 * 1024 * 1024
-"""One read; about what fills one Arrow batch with small records."""
+"""The size of one read; with small records about one Arrow batch."""
 REPLACEMENT_WAIT_S = 10.0
-"""How long a compaction may take to put its segment in place of the old ones."""
+"""How long the log cleaner may take to replace segments by a compacted one."""
 
 
 class SliceReader:
-    """Reads one partition's folder. ``path`` and ``position`` say where the table handed out last lies."""
+    """Reads one partition's folder. ``path`` and ``position`` are file and position of the last table."""
 
     def __init__(self, place: str, *, fail_on_data_loss: bool = True, chunk_bytes: int = CHUNK_BYTES) -> None:
         self._place = place
@@ -46,7 +46,10 @@ class SliceReader:
         self.position = 0
 
     def tables(self, start: int, end: int) -> Iterator[BatchTable]:
-        """Whole batches that hold offsets in [start, end), a few before them perhaps, as tables."""
+        """Yield tables of the complete batches with offsets in [start, end), perhaps also some before.
+
+        Raises DataLoss, SourceError.
+        """
         next_offset, missing = start, -1
         while next_offset < end:
             bases = self._bases()
@@ -74,7 +77,10 @@ class SliceReader:
                 next_offset = max(next_offset, following)
 
     def _bases(self) -> list[int]:
-        """The segments, once no replacement of some by a compacted one is under way."""
+        """Return the segments' base offsets; first wait for a replacement by a compacted segment to end.
+
+        Raises SourceError if the replacement does not end.
+        """
         deadline = time.monotonic() + REPLACEMENT_WAIT_S
         while True:
             listing = self._listing()
@@ -146,7 +152,7 @@ class SliceReader:
 
 
 def position_near(disk: Disk, folder: str, file: File, base_offset: int, offset: int) -> int:
-    """A batch's position at or before ``offset``, by the index if that tells the truth; else 0."""
+    """Return the position of a batch at or before ``offset``: by the index if it is correct, else 0."""
     entry = index_of(disk, folder, base_offset).lookup_entry(offset - 1) if offset > base_offset else None
     if entry is None:
         return 0
@@ -156,17 +162,17 @@ def position_near(disk: Disk, folder: str, file: File, base_offset: int, offset:
 
 
 def index_of(disk: Disk, folder: str, base_offset: int) -> OffsetIndex:
-    """A segment's offset index; an empty one where there is none that can be used."""
+    """Return a segment's offset index; an empty one if it is missing or corrupt."""
     try:
         data = disk.read_file(posixpath.join(folder, names.offset_name(base_offset, names.INDEX_SUFFIX)))
-        whole = data[: len(data) - len(data) % 8]  # an entry may be half written just now
+        whole = data[: len(data) - len(data) % 8]  # the last entry may be incomplete
         return OffsetIndex.parse(base_offset, whole)
     except (FileNotFoundError, CorruptIndex):
         return OffsetIndex(base_offset)
 
 
 def base_offset_at(file: File, position: int) -> int | None:
-    """The base offset of the batch at ``position``; None where none begins."""
+    """Return the base offset of the batch at ``position``; None if no batch begins there."""
     try:
         return read_header(file.read_at(position, HEADER_BYTES)).base_offset
     except KafkaError:

@@ -1,8 +1,8 @@
-"""``format("nilometer-log")``: plans on the driver, Arrow batches on executors, no broker anywhere.
+"""The data source ``format("nilometer-log")``: plans on the driver, Arrow batches on executors, no broker.
 
-Knows Spark's contract for Python data sources. The columns are those of ``nilometer`` and three that only the
-log tells; a schema given by the user names the columns wanted, in any order, and only these are made: Spark
-tells a Python source nothing of the columns that a query uses.
+Implements Spark's interface for Python data sources. The columns are those of ``nilometer`` and three from
+the batch headers. A schema given by the user selects columns, in any order, and only these are made: Spark
+does not pass to a Python source which columns a query uses.
 """
 
 from __future__ import annotations
@@ -51,16 +51,17 @@ def schema_of(options: Mapping[str, str]) -> str:
 
 
 def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
-    """Spark refuses a reader that takes filters, unless pushing them down is enabled.
+    """Return the reader: one that takes filters only if the option asks for it and Spark pushes filters down.
 
-    It must also be asked for, as with ``nilometer``, for the reason given there.
+    Spark rejects a reader that takes filters in other sessions. See ``FilteringBatchReader`` of
+    ``spark_source`` for the reason of the option.
     """
     asked = parse_log_options(options).common.push_down_filters
     return (FilteringLogReader if asked and _pushes_filters() else LogReader)(options, schema)
 
 
 def _pushes_filters() -> bool:
-    """Whether Spark has started this process to plan a read with filters: it has one program for these."""
+    """Whether Spark has started this process to plan a read with filters, which has its own program."""
     main = getattr(sys.modules["__main__"], "__spec__", None)
     return _PUSH_DOWN in sys.modules or (main is not None and main.name == _PUSH_DOWN)
 
@@ -86,17 +87,17 @@ class LogReader(DataSourceReader):
 
 
 class FilteringLogReader(LogReader):
-    """Takes filters as well, as bounds on what to read."""
+    """A reader that also uses the query's filters to limit what it reads."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # pyright: ignore[reportIncompatibleMethodOverride]
         self._bounds = bounds_of(filters)
-        yield from filters  # Spark applies all of them to the rows, whatever was left out here
+        yield from filters  # Spark applies all of them to the rows again
 
 
 def read_slice(
     options: LogOptions, columns: Sequence[str], wanted: LogSlice
 ) -> Iterator[pyarrow.RecordBatch]:
-    """One task, on an executor."""
+    """Read one slice on an executor; yield Arrow batches of ``columns``. Raises SourceError, DataLoss."""
     from nilometer.pipeline.arrow_decode import ColumnDecoder
     from nilometer.pipeline.log_folders.transactions import CommittedRows
 

@@ -1,7 +1,7 @@
-"""Where folders of logs lie: on this machine's disks, or in any storage that Arrow can reach.
+"""Opens places with log folders: on this machine's disks, or in any storage that Arrow supports.
 
-A place is a path, or a URI (``s3://bucket/logs``, ``hdfs://…``, ``gs://…``, ``file:///…``). Behind both is
-the same ``Disk``; what lies in other storage can be read only.
+A *place* is a path, or a URI (``s3://bucket/logs``, ``hdfs://…``, ``gs://…``, ``file:///…``). Both have the
+same interface, ``Disk``; places with a URI are read-only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def is_uri(place: str) -> bool:
 
 
 def open_place(place: str) -> tuple[Disk, str]:
-    """The disk that holds a place, and the place's path on it. Raises ValueError for an unknown URI."""
+    """Return the disk of a place and the place's path on it. Raises ValueError for an unknown URI."""
     if not is_uri(place):
         return Runtime.system().disk, place
     import pyarrow as pa
@@ -42,7 +42,7 @@ def join(place: str, *names: str) -> str:
 
 
 class ArrowFile:
-    """An open file of some storage, read at any position."""
+    """An open file of an Arrow file system, read at any position."""
 
     def __init__(self, path: str, file: Any) -> None:
         self._path = path
@@ -64,7 +64,7 @@ class ArrowFile:
 
 
 class ArrowDisk:
-    """The reading half of a ``Disk`` over a file system of Arrow's; all that would write is refused."""
+    """A read-only ``Disk`` over an Arrow file system; methods that write raise UnsupportedOperation."""
 
     def __init__(self, store: FileSystem) -> None:
         self._store = store

@@ -1,12 +1,11 @@
-"""Which transactions of a partition were aborted, and how far all are decided: what read_committed goes by.
+"""Finds a partition's aborted transactions and its last stable offset, for read_committed.
 
-Two sources, either enough: the aborted-transaction index of each segment, and the log itself with its control
-batches. The log is read where there are no indexes, as in a copy of bare ``.log`` files, and, from the newest
-producer snapshot on, for the transactions that are still open.
+Aborted transactions are read from the transaction index of each segment, or from the control batches of the
+log if there are no indexes, as in a copy of only ``.log`` files. Open transactions are found by reading the
+log from the newest producer snapshot on.
 
-Invariants: nothing at or above the last stable offset is committed yet; below it every transaction is
-decided. Segments that are deleted in the meantime are skipped: reading what was asked for reports what is
-gone.
+Invariants: below the last stable offset every transaction is committed or aborted. Segments that are deleted
+meanwhile are skipped here: reading the slices reports what is missing.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Aborted:
-    """The transactional batches of a producer from ``first_offset`` up to its marker at ``last_offset``."""
+    """An aborted transaction, from its first record to its abort marker at ``last_offset``."""
 
     first_offset: int
     last_offset: int
@@ -47,7 +46,7 @@ class Aborted:
 
 
 class CommittedRows:
-    """For each batch of a table, whether its records are committed."""
+    """A function to call with each table: returns, per batch, whether its records are not aborted."""
 
     def __init__(self, aborted: Sequence[Aborted]) -> None:
         self._aborted = sorted(aborted)
@@ -72,15 +71,15 @@ class CommittedRows:
 
 
 class OpenTransactions:
-    """Follows the batches of a log: what is open where, and what was aborted on the way."""
+    """Follows the batches of a log in order; collects open and aborted transactions."""
 
     def __init__(self, open_since: dict[int, int] | None = None) -> None:
         self.open_since = dict(open_since or {})
-        """Offset of the first record of each producer's open transaction."""
+        """Producer id to the offset of the first record of its open transaction."""
         self.aborted: list[Aborted] = []
 
     def follow(self, table: BatchTable, start: int, end: int) -> None:
-        """The batches of ``table`` that begin in [start, end)."""
+        """Take the batches of ``table`` that begin in [start, end)."""
         from nilometer.pipeline import batch_kernels as fields
 
         rows = table.rows
@@ -104,7 +103,10 @@ class OpenTransactions:
 
 
 def last_stable_offset(place: str, bases: Sequence[int], log_start: int, high_watermark: int) -> int:
-    """Below it every transaction is decided; never above the high watermark."""
+    """Return the last stable offset: below it every transaction is committed or aborted.
+
+    It is at most ``high_watermark``. ``bases`` are the segments' base offsets.
+    """
     start, open_since = _newest_snapshot(place, log_start, high_watermark)
     state = OpenTransactions(open_since)
     start = max(start, log_start, bases[0] if bases else 0)
@@ -114,7 +116,10 @@ def last_stable_offset(place: str, bases: Sequence[int], log_start: int, high_wa
 
 
 def find_aborted(place: str, bases: Sequence[int], start: int, end: int) -> list[Aborted]:
-    """The aborted transactions that overlap [start, end), of which ``end`` is stable."""
+    """Return the aborted transactions that overlap [start, end); ``end`` is at most the last stable offset.
+
+    Raises SourceError for a corrupt transaction index.
+    """
     if start >= end:
         return []
     disk, folder = open_place(place)
@@ -122,7 +127,7 @@ def find_aborted(place: str, bases: Sequence[int], start: int, end: int) -> list
         state = OpenTransactions()
         for table in SliceReader(place, fail_on_data_loss=False).tables(bases[0], end):
             state.follow(table, bases[0], end)
-        # Of a transaction that is aborted behind the end the log up to there tells nothing; there is none.
+        # No transaction is open at ``end``, so the log below ``end`` contains all abort markers.
         return [one for one in state.aborted if one.overlaps(start, end)]
     return [
         Aborted(one.first_offset, one.last_offset, one.producer_id)
@@ -149,7 +154,10 @@ def _indexed(
 
 
 def _newest_snapshot(place: str, log_start: int, high_watermark: int) -> tuple[int, dict[int, int]]:
-    """Where the newest usable producer snapshot was taken, and what was open there."""
+    """Return the offset of the newest usable producer snapshot, and its open transactions.
+
+    These are producer id to first offset. Returns ``log_start`` and none if there is no snapshot.
+    """
     disk, folder = open_place(place)
     parsed = (names.parse_offset_name(name) for name in disk.list_directory(folder))
     offsets = sorted(found[0] for found in parsed if found and found[1] == names.SNAPSHOT_SUFFIX)
