@@ -11,10 +11,14 @@ from typing import Any
 import pytest
 import uvloop
 
+from nilometer.client.admin.admin_keys import ADMIN_CONFIG_DEFINITION
 from nilometer.client.consumer.consumer import Consumer
+from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.producer import Producer
 from nilometer.client.producer.transactional_producer import TransactionalProducer
+from nilometer.client.settings.client_settings import ClientSettings
+from nilometer.client.settings.common_keys import parse_server
 from nilometer.client.transactions.transaction_errors import (
     AbortableTransactionError,
     FatalTransactionError,
@@ -22,6 +26,7 @@ from nilometer.client.transactions.transaction_errors import (
 )
 from nilometer.client.transactions.transaction_manager import ProducerState
 from nilometer.runtime import Runtime
+from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from support.nilometer_broker import NilometerBroker
 from support.nilometer_cluster import NilometerCluster
@@ -30,19 +35,53 @@ PARTITIONS = 2
 WAIT_S = 120.0
 WAIT_MS = int(WAIT_S * 1000)
 TIMEOUT_CHECK_MS = "200"
+UPGRADE, SAFE_DOWNGRADE = 1, 2
 names = (f"topic-{number}" for number in count())
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NilometerBroker]:
+@pytest.fixture(scope="module", params=[1, 2])
+def broker(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[NilometerBroker]:
+    """Of a cluster whose ``transaction.version`` is the parameter."""
     overrides = {
         "transaction.state.log.num.partitions": "2",
         "num.partitions": str(PARTITIONS),
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": TIMEOUT_CHECK_MS,
     }
     with NilometerBroker(tmp_path_factory.mktemp("transactions") / "data", overrides) as running:
+        finalize(running.bootstrap, request.param)
         yield running
         assert "Traceback" not in running.output
+
+
+def finalize(bootstrap: str, transaction_version: int) -> None:
+    async def work() -> None:
+        settings = ClientSettings(ADMIN_CONFIG_DEFINITION, {"bootstrap.servers": bootstrap})
+        async with Client(Runtime.system(), settings) as client:
+            response = await client.send_to_controller(
+                ApiKey.UPDATE_FEATURES,
+                lambda api: api.request(
+                    timeout_ms=WAIT_MS,
+                    validate_only=False,
+                    feature_updates=(
+                        api.make_request(
+                            "FeatureUpdateKey",
+                            feature="transaction.version",
+                            max_version_level=transaction_version,
+                            upgrade_type=SAFE_DOWNGRADE if transaction_version < 2 else UPGRADE,
+                        ),
+                    ),
+                ),
+            )
+            assert response.error_code == ErrorCode.none, response
+            level = None
+            while level != transaction_version:
+                connection = await client.connections.open(*parse_server(bootstrap))
+                level = connection.features.level("transaction.version")
+                connection.close()
+
+    run(work())
 
 
 @pytest.fixture
