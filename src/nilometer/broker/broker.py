@@ -123,7 +123,7 @@ class Broker:
             raise StartFailed(str(error)) from error
 
     async def wait_stopped(self, stop: asyncio.Event) -> None:
-        """Until ``stop`` is set, or the broker cannot go on (``failure`` then says why)."""
+        """Wait until ``stop`` is set, or the broker has failed (``failure`` has the reason then)."""
         waiting = asyncio.ensure_future(stop.wait())
         waiting.add_done_callback(lambda _: self._stopping.set())
         await self._stopping.wait()

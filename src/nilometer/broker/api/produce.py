@@ -118,8 +118,8 @@ def _append_all(
 
 
 def _check_verified(verified: VerifiedPartitions, partition: Partition, records: memoryview | None) -> None:
-    """Raises KafkaError where the batch needs to be verified and was not: not in this partition, or not as
-    the partition is now."""
+    """Raise KafkaError if the batch is transactional, and was not verified for this partition in its state
+    now."""
     header = _sequenced(records)
     if header is not None and header.is_transactional:
         verified.check(partition, header.producer_id, header.producer_epoch)

@@ -37,6 +37,7 @@ class Answer(Generic[RequestT, ReplyT]):
             self._tokens.append((shell, token))
 
     def give(self, index: int, reply: ReplyT) -> None:
+        """Set reply number ``index``; the last one makes the response."""
         self._replies[index] = reply
         self._missing -= 1
         future = self._future

@@ -170,6 +170,7 @@ class FetchReader:
         return found
 
     def take_cold(self, found: Sequence[tuple[FetchOutcome, LogSlice | KafkaError | OSError]]) -> None:
+        """Add the results of :meth:`read_cold` to the outcomes. Call it on the event loop."""
         for outcome, piece in found:
             cold, outcome.cold = outcome.cold, None
             if cold is None:

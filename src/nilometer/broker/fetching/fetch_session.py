@@ -101,6 +101,7 @@ class FetchSession:
     watcher: SessionWatcher | None = None
 
     def update(self, partitions: Iterable[FetchPartition], forgotten: Iterable[PartitionKey]) -> None:
+        """Apply a fetch request: add or change ``partitions``, and remove ``forgotten`` ones."""
         for partition in partitions:
             known = self.partitions.get(partition.key)
             if known is None or partition.fetch_offset <= known.fetch_offset:

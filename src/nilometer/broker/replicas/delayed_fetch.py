@@ -26,15 +26,16 @@ class FetchWaiter(Protocol):
     """Whether the reader is a follower: it waits for appended records, a consumer for committed ones."""
 
     def on_readable(self, source: FetchWatchable, byte_count: int) -> None:
-        """``byte_count`` more bytes can be read (0: something else has changed)."""
+        """Note that ``byte_count`` more bytes can be read (0: something else has changed)."""
         ...
 
     def on_watermark_advanced(self, source: FetchWatchable) -> None:
-        """The high watermark or the log start offset has risen above the one last sent to this follower."""
+        """Note that the high watermark or log start offset has risen above the one last sent to a
+        follower."""
         ...
 
     def complete(self, source: FetchWatchable) -> None:
-        """The partition's leadership or role has changed: send the response at once."""
+        """Send the response at once: the partition's leadership or role has changed."""
         ...
 
 
@@ -87,7 +88,7 @@ class DelayedFetch:
         self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self.complete)
 
     def on_readable(self, source: FetchWatchable, byte_count: int) -> None:
-        """``byte_count`` more bytes can be read from ``source``: send the response if that is enough."""
+        """Count ``byte_count`` more readable bytes; if they are enough, send the response."""
         self._bytes_missing -= byte_count
         if self._bytes_missing > 0 or self._done:
             return
@@ -97,7 +98,7 @@ class DelayedFetch:
             self._bytes_missing = 1  # the count was an overestimate: read again at the next change
 
     def on_watermark_advanced(self, source: FetchWatchable) -> None:
-        """A follower must learn a new high watermark or log start offset: respond in ``update_wait_ms``."""
+        """Send the response within ``update_wait_ms``, with a follower's new high watermark or log start."""
         if self._has_update or self._done:
             return
         self._has_update = True

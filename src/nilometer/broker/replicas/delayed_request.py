@@ -53,6 +53,7 @@ class DelayedRequest:
         self._timer: asyncio.TimerHandle | None = None
 
     def wait_for(self, outcome: PartitionOutcome) -> PartitionWait:
+        """Make the request wait for a partition; the wait's end may set an error in ``outcome``."""
         wait = PartitionWait(self, outcome)
         self._waits.append(wait)
         self._unreleased += 1

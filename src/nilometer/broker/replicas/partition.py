@@ -58,8 +58,8 @@ class CommitWait(Protocol):
     """A request that waits for the high watermark."""
 
     def release(self, error: ErrorCode = ErrorCode.none) -> None:
-        """The high watermark has reached the awaited offset; or, with ``error``, it will not while this
-        broker leads."""
+        """End the wait: the high watermark has reached the offset, or (with ``error``) this broker cannot
+        tell whether it will."""
         ...
 
 
@@ -76,7 +76,7 @@ class Partition(ReadablePartition):
         host: PartitionHost,
         on_broken: Callable[[Partition, AssertionError], None],
     ) -> None:
-        """``on_broken`` fences the replica, because an invariant of it is broken: it has no role when that
+        """``on_broken`` fences the replica after an invariant was broken: it has no role when this
         returns."""
         super().__init__(topic, key, log, replica, host)
         self.state = state

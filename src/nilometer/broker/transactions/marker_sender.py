@@ -86,6 +86,7 @@ class MarkerSender:
         """The brokers to which a task is sending markers."""
 
     def send(self, shell: Shell, action: SendMarkers) -> None:
+        """Send the markers; when all are committed, submit MarkersWritten to ``shell``."""
         end = _End(shell, action)
         if not action.partitions:
             self._complete(end)
@@ -94,6 +95,7 @@ class MarkerSender:
 
     # ── who leads ───────────────────────────────────────────────────────────────────────────────
     def _route(self, entry: _Entry) -> None:
+        """Queue a marker for the leader of its partition; without a leader, try again later."""
         if not entry.end.is_current:
             return
         topic = self._metadata.image.topic(entry.partition.topic)

@@ -45,6 +45,7 @@ class ClassicRebalance:
             self.maybe_complete_join(turn, group)
 
     def prepare(self, turn: Turn, group: ClassicGroup, cause: RebalanceCause) -> None:
+        """Start a rebalance: end the sync phase, if there is one, and begin the join phase."""
         group.note_cause(cause, turn.wall_ms)
         if group.state is ClassicGroupState.COMPLETING_REBALANCE:
             self._call_off_syncs(turn, group)
@@ -59,6 +60,7 @@ class ClassicRebalance:
             self._schedule_join(turn, group)
 
     def _call_off_syncs(self, turn: Turn, group: ClassicGroup) -> None:
+        """Reply REBALANCE_IN_PROGRESS to all waiting SyncGroups, and drop the assignments."""
         for member in group.members.values():
             member.assignment = NO_ASSIGNMENT
             if self.answer_sync(turn, member, SyncGroupReply(ErrorCode.rebalance_in_progress)):
@@ -189,6 +191,7 @@ class ClassicRebalance:
         self.expect_sign_of(turn, group, member.member_id, within_ms)
 
     def expect_sign_of(self, turn: Turn, group: ClassicGroup, member_id: str, within_ms: int) -> None:
+        """Set the session timer of a member, or of a pending one, to expire in ``within_ms``."""
         key = TimerKey(TimerKind.CLASSIC_HEARTBEAT, group.group_id, member_id)
         self._timers.schedule(key, turn.now_ms + within_ms)
 

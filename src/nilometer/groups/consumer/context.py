@@ -45,18 +45,22 @@ class Context:
     def expect(
         self, turn: Turn, kind: TimerKind, group: ConsumerGroup, member_id: str, within_ms: int
     ) -> None:
+        """Set the member's timer of this kind, to expire in ``within_ms``."""
         self.state.timers.schedule(TimerKey(kind, group.group_id, member_id), turn.now_ms + within_ms)
 
     def expect_unless_expected(
         self, turn: Turn, kind: TimerKind, group: ConsumerGroup, member: Member
     ) -> None:
+        """Set the member's timer of this kind to its rebalance timeout, unless the timer is set already."""
         if self.state.timers.deadline(TimerKey(kind, group.group_id, member.member_id)) is None:
             self.expect(turn, kind, group, member.member_id, member.rebalance_timeout_ms)
 
     def expect_no_more(self, kind: TimerKind, group: ConsumerGroup, member_id: str) -> None:
+        """Cancel the member's timer of this kind."""
         self.state.timers.cancel(TimerKey(kind, group.group_id, member_id))
 
     def expect_heartbeat(self, turn: Turn, group: ConsumerGroup, member: Member) -> None:
+        """Restart the member's session timer."""
         classic = member.classic
         timeout_ms = (
             self.config.group_consumer_session_timeout_ms if classic is None else classic.session_timeout_ms
@@ -88,10 +92,12 @@ class Context:
             self.state.timers.schedule(key, turn.now_ms + delay_ms)
 
     def forget_member(self, group: ConsumerGroup, member_id: str) -> None:
+        """Cancel all timers of the member."""
         for kind in _OF_MEMBERS:
             self.expect_no_more(kind, group, member_id)
 
     def forget_group(self, group: ConsumerGroup) -> None:
+        """Cancel all timers of the group and its members."""
         for member_id in group.members:
             self.forget_member(group, member_id)
         self.state.timers.cancel(TimerKey(TimerKind.CONSUMER_ASSIGNMENT, group.group_id))

@@ -34,6 +34,7 @@ class Target:
     None."""
 
     def wants(self, topic_id: UUID) -> frozenset[int]:
+        """Return the partitions of a topic in the assignment; none if the topic is not subscribed to now."""
         if self.subscribed is not None and topic_id not in self.subscribed:
             return frozenset()
         return self.assignment.get(topic_id, frozenset())

@@ -59,6 +59,7 @@ class _MixedAssignment:
         }
 
     def _keep_what_is_allowed(self) -> None:
+        """Assign each previous partition that exists, and is still subscribed to, to its previous owner."""
         for member_id in self._owned:
             spec = self._members[member_id]
             for topic_id in sorted(spec.previous):
@@ -68,6 +69,7 @@ class _MixedAssignment:
                         self._give(member_id, topic_id, partition)
 
     def _release_excess(self) -> None:
+        """Take partitions above an equal share, rounded up, from members if others could own them."""
         share = -(-self._partitions_count // len(self._owned))
         for member_id, owned in self._owned.items():
             for topic_id in sorted(owned):
