@@ -1,4 +1,4 @@
-"""AllocateProducerIds: a broker requests a block of producer ids from the controller. Between brokers."""
+"""AllocateProducerIds: a broker requests a block of producer ids from the controller."""
 
 from __future__ import annotations
 

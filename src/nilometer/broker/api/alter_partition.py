@@ -1,6 +1,6 @@
 """AlterPartition: a leader requests a new ISR from the controller (KIP-497, KIP-841, KIP-903).
 
-Between brokers.
+Only brokers send it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """ForfeitReplicas (Nilometer's own): a broker leaves the ISR and the ELR of partitions whose records are
 damaged on its disk, or (``offline``) whose log it cannot use any more.
 
-Between brokers.
+Only brokers send it.
 """
 
 from __future__ import annotations

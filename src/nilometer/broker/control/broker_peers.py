@@ -53,7 +53,8 @@ class BrokerPeers:
         client_id: str,
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> Connection:
-        """Connect to broker ``broker_id``; both sides have proved themselves when this returns.
+        """Connect to broker ``broker_id``. When this returns, both sides have proved themselves, unless the
+        peer cannot and ``accept_unproved`` is set.
 
         Raises KafkaError: PeerNotProved, ConnectionLost.
         """
