@@ -1,16 +1,17 @@
-"""Positions in topics, and what to read between two of them. Pure.
+"""Positions in topics, and the offset ranges between two of them. Pure.
 
-A position is Spark's own form, ``{"topic": {"0": 23}}``, with two additions (no topic can be named so):
+A *position* is an offset for each partition. Its JSON is Spark's, ``{"topic": {"0": 23}}``, with two
+additional keys (which are no valid topic names):
 
-- under ``#topic-ids`` stand the ids of the topics, by which a topic deleted and created again is
+- ``#topic-ids`` has the ids of the topics, by which a topic that was deleted and created again is
   distinguished from the one that was read so far;
-- under ``#start`` stands, in the first positions of a stream, the position that it started from. Spark's
-  checkpoint holds only where a batch ends: when the first batch is run again, the stream would otherwise
-  start at what is earliest, or latest, by then.
+- ``#start`` has, in the first positions of a stream, the position at which it started. Spark's checkpoint
+  contains only the end of a batch: if the first batch is run again, the stream would otherwise start at the
+  earliest or latest offset of that time.
 
 Invariants: the JSON of a position is always in the same order, since Spark compares positions as text; a
-range is half open and never empty; the ranges of a batch follow from its two positions alone, so that a
-batch that is run again reads the same.
+range is half open and never empty; the ranges of a batch depend only on its two positions, so that a batch
+that is run again reads the same.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ START = "#start"
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """What one task reads."""
+    """The offsets [start, end) of one partition, read by one task."""
 
     topic: str
     topic_id: str
-    """Empty where the brokers know no ids."""
+    """Empty if the brokers have no topic ids."""
     partition: int
     start: int
     end: int
@@ -50,7 +51,7 @@ class Position:
     offsets: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
     start: Position | None = None
-    """Where the stream started, as long as nothing is read beyond that."""
+    """The position at which the stream started; only until the first batch has read records."""
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Position:
@@ -74,14 +75,15 @@ class Position:
         return value
 
     def as_start(self) -> Position:
-        """This position as the one that a stream starts from."""
+        """Return this position as the start of a stream."""
         bare = Position(self.offsets, self.topic_ids)
         return replace(bare, start=bare)
 
     def reached_from(self, begin: Position) -> Position:
-        """This position as the end of a batch that begins at ``begin``: with the start, if it begins there.
+        """Return this position as the end of a batch that begins at ``begin``.
 
-        Where nothing has come it is ``begin`` itself: Spark takes any other JSON for something new to read.
+        It has ``begin``'s start if the batch is the stream's first. If there are no new records it is
+        ``begin`` itself: Spark regards any other JSON as new records.
         """
         if self.offsets == begin.offsets and self.topic_ids == begin.topic_ids:
             return begin
@@ -89,19 +91,21 @@ class Position:
         return replace(self, start=begin.start if is_first else None)
 
     def is_same_topic(self, topic: str, other: Position) -> bool:
-        """Whether both have the same topic id, as far as ids are known."""
+        """Whether both positions have the same id of ``topic``; True if one has none."""
         mine, theirs = self.topic_ids.get(topic), other.topic_ids.get(topic)
         return mine is None or theirs is None or mine == theirs
 
     def begin_of(self, part: TopicPartition, end: Position) -> int:
-        """Where to begin reading towards ``end``: new partitions, and topics created again, at their
-        start."""
+        """Return the offset from which to read ``part`` towards ``end``.
+
+        It is 0 for a new partition, and for a topic that was deleted and created again.
+        """
         known = self.offsets.get(part)
         return known if known is not None and self.is_same_topic(part.topic, end) else 0
 
 
 def ranges(start: Position, end: Position) -> list[OffsetRange]:
-    """What lies between two positions, by partition. The start that ``end`` names goes before ``start``."""
+    """Return the range of each partition between two positions; a start in ``end`` replaces ``start``."""
     if end.start is not None and start != end:
         start = end.start
     found: list[OffsetRange] = []
@@ -115,7 +119,10 @@ def ranges(start: Position, end: Position) -> list[OffsetRange]:
 
 
 def limited(start: Position, end: Position, rows_max: int) -> Position:
-    """As far towards ``end`` as ``rows_max`` records go, each partition in proportion to what it has."""
+    """Return a position about ``rows_max`` offsets after ``start``, in the direction of ``end``.
+
+    Each partition gets a share in proportion to its range, but at least one offset.
+    """
     pending = ranges(start, end)
     total = sum(map(len, pending))
     if total <= rows_max:
@@ -127,7 +134,10 @@ def limited(start: Position, end: Position, rows_max: int) -> Position:
 def split(
     pieces: Iterable[OffsetRange], minimum: int | None, records_max: int | None = None
 ) -> list[OffsetRange]:
-    """Ranges of ``records_max`` offsets at most, and at least ``minimum`` of them where there are as many."""
+    """Divide ranges so that each has at most ``records_max`` offsets and there are at least ``minimum``.
+
+    There are fewer only if there are fewer offsets.
+    """
     whole = list(pieces)
     if records_max is not None:
         whole = [part for one in whole for part in _cut(one, -(-len(one) // records_max))]

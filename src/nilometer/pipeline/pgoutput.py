@@ -1,13 +1,13 @@
-"""PostgreSQL's logical decoding output (plugin pgoutput, protocol version 1) as change events. Pure.
+"""Decodes PostgreSQL's logical decoding output (plugin pgoutput, protocol version 1) into changes. Pure.
 
-Knows the messages and how values become JSON. Never touches a database or a topic.
+Also converts values to JSON. Never touches a database or a topic.
 
-A change is numbered by ``lsn``, where its transaction's commit stands in the database's log, and ``seq``, its
-number within the transaction: together they order all changes, and a change that is decoded again has the
-same numbers.
+A change is identified by ``lsn``, the position of its transaction's commit in the database's log, and
+``seq``, its number within the transaction: together they order all changes, and a change that is decoded
+again has the same numbers.
 
-Invariants: changes come out by whole transactions, in the order of their commits; the description of a table
-precedes its first change; values are text as PostgreSQL prints them until ``JsonValues`` makes them JSON.
+Invariants: transactions are decoded one after the other, in the order of their commits; the description of a
+table precedes its first change; values are text as PostgreSQL prints them until ``json_row`` converts them.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _encoder = msgspec.json.Encoder(decimal_format="number")
 
 
 class BadMessage(Exception):
-    """The bytes are no message of pgoutput, or of a kind that is not known here."""
+    """The bytes are not a valid message of pgoutput, or of an unsupported kind."""
 
 
 class _Unchanged:
-    """The value of a large column that an update did not touch: the log does not repeat it."""
+    """The value of a large column that an update did not change: the database's log omits it."""
 
 
 UNCHANGED = _Unchanged()
@@ -66,12 +66,12 @@ class Change:
     op: str
     relation: Relation
     before: tuple[Value, ...] | None
-    """The row before, or of it the key: only where the log has it."""
+    """The old row, or only its key; None if the database's log does not have it."""
     after: tuple[Value, ...] | None
     lsn: int
     seq: int
     at: datetime
-    """When the transaction was committed."""
+    """The time of the transaction's commit."""
     xid: int
 
 
@@ -84,16 +84,16 @@ class _Transaction:
 
 
 class Decoder:
-    """Give it the messages of a slot one after another."""
+    """Decodes the messages of a replication slot, which are passed one after another."""
 
     def __init__(self) -> None:
         self._relations: dict[int, Relation] = {}
         self._transaction: _Transaction | None = None
         self.committed_until: int | None = None
-        """Where the last whole transaction ends: what a slot may be moved on to."""
+        """The LSN after the last complete transaction: the slot may be advanced to it."""
 
     def decode(self, data: bytes) -> Iterator[Change]:
-        """The changes that one message says: none, one, or one per table of a TRUNCATE. Raises BadMessage."""
+        """Yield the changes of one message: none, one, or one per table of a TRUNCATE. Raises BadMessage."""
         reader = _Reader(data)
         match reader.take(1):
             case b"B":
@@ -216,7 +216,7 @@ class _Reader:
 
 
 def json_value(text: str | None, type_oid: int) -> Any:
-    """Numbers as they are written, however long; JSON as it is; the rest as PostgreSQL prints it."""
+    """Return a value for JSON: exact numbers, booleans, JSON unchanged, other types as PostgreSQL's text."""
     if text is None:
         return None
     if type_oid == BOOL:
@@ -235,7 +235,7 @@ def json_value(text: str | None, type_oid: int) -> Any:
 
 
 def json_row(relation: Relation, row: tuple[Value, ...]) -> dict[str, Any]:
-    """By column. Every value must be known."""
+    """Return a row's values by column name. Raises BadMessage if one is not in the log."""
     values: dict[str, Any] = {}
     for column, value in zip(relation.columns, row, strict=True):
         if isinstance(value, _Unchanged):

@@ -1,15 +1,14 @@
-"""Capture the changes of a PostgreSQL table through logical decoding, from the rows it has now onwards.
+"""Captures a PostgreSQL table through logical decoding: its present rows, then all changes.
 
-Knows the database's side: publication, replication slot, the snapshot that the slot begins with, and how far
-the slot may be moved on. What becomes of the events is the caller's: ``Capture.events`` gives them, and
-``Capture.confirm`` says that those given so far are safe.
+Manages the publication, the replication slot, the slot's snapshot and the slot's position in the database.
+``Capture.events`` yields events; when the caller has stored them it calls ``Capture.confirm``.
 
-At least once: the slot is moved on only behind what was confirmed, so a crash in between has the same changes
-decoded again, with the same ``lsn`` and ``seq``.
+At least once: the slot is advanced only to confirmed events, so after a crash the same changes are decoded
+again, with the same ``lsn`` and ``seq``.
 
-Invariants: the rows that were there at first and the changes that follow meet without gap or overlap, since
-the rows are read in the snapshot that the slot's creation exports; events come by whole transactions. A slot
-whose first rows were not confirmed to the last is not continued: it is dropped and created again.
+Invariants: there is no gap and no overlap between the first rows and the changes, since the rows are read in
+the snapshot that the slot's creation exports; events end with a complete transaction. If not all first rows
+were confirmed, the slot is dropped and created again.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.pgoutput import READ, UNCHANGED, Change, Column, Decoder, Relation
 
 CHANGES_MAX = 10_000
-"""Changes of one reading of the slot; a transaction is never cut, so it may be more."""
+"""The number of changes after which one read of the slot ends, at the end of a transaction."""
 ROWS_PER_READ = 5_000
 
 Event = tuple[bytes | None, bytes]
@@ -55,7 +54,10 @@ class Capture:
         self._given_until: int | None = None
 
     def __enter__(self) -> Capture:
-        """Raises PipelineError, with a message for the administrator of the database."""
+        """Connect, check the table and the settings, and create the publication.
+
+        Raises PipelineError, with a message for the administrator of the database.
+        """
         psycopg = _psycopg()
         try:
             self._connection = psycopg.connect(self._dsn, autocommit=True)
@@ -80,13 +82,13 @@ class Capture:
         self._db.close()
 
     def drop(self) -> None:
-        """Remove what capturing left in the database: as long as there is a slot, it keeps its log."""
+        """Remove slot and publication: as long as the slot exists, the database keeps its log."""
         self._drop_slot()
         self._db.execute(f"DROP PUBLICATION IF EXISTS {self._publication}")
 
     @property
     def has_begun(self) -> bool:
-        """Whether the first rows were confirmed, so that only changes follow."""
+        """Whether the first rows were confirmed, so that only :meth:`events` is needed."""
         slot = self._all(
             "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s", self._slot
         )
@@ -95,14 +97,14 @@ class Capture:
         return bool(slot) and bool(marked) and marked[0][0] == self._mark
 
     def first_rows(self) -> Iterator[Event]:
-        """The rows of the table as it is now, and with it the point from which changes are captured."""
+        """Create the slot and yield an event for each row that the table has at that moment."""
         psycopg = _psycopg()
         self._drop_slot()
         with (
             psycopg.connect(self._dsn, autocommit=True, replication="database") as replication,
             psycopg.connect(self._dsn) as reading,
         ):
-            # Exported snapshots live as long as the connection that has created the slot does nothing else.
+            # The exported snapshot is valid until the connection that created the slot does something else.
             created = replication.execute(
                 f'CREATE_REPLICATION_SLOT "{self._slot}" LOGICAL pgoutput EXPORT_SNAPSHOT'
             ).fetchone()
@@ -113,11 +115,11 @@ class Capture:
             yield from self._read_rows(reading, lsn)
 
     def confirm_first_rows(self) -> None:
-        """All of ``first_rows`` are safe."""
+        """Record in the database that all events of ``first_rows`` are stored."""
         self._db.execute(f"COMMENT ON PUBLICATION {self._publication} IS '{self._mark}'")
 
     def events(self) -> Iterator[Event]:
-        """The changes since what was confirmed, as far as one reading goes; none if nothing has happened."""
+        """Yield the events of one read of the slot, from the last confirmed position; none if no changes."""
         assert self._table is not None
         (now,) = self._one("SELECT pg_current_wal_lsn()")
         decoder = Decoder()
@@ -129,11 +131,11 @@ class Capture:
         for (data,) in rows:
             for change in decoder.decode(bytes(data)):
                 yield from records_of(self._completed(change), self._table.key)
-        # Where nothing was decoded, all up to here concerned other tables, and the log need not be kept.
+        # If nothing was decoded, the log up to here is about other tables and need not be kept.
         self._given_until = decoder.committed_until if rows else _lsn(now)
 
     def confirm(self) -> None:
-        """What ``events`` gave last is safe: the database may forget it."""
+        """Advance the slot after the events of the last call of ``events``, which are stored now."""
         if self._given_until is not None:
             until = f"{self._given_until >> 32:X}/{self._given_until & 0xFFFFFFFF:X}"
             self._db.execute(
@@ -208,9 +210,9 @@ class Capture:
                 yield from records_of(change, self._table.key)
 
     def _completed(self, change: Change) -> Change:
-        """Large values that an update did not touch are not in the log: from the old row, else the table.
+        """Return ``change`` with the large values that the log omits, from the old row or else the table.
 
-        The table may have a newer one by now; then an event follows that says so. With REPLICA IDENTITY FULL
+        The table may have a newer value; then an event with that change follows. With REPLICA IDENTITY FULL
         the old row is in the log.
         """
         assert self._table is not None
@@ -235,7 +237,7 @@ class Capture:
 
 
 def _as_decoded(value: str | None, column: Column) -> str | None:
-    """Text as decoding prints it: a cast prints booleans in full."""
+    """Return a value's text as logical decoding prints it: a cast prints booleans in full."""
     return {"true": "t", "false": "f"}.get(value, value) if value and column.type_oid == 16 else value
 
 

@@ -1,10 +1,10 @@
-"""Filters that a query puts on topic, partition, offset and timestamp, as bounds on what to read.
+"""Converts a query's filters on topic, partition, offset and timestamp to bounds for reading.
 
-Works on Spark's filter objects by their names and fields, and imports nothing of Spark.
+Uses Spark's filter objects by their names and fields, and imports nothing of Spark.
 
-Invariant: bounds only leave out what no filter lets pass. Spark applies every filter again to the rows, so
-a filter that is not understood here costs time and nothing else. A time bounds from below only: records
-need not be in the order of their timestamps, but before the first one at or after a time all are earlier.
+Invariant: bounds only leave out records that a filter excludes. Spark applies every filter again to the rows,
+so an unsupported filter only costs time. A timestamp is only a lower bound: records need not be in the order
+of their timestamps, but before the first record at or after a timestamp all are earlier.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What may pass: None stands for no bound. Offsets from ``first`` up to and with ``last``."""
+    """Limits for reading; None is no limit. ``last`` and ``partition_last`` are included."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
@@ -52,7 +52,10 @@ def bounds_of(filters: Iterable[Any]) -> Bounds:
 def narrowed(
     ranges: Sequence[OffsetRange], bounds: Bounds, since: dict[TopicPartition, int] | None = None
 ) -> list[OffsetRange]:
-    """What is left of ``ranges``; ``since`` has the offset for each partition that the time begins at."""
+    """Return the parts of ``ranges`` within ``bounds``.
+
+    ``since`` has, per partition, the first offset at or after the bounds' timestamp.
+    """
     left: list[OffsetRange] = []
     for one in ranges:
         if not bounds.allows(one.part):
@@ -85,7 +88,7 @@ def _narrowed(bounds: Bounds, one: Any) -> Bounds:
         case ("offset",), kind:
             return _offsets(bounds, *_range_of(kind, value))
         case ("timestamp",), "EqualTo" | "GreaterThan" | "GreaterThanOrEqual" if isinstance(value, datetime):
-            # Rounded down: a record's time has milliseconds, the filter's has microseconds.
+            # Rounded down: records have milliseconds, the filter has microseconds.
             since = (value.astimezone(UTC) - EPOCH) // timedelta(milliseconds=1)
             return _since(bounds, since)
         case _:
@@ -93,7 +96,7 @@ def _narrowed(bounds: Bounds, one: Any) -> Bounds:
 
 
 def _range_of(kind: str, value: Any) -> tuple[int, int | None]:
-    """The first and the last whole number that a comparison lets pass."""
+    """Return the first and the last (None: no limit) whole number that pass a comparison."""
     if not isinstance(value, int):
         return 0, None
     match kind:
@@ -112,7 +115,10 @@ def _range_of(kind: str, value: Any) -> tuple[int, int | None]:
 
 
 def _since(bounds: Bounds, milliseconds: int) -> Bounds:
-    """A time before 1970 bounds nothing: brokers take negative times for words, such as -1 for the end."""
+    """Return ``bounds`` with a lower bound of the timestamp.
+
+    One before 1970 is ignored: negative timestamps have special meanings for brokers, such as -1 for the end.
+    """
     if milliseconds < 0 or (bounds.since_ms is not None and milliseconds <= bounds.since_ms):
         return bounds
     return replace(bounds, since_ms=milliseconds)

@@ -1,16 +1,16 @@
-"""Records that were sent again, and how a reader drops them.
+"""Repeats: records that the sink sent again; how a reader drops them.
 
-The sink writes at least once: a task that fails half-way is run again by Spark, and so is a batch whose end
-was not noted before a crash; what the first run had sent already is then in the topic twice. Each record
-carries four headers that say where it came from: the writer, the batch, Spark's partition and the row in it.
-Repeats have equal headers as long as the query gives the same rows in the same order when it is run again,
-as reading, selecting, filtering and joining with a table do; behind a shuffle, sort within partitions.
+The sink writes at least once: Spark runs a task again that fails half-way, and a batch whose end was not
+recorded before a crash; the records that the first run had sent are then in the topic twice. Each record has
+four headers with its origin: the writer, the batch, Spark's partition and the row in it. Repeats have equal
+headers if the query returns the same rows in the same order when it is run again, as reading, selecting,
+filtering and joining with a table do; after a shuffle, sort within partitions.
 
-The writer is the query, or the one ``save`` of a batch job. A ``save`` within ``foreachBatch`` is a writer of
-its own each time, since one batch may save several times: to be recognised when its batch is run again it
-needs a name, the option ``writerId``, that no other ``save`` of that function has.
+The writer is the query, or the one ``save`` of a batch job. Each ``save`` within ``foreachBatch`` is another
+writer, since one batch may save several times: to be recognised when its batch is run again it needs a name,
+the option ``writerId``, that no other ``save`` of that function has.
 
-The functions take what ``format("nilometer")`` gives with ``includeHeaders`` (Spark's own connector, too).
+The functions take DataFrames of ``format("nilometer")`` with ``includeHeaders``, or of Spark's connector.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ REPEAT_HEADERS = (WRITER_HEADER, BATCH_HEADER, PARTITION_HEADER, ROW_HEADER)
 
 
 def repeat_id() -> Column:
-    """The same text for repeats of one record; for records of other writers, their place in the topic."""
+    """Return a column that is equal for repeats of one record, from the headers.
+
+    For a record without them it is made of topic, partition and offset.
+    """
     from pyspark.sql import functions as F
 
     place = F.concat_ws("/", F.lit("at"), "topic", "partition", "offset")
@@ -40,7 +43,7 @@ def repeat_id() -> Column:
 
 
 def _header(name: str) -> Column:
-    """The text of a header; of several the last, that of its last writer; null where there is none."""
+    """Return a column with a header's text, the last one if there are several; null if there is none."""
     from pyspark.sql import functions as F
 
     named = F.filter("headers", lambda header: header["key"] == name)
@@ -48,10 +51,10 @@ def _header(name: str) -> Column:
 
 
 def drop_repeats(records: DataFrame, within: str = "1 hour") -> DataFrame:
-    """Each record once. In a stream, repeats are read at most ``within`` after the first.
+    """Return the records without repeats; in a stream, repeats read at most ``within`` after the first one.
 
-    That is the time of reading, not the records' own: records may come in any order of theirs, and a late one
-    that was sent once is kept.
+    ``within`` is counted in time of reading, not in the records' timestamps, so that a late record that was
+    sent once is kept.
     """
     from pyspark.sql import functions as F
 

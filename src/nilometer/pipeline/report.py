@@ -1,10 +1,9 @@
-"""A pipeline's results as one HTML page: its tables, plots of them, and how its batches went.
+"""Writes a pipeline's results as one HTML page: its tables, plots, and the progress of its batches.
 
-Knows how to draw a frame from its columns alone: times along the bottom make lines, names make bars, and
-numbers make columns. The page holds everything itself, so that it can be sent and kept. Imports matplotlib
-only when a page is drawn.
+The type of a plot depends on the first column: times make lines, names make bars, and numbers make columns.
+The page contains everything, so that it can be sent and kept. Imports matplotlib only when a page is drawn.
 
-Invariant: whatever is in the data, it is text in the page and never markup.
+Invariant: data is always text in the page and never markup.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ class Report:
     summary: str
     tables: Mapping[str, DataFrame]
     charts: Mapping[str, DataFrame]
-    """By title: the first column across, the others up."""
+    """Title to plot data: the first column is the x axis, the others are the y values."""
     progress: Sequence[Mapping[str, Any]]
-    """The batches of all runs, in order, as their progress was noted."""
+    """The recorded progress of the batches of all runs, in order."""
 
 
 def write_report(report: Report, path: Path) -> None:
@@ -68,7 +67,7 @@ def write_report(report: Report, path: Path) -> None:
 
 
 def draw(columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> str:
-    """A plot as SVG: what kind it is follows from the values of the first column."""
+    """Return a plot as SVG; its type depends on the values of the first column."""
     across = [row[0] for row in rows]
     axes, figure = _figure(height=max(2.6, 0.28 * min(len(rows), BARS_MAX)) if _are_names(across) else 3.2)
     if _are_names(across):
@@ -94,7 +93,7 @@ def draw(columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> str:
 
 
 def draw_progress(progress: Sequence[Mapping[str, Any]]) -> str:
-    """Lag above, rates below, over the time the batches ran."""
+    """Return a plot as SVG: lag (above) and rates (below) over time."""
     from matplotlib.figure import Figure
 
     at = [datetime.fromisoformat(one["at"]) for one in progress]
@@ -133,8 +132,8 @@ def _svg(figure: Any) -> str:
     import matplotlib as mpl
 
     drawn = io.StringIO()
-    # The same data gives the same picture: no date in it, and no names that are drawn by lot. A dollar sign
-    # in a label is a dollar sign, and no formula.
+    # The same data gives the same SVG: no date, and no random ids. A dollar sign in a label does not begin a
+    # formula.
     with mpl.rc_context({"svg.hashsalt": "nilometer", "svg.fonttype": "none", "text.parse_math": False}):
         figure.savefig(drawn, format="svg", metadata={"Date": None})
     return drawn.getvalue()[drawn.getvalue().index("<svg") :]

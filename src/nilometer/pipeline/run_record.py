@@ -1,10 +1,10 @@
-"""What is known of a pipeline's runs outside the process that runs it: one folder per pipeline.
+"""Records a pipeline's runs in a folder per pipeline, for other processes to read.
 
 Layout: ``<home>/<name>/run.json`` is the newest run, replaced as a whole with every batch; ``progress.jsonl``
-has one line per batch of every run, for plots. Tables and checkpoint lie beside them unless ``--output`` put
-them elsewhere; ``run.json`` says where.
+has one line per batch of every run, for plots. Tables and checkpoint are in the same folder unless
+``--output`` names another one, which ``run.json`` contains.
 
-A process is known by its pid *and* its start time, so that a pid used again is never mistaken for a run.
+A process is identified by its pid *and* its start time, so that a reused pid is never mistaken for a run.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class RunRecord:
 
 
 class RunFolder:
-    """``<home>/<name>``."""
+    """The folder ``<home>/<name>`` of one pipeline."""
 
     def __init__(self, home: str | Path, name: str) -> None:
         self.path = Path(home, name).absolute()
@@ -59,7 +59,7 @@ class RunFolder:
         return self.path / "progress.jsonl"
 
     def begin(self, topics: list[str], output: str) -> RunRecord:
-        """Note that this process runs the pipeline. Raises PipelineError if another one does."""
+        """Record that this process runs the pipeline. Raises PipelineError if another one does."""
         running = self.read()
         if running is not None and running.state == RUNNING and running.pid != os.getpid():
             raise PipelineError(
@@ -83,7 +83,7 @@ class RunFolder:
         self._write(record)
 
     def read(self) -> RunRecord | None:
-        """The newest run; one that ended without saying so has died."""
+        """Return the newest run, or None; its state is DIED if its process ended without recording that."""
         try:
             record = RunRecord(**json.loads((self.path / "run.json").read_text(encoding="utf-8")))
         except FileNotFoundError:
@@ -93,14 +93,17 @@ class RunFolder:
         return record
 
     def progress(self) -> list[dict[str, Any]]:
-        """The batches of all runs, in order. A line that a crash cut off is left out."""
+        """Return the progress of the batches of all runs, in order, without an incomplete line."""
         if not self.progress_path.exists():
             return []
         lines = self.progress_path.read_text(encoding="utf-8").split("\n")
         return [json.loads(line) for line in lines if line.endswith("}")]
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> RunRecord:
-        """Have the run stop between two batches, and wait for it. Raises PipelineError."""
+        """Have the run stop after its present batch, wait for it and return its record.
+
+        Raises PipelineError if it is not running, or does not stop within ``timeout_s``.
+        """
         record = self.read()
         if record is None or not record.is_alive:
             raise PipelineError(f"{self.name} is not running")
@@ -122,7 +125,7 @@ class RunFolder:
 
 
 def runs(home: str | Path) -> Iterator[RunRecord]:
-    """The newest run of every pipeline that has ever run here."""
+    """Yield the newest run of every pipeline that was run with this ``home``."""
     for path in sorted(Path(home).glob("*/run.json")):
         record = RunFolder(home, path.parent.name).read()
         if record is not None:
@@ -130,8 +133,7 @@ def runs(home: str | Path) -> Iterator[RunRecord]:
 
 
 def _process_started(pid: int) -> str | None:
-    """The start time, which distinguishes this process from another one with its ``pid``; None if it is
-    gone."""
+    """Return the start time of process ``pid``, which a reuse of the pid changes; None if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         return None if fields[0] == "Z" else fields[19]

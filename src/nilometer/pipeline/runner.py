@@ -1,7 +1,7 @@
-"""Run a shipped pipeline from a topic into tables, through either connector, and say how it goes.
+"""Runs a shipped pipeline from a topic into tables, through either connector, and reports its progress.
 
-Knows what must be true before Spark is started, since a broker or a topic that is not there is better said
-in a tenth of a second than after ten; knows how to watch a query and to stop it between two batches.
+Checks brokers, topics and files before Spark is started, since that takes a tenth of a second and Spark ten
+seconds; follows the query's progress, and stops it between two batches.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ POLL_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to run, from where to where."""
+    """The arguments of one run of a pipeline."""
 
     topic: str
-    """What it reads: a topic, or several with commas, in the order of the pipeline's inputs."""
+    """The topic to read, or several separated by commas, in the order of the pipeline's inputs."""
     output: str
     bootstrap_servers: str
     connector: str = "nilometer"
@@ -60,7 +60,7 @@ class Job:
         }
 
     def for_pipeline(self) -> dict[str, Any]:
-        """What ``start`` takes by name besides."""
+        """Return the keyword arguments for the pipeline's ``start``."""
         more: dict[str, Any] = {"available_now": self.available_now, "seconds": self.seconds}
         if self.to_topic is not None:
             more["to_topic"] = {"kafka.bootstrap.servers": self.bootstrap_servers, "topic": self.to_topic}
@@ -76,15 +76,15 @@ class Progress:
     batch_id: int
     rows: int
     rows_per_second: float
-    """How fast the batch was worked on."""
+    """The rate at which the batch was processed."""
     input_rows_per_second: float
-    """How fast its records came in since the batch before."""
+    """The rate at which its records arrived since the previous batch."""
     lag: int
-    """Records that were in the topics when the batch was planned and are in no batch yet."""
+    """The number of offsets in the topics after this batch, when the batch was planned."""
     at: datetime
-    """When the batch began."""
+    """The time at which the batch began."""
     event_time_watermark: datetime | None
-    """The event time before which all is taken to have arrived, after this batch."""
+    """Spark's watermark after this batch: earlier event times count as complete."""
     end_offsets: Mapping[str, Mapping[str, int]]
 
     def to_json(self) -> dict[str, Any]:
@@ -97,7 +97,10 @@ class Progress:
 
 
 def check_source(job: Job) -> dict[str, int]:
-    """That the cluster answers and has the topics: partitions of each. Raises PipelineError."""
+    """Check that the cluster responds and has the topics; return the number of partitions of each.
+
+    Raises PipelineError.
+    """
     options = dict(parse_options(job.source_options(job.topic), streaming=True).consumer)
     options.setdefault("default.api.timeout.ms", str(PREFLIGHT_TIMEOUT_MS))
     reader = ClusterReader(options.items())
@@ -120,8 +123,7 @@ def check_source(job: Job) -> dict[str, int]:
 
 
 def check_output(output: str) -> None:
-    """That tables and checkpoint belong together: without its checkpoint, batch ids would start at 0
-    again."""
+    """Raise PipelineError if ``output`` has tables but no checkpoint: batch ids would start at 0 again."""
     folder = Path(output)
     if "://" in output or not folder.exists():
         return
@@ -134,7 +136,7 @@ def check_output(output: str) -> None:
 
 
 def check_table(table: str | None) -> None:
-    """That a table that lies on this machine is there. Raises PipelineError."""
+    """Raise PipelineError if ``table`` is a local path that does not exist."""
     if table is not None and "://" not in table and not Path(table).exists():
         raise PipelineError(f"--table: there is no file {table}")
 
@@ -155,9 +157,10 @@ def run(
     on_progress: Callable[[Progress], None] = lambda _: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Progress | None:
-    """Run until all is read (``available_now``) or ``stopped`` says so; the last batch, if there was one.
+    """Run until everything is read (``available_now``) or ``stopped`` returns True.
 
-    Raises PipelineError.
+    Returns the progress of the last batch, None if there was none. ``on_progress`` is called after each
+    batch. Raises PipelineError.
     """
     check_output(job.output)
     query: StreamingQuery | None = None
@@ -185,19 +188,19 @@ def run(
 
 
 def _ended(query: StreamingQuery) -> bool:
-    """Wait a moment for the end. Raises what the query ended with."""
+    """Wait ``POLL_SECONDS``; return whether the query has ended. Raises the query's error."""
     return bool(query.awaitTermination(POLL_SECONDS))  # pyright: ignore[reportArgumentType]: it takes a float
 
 
 def _stop_between_batches(query: StreamingQuery) -> None:
-    """Let the running batch come to its end: cut off, it would only be run again at the next start."""
+    """Stop the query after its running batch: an interrupted batch would be run again at the next start."""
     while query.isActive and query.status["isTriggerActive"]:
         _ended(query)
     query.stop()
 
 
 class _Watch:
-    """Tells of every batch of a query once."""
+    """Reports the progress of each batch of a query once."""
 
     def __init__(
         self, query: StreamingQuery, lateness: timedelta, on_progress: Callable[[Progress], None]
@@ -228,7 +231,7 @@ class _Watch:
                 self._on_progress(self.last)
 
     def _watermark(self, event_time: Mapping[str, str]) -> datetime | None:
-        """Spark states the watermark that was in force during the batch; this is the one after it."""
+        """Return the watermark after the batch; Spark's progress has the one during the batch."""
         known = [datetime.fromisoformat(event_time["watermark"])] if "watermark" in event_time else []
         if "max" in event_time:
             known.append(datetime.fromisoformat(event_time["max"]) - self._lateness)
@@ -247,6 +250,6 @@ def _lag(source: Mapping[str, Any]) -> int:
 
 
 def _offsets(position: str) -> dict[str, dict[str, int]]:
-    """Positions are JSON of one form with both connectors, but for the ids beside the topics in ours."""
+    """Return a position's offsets; both connectors use this JSON, ours with additional ``#`` keys."""
     topics: dict[str, dict[str, int]] = json.loads(position) or {}
     return {topic: offsets for topic, offsets in topics.items() if not topic.startswith("#")}

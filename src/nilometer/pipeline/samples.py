@@ -1,6 +1,6 @@
-"""Input for the shipped pipelines, made up: the same for the same seed. Pure.
+"""Generates sample input for the shipped pipelines, reproducible by seed. Pure.
 
-For trying a pipeline before there is input for it, and for tests.
+For trying a pipeline without real input, and for tests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SEED = 7
 
 class SampleRecord(NamedTuple):
     topic: str
-    """By the name of the pipeline's input."""
+    """The name of the pipeline's input."""
     key: bytes | None
     value: bytes
 
@@ -28,11 +28,11 @@ class Sample:
     default_count: int
     make: Callable[[int, random.Random], Iterator[SampleRecord]]
     table: Callable[[], str] | None = None
-    """The text of the CSV file that the pipeline joins with."""
+    """Returns the text of the CSV file that the pipeline joins with."""
 
 
 def access_lines(count: int, rng: random.Random, topic: str = "access") -> Iterator[SampleRecord]:
-    """Visitors who come, look around and leave, for as many hours as it takes."""
+    """Yield access log lines of visitors who each request some pages, over several hours."""
     paths = ["/", "/blog/", *[f"/blog/{n}" for n in range(12)], *[f"/projects/p{n}" for n in range(6)]]
     weights = [30, 12, *[20 // (n + 1) + 1 for n in range(12)], *[6] * 6]
     agents = ["Mozilla/5.0 (X11; Linux x86_64)", "Mozilla/5.0 (Macintosh)", "Robot/1.0"]
@@ -55,7 +55,7 @@ def access_lines(count: int, rng: random.Random, topic: str = "access") -> Itera
 
 
 def log_lines(count: int, rng: random.Random) -> Iterator[SampleRecord]:
-    """Access lines with syslog lines among them."""
+    """Yield access log lines; every fourth one is a syslog line."""
     levels = ("error: disk", "warning: slow", "info: started", "stopped")
     for number, record in enumerate(access_lines(count, rng, "logs")):
         if number % 4 == 3:
@@ -67,7 +67,7 @@ def log_lines(count: int, rng: random.Random) -> Iterator[SampleRecord]:
 
 
 def measurements(count: int, rng: random.Random) -> Iterator[SampleRecord]:
-    """Three services, every second; one of them has a bad quarter of an hour."""
+    """Yield latency and errors of three services every second; one has a bad quarter of an hour."""
     services = ("web", "search", "billing")
     for number in range(count):
         second, which = divmod(number, 2 * len(services))
@@ -86,7 +86,10 @@ def measurements(count: int, rng: random.Random) -> Iterator[SampleRecord]:
 
 
 def orders_and_payments(count: int, rng: random.Random) -> Iterator[SampleRecord]:
-    """Most are paid within the hour, some later, some never, a few twice; in the order of their time."""
+    """Yield orders and payments in order of time.
+
+    Most orders are paid within the hour, some later, some never, a few twice.
+    """
     events: list[tuple[datetime, SampleRecord]] = []
     at = NOON
     for number in range(count // 2 + 1):
@@ -119,7 +122,7 @@ def customers() -> str:
 
 
 def events(count: int, rng: random.Random) -> Iterator[SampleRecord]:
-    """Logins, failed ones, payments: of some users too many."""
+    """Yield logins, failed logins and payments; some users exceed the notification thresholds."""
     at = NOON
     for number in range(count):
         at += timedelta(seconds=rng.expovariate(1 / 4))
@@ -136,7 +139,7 @@ def users() -> str:
 
 
 def changes(count: int, rng: random.Random) -> Iterator[SampleRecord]:
-    """What capture would write of accounts that are opened, used and closed."""
+    """Yield change events, as capture writes them, of accounts that are opened, changed and closed."""
     balances: dict[int, int] = {}
     at, lsn, opened = NOON, 1_000, 0
     for _ in range(count):
@@ -159,7 +162,7 @@ def changes(count: int, rng: random.Random) -> Iterator[SampleRecord]:
 
 
 def payloads(count: int, rng: random.Random) -> Iterator[SampleRecord]:
-    """Records of 100 bytes."""
+    """Yield records of 100 bytes."""
     filling = rng.randbytes(100).hex()[:88].encode()
     for number in range(count):
         yield SampleRecord("burst", None, b"%012d" % number + filling)

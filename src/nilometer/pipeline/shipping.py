@@ -1,9 +1,9 @@
-"""This package as one archive, for executors on machines where it is not installed.
+"""Packs this package into one archive, for executors on machines where it is not installed.
 
-Executors still need Python itself with what the package depends on (kio, crc32c, cramjam, msgspec, numpy,
-pyarrow, numba); these have machine code and belong in an image or an environment of theirs.
+Executors still need Python and the package's dependencies (kio, crc32c, cramjam, msgspec, numpy, pyarrow,
+numba); these contain machine code and must be in the executors' image or environment.
 
-Invariant: the same sources give the same archive, byte by byte, so that it is made once.
+Invariant: the same sources give the same archive, byte by byte.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _EARLIEST = (1980, 1, 1, 0, 0, 0)
 
 
 def write_archive(folder: Path) -> Path:
-    """The archive, in ``folder``."""
+    """Write the archive to ``folder`` and return its path."""
     package = Path(nilometer.__file__).parent
     source = package.parent
     files = [*package.rglob("*.py"), *source.glob("pyspark_nilometer*.py")]
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / ARCHIVE_NAME
-    temporary = folder / f"{ARCHIVE_NAME}.{os.getpid()}"  # a job that starts now finds a complete archive
+    temporary = folder / f"{ARCHIVE_NAME}.{os.getpid()}"  # renamed below: other jobs never see a part
     with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(files):
             name = str(file.relative_to(source))
@@ -35,9 +35,9 @@ def write_archive(folder: Path) -> Path:
 
 
 def shipping_settings(archive: Path) -> dict[str, str]:
-    """Spark's settings by which executors have the archive and import from it.
+    """Return the Spark settings by which executors get the archive and import from it.
 
-    ``addPyFile`` would not do: Spark gives the workers of data sources none of the session's Python files.
-    But an executor has the session's files in its working folder, where its Python workers start.
+    ``addPyFile`` does not work: Spark does not give the session's Python files to the workers of data
+    sources. But an executor has the session's files in its working folder, where its Python workers start.
     """
     return {"spark.files": str(archive.resolve()), "spark.executorEnv.PYTHONPATH": f"./{ARCHIVE_NAME}"}

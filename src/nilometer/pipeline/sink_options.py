@@ -1,6 +1,6 @@
 """The options of ``df.write.format("nilometer")`` and the columns it takes: those of Spark's Kafka sink.
 
-Pure. A problem is an :class:`OptionError` that says the option, what was given and what is allowed.
+Pure. An invalid option raises :class:`OptionError`, with the option, its value and the allowed values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ALLOWED = {
     "writerId": "the writer's name in these headers, behind the query's id; see repeats for foreachBatch",
 }
 BY_SPARK = frozenset({"checkpointlocation", "path", "queryname", "outputmode"})
-"""What Spark hands to every sink, though it is meant for Spark."""
+"""Options that Spark passes to every sink although they are its own; they are ignored."""
 KAFKA_PREFIX = "kafka."
 NOT_FOR_SPARK = {
     "key.serializer": "give the column key as binary or string",
@@ -28,7 +28,7 @@ NOT_FOR_SPARK = {
     "transactional.id": "the sink names its transactions itself",
 }
 DEFAULTS = {"batch.size": str(256 * 1024), "linger.ms": "20"}
-"""A task sends as fast as it can and waits once, at its end: batches may as well be full."""
+"""The producer's defaults here: a task waits only once, at its end, so large batches cost no latency."""
 
 COLUMNS = {
     "key": ("binary", "string"),
@@ -44,7 +44,7 @@ _CANONICAL = {name.lower(): name for name in ALLOWED}
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
     producer: tuple[tuple[str, str], ...]
-    """Kafka's keys and values, sorted: also the name under which a process shares its producer."""
+    """The producer settings, sorted; a process shares one producer per value of this."""
     topic: str | None
     repeat_headers: bool
     writer_id: str | None
@@ -55,7 +55,7 @@ class SinkOptions:
 
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """Options as Spark hands them over: keys without regard to case. Raises OptionError."""
+    """Parse the options that Spark passes; keys are case-insensitive. Raises OptionError."""
     own: dict[str, str] = {}
     producer = dict(DEFAULTS)
     for key, value in given.items():
@@ -82,7 +82,10 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
 
 
 def check_columns(types: Mapping[str, str], options: SinkOptions) -> None:
-    """``types``: Spark's names of the columns' types. Columns that mean nothing to a topic are let pass."""
+    """Check the columns of a DataFrame, given Spark's names of their types; other columns are ignored.
+
+    Raises OptionError for a missing column or a wrong type.
+    """
     if "value" not in types:
         raise OptionError("value", None, f"there is no such column; the columns are {', '.join(types)}")
     if options.topic is None and "topic" not in types:

@@ -1,8 +1,7 @@
 """The options of ``format("nilometer")``: those of Spark's Kafka source, checked by name and value.
 
-Pure. Options that begin with ``kafka.`` are the consumer's settings, in Kafka's keys; the others are in
-one table with what each may be. A problem is an :class:`OptionError` that says the option, what was given
-and what is allowed.
+Pure. Options that begin with ``kafka.`` are consumer settings, with Kafka's keys; the others are listed in
+``ALLOWED``. An invalid option raises :class:`OptionError`, with the option, its value and the allowed values.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ BATCHES_ONLY = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", 
 MAX_TRIGGER_DELAY_MS = 15 * 60 * 1000
 """Spark's default for maxTriggerDelay."""
 FETCH_BYTES = 8 * 1024 * 1024
-"""The default for ``kafka.max.partition.fetch.bytes``: one fetch is decoded while the next is under way."""
+"""The default for ``kafka.max.partition.fetch.bytes``."""
 
 _CANONICAL = {name.lower(): name for name in ALLOWED}
 _STRATEGIES = ("subscribe", "assign", "subscribePattern")
@@ -74,12 +73,12 @@ PartitionOffsets = Mapping[str, Mapping[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The first record at or after a time in milliseconds: one time for all partitions, or one for each."""
+    """The first record at or after a timestamp in milliseconds: one for all partitions, or one for each."""
 
     option: str
     milliseconds: int | PartitionOffsets
     or_latest: bool
-    """Whether to take the end of a partition that has no record so late; otherwise that is an error."""
+    """Whether to use the end of a partition without a record that late; otherwise that is an error."""
 
 
 Bound = int | PartitionOffsets | AtTime
@@ -96,7 +95,7 @@ class Selection:
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """The topics by name, or None where a pattern decides."""
+        """The names of the topics; None if a pattern selects them."""
         if self.pattern is not None:
             return None
         return tuple(sorted(self.assigned)) if self.assigned is not None else self.topics
@@ -108,7 +107,7 @@ class Selection:
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
     consumer: tuple[tuple[str, str], ...]
-    """Kafka's keys and values, sorted: also the name under which a process shares its connections."""
+    """The consumer settings, sorted; a process shares one client per value of this."""
     selection: Selection
     starting: Bound
     ending: Bound
@@ -127,7 +126,10 @@ class SourceOptions:
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """Options as Spark hands them over: keys without regard to case. Raises OptionError."""
+    """Parse the options that Spark passes; keys are case-insensitive. Raises OptionError.
+
+    ``streaming`` tells whether they are for a stream or a batch.
+    """
     own, consumer = _split(given)
     for name in BATCHES_ONLY if streaming else STREAMS_ONLY:
         if name in own:
@@ -179,7 +181,10 @@ def _ending(own: Mapping[str, str]) -> Bound:
 
 
 def _at_time(own: Mapping[str, str], for_all: str, by_partition: str, or_latest: bool) -> AtTime | None:
-    """The time for all partitions goes before those by partition, and these before offsets, as in Spark."""
+    """Return the timestamps of these options, or None if neither is given.
+
+    As in Spark, the option for all partitions has priority over the one by partition, and both over offsets.
+    """
     if for_all in own:
         if not own[for_all].strip().isdecimal():
             raise OptionError(for_all, own[for_all], f"must be {ALLOWED[for_all]}")
@@ -190,7 +195,7 @@ def _at_time(own: Mapping[str, str], for_all: str, by_partition: str, or_latest:
 
 
 def includes_headers(given: Mapping[str, str]) -> bool:
-    """The one option that the schema hangs on."""
+    """Return the option includeHeaders, which decides the schema."""
     return _boolean(
         {_CANONICAL.get(key.lower(), key): value for key, value in given.items()}, "includeHeaders", False
     )

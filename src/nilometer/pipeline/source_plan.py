@@ -1,8 +1,8 @@
-"""What to read: the selected topics and partitions, and where each begins and ends. On the driver.
+"""Resolves the options to positions, on the driver: the selected partitions, their start and end offsets.
 
-Asks ``cluster_reader`` what there is and turns options into positions. Knows nothing of Spark.
+Reads metadata and offsets through ``cluster_reader``. Does not depend on Spark.
 
-Invariant: a position names every partition that is read, with an offset that is not beyond its end.
+Invariant: a position contains every partition that is read, with an offset that is at most its end offset.
 """
 
 from __future__ import annotations
@@ -23,11 +23,14 @@ from nilometer.pipeline.source_options import (
 )
 
 NOT_FOUND = -1
-"""The answer to a question for a time where no record is as late."""
+"""The offset returned for a timestamp if no record is that late."""
 
 
 def find_latest(options: SourceOptions, known: Position | None = None) -> Position:
-    """The ends of all partitions that are read."""
+    """Return the end offsets of all selected partitions.
+
+    ``known`` is the position read so far: a topic in it may be missing. Raises SourceError.
+    """
     reader = ClusterReader.shared(options.consumer)
     while True:
         topics = _described(options, known)
@@ -35,18 +38,18 @@ def find_latest(options: SourceOptions, known: Position | None = None) -> Positi
         ends = reader.offsets(dict.fromkeys(parts, LATEST))
         if reader.are_known(topics):
             return Position(ends, _topic_ids(topics))
-        # One was deleted and created again meanwhile: these may be the ends of another topic than it was.
+        # A topic was deleted and created again meanwhile, so these may be the ends of either: repeat.
 
 
 def find_start(options: SourceOptions) -> tuple[Position, Position]:
-    """Where a new stream begins, and the ends of the partitions at that moment."""
+    """Return the position where a new stream begins, and the end offsets at that moment."""
     latest = find_latest(options)
     start = Position(_resolved(options, "startingOffsets", options.starting, latest), latest.topic_ids)
     return start, latest
 
 
 def find_bounds(options: SourceOptions) -> tuple[Position, Position]:
-    """Where a batch begins and ends."""
+    """Return the positions where a batch begins and ends."""
     latest = find_latest(options)
     start = _resolved(options, "startingOffsets", options.starting, latest)
     end = _resolved(options, "endingOffsets", options.ending, latest)
@@ -54,12 +57,12 @@ def find_bounds(options: SourceOptions) -> tuple[Position, Position]:
 
 
 def find_times(options: SourceOptions, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """The offset of the first record at or after each time; NOT_FOUND where none is."""
+    """Return, per partition, the first offset at or after a timestamp (ms); NOT_FOUND if there is none."""
     return ClusterReader.shared(options.consumer).offsets(times)
 
 
 def _described(options: SourceOptions, known: Position | None) -> dict[str, TopicMetadata]:
-    """The selected topics. One that is missing is an error, unless it was read before: then it is a loss."""
+    """Return the selected topics. Raises SourceError for a missing one, unless it is in ``known``."""
     topics = ClusterReader.shared(options.consumer).topics(options.selection)
     names = options.selection.names or ()
     read_before = {part.topic for part in known.offsets} if known is not None else set[str]()
@@ -85,14 +88,17 @@ def _parts(options: SourceOptions, topics: Mapping[str, TopicMetadata]) -> list[
 
 
 def _topic_ids(topics: Mapping[str, TopicMetadata]) -> dict[str, str]:
-    """Brokers that know no ids give none, or one of nothing but zeros."""
+    """Return the topic ids by name; brokers without topic ids return none, or only zeros."""
     return {
         name: str(topic.topic_id) for name, topic in topics.items() if topic.topic_id and topic.topic_id.int
     }
 
 
 def _resolved(options: SourceOptions, name: str, asked: Bound, latest: Position) -> dict[TopicPartition, int]:
-    """An offset for each partition, where earliest, latest, a time or offsets were asked for."""
+    """Return the offset of each partition for option ``name``, whose value is ``asked``.
+
+    Raises OptionError for an offset above the end offset.
+    """
     parts = sorted(latest.offsets)
     if isinstance(asked, AtTime):
         return _at_time(options, asked, parts, latest)

@@ -1,8 +1,8 @@
-"""A Spark session for one machine: quick to start, quiet, with the workers' Python being this one.
+"""Starts a Spark session: fast and without output, with this Python for the workers.
 
-Spark's own messages (JVM, log4j, worker tracebacks) go to a file, since errors come back as exceptions
-anyway; the file is named when something fails. What else Spark needs on disk lies in a temporary folder
-that is removed when the process ends.
+Spark's own messages (JVM, log4j, worker tracebacks) go to a file, since errors are also raised as exceptions;
+error messages name the file. Spark's other files are in a temporary folder that is removed when the process
+ends.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 """
 
 SOCKET_FOLDER_MAX = 60
-"""Systems take 104 bytes or a little more as the name of a socket; Spark's have 42 behind the folder's."""
+"""The maximum length of the sockets' folder: paths of sockets are limited to 104 bytes, Spark adds 42."""
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _QUICK_JAVA = " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -63,29 +63,29 @@ _SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # As many as there are cores here; the default of 200 is made for clusters.
+    # The number of cores; the default of 200 is for clusters.
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
-    # Arrow between JVM and Python over Unix sockets: measured about a seventh faster than TCP.
+    # Arrow data between JVM and Python over Unix sockets: measured about a seventh faster than TCP.
     "spark.python.unix.domain.socket.enabled": "true",
-    # Dates by the calendar: 31/Feb is no date, rather than an error that asks for a decision.
+    # An invalid date such as 31/Feb becomes null rather than an error.
     "spark.sql.legacy.timeParserPolicy": "CORRECTED",
-    # Checkpoints on this machine without checksum files, which double what each batch has to create and to
-    # rename: a micro-batch of one record takes a quarter less. Renaming is as atomic as before.
+    # Checkpoints on this machine without checksum files, which double the number of files that each batch
+    # creates and renames: a micro-batch of one record takes a quarter less. Renames stay atomic.
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
-    # A hundred past batches in the progress are for dashboards.
+    # The default of 100 recent progress updates is for dashboards.
     "spark.sql.streaming.numRecentProgressUpdates": "10",
 }
 
 
 def connector_coordinate() -> str:
-    """Where Maven has Spark's connector for the pyspark that is installed."""
+    """Return the Maven coordinate of Spark's Kafka connector for the installed pyspark."""
     import pyspark
 
     return f"{CONNECTOR}:{pyspark.__version__}"
 
 
 def connector_settings(jars: str | None) -> dict[str, str]:
-    """How a session gets Spark's connector: jars of a folder, or from Maven by the coordinate."""
+    """Return the settings that load Spark's connector: jars of folder ``jars``, or (None) from Maven."""
     if jars is None:
         return {"spark.jars.packages": connector_coordinate()}
     paths = sorted(str(path.resolve()) for path in Path(jars).glob("*.jar"))
@@ -101,10 +101,10 @@ def build_session(
     quick: bool = False,
     log_file: Path,
 ) -> SparkSession:
-    """Start Spark. Raises PipelineError when there is no Java for it.
+    """Start Spark and return its session. Raises PipelineError if there is no suitable Java.
 
-    ``quick`` is for jobs of seconds: nearly half the processor time of one goes into Java's second, thorough
-    compiler, which pays only in longer ones.
+    ``quick`` is for jobs of seconds: it turns off Java's optimising compiler, which takes nearly half the
+    processor time of such a job and pays off only in longer ones.
     """
     require_java()
     from pyspark.sql import SparkSession
@@ -139,17 +139,17 @@ def build_session(
 
 
 def work_folder() -> str:
-    """A new folder that goes when this process does, however it ends but by SIGKILL."""
+    """Return a new folder that is removed when this process ends, unless by SIGKILL."""
     folder = tempfile.mkdtemp(prefix="nilometer-spark-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
 def quick_python(folder: Path) -> str:
-    """A program in ``folder`` that is this Python, with pyspark from where it is installed.
+    """Write a script to ``folder`` that starts this Python with the installed pyspark; return its path.
 
-    Spark has its workers import pyspark from a zip file, which has no bytecode: each would begin with almost
-    a second of compiling, and one that takes ten on a busy machine is given up. The package is the same.
+    Spark's workers otherwise import pyspark from a zip file without bytecode: each would begin with almost a
+    second of compiling, and Spark gives up a worker that takes ten seconds on a busy machine.
     """
     if os.name != "posix":
         return sys.executable
@@ -160,14 +160,17 @@ def quick_python(folder: Path) -> str:
 
 
 def _socket_folder(master: str, folder: str) -> dict[str, str]:
-    """Workers leave Unix sockets behind: best in a folder that goes, if its name leaves room for theirs."""
+    """Return the setting that puts the workers' Unix sockets into ``folder``, unless its path is too long.
+
+    Workers leave their sockets behind, and ``folder`` is removed at the end.
+    """
     fits = master.startswith("local") and len(folder) <= SOCKET_FOLDER_MAX
     return {"spark.python.unix.domain.socket.dir": folder} if fits else {}
 
 
 @contextlib.contextmanager
 def _stderr_into(path: Path) -> Iterator[None]:
-    """Processes started meanwhile inherit ``path`` as standard error: the JVM, and from it the workers."""
+    """Redirect standard error to ``path``, so that the JVM started meanwhile, and its workers, inherit it."""
     sys.stderr.flush()
     saved = os.dup(2)
     try:

@@ -1,11 +1,11 @@
-"""The writers behind ``df.write.format("nilometer")`` and ``df.writeStream.format("nilometer")``.
+"""The writers of ``df.write.format("nilometer")`` and ``df.writeStream.format("nilometer")``.
 
-Knows Spark's contract for Python data sinks and turns Arrow columns into records; ``cluster_writer`` sends
-them. Writers are pickled to executors, so they hold options only.
+Implements Spark's interface for Python data sinks and converts Arrow columns to records; ``cluster_writer``
+sends them. Writers are pickled to executors, so they contain options only.
 
-At least once: a task's records are acknowledged by all in-sync replicas before the task counts as done, the
-producer is idempotent, so that its own retries repeat nothing; but what Spark runs again is sent again. The
-headers that :mod:`~nilometer.pipeline.repeats` describes tell such records.
+At least once: a task ends only when its records are acknowledged by all in-sync replicas, and the producer is
+idempotent, so that its own retries send nothing twice; but tasks and batches that Spark runs again send their
+records again. The headers described in :mod:`~nilometer.pipeline.repeats` identify such records.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 QUERY_PROPERTY = "sql.streaming.queryId"
 BATCH_PROPERTY = "streaming.sql.batchId"
-"""Where Spark tells a task which query and which micro-batch it works for."""
+"""Spark's local properties of a task: the ids of its query and micro-batch."""
 CHUNK_ROWS = 10_000
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """One task is done."""
+    """The commit message of a task that has written its records."""
 
     partition: int
     records: int
@@ -53,7 +53,7 @@ class Written(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where the records of a task come from: what their headers say."""
+    """The origin of a task's records, for their headers."""
 
     writer: bytes
     batch: bytes
@@ -80,7 +80,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Append, update and complete: each row that the query puts out is a record."""
+    """Writes each row that a query outputs as a record, in the modes append, update and complete."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = _checked(options, schema)
@@ -89,14 +89,17 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return write_partition(self._options, iterator, "")
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing is left to do: tasks return when their records are acknowledged."""
+        """Do nothing: a task returns only when its records are acknowledged."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What was sent stays sent; the batch comes again with the same headers."""
+        """Do nothing: sent records stay, and the batch is written again with the same headers."""
 
 
 def write_partition(options: SinkOptions, batches: Iterator[pyarrow.RecordBatch], write_id: str) -> Written:
-    """One task, on an executor."""
+    """Write the rows of one task, on an executor. Raises SinkError.
+
+    ``write_id`` identifies one ``save``; empty for a stream's sink.
+    """
     task = TaskContext.get()
     partition = task.partitionId() if task is not None else 0
     origin = _origin(task, options, write_id) if options.repeat_headers else None
@@ -105,7 +108,10 @@ def write_partition(options: SinkOptions, batches: Iterator[pyarrow.RecordBatch]
 
 
 def _origin(task: Any, options: SinkOptions, write_id: str) -> Origin:
-    """``write_id`` is of one ``save``, in a batch job or in ``foreachBatch``; empty for a stream's sink."""
+    """Return the origin of a task's records.
+
+    ``write_id`` identifies one ``save``, in a batch job or in ``foreachBatch``; empty for a stream's sink.
+    """
     query = task.getLocalProperty(QUERY_PROPERTY) or ""
     batch = task.getLocalProperty(BATCH_PROPERTY) or "0"
     writer = "/".join(filter(None, (query, options.writer_id or write_id)))
@@ -140,7 +146,7 @@ def _records(
     ):
         if topic is None:
             raise SinkError(f"row {first_row + index} of a task has no topic: its column topic is null")
-        # A record that is forwarded has the headers of the sink that wrote it first.
+        # Drop the repeat headers of a record that another sink wrote and that is forwarded.
         said = tuple((one["key"], one["value"]) for one in own or () if one["key"] not in REPEAT_HEADERS)
         more = origin.headers(first_row + index) if origin is not None else ()
         records.append(Outgoing(topic, partition, key, value, said + more))

@@ -1,12 +1,12 @@
-"""The readers behind ``format("nilometer")``: positions and plans on the driver, Arrow batches on executors.
+"""The readers of ``format("nilometer")``: positions and plans on the driver, Arrow batches on executors.
 
-Knows Spark's contract for Python data sources; asks ``cluster_reader`` for everything about the cluster and
-``offsets`` for what lies between two positions. Readers are pickled to executors, so they hold options only;
-a connection is the process's own.
+Implements Spark's interface for Python data sources. ``cluster_reader`` accesses the cluster, and ``offsets``
+computes the ranges between two positions. Readers are pickled to executors, so they contain options only;
+each process has its own connections.
 
-Invariants, as Spark's Kafka source has them: a batch reads exactly what lies between its two positions; a
-position of a topic is never used for a later topic of its name; new partitions are read from
-their start; with Trigger.AvailableNow nothing is read that came after the start of the query.
+Invariants, as in Spark's Kafka source: a batch reads exactly the records between its two positions; a
+position of a topic is never used for a later topic with the same name; new partitions are read from their
+start; with Trigger.AvailableNow no record is read that was written after the start of the query.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ HEADERS_COLUMN = ("headers", "array<struct<key:string,value:binary>>")
 
 
 def schema_of(options: Mapping[str, str]) -> str:
-    """The columns of Spark's Kafka source, in SQL."""
+    """Return the schema, as SQL: the columns of Spark's Kafka source."""
     return ", ".join(f"{name} {kind}" for name, kind in _columns(options))
 
 
@@ -58,7 +58,7 @@ def _columns(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 class RangePartition(InputPartition):
-    """One task's work."""
+    """The offset range that one task reads."""
 
     def __init__(self, wanted: OffsetRange) -> None:
         super().__init__(wanted)
@@ -66,7 +66,7 @@ class RangePartition(InputPartition):
 
 
 class BatchReader(DataSourceReader):
-    """Everything between two positions that are fixed when the query is planned."""
+    """Reads the records between two positions, which are fixed when the query is planned."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = parse_options(options, streaming=False)
@@ -80,11 +80,11 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringBatchReader(BatchReader):
-    """Leaves out what the query's filters on offset, partition, topic and time leave out anyway.
+    """Does not read records that the query's filters on offset, partition, topic and timestamp exclude.
 
-    Only for sessions that push filters down: in others Spark refuses a reader that takes them. And only
-    where it is asked for: Spark keeps the plan of a DataFrame's last reading, and a later query on the same
-    DataFrame whose filters cannot be pushed down would get that plan, and so too few rows.
+    Only for sessions that push filters down: in others Spark rejects a reader that takes filters. And only if
+    the option asks for it: Spark keeps the plan of a DataFrame's last read, and a later query on the same
+    DataFrame whose filters cannot be pushed down would use that plan, and so get too few rows.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
@@ -93,7 +93,7 @@ class FilteringBatchReader(BatchReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         self._bounds = bounds_of(filters)
-        return filters  # Spark applies them all again: bounds are no more than a head start
+        return filters  # Spark applies them all to the rows again
 
     def partitions(self) -> Sequence[InputPartition]:
         start, end = find_bounds(self._options)
@@ -113,8 +113,8 @@ def batch_reader(options: Mapping[str, str], schema: StructType) -> BatchReader:
 def _pushes_filters() -> bool:
     """Whether this is the process in which Spark pushes filters down.
 
-    Spark plans a read in a process of its own and tells it nothing of the session's settings. But it plans
-    with one program where it has filters to push, and with another where not.
+    Spark plans a read in a separate process, without the session's settings. But it runs one program for
+    plans with filters, and another for plans without.
     """
     main = getattr(sys.modules["__main__"], "__spec__", None)
     return _PUSH_DOWN in sys.modules or (main is not None and main.name == _PUSH_DOWN)
@@ -133,7 +133,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         start, latest = find_start(self._options)
         if self._target is not None:
-            # Spark asks for the target first; a live topic has grown beyond it by now.
+            # Spark requested the target first; the topic may have grown since.
             self._target = latest
         return start.as_start().to_json()
 
@@ -160,7 +160,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end.reached_from(begin).to_json()
 
     def _waits_for_more(self, begin: Position, end: Position) -> bool:
-        """Whether there is less than minOffsetsPerTrigger, and not for as long as maxTriggerDelay."""
+        """Whether there are fewer records than minOffsetsPerTrigger and maxTriggerDelay has not passed."""
         least = self._options.min_offsets_per_trigger
         if least is None or self._target is not None:
             return False
@@ -175,7 +175,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if self._latest is None else self._latest.to_json()
 
     def _without_losses(self, begin: Position, end: Position) -> Position:
-        """``end``, or a DataLoss for what of ``begin`` is not there any more."""
+        """Return ``end``; with failOnDataLoss raise DataLoss if ``begin`` is not in the topics any more."""
         if not self._options.fail_on_data_loss:
             return end
         for part, offset in sorted(begin.offsets.items()):
@@ -208,7 +208,10 @@ def _planned(options: SourceOptions, wanted: Sequence[OffsetRange]) -> list[Rang
 
 
 def read_range(options: SourceOptions, partition: InputPartition | None) -> Iterator[pyarrow.RecordBatch]:
-    """One task, on an executor. Without partitions Spark runs one task with None."""
+    """Read one range on an executor; yield Arrow batches. Raises SourceError, DataLoss.
+
+    If there are no partitions, Spark runs one task with None.
+    """
     if not isinstance(partition, RangePartition):
         return
     from nilometer.pipeline.arrow_decode import ColumnDecoder

@@ -1,1 +1,1 @@
-"""The pipelines that come with Nilometer: each a file to read, copy and change; they import only pyspark."""
+"""The shipped pipelines: each is one file to read, copy and change, and imports only pyspark."""

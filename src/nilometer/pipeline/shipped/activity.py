@@ -2,17 +2,17 @@
 
     nilometer pipeline run activity --topic access --available-now
 
-Reads access log lines (Common and Combined Log Format) as record values. A *session* is what one visitor
-(host and user agent) asks for with pauses of half an hour at most. Two tables come out, in Parquet:
+Reads access log lines (Common and Combined Log Format) as record values. A *session* is the requests of one
+visitor (host and user agent) with pauses of half an hour at most. Writes two tables, in Parquet:
 
 - ``sessions``: visitor, start, end, requests, pages, first and last page, and how many steps of the funnel
   were taken, in their order.
 - ``page_views``: views per path and minute, of the pages in these sessions.
 
-A session is written once it is certain to be over: when the event-time watermark (an hour behind the newest
+A session is written once it has certainly ended: when the event-time watermark (an hour before the newest
 line, since log files are often out of order within the hour) has passed its last request by half an hour.
-Lines that come later than that are left out. So the newest sessions are not there yet; they stay in the
-query's state, in its checkpoint, and come with the lines that follow.
+Lines that arrive later are left out. So the newest sessions are not in the tables yet; they stay in the
+query's state, in its checkpoint, and are written after later lines.
 
 Exactly once: each batch writes one folder per table, named by the batch's id, and a batch that is run again
 after a crash replaces its folders.
@@ -27,9 +27,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 LATENESS = timedelta(hours=1)
-"""How far the event-time watermark stays behind the newest time that was read."""
+"""The distance from the newest event time read to the watermark."""
 PAUSE = "30 minutes"
-"""A visitor who asks for nothing for so long has left."""
+"""A session ends when its visitor has sent no request for this time."""
 
 FUNNEL = (
     ("any page", r"^/"),
@@ -37,11 +37,11 @@ FUNNEL = (
     ("a second article", r"^/(?:blog|articles|projects|presentations)/."),
     ("a download", r"^/(?:files|downloads|misc)/."),
 )
-"""The steps of the funnel: their names, and the paths that take them. Each counts after the one before."""
+"""The steps of the funnel: name, and pattern of the paths that take it. Each counts after the one before."""
 ASSETS = r"\.(?:css|js|png|jpe?g|gif|ico|svg|woff2?|ttf|map|xml|txt)$"
-"""Paths that are parts of pages and no pages themselves."""
+"""Matches paths that are parts of pages rather than pages."""
 
-# As Java has it. Possessive quantifiers (*+) keep a hostile line from making the matcher try again.
+# Java's regular expressions. Possessive quantifiers (*+) keep a malicious line from causing backtracking.
 _LINE = (
     r'^([^ ]++) [^ ]++ [^ ]++ \[([^\]]++)\] "([A-Z]++) ([^ ?#"]++)[^"]*+" ([0-9]{3}) (?:[0-9]++|-)'
     r'(?: "[^"]*+" "([^"]*+)".*+)?'
@@ -49,7 +49,7 @@ _LINE = (
 
 
 def parse(records: DataFrame) -> DataFrame:
-    """One row per request: host, agent, time, path, status. Lines of another form are left out."""
+    """Return one row per request: host, agent, time, path, status; without lines of another format."""
     line = F.make_valid_utf8(F.col("value").cast("string"))
     part = [F.regexp_extract(line, _LINE, number) for number in range(7)]
     return records.select(
@@ -62,7 +62,7 @@ def parse(records: DataFrame) -> DataFrame:
 
 
 def sessions_of(requests: DataFrame) -> DataFrame:
-    """One row per session, its requests in order."""
+    """Return one row per session, with its requests in order."""
     request = F.struct("time", "path", "status")
     return (
         requests.withWatermark("time", f"{LATENESS.total_seconds():.0f} seconds")
@@ -76,7 +76,7 @@ def is_page(request: Column) -> Column:
 
 
 def steps_taken(pages: Column) -> Column:
-    """How many steps of the funnel these pages take, in their order."""
+    """Return a column with the number of funnel steps that these pages take, in order."""
 
     def step(taken: Column, page: Column) -> Column:
         takes_next = F.lit(False)
@@ -88,7 +88,7 @@ def steps_taken(pages: Column) -> Column:
 
 
 def summary_of(sessions: DataFrame) -> DataFrame:
-    """The table ``sessions``."""
+    """Return the table ``sessions``."""
     pages = F.filter("requests", is_page)
     return sessions.select(
         "host",
@@ -104,7 +104,7 @@ def summary_of(sessions: DataFrame) -> DataFrame:
 
 
 def views_of(sessions: DataFrame) -> DataFrame:
-    """The table ``page_views``: parts, one set per batch; add up ``views`` over them."""
+    """Return the table ``page_views`` of one batch; the totals are the sums of ``views`` over all batches."""
     page = sessions.select(F.explode(F.filter("requests", is_page)).alias("page"))
     minute = F.date_trunc("minute", "page.time").alias("minute")
     return page.groupBy(minute, F.col("page.path").alias("path")).agg(F.count("*").alias("views"))
@@ -113,7 +113,7 @@ def views_of(sessions: DataFrame) -> DataFrame:
 def start(
     records: DataFrame, output: str, *, available_now: bool = False, seconds: int = 5
 ) -> StreamingQuery:
-    """Start the job: all there is and then stop, or every few seconds until stopped."""
+    """Start the job: read everything and stop (``available_now``), or run every few seconds until stopped."""
     sessions = sessions_of(parse(records))
 
     def write(batch: DataFrame, batch_id: int) -> None:
@@ -134,7 +134,7 @@ def start(
 
 
 def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFrame]:
-    """Tables to look at, by title."""
+    """Return the result tables by title; ``top`` is the number of rows of the ranked ones."""
     sessions = spark.read.parquet(f"{output}/sessions")
     views = spark.read.parquet(f"{output}/page_views")
     whole = sessions.agg(
@@ -160,7 +160,7 @@ def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFr
 
 
 def funnel(sessions: DataFrame) -> DataFrame:
-    """How many sessions came as far as each step."""
+    """Return, per step of the funnel, the number of sessions that took it."""
     numbered = F.array(
         *[F.struct(F.lit(n).alias("n"), F.lit(name).alias("step")) for n, (name, _) in _steps()]
     )
@@ -176,7 +176,7 @@ def _steps() -> list[tuple[int, tuple[str, str]]]:
 
 
 def charts(spark: SparkSession, output: str) -> dict[str, DataFrame]:
-    """Frames to plot, by title: the first column across, the others up."""
+    """Return the plots by title: the first column is the x axis, the others are the y values."""
     views = spark.read.parquet(f"{output}/page_views")
     sessions = spark.read.parquet(f"{output}/sessions")
     hour = F.date_trunc("hour", "minute").alias("hour")

@@ -2,14 +2,14 @@
 
     nilometer pipeline run burst --topic burst --available-now --report burst.html
 
-Peak shaving: the topic takes the burst as fast as it comes, and this job drains it no faster than what comes
-behind it can bear: ``RECORDS`` of them, then a pause until ``SECONDS`` have passed. Meanwhile the lag, what
-is in the topic and not yet worked on, goes up with the burst and comes down in a straight line; each batch's
-progress says where it is, and the report plots it.
+Peak shaving: the topic takes the burst as fast as it arrives, and this job processes it no faster than a
+downstream service can take it: ``RECORDS`` records, then a pause until ``SECONDS`` have passed. The lag (the
+records in the topic that are not processed yet) rises with the burst and falls in a straight line; the
+progress of each batch contains it, and the report plots it.
 
-The table ``drained``, in Parquet, has one row per batch and partition: how many records and bytes, and their
-first and last offset. Exactly once: a batch that is run again replaces its folder. What else a batch would
-do, such as calls to a service that is easily overrun, belongs where this file writes the table.
+The table ``drained``, in Parquet, has one row per batch and partition: numbers of records and bytes, first
+and last offset. Exactly once: a batch that is run again replaces its folder. Put your own processing of a
+batch, such as calls to a service, in the place where this file writes the table.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LATENESS = timedelta(0)
 
 RECORDS = 100_000
 SECONDS = 1.0
-"""The rate: so many records in so long. ``--option maxOffsetsPerTrigger=…`` takes another number."""
+"""The rate: RECORDS per SECONDS. ``--option maxOffsetsPerTrigger=…`` sets another number of records."""
 SOURCE_OPTIONS = {"maxOffsetsPerTrigger": str(RECORDS)}
 
 
@@ -43,7 +43,7 @@ def drained_of(records: DataFrame) -> DataFrame:
 def start(
     records: DataFrame, output: str, *, available_now: bool = False, seconds: int = 1
 ) -> StreamingQuery:
-    """Start the job: until it is drained, or until stopped."""
+    """Start the job: process the topic to its end (``available_now``), or until stopped."""
 
     def write(batch: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
@@ -61,7 +61,7 @@ def start(
 
 
 def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFrame]:
-    """Tables to look at, by title."""
+    """Return the result tables by title; ``top`` is the number of rows of the ranked ones."""
     drained = spark.read.parquet(f"{output}/drained")
     return {
         "Drained": drained.groupBy("topic", "partition")
@@ -80,7 +80,7 @@ def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFr
 
 
 def charts(spark: SparkSession, output: str) -> dict[str, DataFrame]:
-    """Frames to plot, by title: the first column across, the others up."""
+    """Return the plots by title: the first column is the x axis, the others are the y values."""
     drained = spark.read.parquet(f"{output}/drained")
     at = F.max("drained_at").alias("drained_at")
     batches = drained.groupBy("batch").agg(at, F.sum("records").alias("records"))

@@ -5,20 +5,20 @@
 
 Reads change events as ``capture`` writes them from PostgreSQL's logical decoding, keyed by primary key:
 ``{"op": "c", "table": "public.accounts", "key": {"id": 7}, "after": {"id": 7, "balance": 5}, "lsn": 23884,
-"seq": 0, "at": …}``. ``op`` is r for a row that was there when capturing began, c for created, u for
-updated, d for deleted, t for all rows deleted at once (truncate). Two tables come out, in Parquet:
+"seq": 0, "at": …}``. ``op`` is r for a row that existed when capturing began, c for created, u for updated,
+d for deleted, t for all rows deleted at once (truncate). Writes two tables, in Parquet:
 
-- ``versions``: every key's newest version, deleted ones too. ``current`` (SCD type 1) is what of them is not
-  deleted: the database's table as it is now.
-- ``history``: versions that have been replaced, with the time from and until which they held. With the newest
-  ones they are ``timeline`` (SCD type 2): the table as it was at any time.
+- ``versions``: the newest version of every key, also of deleted ones. ``current`` (SCD type 1) returns those
+  not deleted: the database's table as it is now.
+- ``history``: the older versions, with the times from and until which they were valid. Together with the
+  newest ones they are ``timeline`` (SCD type 2): the table as it was at any time.
 
-A row is kept as JSON, so that columns that are added or dropped do not stop the job; ``columns`` turns it
-into columns by a schema of yours.
+A row is kept as JSON, so that columns that are added or dropped do not stop the job; ``columns`` converts it
+to columns by a schema that you give.
 
-Changes are ordered by where they stand in the database's own log (``lsn`` of the commit, then ``seq``), so
-that a change that comes again, or late, changes nothing. Exactly once: each batch writes a new folder of
-``versions`` from the one before it, and one of ``history``; a batch that is run again replaces its own.
+Changes are ordered by their position in the database's log (``lsn`` of the commit, then ``seq``), so that a
+change that arrives again, or late, changes nothing. Exactly once: each batch writes a new folder of
+``versions``, made from the previous one, and one of ``history``; a batch that is run again replaces its own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 LATENESS = timedelta(0)
 KEPT = 3
-"""Folders of ``versions`` that are kept: a batch needs only the one before it."""
+"""The number of folders of ``versions`` that are kept: a batch needs only the previous one."""
 
 EVENT = "op string, table string, key string, after string, lsn bigint, seq bigint, at timestamp"
 VERSION = "key string, row string, deleted boolean, lsn bigint, seq bigint, valid_from timestamp"
@@ -41,7 +41,7 @@ DELETES = ("d", "t")
 
 
 def parse(records: DataFrame) -> DataFrame:
-    """One row per change."""
+    """Return one row per change; without records that are no change events."""
     said = F.from_json(F.col("value").cast("string"), EVENT)
     return (
         records.select(said.alias("c"))
@@ -60,9 +60,9 @@ def parse(records: DataFrame) -> DataFrame:
 
 
 def next_versions(known: DataFrame, changes: DataFrame) -> DataFrame:
-    """Known versions and changes as one line of versions per key: ``valid_until`` is null for the newest.
+    """Return the known and the changed versions of each key; ``valid_until`` is null for the newest.
 
-    A change that is older than the key's newest version, or the same, is a repeat, and left out.
+    A change that is not newer than the key's newest known version is a repeat, and left out.
     """
     truncates = changes.where("op = 't'").select(
         F.col("lsn").alias("t_lsn"), F.col("seq").alias("t_seq"), F.col("valid_from").alias("t_at")
@@ -97,7 +97,7 @@ def next_versions(known: DataFrame, changes: DataFrame) -> DataFrame:
 def start(
     records: DataFrame, output: str, *, available_now: bool = False, seconds: int = 5
 ) -> StreamingQuery:
-    """Start the job: all there is and then stop, or every few seconds until stopped."""
+    """Start the job: read everything and stop (``available_now``), or run every few seconds until stopped."""
     spark = records.sparkSession
 
     def write(batch: DataFrame, batch_id: int) -> None:
@@ -125,7 +125,7 @@ def start(
 
 
 def versions(spark: SparkSession, output: str, before: int | None = None) -> DataFrame:
-    """The newest version of every key, as the last batch left it."""
+    """Return the newest version of every key after the last batch (earlier than ``before``, if given)."""
     batches = [number for number in _batches(spark, output) if before is None or number < before]
     if not batches:
         return spark.createDataFrame([], VERSION)
@@ -133,12 +133,12 @@ def versions(spark: SparkSession, output: str, before: int | None = None) -> Dat
 
 
 def current(spark: SparkSession, output: str) -> DataFrame:
-    """SCD type 1: the rows that there are now."""
+    """Return the present rows (SCD type 1)."""
     return versions(spark, output).where("not deleted")
 
 
 def timeline(spark: SparkSession, output: str) -> DataFrame:
-    """SCD type 2: every version of every row, and from and until when it held."""
+    """Return every version of every row, and from and until when it was valid (SCD type 2)."""
     open_ended = current(spark, output).withColumn("valid_until", F.lit(None).cast("timestamp"))
     # A batch that is run again may have written its folder of history and not yet that of versions.
     last = max(_batches(spark, output), default=-1)
@@ -147,13 +147,13 @@ def timeline(spark: SparkSession, output: str) -> DataFrame:
 
 
 def columns(rows: DataFrame, schema: str) -> DataFrame:
-    """Rows with their JSON as columns of ``schema``, such as ``id int, balance decimal(12,2)``."""
+    """Return the rows with their JSON as columns of ``schema``, such as ``id int, balance decimal(12,2)``."""
     others = [name for name in rows.columns if name not in ("key", "row")]
     return rows.select("key", F.from_json("row", schema).alias("r"), *others).select("key", "r.*", *others)
 
 
 def _batches(spark: SparkSession, output: str) -> list[int]:
-    """The batches whose folder of ``versions`` is whole: Spark marks it so when it has written all."""
+    """Return the batches whose folder of ``versions`` is complete: Spark marks it by a file _SUCCESS."""
     pattern, files = _hadoop(spark, f"{output}/versions/batch=*/_SUCCESS")
     folders = [found.getPath().getParent().getName() for found in files.globStatus(pattern) or []]
     return sorted(int(name.removeprefix("batch=")) for name in folders)
@@ -167,7 +167,7 @@ def _forget_old(spark: SparkSession, output: str, batch_id: int) -> None:
 
 
 def _hadoop(spark: SparkSession, where: str) -> tuple[Any, Any]:
-    """A path and its file system, whatever kind it is."""
+    """Return a Hadoop path and its file system."""
     jvm: Any = spark._jvm
     java: Any = spark._jsc
     path = jvm.org.apache.hadoop.fs.Path(where)
@@ -175,7 +175,7 @@ def _hadoop(spark: SparkSession, where: str) -> tuple[Any, Any]:
 
 
 def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFrame]:
-    """Tables to look at, by title."""
+    """Return the result tables by title; ``top`` is the number of rows of the ranked ones."""
     history = timeline(spark, output)
     return {
         "Rows": versions(spark, output).agg(
@@ -191,7 +191,7 @@ def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFr
 
 
 def charts(spark: SparkSession, output: str) -> dict[str, DataFrame]:
-    """Frames to plot, by title: the first column across, the others up."""
+    """Return the plots by title: the first column is the x axis, the others are the y values."""
     history = timeline(spark, output)
     counted = history.groupBy("key").agg(F.count("*").alias("versions"))
     minute = F.date_trunc("minute", "valid_from").alias("minute")

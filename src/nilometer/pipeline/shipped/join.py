@@ -5,10 +5,10 @@
 Reads ``orders``, ``{"order": "o1", "customer": "c7", "amount": 12.5, "at": "2024-05-01T10:00:03Z"}``, and
 ``payments``, ``{"payment": "p1", "order": "o1", "amount": 12.5, "at": …}``, as JSON. Two kinds of join:
 
-- stream with stream: an order and a payment meet if the payment comes within an hour after the order. Both
-  streams are kept in the query's state only as long as a partner can still come, which event-time watermarks
-  (ten minutes behind the newest time of each stream; the slower one counts) decide. An order without
-  a payment is written as unpaid when its payment cannot come any more;
+- stream with stream: an order matches a payment within an hour after the order. Records of both streams are
+  kept in the query's state only while a match is still possible, which the event-time watermarks decide (ten
+  minutes before the newest time of each stream; the slower one counts). An order without a payment is written
+  as unpaid when no payment can match any more;
 - stream with table: the customer's name and country, from a CSV file with columns customer, name, country.
 
 The table ``settled``, in Parquet, has one row per order and payment, or per unpaid order. Exactly once: a
@@ -24,9 +24,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 LATENESS = timedelta(minutes=10)
-"""How far each stream's event-time watermark stays behind its newest time."""
+"""The distance from the newest event time of a stream to its watermark."""
 WITHIN = "1 hour"
-"""How long after the order a payment counts."""
+"""How long after the order a payment matches it."""
 
 ORDER = "`order` string, customer string, amount double, at timestamp"
 PAYMENT = "payment string, `order` string, amount double, at timestamp"
@@ -74,7 +74,7 @@ def start(
     available_now: bool = False,
     seconds: int = 5,
 ) -> StreamingQuery:
-    """Start the job. ``table``: the CSV file of customers, read again at each start of the job."""
+    """Start the job. ``table`` is the path of the CSV file of customers, which is read at each start."""
     spark = orders.sparkSession
     customers = spark.read.schema(CUSTOMER).option("header", "true").csv(table)
 
@@ -93,7 +93,7 @@ def start(
 
 
 def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFrame]:
-    """Tables to look at, by title."""
+    """Return the result tables by title; ``top`` is the number of rows of the ranked ones."""
     settled = spark.read.parquet(f"{output}/settled")
     is_paid = F.col("payment").isNotNull()
     by_country = F.coalesce("country", F.lit("unknown")).alias("country")
@@ -114,7 +114,7 @@ def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFr
 
 
 def charts(spark: SparkSession, output: str) -> dict[str, DataFrame]:
-    """Frames to plot, by title: the first column across, the others up."""
+    """Return the plots by title: the first column is the x axis, the others are the y values."""
     settled = spark.read.parquet(f"{output}/settled")
     is_paid = F.col("payment").isNotNull()
     hour = F.date_trunc("hour", "ordered_at").alias("hour")

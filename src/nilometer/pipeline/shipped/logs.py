@@ -1,26 +1,26 @@
-"""logs: log lines in a topic -> what each line says, and how many of each there are.
+"""logs: log lines in a topic -> the parsed lines, and counts of them.
 
     nilometer pipeline run logs --topic logs --output ./logs-tables --available-now
 
 Reads access logs (Common and Combined Log Format), syslog (RFC 3164 and ISO timestamps), and the logs of
-dpkg, apt and update-alternatives, mixed as they come. A line that fits no format is kept as ``unparsed``,
-so that the numbers add up to the number of records. Two tables come out, in Parquet:
+dpkg, apt and update-alternatives, in any mixture. A line that fits no format is kept as ``unparsed``, so that
+the numbers add up to the number of records. Writes two tables, in Parquet:
 
 - ``lines``: one row per record: format, event_time, label (HTTP status, syslog level, dpkg action, ...),
-  name (path, program or package), the line itself and where it lies in the topic.
-- ``counts``: how many lines per format and minute, per format and label, per format and name. Rows are
-  parts, one set per batch; add up ``lines`` over them, as ``results`` does.
+  name (path, program or package), the line itself, and its topic, partition and offset.
+- ``counts``: the number of lines per format and minute, per format and label, per format and name. Each batch
+  writes its own counts; the totals are the sums of ``lines`` over all batches, as in ``results``.
 
 Exactly once. Spark's checkpoint gives every batch an id and fixes its offsets before the batch runs, so a
 batch that is run again after a crash has the same records. Each batch writes one folder per table, named by
 the id, and a repeated batch replaces that folder: however often it ran, its records are there once. (Spark's
-file sink would do for ``lines`` but not for two tables at once; and counts by a streaming aggregation would
-have to forget late lines before they could be written to Parquet, and so not add up.)
+file sink would be enough for ``lines`` but not for two tables at once; and counts by a streaming aggregation
+would have to drop late lines before they could be written to Parquet, and so would not add up.)
 
-Two watermarks. The event-time watermark is this job's: ten minutes behind the newest time that a line has
-stated, never going back; a minute before it is taken to be complete. Late lines are still counted, in their
-own minute. It has nothing to do with a partition's high watermark, the offset below which records are
-committed and so can be read at all.
+Two watermarks. The event-time watermark is this job's: ten minutes before the newest time in a line, never
+decreasing; a minute before it counts as complete. Late lines are still counted, in their own minute. It has
+nothing to do with a partition's high watermark, the offset below which records are committed and so can be
+read at all.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 LATENESS = timedelta(minutes=10)
-"""How far the event-time watermark stays behind the newest time that was read."""
+"""The distance from the newest event time read to the watermark."""
 
-# Regular expressions as Java has them. Possessive quantifiers (*+) keep a hostile line from making the
-# matcher recurse or try again; [0-9] and [^ ] say what is meant in every locale.
+# Java's regular expressions. Possessive quantifiers (*+) keep a malicious line from causing recursion or
+# backtracking; [0-9] and [^ ] have the same meaning in every locale.
 _PRIORITY = r"^(?:<([0-9]{1,3})>)?"
 _PROGRAM = r"[^ ]++ ([^ :\[\]]++)(?:\[[0-9]++\])?: ?((?s:.*+))\z"
 _TIME = r"([0-9]{4}-[0-9]{2}-[0-9]{2} {1,2}[0-9]{2}:[0-9]{2}:[0-9]{2})"
@@ -43,8 +43,8 @@ _ISO_TIME = r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}(?:\.[0-9]{1,9})?(?:Z|[+-][0-
 _ACTION = r"(startup|install|upgrade|configure|trigproc|remove|purge|disappear|status|conffile)"
 _APT_KEY = r"(Commandline|Requested-By|Install|Upgrade|Downgrade|Reinstall|Remove|Purge|Error|Comment)"
 FORMATS = (
-    # Kind, pattern, and which of its groups are time, label, name and message. What comes behind the size in
-    # an access log is let pass: referer and agent, cut off or followed by other fields.
+    # Kind, pattern, and which of its groups are time, label, name and message. Anything after the size in an
+    # access log is accepted: referer and agent, cut off or followed by other fields.
     (
         "access",
         r'^[^ ]++ [^ ]++ [^ ]++ \[([^\]]++)\] (?s:"([^"\\]*+(?:\\.[^"\\]*+)*+)")'
@@ -73,19 +73,19 @@ LEVEL_WORD = (
 OTHER_WORDS = {"panic": "emerg", "critical": "crit", "fatal": "crit", "error": "err", "warn": "warning"}
 MARK = "\u0001"
 EARLIEST = "1970-01-02"
-"""A line that states a time before this does not fit its format: it is a broken one, or no time at all."""
+"""A line with a time before this does not fit its format: its time was misread."""
 
 
 # --- from a line to columns
 
 
 def parse(records: DataFrame) -> DataFrame:
-    """The columns of ``lines``, from records as either connector gives them."""
+    """Return the table ``lines`` of some records, read by either connector."""
     text = F.make_valid_utf8(F.coalesce(F.col("value").cast("string"), F.lit("")))
     line, ingested = F.regexp_replace(text, r"\r\z", "").alias("line"), F.col("timestamp").alias("ingested")
     place = ("topic", "partition", "offset", "ingested")
     lines = records.select(*place[:3], ingested, line)
-    # Three steps, one after another, so that each pattern and each time is worked out once per line.
+    # Three steps, one after another, so that each pattern and each time is evaluated once per line.
     fitted = lines.withColumn("parts", _parts(F.col("line")))
     kind, time, label, name, message = (F.get("parts", F.lit(number)) for number in range(1, 6))
     blank = F.when(F.trim("line") == "", "blank").otherwise("unparsed")
@@ -116,10 +116,10 @@ def parse(records: DataFrame) -> DataFrame:
 
 
 def _parts(line: Column) -> Column:
-    """What the fitting pattern finds: nothing, kind, time, label, name, message. Without one: the line alone.
+    """Return an array: empty, kind, time, label, name, message; only the line if no pattern fits.
 
-    Each pattern rewrites the line that it fits into its parts with marks between them. A line that has been
-    rewritten begins with a mark, as no pattern does but the first; and the first comes first.
+    Each pattern rewrites a line that it fits into these parts, separated by ``MARK``. A rewritten line begins
+    with the mark, which no pattern matches at the beginning but the first, and that one is applied first.
     """
     rewritten = F.translate(line, MARK, "\ufffd")
     for kind, pattern, groups in FORMATS:
@@ -128,7 +128,7 @@ def _parts(line: Column) -> Column:
 
 
 def _time(kind: Column, text: Column) -> Column:
-    """Times that state no zone are in the session's (``spark.sql.session.timeZone``)."""
+    """Parse the time; without a time zone it is in the session's (``spark.sql.session.timeZone``)."""
     local = F.try_to_timestamp(F.regexp_replace(text, " +", " "), F.lit("yyyy-MM-dd HH:mm:ss"))
     return (
         F.when(kind == "access", F.try_to_timestamp(text, F.lit("dd/MMM/yyyy:HH:mm:ss Z")))
@@ -139,7 +139,7 @@ def _time(kind: Column, text: Column) -> Column:
 
 
 def _time_without_year(text: Column) -> Column:
-    """RFC 3164 leaves out the year: it is the year of the record, or the one before for a day yet to come."""
+    """Parse a time of RFC 3164, which has no year: the year of the record, or the one before if later."""
 
     def in_year(year: Column) -> Column:
         dated = F.concat_ws(" ", year.cast("string"), F.regexp_replace(text, " +", " "))
@@ -151,7 +151,7 @@ def _time_without_year(text: Column) -> Column:
 
 
 def _label(kind: Column, label: Column, message: Column) -> Column:
-    """The HTTP status; the level; dpkg's or the alternatives' action; the key of apt's entry."""
+    """Return the label: HTTP status, syslog level, action of dpkg or alternatives, key of apt's entry."""
     return (
         F.when(kind.isin("syslog", "syslog-iso"), _level(label, message))
         .when(kind.isin("apt", "apt-date"), F.lower(label))
@@ -160,7 +160,7 @@ def _label(kind: Column, label: Column, message: Column) -> Column:
 
 
 def _level(priority: Column, message: Column) -> Column:
-    """The severity in the priority; else the level word that the message opens with; else "unstated"."""
+    """Return the severity of the priority, else the message's first word if a level, else "unstated"."""
     severity = F.element_at(F.array(*[F.lit(level) for level in LEVELS]), priority.try_cast("int") % 8 + 1)
     word = F.lower(F.regexp_extract(message, LEVEL_WORD, 1))
     level = F.when(word == "", "unstated")
@@ -170,7 +170,7 @@ def _level(priority: Column, message: Column) -> Column:
 
 
 def _name(kind: Column, name: Column) -> Column:
-    """The path that was asked for; the program; the package."""
+    """Return the name: the requested path, the program, or the package."""
     path = F.regexp_extract(name, r"^[^ ]++ ([^ ?#]++)", 1)
     word = F.when(F.get("parts", F.lit(3)) == "status", F.split_part(name, F.lit(" "), F.lit(2))).otherwise(
         F.split_part(name, F.lit(" "), F.lit(1))
@@ -189,7 +189,7 @@ def _name(kind: Column, name: Column) -> Column:
 
 
 def count(lines: DataFrame) -> DataFrame:
-    """``counts`` of some lines: three groupings in one pass, distinguished by ``by``."""
+    """Return the table ``counts`` of some lines: three groupings in one pass, named by column ``by``."""
     minute = F.date_trunc("minute", "event_time").alias("minute")
     columns = lines.select("format", minute, "label", "name")
     grouped = columns.groupingSets(
@@ -208,13 +208,13 @@ def count(lines: DataFrame) -> DataFrame:
 def start(
     records: DataFrame, output: str, *, available_now: bool = False, seconds: int = 5
 ) -> StreamingQuery:
-    """Start the job: all there is and then stop, or every few seconds until stopped."""
+    """Start the job: read everything and stop (``available_now``), or run every few seconds until stopped."""
     spark = records.sparkSession
-    spark.conf.set("spark.sql.legacy.timeParserPolicy", "CORRECTED")  # 31/Feb is no date, and no error either
+    spark.conf.set("spark.sql.legacy.timeParserPolicy", "CORRECTED")  # 31/Feb becomes null, not an error
     lines = parse(records).withWatermark("event_time", f"{LATENESS.total_seconds():.0f} seconds")
 
     def write(batch: DataFrame, batch_id: int) -> None:
-        # The counts are made from the lines as written: parsed once, and read back by columns.
+        # Count the lines as written, so that they are parsed only once.
         folder = f"batch={batch_id:08d}"
         batch.write.mode("overwrite").parquet(f"{output}/lines/{folder}")
         written = spark.read.schema(batch.schema).parquet(f"{output}/lines/{folder}")
@@ -233,7 +233,7 @@ def start(
 
 
 def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFrame]:
-    """Tables to look at, by title."""
+    """Return the result tables by title; ``top`` is the number of rows of the ranked ones."""
     counts = spark.read.parquet(f"{output}/counts")
 
     def total(by: str, *columns: str) -> DataFrame:
@@ -255,7 +255,7 @@ def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFr
 
 
 def charts(spark: SparkSession, output: str) -> dict[str, DataFrame]:
-    """Frames to plot, by title: the first column across, the others up."""
+    """Return the plots by title: the first column is the x axis, the others are the y values."""
     counts = spark.read.parquet(f"{output}/counts")
     by_minute = counts.where("by = 'minute' AND minute IS NOT NULL")
     labels = counts.where("by = 'label' AND label != ''").select(

@@ -3,15 +3,15 @@
     nilometer pipeline run metrics --topic measurements --to alerts --available-now
 
 Reads measurements as JSON: ``{"at": "2024-05-01T10:00:03Z", "service": "web", "metric": "latency_ms",
-"value": 12.5}``. Out come
+"value": 12.5}``. Writes
 
 - the table ``rollups``, in Parquet: count, mean, least, greatest and sum per minute, service and metric,
-  each written once, when the event-time watermark (two minutes behind the newest measurement) has passed
+  each written once, when the event-time watermark (two minutes before the newest measurement) has passed
   the minute's end; later measurements of that minute are left out;
 - the topic of alerts: one record per minute, service and rule that was broken, keyed by service.
 
 The table is exactly once: a batch that is run again replaces its folder. Alerts are at least once: each has
-an ``id`` that says minute, service and rule, so that the receiver of alerts can act once.
+an ``id`` made of service, rule and minute, so that the receiver of alerts can act once.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 LATENESS = timedelta(minutes=2)
-"""How far the event-time watermark stays behind the newest measurement."""
+"""The distance from the newest measurement's time to the watermark."""
 WINDOW = "1 minute"
 
 RULES = (
-    # Name, metric, which column of the rollup, and the limit above which it is broken.
+    # Name, metric, column of the rollup, and the limit above which the rule is broken.
     ("slow", "latency_ms", "mean", 250.0),
     ("stalled", "latency_ms", "greatest", 2_000.0),
     ("failing", "errors", "sum", 10.0),
@@ -38,7 +38,7 @@ MEASUREMENT = "at timestamp, service string, metric string, value double"
 
 
 def parse(records: DataFrame) -> DataFrame:
-    """One row per measurement; what is no whole measurement is left out."""
+    """Return one row per measurement; without records that are no complete measurement."""
     said = F.from_json(F.col("value").cast("string"), MEASUREMENT)
     return records.select(said.alias("m")).select("m.*").dropna()
 
@@ -62,7 +62,7 @@ ROLLUPS = ("count", "mean", "least", "greatest", "sum")
 
 
 def alerts_of(rollups: DataFrame) -> DataFrame:
-    """Key and value of a record for each rule that is broken."""
+    """Return key and value of a record for each rule that a rollup breaks."""
     broken = F.filter(
         F.array(
             *[
@@ -99,7 +99,7 @@ def start(
     available_now: bool = False,
     seconds: int = 5,
 ) -> StreamingQuery:
-    """Start the job. ``to_topic``: the sink's options, brokers and topic of the alerts."""
+    """Start the job. ``to_topic`` are the sink's options: brokers and topic of the alerts."""
 
     def write(batch: DataFrame, batch_id: int) -> None:
         table = f"{output}/rollups/batch={batch_id:08d}"
@@ -121,7 +121,7 @@ def start(
 
 
 def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFrame]:
-    """Tables to look at, by title."""
+    """Return the result tables by title; ``top`` is the number of rows of the ranked ones."""
     rollups = spark.read.parquet(f"{output}/rollups")
     return {
         "Measurements": rollups.groupBy("service", "metric")
@@ -144,7 +144,7 @@ def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFr
 
 
 def charts(spark: SparkSession, output: str) -> dict[str, DataFrame]:
-    """Frames to plot, by title: the first column across, the others up."""
+    """Return the plots by title: the first column is the x axis, the others are the y values."""
     rollups = spark.read.parquet(f"{output}/rollups")
 
     def by_service(metric: str, column: str) -> DataFrame:

@@ -1,17 +1,16 @@
-"""notifications: events and thresholds -> messages to users, in a topic that a webhook is fed from.
+"""notifications: events and thresholds -> messages to users, in a topic from which a webhook gets them.
 
     nilometer pipeline run notifications --topic events --table users.csv --to notifications
     nilometer pipeline deliver --topic notifications --webhook https://example.org/messages
 
 Reads events as JSON: ``{"id": "e1", "user": "u7", "kind": "payment", "amount": 620.0, "at":
-"2024-05-01T10:00:03Z"}``. A rule has a threshold on how many events of a kind a user has in ten minutes, or
-on their sum. When it is reached, in the very batch, a message is rendered with the user's name, language and
-address from a CSV file with the columns user, name, language, address, and goes into the topic as JSON, keyed
-by user.
+"2024-05-01T10:00:03Z"}``. A rule has a threshold for the number of a user's events of a kind in ten minutes,
+or for their sum. The batch that reaches it renders a message with the user's name, language and address, from
+a CSV file with the columns user, name, language, address, and writes it to the topic as JSON, keyed by user.
 
-At least once: a window that goes on beyond its threshold gives its message with every batch that adds to it,
-and a batch that is run again after a crash gives its messages again. They all have the same ``id``, made of
-rule, user and window, and ``deliver`` sends each id once. The table ``messages``, in Parquet, keeps them all.
+At least once: every batch that adds events to a window above its threshold writes the message again, and so
+does a batch that is run again after a crash. These messages all have the same ``id``, made of rule, user and
+window, and ``deliver`` sends each id once. The table ``messages``, in Parquet, contains all of them.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 LATENESS = timedelta(minutes=10)
-"""How far the event-time watermark stays behind the newest event: windows are kept so long."""
+"""The distance from the newest event's time to the watermark, which ends windows."""
 WINDOW = "10 minutes"
 
 RULES = (
@@ -47,13 +46,13 @@ USER = "user string, name string, language string, address string"
 
 
 def parse(records: DataFrame) -> DataFrame:
-    """One row per event; what is no whole event is left out."""
+    """Return one row per event; without records that are no complete event."""
     said = F.from_json(F.col("value").cast("string"), EVENT)
     return records.select(said.alias("e")).select("e.*").dropna(subset=["id", "user", "kind", "at"])
 
 
 def tallies_of(events: DataFrame) -> DataFrame:
-    """How many events of each kind a user has in each window, and their sum."""
+    """Return number and sum of each user's events per kind and window."""
     return (
         events.withWatermark("at", f"{LATENESS.total_seconds():.0f} seconds")
         .groupBy(F.window("at", WINDOW).alias("window"), "user", "kind")
@@ -62,7 +61,7 @@ def tallies_of(events: DataFrame) -> DataFrame:
 
 
 def messages_of(tallies: DataFrame, users: DataFrame) -> DataFrame:
-    """A message for each rule whose threshold is reached. Users that are not in the table get none."""
+    """Return a message for each rule whose threshold is reached; none for users who are not in the table."""
     known = tallies.join(F.broadcast(users), "user")
     reached = F.array_compact(
         F.array(
@@ -109,7 +108,7 @@ def start(
     available_now: bool = False,
     seconds: int = 5,
 ) -> StreamingQuery:
-    """Start the job. ``to_topic``: the sink's options, brokers and topic of the messages."""
+    """Start the job. ``to_topic`` are the sink's options: brokers and topic of the messages."""
     users = records.sparkSession.read.schema(USER).option("header", "true").csv(table)
 
     def write(batch: DataFrame, batch_id: int) -> None:
@@ -131,7 +130,7 @@ def start(
 
 
 def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFrame]:
-    """Tables to look at, by title."""
+    """Return the result tables by title; ``top`` is the number of rows of the ranked ones."""
     messages = spark.read.parquet(f"{output}/messages")
     return {
         "Messages by rule": messages.groupBy("rule")
@@ -146,7 +145,7 @@ def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFr
 
 
 def charts(spark: SparkSession, output: str) -> dict[str, DataFrame]:
-    """Frames to plot, by title: the first column across, the others up."""
+    """Return the plots by title: the first column is the x axis, the others are the y values."""
     messages = spark.read.parquet(f"{output}/messages").dropDuplicates(["id"])
     hour = F.date_trunc("hour", F.to_timestamp("since")).alias("hour")
     return {"Messages per hour": messages.groupBy(hour).pivot("rule").count().na.fill(0).orderBy("hour")}
