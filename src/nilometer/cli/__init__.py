@@ -1,1 +1,1 @@
-"""The `nilometer` command. Each command is a module, in the folder of its subject, imported when used."""
+"""The `nilometer` command. Each subcommand is a module in the folder of its topic, imported when used."""

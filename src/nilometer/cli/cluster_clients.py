@@ -1,4 +1,4 @@
-"""Clients of the cluster that ``--bootstrap-server`` names, with nothing else set."""
+"""Makes clients of the cluster that ``--bootstrap-server`` names, with default settings."""
 
 from __future__ import annotations
 

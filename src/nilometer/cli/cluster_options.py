@@ -1,4 +1,4 @@
-"""What commands that talk to a cluster share: options, the event loop, ways of printing."""
+"""Shared by the commands that connect to a cluster: options, running the event loop, printing."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON i
 
 
 def parse_pairs(items: Sequence[str], option: str) -> dict[str, str]:
-    """``KEY=VALUE`` items; whatever is not of that form is a usage error that names the option."""
+    """Parse ``KEY=VALUE`` items. Raises UsageError, which names ``option``, for an item of another form."""
     pairs: dict[str, str] = {}
     for item in items:
         key, separator, value = item.partition("=")
@@ -74,7 +74,7 @@ async def _with_sigterm(main: Coroutine[Any, Any, T]) -> T:
 
 
 def stop_on_signals(stop: Callable[[], None]) -> None:
-    """In a running loop: Ctrl-C and SIGTERM call ``stop``, for work whose normal end they are."""
+    """Have Ctrl-C and SIGTERM call ``stop``, for work that ends normally by them; needs a running loop."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
@@ -85,7 +85,7 @@ def print_json(value: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None) -> None:
-    """A table for people; columns whose values are all numbers are right-aligned."""
+    """Print a table; columns whose values are all numbers are right-aligned."""
     from rich.console import Console
     from rich.table import Table
 

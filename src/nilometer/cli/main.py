@@ -1,7 +1,7 @@
 """The `nilometer` command: its subcommands by name, and how errors become messages and exit codes.
 
-Commands are imported when they are used: ``nilometer --help`` costs little, and nothing that one command
-needs (Spark, say) is needed by the others.
+Commands are imported when they are used, so that ``nilometer --help`` is fast, and a package that one command
+needs (Spark, for example) is not needed by the others.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
@@ -82,7 +82,7 @@ class OutputClosed(Exception):
 
 
 class LazyGroup(click.Group):
-    """Lists commands without importing them."""
+    """A group that lists its commands without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for name, lazy in COMMANDS.items() if _exists(lazy)]
@@ -121,7 +121,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """The console script."""
+    """Run the command line and exit; the entry point of the console script."""
     sys.exit(run(sys.argv[1:]))
 
 
@@ -152,14 +152,14 @@ def run(arguments: list[str]) -> int:
 
 
 def _write_to_nowhere() -> None:
-    """Python flushes the buffers at exit: that must not fail again."""
+    """Redirect standard output to /dev/null, so that Python's flush at exit does not fail again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
 
 
 def _explain(error: Exception) -> str | None:
-    """The message of an error that the environment caused; None for an error in this program."""
+    """Return the message of an error that the environment caused; None for a bug of this program."""
     from nilometer.runtime import LockHeld
     from nilometer.wire.errors import KafkaError
 

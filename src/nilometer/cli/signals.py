@@ -1,6 +1,6 @@
-"""What Ctrl-C and SIGTERM do to commands that run brokers or Spark.
+"""Signal handlers for Ctrl-C and SIGTERM, for commands that run brokers or Spark.
 
-A process that ends of itself removes what it has put on disk; one that a signal ends does not.
+With them a process exits normally and removes its temporary files; a process killed by a signal does not.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import sys
 
 
 def exit_on_sigterm() -> None:
-    """SIGTERM ends the process as Ctrl-C does: through whatever is to be cleaned up."""
+    """Have SIGTERM raise SystemExit, so that the process cleans up as after Ctrl-C."""
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
 
 
 def stop_on_signals() -> list[int]:
-    """A list that is empty until Ctrl-C or SIGTERM; a second one ends the program at once."""
+    """Return a list to which the first Ctrl-C or SIGTERM is added; a second one exits at once."""
     received: list[int] = []
 
     def receive(number: int, _frame: object) -> None:

@@ -1,4 +1,4 @@
-"""Points in time as people write them."""
+"""Parses timestamps given on the command line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 
 def parse_time(text: str) -> int:
-    """Milliseconds since 1970 from such a number, or from an ISO time (UTC where no zone is named).
+    """Return milliseconds since 1970, from such a number or from an ISO time (UTC if it has no zone).
 
     Raises ValueError.
     """

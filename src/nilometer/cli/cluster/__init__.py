@@ -1,1 +1,1 @@
-"""Brokers on this machine, and the metadata log that brokers agree through."""
+"""Commands for brokers on this machine, and for the cluster's metadata log and secret."""

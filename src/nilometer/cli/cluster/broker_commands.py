@@ -105,7 +105,7 @@ def up(
 
 
 def _refuse_ids(settings: dict[str, str]) -> None:
-    """Refuse one id for several brokers, and an id that has no folder: clients would not find the broker."""
+    """Raise UsageError for an override of the broker id: the ids are those of the brokers' folders."""
     for key in ("node.id", "broker.id"):
         if key in settings:
             raise click.UsageError(
@@ -114,7 +114,7 @@ def _refuse_ids(settings: dict[str, str]) -> None:
 
 
 def _is_given(parameter: str) -> bool:
-    """Whether the user gave the option: a folder in use keeps its ports by default."""
+    """Whether the user gave the option; without it, existing brokers keep their ports."""
     return click.get_current_context().get_parameter_source(parameter) is ParameterSource.COMMANDLINE
 
 
@@ -130,12 +130,12 @@ def _cluster_properties(brokers: int, coordination: str) -> dict[str, str]:
 
 
 def _stay(cluster: LocalCluster, started: list[BrokerProcess], ready: str) -> None:
-    """Say ``ready``, wait for Ctrl-C or SIGTERM, then stop the brokers that this command started."""
+    """Print ``ready``, wait for Ctrl-C or SIGTERM, then stop the brokers that this command started."""
     both = {signal.SIGINT, signal.SIGTERM}
     try:
         click.echo(ready)
         click.echo("Press Ctrl-C to stop.", err=True)
-        # Blocked and waited for, not paused for: a signal that comes between two instructions is not missed.
+        # Block the signals and wait for them: with signal.pause() one could be missed just before it.
         signal.pthread_sigmask(signal.SIG_BLOCK, both)
         signal.sigwait(both)
     except (KeyboardInterrupt, SystemExit):

@@ -1,4 +1,4 @@
-"""One broker of a data folder, as its commands speak of it."""
+"""One broker of a local cluster's data folder, as a value."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BrokerProcess:
-    """One broker as the data folder knows it."""
+    """One broker of a data folder: its endpoint, process and state."""
 
     id: int
     host: str
     port: int
     pid: int | None
     state: str
-    """``running``, ``fenced`` (its process stays, and serves nothing until it is restarted) or ``down``."""
+    """``running``, ``fenced`` (its process runs but serves nothing until it is restarted) or ``down``."""
     reason: str | None = None
-    """Why it is fenced, or has ended by itself."""
+    """Why it is fenced, or why it ended without being stopped; None if there is no such reason."""

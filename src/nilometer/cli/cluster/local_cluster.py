@@ -1,9 +1,9 @@
-"""A cluster of broker processes on this machine, kept in one data folder.
+"""A cluster of broker processes on this machine, with its data in one folder.
 
-Layout: ``<data>/broker-<id>/`` holds ``server.properties``, ``broker.log`` (standard error), ``process.json``
-(written by the running broker's launcher), ``status.json`` (by the broker, while it does not serve) and
-``logs/`` (the partitions); ``<data>/coordination/`` is where the brokers agree. A process is known by its pid
-*and* its start time, so that a pid used again is never mistaken for a broker.
+Layout: ``<data>/broker-<id>/`` contains ``server.properties``, ``broker.log`` (standard error),
+``process.json`` (written by the running broker's launcher), ``status.json`` (written by the broker, while it
+does not serve) and ``logs/`` (the partitions); ``<data>/coordination/`` is the coordination store. A process
+is identified by its pid *and* its start time, so that a reused pid is never mistaken for a broker.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ class _Record:
 
 
 def _process_started(pid: int) -> str | None:
-    """The start time, which distinguishes this process from another one with its ``pid``; None if it is
-    gone."""
+    """Return the start time of process ``pid``, which a reuse of the pid changes; None if it has ended."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
             fields = stat.read().rpartition(")")[2].split()
@@ -52,8 +51,11 @@ def _process_started(pid: int) -> str | None:
 
 @contextlib.contextmanager
 def _signals_held() -> Iterator[None]:
-    """Ctrl-C and SIGTERM wait until the block ends: between the birth of a process and the moment that its
-    object exists, an exception would leave it without an owner that could end it."""
+    """Delay Ctrl-C and SIGTERM until the block ends.
+
+    An exception between the start of a process and the creation of its object would leave the process running
+    without an owner.
+    """
     received: list[int] = []
     both = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, lambda got, _frame: received.append(got)) for number in both]
@@ -74,7 +76,7 @@ class LocalCluster:
         return self.data_dir / f"broker-{broker_id}"
 
     def broker_ids(self) -> list[int]:
-        """The brokers that have ever been part of this folder."""
+        """Return the ids of all brokers that are configured in this folder."""
         if not self.data_dir.is_dir():
             return []
         names = [
@@ -96,7 +98,7 @@ class LocalCluster:
         return BrokerProcess(broker_id, host, port, None, "down", reason)
 
     def status_path(self, broker_id: int) -> Path:
-        """Written by the broker itself."""
+        """Return the path of the status file, which the broker writes."""
         return self.broker_dir(broker_id) / "status.json"
 
     def configure(self, broker_id: int, host: str, port: int, properties: dict[str, str]) -> None:
@@ -121,12 +123,11 @@ class LocalCluster:
         overrides: dict[str, str],
         listeners: dict[int, str] | None = None,
     ) -> list[BrokerProcess]:
-        """Start brokers side by side and return when all brokers of the folder are ready: each runs, and each
-        knows of all the others as registered and not fenced.
+        """Start brokers in parallel; return when all brokers of the folder are ready.
 
-        ``listeners`` are those of this start, by broker id, in place of the configured ones.
-
-        Raises LaunchFailed; none is left half up.
+        Ready means that each runs, and that each knows all the others as registered and not fenced.
+        ``listeners`` replaces, by broker id, the configured listeners for this start. Raises LaunchFailed
+        after stopping the started brokers.
         """
         launches: list[_Launch] = []
         try:
@@ -144,9 +145,9 @@ class LocalCluster:
         return [self.broker(broker_id) for broker_id in broker_ids]
 
     def stop(self, brokers: Sequence[BrokerProcess], stuck: Callable[[BrokerProcess], None]) -> bool:
-        """Ask brokers to stop and wait for it.
+        """Stop brokers with SIGTERM and wait up to ``STOP_TIMEOUT_S``; return whether all have stopped.
 
-        ``stuck`` is called for each that has not; returns whether all did.
+        ``stuck`` is called for each broker that has not.
         """
         records = {broker.id: self._read_record(broker.id) for broker in brokers}
         for broker in brokers:
@@ -191,7 +192,7 @@ class LocalCluster:
 
 
 class _Launch:
-    """One broker process on its way up. Its readiness comes through a pipe; its end, through the same.
+    """One broker process that is starting; through a pipe it reports that it is ready, or that it has ended.
 
     A broker whose pipe is closed before it is ready stops, because no record of it was written.
     """

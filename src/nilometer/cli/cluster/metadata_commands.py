@@ -1,6 +1,6 @@
-"""``nilometer metadata dump | image``: the cluster's metadata log, read where it is kept.
+"""``nilometer metadata dump | image``: reads the cluster's metadata log from the coordination store.
 
-Reads the coordination store without a session, so brokers neither notice nor need to run.
+Reads the store without a session, so brokers do not notice it and need not run.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def image(data_dir: Path | None, coordination: str | None, number: int | None) -
 
 
 class _Log:
-    """The entries of a store, in order; where a snapshot stands for some, the number below which."""
+    """Reads the entries of a store in order, and applies them to ``history``."""
 
     def __init__(self, reader: StoreReader) -> None:
         self._reader = reader
@@ -114,6 +114,10 @@ class _Log:
         await self._reader.close()
 
     async def entries(self, stop: asyncio.Event, *, follow: bool) -> AsyncIterator[ToldEntry | int]:
+        """Yield the entries until the newest; with ``follow``, wait for more until ``stop`` is set.
+
+        A number n stands for a snapshot that replaces the entries below n.
+        """
         while not stop.is_set():
             try:
                 found = await self._reader.read(self.history.next_number, READ_ENTRIES_MAX)
@@ -185,7 +189,10 @@ def _value(value: object) -> str:
 
 
 def store_setting(data_dir: Path | None, coordination: str | None) -> str:
-    """Where the store is, as in the brokers' configuration."""
+    """Return the coordination store, as a value of the brokers' setting ``nilometer.coordination``.
+
+    Raises ClickException if ``data_dir`` contains no store.
+    """
     if coordination is not None:
         if data_dir is not None:
             raise click.UsageError("give either --data-dir or --coordination")

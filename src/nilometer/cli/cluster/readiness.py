@@ -1,7 +1,7 @@
-"""Whether the brokers of a data folder are a cluster: each is asked which brokers it knows.
+"""Waits until the brokers of a data folder are a cluster: requests each broker's metadata.
 
-A broker that serves clients has registered; that it still runs, and that the others know it, is what
-a user means by ready. Brokers of other machines do not count.
+The cluster is ready when each broker runs and the metadata of each broker lists all of them. Brokers on other
+machines do not count.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ _METADATA_VERSION = 9
 
 
 class LaunchFailed(Exception):
-    """A broker did not come up; the message says which, why, and where to look."""
+    """A broker did not start or did not become ready; the message says which, why, and where to look."""
 
 
 def wait_all_registered(look: Callable[[], Sequence[BrokerProcess]]) -> None:
-    """Until every broker knows of all as registered and not fenced.
+    """Wait until every broker knows all brokers as registered and not fenced.
 
-    Raises LaunchFailed where one does not run, or it takes too long.
+    ``look`` returns the brokers with their present states. Raises LaunchFailed if one does not run, or after
+    ``READY_TIMEOUT_S``.
     """
     deadline = time.monotonic() + READY_TIMEOUT_S
     while True:
@@ -62,7 +63,10 @@ def _why_not_ready(one: BrokerProcess, brokers: Sequence[BrokerProcess]) -> str 
 
 
 def _registered_brokers(host: str, port: int) -> set[int]:
-    """Those that clients are sent to by the broker at ``host:port``. Raises OSError, MalformedMessage."""
+    """Return the broker ids in the metadata of the broker at ``host:port``.
+
+    Raises OSError, MalformedMessage.
+    """
     request = api(ApiKey.METADATA, _METADATA_VERSION).request(topics=(), allow_auto_topic_creation=False)
     with socket.create_connection((host, port), timeout=_ASK_TIMEOUT_S) as connection:
         connection.sendall(encode_request(1, "nilometer-up", request))

@@ -1,4 +1,4 @@
-"""``nilometer rotate-secret``: another secret by which the brokers of a cluster know each other."""
+"""``nilometer rotate-secret``: creates a new secret with which the brokers authenticate each other."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def _rotate(setting: str) -> int:
     from nilometer.broker.control.secret_keeper import rotate_secrets
 
     runtime = Runtime.system()
-    reader = await open_reader(setting, runtime)  # refuses where there is no store: none is made here
+    reader = await open_reader(setting, runtime)  # raises if there is no store: none must be created here
     await reader.close()
     store = make_store(setting, runtime, local_folder="")
     await store.open()

@@ -1,1 +1,1 @@
-"""The demonstration that ``make demo`` runs."""
+"""The demonstration for ``make demo``."""

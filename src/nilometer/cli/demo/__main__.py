@@ -1,12 +1,12 @@
-"""``make demo``: the main job from end to end on real log lines, and a check that its numbers are right.
+"""``make demo``: ingests real log lines, processes them with Spark, and checks the results.
 
-Three brokers up, lines in, the leader killed with SIGKILL while they flow, the ``logs`` pipeline over the
-topic, tables out, and the totals beside a count of the same files that shares no code with any of it: so a
-line that was lost or repeated on the way would show. Whatever happens, the brokers are stopped at the end.
-The exit code is 0 only if every number agreed.
+Starts three brokers, ingests lines, kills the leader with SIGKILL meanwhile, runs the ``logs`` pipeline on
+the topic, and compares its totals with a count of the same files that shares no code with it, so that a lost
+or repeated line would show. The brokers are always stopped at the end. The exit code is 0 only if all numbers
+are equal.
 
-Each run has a topic and tables of its own, named by the time it began, so that running again on the same
-folder counts nothing twice; what the runs before the last one left behind, topics and tables, is removed.
+Each run has its own topic and tables, named by its start time, so that another run in the same folder counts
+nothing twice; topics and tables of runs before the last one are removed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main(source: Path | None) -> None:
 
 
 def run(demo: Demo, source: Path | None) -> bool:
-    """Whether the pipeline's numbers are those of the independent count."""
+    """Run the demo; return whether the pipeline's numbers equal those of the independent count."""
     ensure_java(demo.say)
     clear_old_runs(demo)
     files = stable(demo, log_files(source))

@@ -1,7 +1,7 @@
-"""Count log lines in plain Python: what the ``logs`` pipeline's results are checked against.
+"""Counts log lines in plain Python, to check the results of the ``logs`` pipeline.
 
-Reads files, splits lines and words by hand; shares no code, no regular expression and no library with the
-pipeline, so that an error in one shows beside the other.
+Parses lines without regular expressions; shares no code and no library with the pipeline, so that an error in
+one of them makes the counts differ.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DIGITS = set("0123456789")
 
 
 class Verdict(NamedTuple):
-    """What one line is taken to be."""
+    """The result of parsing one line: format, label, name, and the minute of its time."""
 
     format: str
     label: str = ""
@@ -89,8 +89,8 @@ def lines_of(path: Path) -> Iterator[bytes]:
 
 
 def judge(line: str, recorded: datetime) -> Verdict:
-    """``recorded`` is when the line came into the topic: a syslog line does not state its year."""
-    line = line.replace("\1", "\ufffd")  # the pipeline's own mark between fields
+    """Parse one line. ``recorded`` is its time of ingestion, from which a syslog line gets its year."""
+    line = line.replace("\1", "\ufffd")  # as in the pipeline, which separates fields by \1
     return (
         _access(line)
         or _syslog(line, recorded)
@@ -107,7 +107,7 @@ def _minute(time: datetime) -> datetime:
 
 
 def _shape(text: str) -> str:
-    """With 0 for every digit: what ``strptime`` lets pass, a log's writer would not have written."""
+    """Return ``text`` with 0 for every digit, to check its form more strictly than ``strptime`` does."""
     return "".join("0" if sign in DIGITS else sign for sign in text)
 
 
@@ -147,7 +147,7 @@ def _access(line: str) -> Verdict | None:
 
 
 def _quoted(text: str) -> tuple[str | None, str]:
-    """What stands in the quotes that ``text`` begins with, and what comes behind them."""
+    """Return the quoted string at the beginning of ``text`` (None if there is none), and the rest."""
     if not text.startswith('"'):
         return None, text
     at = 1
@@ -157,7 +157,7 @@ def _quoted(text: str) -> tuple[str | None, str]:
 
 
 def _priority(line: str) -> tuple[str, str]:
-    """The digits of ``<13>`` at the start, and the rest."""
+    """Return the digits of a priority such as ``<13>`` at the start (or ""), and the rest."""
     digits, bracket, rest = line.partition(">")
     if bracket and digits.startswith("<") and 1 <= len(digits) - 1 <= 3 and DIGITS.issuperset(digits[1:]):
         return digits[1:], rest
@@ -195,7 +195,7 @@ def _syslog_iso(line: str) -> Verdict | None:
 
 
 def _fraction_and_zone(text: str) -> bool:
-    """Whether that is all there is, and each of the two in one of its forms."""
+    """Whether ``text`` is an optional fraction of a second and an optional time zone, and nothing else."""
     if text.endswith("Z"):
         text = text[:-1]
     elif _shape(text[-6:]) in ("+00:00", "-00:00"):
@@ -227,7 +227,7 @@ def _level_word(message: str) -> str:
 
 
 def _stamp(text: str) -> tuple[datetime | None, str]:
-    """A date and a time with one or two spaces between, and what comes behind them."""
+    """Parse a date and a time with one or two spaces between; return them (or None) and the rest."""
     date, clock = text[:10], text[11:].removeprefix(" ")
     if text[10:11] != " " or _shape(date) != "0000-00-00" or _shape(clock[:8]) != "00:00:00":
         return None, text

@@ -1,4 +1,4 @@
-"""The pipeline's numbers beside a count of the same files that shares no code with it."""
+"""Compares the pipeline's numbers with an independent count of the same files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def counting(files: Sequence[Path]) -> Callable[[], Census]:
-    """A count of the files in another thread's time; call the result to have it."""
+    """Start counting the files in a thread; return a function that waits for the result and returns it."""
     result: list[Census] = []
     thread = threading.Thread(target=lambda: result.append(take_census(files)), daemon=True)
     thread.start()
@@ -32,7 +32,7 @@ def counting(files: Sequence[Path]) -> Callable[[], Census]:
 
 
 def numbers_of(session: SparkSession, tables: Path) -> Census:
-    """The pipeline's numbers: rows of the lines table, and the sums of the counts table."""
+    """Return the pipeline's numbers: rows of the table ``lines``, and sums of the table ``counts``."""
     census = Census(lines=session.read.parquet(f"{tables}/lines").count())
     rows = (
         session.read.parquet(f"{tables}/counts").where("by = 'label'").groupBy("format", "label").sum("lines")
@@ -44,6 +44,7 @@ def numbers_of(session: SparkSession, tables: Path) -> Census:
 
 
 def compare(demo: Demo, found: Census, wanted: Census) -> bool:
+    """Print both counts as a table; return whether all numbers are equal."""
     table = Table(title="Pipeline beside an independent count of the input", title_justify="left")
     for column in ("what", "pipeline", "plain count", ""):
         table.add_column(column, justify="left" if column == "what" else "right")

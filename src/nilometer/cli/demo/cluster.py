@@ -1,6 +1,6 @@
-"""The demo's three brokers: started, fed, one of them killed meanwhile, and stopped whatever happens.
+"""Starts the demo's three brokers, ingests files, kills one broker meanwhile, and always stops them.
 
-All through the ``nilometer`` command, as a user would do it.
+Everything is done with the ``nilometer`` command, as a user would do it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PORTS = range(15_000, 32_000)
 
 @contextmanager
 def brokers(demo: Demo) -> Iterator[None]:
-    """Three brokers with their data in the demo's folder, stopped at the end whatever happens."""
+    """Run three brokers with their data in the demo's folder during the block, and always stop them."""
     with demo.step(f"Starting {BROKERS} brokers on {DATA_DIR} ..."):
         try:
             demo.bootstrap = _up()
@@ -42,14 +42,14 @@ def brokers(demo: Demo) -> Iterator[None]:
 
 
 def _up(*ports: str) -> str:
-    """Start those brokers that are down; the bootstrap servers."""
+    """Start the brokers that are down; return the bootstrap servers. ``ports`` are options of ``up``."""
     base = ports or ("--port", str(_free_ports(BROKERS)))
     said = _nilometer("up", "--brokers", str(BROKERS), "--data-dir", str(DATA_DIR), "--detach", *base)
     return said.rpartition("bootstrap.servers=")[2].split()[0]
 
 
 def _free_ports(count: int) -> int:
-    """The first of ``count`` free ports in a row, below those that outgoing connections are given."""
+    """Return the first of ``count`` consecutive free ports, below the ports of outgoing connections."""
     for number in range(PORTS.stop - PORTS.start):
         base = PORTS.start + (os.getpid() * 101 + number) % (PORTS.stop - PORTS.start)
         if all(_is_free(base + offset) for offset in range(count)):
@@ -67,7 +67,7 @@ def _is_free(port: int) -> bool:
 
 
 def _nilometer(*arguments: str) -> str:
-    """The ``nilometer`` command, as a user would give it; what it printed."""
+    """Run the ``nilometer`` command and return its standard output. Raises DemoFailed if it fails."""
     done = subprocess.run(
         [sys.executable, "-m", "nilometer.cli.main", *arguments], capture_output=True, text=True, check=False
     )
@@ -78,9 +78,9 @@ def _nilometer(*arguments: str) -> str:
 
 
 def ingest_while_leader_dies(demo: Demo, files: Sequence[Path]) -> int:
-    """Ingest; kill the leader of the topic's first partition on the way, and start it again.
+    """Ingest the files; meanwhile kill the leader of the topic's first partition, and start it again.
 
-    Returns how many lines the topic holds then.
+    Returns the number of records that the topic then contains.
     """
     at = ("--bootstrap-server", demo.bootstrap)
     _nilometer("topic", "create", demo.topic, "--partitions", "2", "--replication-factor", str(BROKERS), *at)
@@ -108,13 +108,13 @@ def ingest_while_leader_dies(demo: Demo, files: Sequence[Path]) -> int:
 
 
 def _bytes_written(demo: Demo, broker_id: int) -> int:
-    """What a broker's log of the topic's first partition holds."""
+    """Return the size of a broker's log of the topic's first partition, in bytes."""
     segments = (DATA_DIR / f"broker-{broker_id}" / "logs" / f"{demo.topic}-0").glob("*.log")
     return sum(segment.stat().st_size for segment in segments)
 
 
 def _leaders(demo: Demo) -> list[tuple[int, int]]:
-    """(broker, high watermark) of the leader of each partition of the demo's topic."""
+    """Return (broker id, high watermark) of the leader of each partition of the demo's topic."""
     said = json.loads(
         _nilometer("replicas", "--topic", demo.topic, "--json", "--bootstrap-server", demo.bootstrap)
     )
@@ -131,7 +131,7 @@ def _pid_of(broker_id: int) -> int:
 
 
 def drop_old_topics(demo: Demo) -> None:
-    """Of the runs whose tables are gone."""
+    """Delete the topics of earlier runs whose tables were removed."""
     at = ("--bootstrap-server", demo.bootstrap)
     listed = json.loads(_nilometer("topic", "list", "--json", *at))["topics"]
     kept = {path.name for path in demo.run_dir.parent.iterdir()}

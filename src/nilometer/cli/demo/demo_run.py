@@ -1,4 +1,4 @@
-"""One run of the demo: where things are, and what is said about it."""
+"""One run of the demo: its folders and topic, and its messages on the terminal."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ TOPIC_PREFIX = "demo-"
 
 
 class DemoFailed(Exception):
-    """What went wrong, in words for the person at the terminal."""
+    """The demo failed; the message is for the user."""
 
 
 @dataclass(slots=True)
 class Demo:
-    """One run: where things are, and what has been started."""
+    """One run of the demo."""
 
     console: Console
     began: datetime = field(default_factory=datetime.now)
@@ -41,7 +41,7 @@ class Demo:
 
     @contextmanager
     def step(self, what: str) -> Iterator[None]:
-        """A long step: shown while it runs, with what it does and for how long."""
+        """Show ``what`` while the block runs."""
         self.say(what)
         with self.console.status(what):
             yield

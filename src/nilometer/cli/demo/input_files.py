@@ -1,4 +1,4 @@
-"""Which files the demo reads: those it was given, or what this machine logs."""
+"""Chooses the demo's input files: the given ones, or logs of this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ USUAL_LOGS = (
     "/var/log/install.log",
 )
 USUAL_BYTES_MAX = 64 * 1024 * 1024
-"""Of the usual logs no more than this is taken: a demo without an input of the user should be short."""
+"""The maximum total size of the machine's logs to read: a demo without given files should be short."""
 STILL_WRITTEN_SECONDS = 3_600
 SNIFF_BYTES = 1_024
 
@@ -48,7 +48,7 @@ def log_files(source: Path | None) -> list[Path]:
 
 
 def _any_logs() -> list[Path]:
-    """Some text file of this machine's logs, where none of the usual ones is there."""
+    """Return other text files of /var/log, for a machine that has none of the usual ones."""
     found = [path for path in sorted(Path("/var/log").glob("**/*")) if _is_readable_text(path)]
     return _up_to([path for path in found if path.suffix != ".gz"], USUAL_BYTES_MAX)
 
@@ -77,7 +77,7 @@ def _is_readable_text(path: Path) -> bool:
 
 
 def stable(demo: Demo, files: list[Path]) -> list[Path]:
-    """The files, but copies of those still being written: both counts must see the same lines."""
+    """Return the files, with copies of those still being written: both counts must read the same lines."""
     stable: list[Path] = []
     for number, path in enumerate(files):
         if time.time() - path.stat().st_mtime < STILL_WRITTEN_SECONDS:

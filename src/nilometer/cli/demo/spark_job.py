@@ -1,4 +1,4 @@
-"""The demo's pipeline on Spark, which comes up while brokers start and lines go in."""
+"""Starts Spark in the background, and runs the demo's pipeline on it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SparkStart:
-    """Spark coming up in the background while the broker starts and lines go in."""
+    """Starts Spark in a thread, while the brokers start and lines are ingested."""
 
     def __init__(self, log_file: Path) -> None:
         self._log_file = log_file
@@ -31,7 +31,7 @@ class SparkStart:
 
         try:
             session = build_session("demo", master="local[2]", quick=True, log_file=self._log_file)
-            session.range(1).count()  # what the first job of a session is slow with
+            session.range(1).count()  # the first job of a session is slow
             self._session = session
         except BaseException as error:
             self._error = error

@@ -1,1 +1,1 @@
-"""Consumer groups: their members, their lag, their offsets."""
+"""Commands for consumer groups: members, lag, offsets."""

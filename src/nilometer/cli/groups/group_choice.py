@@ -1,4 +1,4 @@
-"""What the commands on groups share: naming groups and partitions, asking a cluster, and how they end."""
+"""Shared by the group commands: options that name groups and topics, running requests, reporting errors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def chosen_groups(
 
 
 def finish(problems: Mapping[str, object]) -> None:
-    """Say what failed; exit code 1 if anything did."""
+    """Print the errors by name; exit with code 1 if there are any."""
     for name, error in problems.items():
         click.echo(f"Error: {name}: {error}", err=True)
     if problems:
@@ -52,7 +52,7 @@ def finish(problems: Mapping[str, object]) -> None:
 
 
 def parse_topic(text: str) -> tuple[str, list[int]]:
-    """``TOPIC`` or ``TOPIC:0,1``."""
+    """Parse ``TOPIC`` or ``TOPIC:0,1``: the topic, and the partitions (empty: all). Raises UsageError."""
     name, separator, numbers = text.partition(":")
     try:
         found = [int(number) for number in numbers.split(",")] if separator else []

@@ -1,4 +1,4 @@
-"""``nilometer group``: list, describe, delete; and the commands on offsets."""
+"""``nilometer group``: list, describe and delete groups; also adds the commands for offsets."""
 
 from __future__ import annotations
 

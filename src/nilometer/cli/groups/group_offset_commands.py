@@ -1,4 +1,4 @@
-"""``nilometer group reset-offsets`` and ``delete-offsets``: where groups without readers go on."""
+"""``nilometer group reset-offsets`` and ``delete-offsets``: change the committed offsets of groups."""
 
 from __future__ import annotations
 
@@ -144,11 +144,14 @@ async def _reset(
     to: ResetTo,
     execute: bool,
 ) -> list[PlannedReset]:
-    """Raises KafkaError; then nothing was changed."""
+    """Plan the reset of one group and commit it with ``execute``; return the plan.
+
+    Raises KafkaError; then nothing was changed.
+    """
     described = (await groups.describe([name]))[name]
     if isinstance(described, KafkaError):
         if described.code != ErrorCode.group_id_not_found or not wanted:
-            raise described  # a group that is not there yet may be given offsets to begin at
+            raise described  # with given topics the group may not exist yet: it gets its first offsets
     elif execute and described.state not in INACTIVE:
         raise KafkaError(
             ErrorCode.non_empty_group,

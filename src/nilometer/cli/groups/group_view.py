@@ -1,4 +1,4 @@
-"""Groups as tables for people and as documents for programs."""
+"""Formats groups: as tables for people, and as JSON documents for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nilometer.wire.describe_rebalances import RebalanceState
 NONE = "-"
 REBALANCING_STATES = ("PreparingRebalance", "CompletingRebalance")
 WARN_AFTER_REBALANCES = 3
-"""So many rebalances in a row by one member are no coincidence."""
+"""The number of rebalances in a row caused by one member from which a warning is printed."""
 
 OFFSET_COLUMNS = (
     "topic",
@@ -64,7 +64,7 @@ def _headline(group: GroupDescription) -> str:
 
 
 def rebalance_warning(group: GroupDescription) -> str | None:
-    """Which member causes repeated rebalances, if one does (EDGE 43)."""
+    """Return a warning that names the member that causes repeated rebalances, or None (EDGE 43)."""
     last = group.last_rebalance
     if last is None or last.reason is None:
         return None
@@ -124,7 +124,7 @@ def _member_row(one: MemberDescription) -> tuple[object, ...]:
 
 
 def _ranges(partitions: Sequence[TopicPartition]) -> str:
-    """``logs:0-3,7 t:1``."""
+    """Return partitions as text such as ``logs:0-3,7 t:1``."""
     by_topic: dict[str, list[list[int]]] = {}
     for topic, number in sorted(partitions):
         runs = by_topic.setdefault(topic, [])

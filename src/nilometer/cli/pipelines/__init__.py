@@ -1,1 +1,1 @@
-"""What runs on Spark: the shipped pipelines, jobs of one's own, the audit of replicas."""
+"""Commands that use Spark: the shipped pipelines, the user's own jobs, the audit of replicas."""

@@ -1,4 +1,4 @@
-"""``nilometer audit``: every replica checked on Spark, with a table, a report and an honest exit code.
+"""``nilometer audit``: checks every replica on Spark, and prints a table or writes a report.
 
 Nothing of Spark is imported before the folders have been found.
 """
@@ -87,7 +87,7 @@ def audit(
 
 
 def log_dirs_of(data_dir: Path) -> list[str]:
-    """The log directories of a local cluster's brokers. Raises PipelineError where there is none."""
+    """Return the log directories of a local cluster's brokers. Raises PipelineError if there are none."""
     cluster = LocalCluster(data_dir)
     found: list[str] = []
     for broker_id in cluster.broker_ids():
@@ -115,7 +115,7 @@ def _run(places: list[str], topic: str | None, master: str, spark_log: Path, con
     from nilometer.pipeline.spark_session import build_session
 
     exit_on_sigterm()
-    find_replicas(places)  # what is not there is better said before Spark is started
+    find_replicas(places)  # raises for a wrong place, before the slow start of Spark
     with console.status("Starting Spark ...") as status:
         spark = build_session("audit", master=master, log_file=spark_log, quick=True)
         try:

@@ -1,4 +1,4 @@
-"""``nilometer pipeline``: the shipped Spark pipelines; here, which there are.
+"""``nilometer pipeline``: the group of the commands for the shipped pipelines, and ``list``.
 
 Nothing of Spark is imported before a pipeline runs.
 """

@@ -1,4 +1,4 @@
-"""``nilometer pipeline declare``: a shipped pipeline as a project of Spark Declarative Pipelines."""
+"""``nilometer pipeline declare``: writes a shipped pipeline as a Spark Declarative Pipelines project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``nilometer pipeline sample | demo | capture | deliver``: what goes into pipelines, and out of them."""
+"""``nilometer pipeline sample | demo | capture | deliver``: input for pipelines, and their output."""
 
 from __future__ import annotations
 
@@ -58,7 +58,10 @@ def fill(
     partitions: int = 3,
     seed: int = 7,
 ) -> tuple[int, Path | None]:
-    """How many records were sent, and where the table is, if the pipeline joins with one."""
+    """Create the pipeline's topics, send sample records, and write its CSV table.
+
+    Returns the number of records sent, and the table's path (None if the pipeline needs none).
+    """
     shipped = SHIPPED[name]
     topics = [*shipped.inputs, *([shipped.writes] if shipped.writes else [])]
     run_async(create_topics(bootstrap, topics, partitions))
@@ -79,7 +82,7 @@ def _outgoing(records: Iterable[SampleRecord]) -> Iterator[Outgoing]:
 
 
 def send(bootstrap: str, records: Iterable[Outgoing]) -> int:
-    """Send all; returns when they are acknowledged. Raises PipelineError."""
+    """Send all records, wait for their acknowledgements and return their number. Raises ClickException."""
     settings = {"bootstrap.servers": bootstrap, "linger.ms": "20", "batch.size": str(256 * 1024)}
     writer = ClusterWriter(settings.items())
     waiting = iter(records)
@@ -92,7 +95,7 @@ def send(bootstrap: str, records: Iterable[Outgoing]) -> int:
 
 
 async def create_topics(bootstrap: str, topics: Iterable[str], partitions: int) -> None:
-    """Those that are not there."""
+    """Create the topics that do not exist. Raises KafkaError."""
     async with Admin(Runtime.system(), {"bootstrap.servers": bootstrap}) as admin:
         for topic in topics:
             try:
@@ -152,7 +155,10 @@ def capture(
 
 
 async def _follow(source: Capture, topic: str, bootstrap: str, seconds: float, available_now: bool) -> None:
-    """Until Ctrl-C; between two looks nothing is under way."""
+    """Write changes to the topic until Ctrl-C, or until there are none with ``available_now``.
+
+    Pauses ``seconds`` after a read without changes.
+    """
     while True:
         count = await asyncio.to_thread(_take, source, topic, bootstrap)
         if count:
@@ -229,7 +235,7 @@ async def _deliver(deliverer: Deliverer, topic: str, group: str, bootstrap: str,
         await consumer.subscribe([topic])
 
         async def is_at_end() -> bool:
-            """Of this member's partitions, once it has been given any."""
+            """Whether this member has partitions and has read all of them to their end."""
             ends = await consumer.end_offsets(consumer.assignment())
             return bool(ends) and all([await consumer.position(one) >= end for one, end in ends.items()])
 
@@ -257,7 +263,7 @@ def demo(
 
     The files of an earlier demo in the folder are removed first.
     """
-    exit_on_sigterm()  # the broker is stopped however this ends
+    exit_on_sigterm()  # so that the broker is stopped in any case
     folder = folder or Path(".nilometer", "pipeline-demo", name)
     cluster = LocalCluster(folder / "cluster")
     for part in ("cluster", "pipelines"):
@@ -285,7 +291,7 @@ def demo(
 
 
 def free_port() -> int:
-    """Below the range from which outgoing connections take theirs, so that none takes it meanwhile."""
+    """Return a free port, below the range of outgoing connections, so that none of them takes it."""
     for number in range(len(PORTS)):
         port = PORTS[(os.getpid() * 101 + number) % len(PORTS)]
         with socket.socket() as probe:

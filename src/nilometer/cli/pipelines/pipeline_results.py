@@ -1,4 +1,4 @@
-"""What a pipeline has come to, for people: its progress, its tables, how far it has read."""
+"""Prints a pipeline's progress, its result tables and its position."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def progress_line(progress: Progress) -> str:
 
 
 def tables_of(results: dict[str, DataFrame]) -> dict[str, list[dict[str, object]]]:
-    """The rows of each result, as Python values."""
+    """Return the rows of each result table, as Python values, by title."""
     return {title: [row.asDict() for row in frame.collect()] for title, frame in results.items()}
 
 
@@ -44,7 +44,7 @@ def print_tables(console: Console, tables: dict[str, list[dict[str, object]]]) -
 
 
 def print_position(console: Console, last: Progress) -> None:
-    """How far the job has come, in offsets and in event time: two things that are easily mixed up."""
+    """Print the position of the job: the offsets read, and the event-time watermark."""
     for topic, partitions in sorted(last.end_offsets.items()):
         offsets = ", ".join(
             f"{number}: {offset:,}" for number, offset in sorted(partitions.items(), key=_number)

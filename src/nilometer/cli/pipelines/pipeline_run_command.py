@@ -1,4 +1,4 @@
-"""``nilometer pipeline run``: a shipped pipeline on Spark, until it is stopped or has read all.
+"""``nilometer pipeline run``: runs a shipped pipeline on Spark, until it is stopped or has read everything.
 
 Nothing of Spark is imported before it runs.
 """
@@ -200,7 +200,7 @@ def run(
         raise
     except Exception as error:
         if wanted_stop:
-            # What ends a whole group of processes ends Spark's as well, in the middle of a batch.
+            # A signal to the whole process group ends Spark's processes too, in the middle of a batch.
             state = STOPPED
             raise click.ClickException(
                 "Spark was ended by the same signal, in a batch: that comes again with the next run"

@@ -1,4 +1,4 @@
-"""``nilometer pipeline status | stop | report``: what runs, what has run, and what came of it."""
+"""``nilometer pipeline status | stop | report``: shows runs, stops them, and writes reports of results."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PIPED_WIDTH = 160
 
 
 def table_console() -> Console:
-    """As wide as the terminal; where there is none, wide enough for a table to be read by another program."""
+    """Return a console as wide as the terminal; without one, wide enough that table rows do not wrap."""
     console = Console()
     return console if console.is_terminal else Console(width=PIPED_WIDTH)
 

@@ -1,4 +1,4 @@
-"""Which topics stand for those that a shipped pipeline reads, as ``--topic`` says."""
+"""Parses ``--topic``: the topics that replace a shipped pipeline's default input topics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nilometer.pipeline.catalogue import Shipped
 
 
 def named_topics(shipped: Shipped, given: tuple[str, ...]) -> dict[str, str]:
-    """The topics to read, by the names that the pipeline has for them and in its order."""
+    """Return the topics to read, by the pipeline's names for them and in its order. Raises UsageError."""
     chosen = dict(zip(shipped.inputs, shipped.inputs, strict=True))
     for item in given:
         name, separator, topic = item.rpartition("=")

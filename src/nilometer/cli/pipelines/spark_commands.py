@@ -1,4 +1,4 @@
-"""``nilometer spark``: what a Spark job of your own needs in order to read and write topics."""
+"""``nilometer spark``: runs the user's own Spark jobs, with what they need to read and write topics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.shipping import shipping_settings, write_archive
 
 SHIPPED_FROM = Path(".nilometer/spark")
-"""Where `submit` has the archive for executors: in a place that is still there while the job runs."""
+"""The folder of the archive for executors that `submit` writes; it must exist while the job runs."""
 
 
 @click.group()

@@ -1,1 +1,1 @@
-"""Records: written, read, taken in from files, and looked at in segment files."""
+"""Commands that produce and consume records, ingest files, and print log files."""

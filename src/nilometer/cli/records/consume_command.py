@@ -1,4 +1,4 @@
-"""``nilometer consume``: the records of a topic, printed."""
+"""``nilometer consume``: prints the records of a topic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RECORDS_PER_POLL = 2_000
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """Where to begin: one of these, or at the end of the log."""
+    """The position to begin at: one field is set, or none for the end of the log."""
 
     beginning: bool = False
     offset: int | None = None
@@ -168,7 +168,7 @@ async def _consume(
     left = count
     async with Consumer(Runtime.system(), config) as consumer:
         if not exit_at_end:
-            # Following has no other end: to be interrupted is how it is meant to end.
+            # Ctrl-C is the normal end of following, so close the consumer.
             closing: list[asyncio.Task[None]] = []
             stop_on_signals(lambda: closing.append(asyncio.ensure_future(consumer.close())))
         partitions = await _partitions(consumer, topic, wanted)

@@ -1,4 +1,4 @@
-"""``nilometer consume --group``: the records of a topic, printed by a member of a group.
+"""``nilometer consume --group``: prints the records of a topic as a member of a consumer group.
 
 Invariant: an offset is committed only once the records before it were written to the output.
 """
@@ -54,8 +54,10 @@ async def _commit(consumer: Consumer) -> None:
 
 
 async def _is_at_end(consumer: Consumer) -> bool:
-    """Whether this member has partitions and has read all of them to their end. A group that rebalances is
-    nowhere."""
+    """Whether this member has partitions and has read all of them to their end.
+
+    Without partitions, as during a rebalance, it is not.
+    """
     assigned = consumer.assignment()
     if not assigned:
         return False

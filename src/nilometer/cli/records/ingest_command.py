@@ -1,4 +1,4 @@
-"""``nilometer ingest``: the lines of files into a topic, with progress."""
+"""``nilometer ingest``: writes the lines of files to a topic, and shows progress."""
 
 from __future__ import annotations
 
@@ -144,7 +144,10 @@ async def _ingest(
 
 
 async def _ensure_topic(admin: Admin, topic: str, partitions: int | None) -> None:
-    """Raises KafkaError. A topic that is there needs no controller to be said so."""
+    """Create the topic if it does not exist. Raises KafkaError.
+
+    The controller is needed only to create it.
+    """
     if isinstance((await admin.describe_topics([topic]))[topic], TopicMetadata):
         return
     error = (await admin.create_topics([NewTopic(topic, partitions or BROKER_DEFAULT)]))[topic]
@@ -154,7 +157,10 @@ async def _ensure_topic(admin: Admin, topic: str, partitions: int | None) -> Non
 
 @contextmanager
 def _progress(follow: bool, told: _ErrorsShown) -> Iterator[Callable[[IngestTotals], None]]:
-    """A bar on a terminal; elsewhere what goes wrong, as it happens, where a run has no end of its own."""
+    """Provide a progress callback: a progress bar on a terminal.
+
+    Elsewhere it prints errors as they happen with ``follow``, and otherwise nothing.
+    """
     if not sys.stderr.isatty():
         yield told.tell if follow else lambda _totals: None
         return
@@ -183,7 +189,7 @@ def _progress(follow: bool, told: _ErrorsShown) -> Iterator[Callable[[IngestTota
 
 
 class _ErrorsShown:
-    """Writes each problem to standard error once."""
+    """Writes each error to standard error once."""
 
     def __init__(self) -> None:
         self._count = 0

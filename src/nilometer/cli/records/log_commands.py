@@ -1,4 +1,4 @@
-"""``nilometer log``: files of a log read and checked: segments, indexes, snapshots, checkpoints."""
+"""``nilometer log``: prints and checks files of a log: segments, indexes, snapshots, checkpoints."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _files(paths: Iterable[str]) -> Iterator[str]:
 
 
 def _line(entry: dict[str, Any]) -> str:
-    """``key: value`` pairs; records indented below their batch."""
+    """Format an entry as ``key: value`` pairs, with its records indented below."""
     shown = "  ".join(f"{name}: {value}" for name, value in entry.items() if name not in ("type", "records"))
     text = f"{entry['type']}  {shown}" if "problem" not in entry else f"DAMAGED  {shown}"
     for record in entry.get("records", ()):

@@ -1,8 +1,7 @@
-"""The files of a partition's folder as plain values: what `nilometer log dump` prints.
+"""Reads the files of a partition's folder as plain values, which `nilometer log dump` prints.
 
-Reads with the storage engine's own readers and checks what they leave to the caller: checksums of batches,
-and that each index entry points at what it says. Something damaged ends its file with an entry that has a
-``problem``; nothing is repaired, nothing is written.
+Uses the storage engine's readers, and checks what these do not: the CRC of each batch, and each index entry
+against the log. A damaged file ends with an entry that has a ``problem``; nothing is repaired or written.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ PLAIN_FILES = (names.LEADER_EPOCH_CHECKPOINT, names.PARTITION_METADATA, *CHECKPO
 
 
 def is_known(path: str) -> bool:
-    """Whether a file is of a kind that can be dumped, by its name."""
+    """Whether a file can be dumped, by its name."""
     name = os.path.basename(path)
     if name in PLAIN_FILES:
         return True
@@ -47,7 +46,7 @@ def is_known(path: str) -> bool:
 
 
 def dump_file(path: str, *, records: bool = False, disk: Disk | None = None) -> Iterator[Entry]:
-    """What a file holds, entry by entry."""
+    """Yield the entries of a file; an entry with a ``problem`` is damaged. ``records`` includes records."""
     disk = disk or SystemDisk()
     name = os.path.basename(path)
     parsed = names.parse_offset_name(name)
@@ -144,7 +143,7 @@ def _offset_index(disk: Disk, path: str, base_offset: int) -> Iterator[Entry]:
 def _time_index(disk: Disk, path: str, base_offset: int) -> Iterator[Entry]:
     index = TimeIndex.parse(base_offset, disk.read_file(path))
     highest: dict[int, int] = {}
-    """By the last offset of each batch, the highest timestamp up to there."""
+    """Last offset of each batch to the highest timestamp up to it."""
     so_far = -1
     for found in _readable(disk, path):
         so_far = max(so_far, found.header.max_timestamp)
@@ -158,7 +157,7 @@ def _time_index(disk: Disk, path: str, base_offset: int) -> Iterator[Entry]:
 
 
 def _readable(disk: Disk, index_path: str) -> Iterator[ScannedBatch]:
-    """The batches of the log that an index belongs to, up to the first damage; none where there is no log."""
+    """Yield the batches of an index's log, up to the first damaged one; none if there is no log file."""
     log_path = os.path.splitext(index_path)[0] + names.LOG_SUFFIX
     if not disk.exists(log_path):
         return
@@ -166,7 +165,7 @@ def _readable(disk: Disk, index_path: str) -> Iterator[ScannedBatch]:
     try:
         yield from scan(file, 0, file.size())
     except KafkaError:
-        return  # dumping the log itself says what is wrong
+        return  # dumping the log file reports the damage
     finally:
         file.close()
 

@@ -1,4 +1,4 @@
-"""``nilometer produce``: the lines of standard input, each a record."""
+"""``nilometer produce``: sends the lines of standard input as records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records as text: the ways in which `nilometer consume` prints them. Pure."""
+"""Formats records as text for `nilometer consume`. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\0": "\0", "\\\\": "\\"}
 
 
 class BadFormat(ValueError):
-    """A format that names what a record does not have."""
+    """The format is invalid or names a field that records do not have."""
 
 
 def value_lines(record: ConsumerRecord) -> bytes:
-    """The value as it is, and a newline; of a record without one the newline alone."""
+    """Return the value and a newline; only the newline for a null value."""
     return (record.value or b"") + b"\n"
 
 
@@ -30,9 +30,9 @@ def json_lines(record: ConsumerRecord) -> bytes:
 
 
 def template(text: str) -> Formatter:
-    """Records printed by a format such as ``{offset}: {key} {value}\\n``. Raises BadFormat.
+    """Return a formatter for a format such as ``{offset}: {key} {value}\\n``. Raises BadFormat.
 
-    Bytes that are no UTF-8 are printed as they are.
+    Bytes that are not valid UTF-8 are printed unchanged.
     """
     for escape, meant in _ESCAPES.items():
         text = text.replace(escape, meant)
@@ -61,7 +61,7 @@ def template(text: str) -> Formatter:
 
 
 def as_json(record: ConsumerRecord) -> dict[str, Any]:
-    """Bytes that are text appear as such, others under ``…_base64``."""
+    """Return a record as a JSON object; bytes that are not UTF-8 are under ``…_base64``."""
     return {
         "topic": record.topic,
         "partition": record.partition,
@@ -76,7 +76,7 @@ def as_json(record: ConsumerRecord) -> dict[str, Any]:
 
 
 def as_text_or_base64(name: str, value: bytes | None) -> dict[str, str | None]:
-    """Under its name where it is UTF-8, else under ``…_base64``."""
+    """Return ``value`` as text under ``name`` if it is UTF-8, else in base64 under ``{name}_base64``."""
     if value is None:
         return {name: None}
     try:

@@ -1,4 +1,4 @@
-"""Standard input as lines, without holding up the event loop."""
+"""Reads lines from standard input without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHUNK_BYTES = 256 * 1024
 
 
 async def input_lines() -> AsyncIterator[list[bytes]]:
-    """The lines that have come, as they come; the last one may lack its newline. Raises LineTooLong."""
+    """Yield lists of lines as they arrive; the last line may lack its newline. Raises LineTooLong."""
     splitter = LineSplitter()
     async for chunk in _chunks(sys.stdin.buffer.fileno()):
         if lines := whole_lines(splitter.feed(chunk)):
@@ -27,7 +27,7 @@ async def input_lines() -> AsyncIterator[list[bytes]]:
 async def _chunks(descriptor: int) -> AsyncIterator[bytes]:
     mode = os.fstat(descriptor).st_mode
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)):
-        while chunk := os.read(descriptor, CHUNK_BYTES):  # a file: there is nothing to wait for
+        while chunk := os.read(descriptor, CHUNK_BYTES):  # reading a regular file does not wait
             yield chunk
         return
     reader = asyncio.StreamReader(limit=CHUNK_BYTES)

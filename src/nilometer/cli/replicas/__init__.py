@@ -1,1 +1,1 @@
-"""Replicas: looked at, made leaders, moved onto other brokers."""
+"""Commands that show replicas, elect leaders, and move partitions to other brokers."""

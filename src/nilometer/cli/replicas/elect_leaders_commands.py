@@ -1,7 +1,7 @@
-"""``nilometer elect-leaders``: lead by the preferred replica again; or, at the price of records, by any.
+"""``nilometer elect-leaders``: elects the preferred replicas; or uncleanly, any live one, losing records.
 
-Exit code 1 when a partition that was asked for could not be led as wanted. One that needs no election is
-fine.
+The exit code is 1 if the election of a requested partition failed. A partition that needs no election is not
+an error.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def elect_leaders(
 async def _partitions(
     admin: Admin, topics: tuple[str, ...], partitions: tuple[int, ...]
 ) -> list[TopicPartition]:
-    """Raises KafkaError where a topic does not exist."""
+    """Return the chosen partitions (empty: all) of ``topics``. Raises KafkaError for a missing topic."""
     found: list[TopicPartition] = []
     for name, topic in (await admin.describe_topics(topics)).items():
         if isinstance(topic, KafkaError):

@@ -1,4 +1,4 @@
-"""``nilometer reassign plan | execute | status | cancel``: move partitions onto other brokers.
+"""``nilometer reassign plan | execute | status | cancel``: moves partitions to other brokers.
 
 Files are in the format of Kafka's own tool. Exit codes: 0 done (for ``status`` with a file: every move is
 complete), 1 not.
@@ -109,7 +109,10 @@ def execute(
 
 
 async def _present(admin: Admin, targets: Targets) -> Targets:
-    """What the partitions have now, with replicas already on their way. Raises KafkaError, ClickException."""
+    """Return the partitions' present replicas, including those being added.
+
+    Raises KafkaError, and ClickException for a partition that does not exist.
+    """
     found = await describe_by_controller(admin, sorted({key.topic for key in targets}))
     present: Targets = {}
     for key in sorted(targets):
@@ -220,7 +223,10 @@ def cancel(file: Any, cancel_all: bool, preserve_throttles: bool, bootstrap: str
 
 
 async def _unthrottle(admin: Admin, moves: Mapping[TopicPartition, Iterable[int]]) -> bool:
-    """Of all live brokers: which of them took part in it is not known afterwards."""
+    """Remove the throttle of the moved topics and of all live brokers; return whether there was one.
+
+    Which brokers took part in the moves is not known afterwards.
+    """
     if not moves:
         return False
     brokers = {node.node_id for node in (await admin.describe_cluster()).brokers}

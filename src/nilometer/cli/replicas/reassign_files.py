@@ -1,4 +1,4 @@
-"""Files that say which replicas partitions are to have: read, or refused in words; and written."""
+"""Reads and writes reassignment files; reports an invalid file as a command-line error."""
 
 from __future__ import annotations
 

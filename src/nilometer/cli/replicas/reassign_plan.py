@@ -1,4 +1,4 @@
-"""``nilometer reassign plan``: what to move so that replicas are spread evenly. Nothing is moved by it."""
+"""``nilometer reassign plan``: plans moves that spread replicas evenly; it moves nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reassignments for people and programs: rows, documents, progress bars."""
+"""Formats the progress of reassignments: table rows, JSON documents, progress bars."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nilometer.client.replicas.replica_survey import Survey
 from nilometer.cluster.reassignment_plan import PlannedMove
 
 BARS_MAX = 20
-"""Partitions that get a bar of their own; with more, one bar stands for all."""
+"""The maximum number of partitions with a progress bar each; with more there is one bar for all."""
 
 
 def progress_rows(progress: Sequence[MoveProgress]) -> list[tuple[object, ...]]:
@@ -35,7 +35,7 @@ def progress_document(one: MoveProgress) -> dict[str, Any]:
 
 
 def moved_bytes(moves: Sequence[PlannedMove], seen: Survey) -> int:
-    """What has to be copied, by the sizes that leaders tell now."""
+    """Return the number of bytes that ``moves`` copy, by the present sizes of the leaders' logs."""
     sizes = {
         (row.topic, row.partition): row.state.size_bytes
         for row in seen.rows
@@ -51,7 +51,7 @@ def _copied(one: MoveProgress) -> str:
 
 
 class MoveBars:
-    """Progress bars on standard error, as a context; nothing at all where ``shown`` is false."""
+    """Progress bars on standard error, as a context manager; without ``shown`` it prints nothing."""
 
     def __init__(self, *, shown: bool) -> None:
         self._progress = Progress(

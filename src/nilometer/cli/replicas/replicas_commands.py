@@ -1,6 +1,6 @@
-"""``nilometer replicas``: every replica as its own broker describes it, once or again and again.
+"""``nilometer replicas``: shows the state of every replica, as its own broker reports it; once or repeatedly.
 
-Exit codes: 0 when every replica was described by its broker, 1 when one could not be (its row says why).
+Exit codes: 0 if every replica was reported by its broker, 1 if one was not (its row says why).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 PLAIN_WIDTH = 200
-"""Of a table that goes to a file or a pipe."""
+"""The width of a table that is written to a file or a pipe."""
 
 
 @click.command()
@@ -96,7 +96,7 @@ def replicas(
 
 
 class _SurveyLoop:
-    """What to look at, and how often."""
+    """Makes surveys of the chosen replicas, once or repeatedly."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class _SurveyLoop:
         self._interval_s = interval_s
 
     async def once(self) -> Survey:
-        """Raises KafkaError where no broker answers, or a topic asked for does not exist."""
+        """Return one survey. Raises KafkaError if no broker responds, or a chosen topic does not exist."""
         async with self._survey:
             found = await self._look()
         if found.missing_topics:
@@ -124,7 +124,7 @@ class _SurveyLoop:
         return found
 
     async def again(self, stop: asyncio.Event) -> AsyncIterator[Survey | KafkaError]:
-        """Look after look until ``stop``; a cluster that is gone is looked for until it is back."""
+        """Yield surveys until ``stop`` is set; yield the error while no broker responds."""
         async with self._survey:
             while not stop.is_set():
                 try:
@@ -156,7 +156,7 @@ async def _watch(looks: _SurveyLoop, times: int | None, as_json: bool) -> None:
 
 
 class _Screen:
-    """Where looks go: redrawn in place on a terminal, one below the other elsewhere; for programs, lines."""
+    """Prints surveys: redrawn in place on a terminal, else one below the other; as JSON, one per line."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json

@@ -1,4 +1,4 @@
-"""A survey of replicas as a table for people and as a document for programs. Pure."""
+"""Formats a survey of replicas: as a table for people, and as a JSON document for programs. Pure."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _held(state: ReplicaState) -> str:
         return ""
     if leader.hold.reason != NOT_HELD:
         return f"held: {leader.hold.text}"
-    if len(leader.isr) < leader.needed_in_sync:  # acks=all is refused, though all there is is committed
+    if len(leader.isr) < leader.needed_in_sync:  # acks=all is rejected, though all records are committed
         return f"under min ISR ({len(leader.isr)} of {leader.needed_in_sync})"
     return ""
 

@@ -1,1 +1,1 @@
-"""Simulated clusters, the model check, and the scenarios of replication."""
+"""Commands for simulated clusters, the model check, and the scenarios of replication."""

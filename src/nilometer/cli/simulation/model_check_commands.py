@@ -1,5 +1,4 @@
-"""``nilometer model-check``: go through every state of a small world of replicas, and tell the first wrong
-one."""
+"""``nilometer model-check``: explores every state of a small cluster, and reports the first wrong one."""
 
 from __future__ import annotations
 

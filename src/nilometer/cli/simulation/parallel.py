@@ -1,10 +1,10 @@
-"""Seeds simulated in several processes at once, and reported in the order of their numbers.
+"""Simulates seeds in several processes at once, and reports them in the order of their numbers.
 
-Each child process plays one seed at a time and is replaced after some, so that what a run leaves behind in
-memory never adds up. A seed has its world to itself, so where it is played changes nothing of its course.
+Each child process simulates one seed at a time and is replaced after some, so that memory left over from runs
+does not add up. Seeds are independent, so the process in which one runs does not change its result.
 
-Invariants: no seed is handed out after one before it was found to fail, unless all are wanted; when the
-caller stops listening, however that comes about, no child is left.
+Invariants: after a seed has failed no further seed is started, unless ``keep_going``; when the caller stops
+reading reports, for any reason, all child processes are ended.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from nilometer.cli.simulation.seed_report import SeedOptions, SeedReport, failed_report, play_seed
 
 SEEDS_OF_A_PROCESS = 25
-"""A child is replaced after so many."""
+"""The number of seeds after which a child process is replaced."""
 GARBAGE_THRESHOLD = 20_000
-"""Objects between two collections: a world makes far more that live on than that die in circles."""
+"""Python's garbage collection threshold: high, since a simulation makes many objects but few cycles."""
 ENDING_S = 5.0
-"""How long a child that was terminated may take."""
+"""How long a child process may take to end after SIGTERM; then it is killed."""
 
 Play = Callable[[int, SeedOptions], SeedReport]
 Pipe = connection.Connection
 
 
 class _Child:
-    """One process and the pipe to it."""
+    """One child process and the pipe to it."""
 
     def __init__(self, context: SpawnContext, play: Play, options: SeedOptions) -> None:
         self.pipe, theirs = context.Pipe()
         self.process: SpawnProcess = context.Process(target=_serve, args=(theirs, play, options), daemon=True)
-        resource_tracker.ensure_running()  # starting it later, with the first child, would unblock SIGINT
+        resource_tracker.ensure_running()  # started with the first child it would unblock SIGINT
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            self.process.start()  # inherits that: the parent alone answers to Ctrl-C
+            self.process.start()  # inherits the blocked SIGINT: only the parent handles Ctrl-C
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
@@ -57,7 +57,7 @@ class _Child:
         self.pipe.send(seed)
 
     def report(self) -> SeedReport:
-        """What came of the seed at hand; a child that ended without a report failed it."""
+        """Wait for and return the report of the current seed; a failure if the process ended without one."""
         assert self.seed is not None
         try:
             return self.pipe.recv()
@@ -81,10 +81,10 @@ class _Child:
 def play_in_processes(
     seeds: Sequence[int], jobs: int, options: SeedOptions, *, keep_going: bool, play: Play = play_seed
 ) -> Iterator[SeedReport]:
-    """The reports of ``seeds`` in their order, as soon as there is one.
+    """Yield the reports of ``seeds`` in order, simulated by ``jobs`` processes.
 
-    Unless ``keep_going``, ends behind the first that failed. ``play`` must be a function that other
-    processes can import. Raises ChildDied.
+    Unless ``keep_going``, ends after the first failure. ``play`` simulates one seed; it must be a function
+    that other processes can import.
     """
     context = multiprocessing.get_context("spawn")
     waiting, due = deque(seeds), deque(seeds)
@@ -125,13 +125,13 @@ def _idle(children: list[_Child], context: SpawnContext, play: Play, options: Se
 
 
 def _ready(children: Sequence[_Child]) -> list[_Child]:
-    """Those that have something to say, once there is one."""
+    """Wait until a busy child has a report or has ended; return all such children."""
     by_pipe = {child.pipe: child for child in _busy(children)}
     return [by_pipe[pipe] for pipe in connection.wait(list(by_pipe)) if isinstance(pipe, Pipe)]
 
 
 def _serve(pipe: Pipe, play: Play, options: SeedOptions) -> None:
-    """A child: plays what it is asked for until the pipe ends."""
+    """Simulate the seeds received from the pipe until it is closed; runs in a child process."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     gc.set_threshold(GARBAGE_THRESHOLD)
     with contextlib.suppress(EOFError, ConnectionError):
@@ -140,7 +140,7 @@ def _serve(pipe: Pipe, play: Play, options: SeedOptions) -> None:
 
 
 def _end_with_parent() -> None:
-    """The children end when the parent was killed: no process would read their results."""
+    """End this child process when its parent has ended, even by SIGKILL."""
     parent = multiprocessing.parent_process()
     assert parent is not None, "this is a child"
     parent.join()

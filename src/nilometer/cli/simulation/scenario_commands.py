@@ -1,6 +1,6 @@
-"""``nilometer scenario list | run NAME``: scenarios of replication, every value printed at every step.
+"""``nilometer scenario list | run NAME``: plays scenarios of replication and prints all values at each step.
 
-They are played on the code that serves, in memory and without a cluster; the same command always prints the
+They run the brokers' replication code, in memory and without a cluster; the same command always prints the
 same.
 """
 

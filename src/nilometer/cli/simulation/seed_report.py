@@ -1,6 +1,6 @@
-"""One seed played and reported: the findings, the command that replays it, the fewest faults, the last logs.
+"""Simulates one seed and makes its report: findings, replay command, minimised faults, last log lines.
 
-A report is plain data, so that a process that played a seed can send it to the one that prints.
+A report is plain data, so that a child process can send it to the parent, which prints it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ OUTCOMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedOptions:
-    """How seeds are to be played, beyond their numbers."""
+    """The options with which seeds are simulated."""
 
     minutes: float
     faults: tuple[Kind, ...] | None = None
     store: str | None = None
-    """The store that all have; None: each draws its own."""
+    """The coordination store of all seeds; None: each seed draws one."""
     only: tuple[int, ...] | None = None
     trace: Path | None = None
     minimises: bool = True
@@ -42,19 +42,19 @@ class SeedReport:
     simulated_s: float
     real_s: float
     digest: str = ""
-    """Of the trace."""
+    """The digest of the trace."""
     headline: str = ""
-    """What the run was made of, in one line."""
+    """One line with the run's brokers, faults and numbers."""
     summary: str = ""
-    """Of a failure: the kind, the first finding and the replay command, in one line."""
+    """One line about a failure: its kind, the first finding and the replay command; else empty."""
     lines: tuple[str, ...] = ()
-    """Of a failure: all there is to tell."""
+    """The full report of a failure; else empty."""
 
 
 def play_seed(seed: int, options: SeedOptions) -> SeedReport:
-    """Play ``seed``; of a failure, look for the fewest faults that fail as well if that is wished for.
+    """Simulate ``seed`` and return its report; minimise the faults of a failure if the options say so.
 
-    What the simulation itself raises is a failure of this seed; the others are played all the same.
+    An exception of the simulation itself is reported as a failure of this seed.
     """
     try:
         return _report(_play(draw(seed, options.minutes, options.faults, options.store), options), options)
@@ -63,7 +63,7 @@ def play_seed(seed: int, options: SeedOptions) -> SeedReport:
 
 
 def failed_report(seed: int, options: SeedOptions, reasons: Sequence[str]) -> SeedReport:
-    """The report of a seed that came to no verdict."""
+    """Return the report of a seed whose simulation ended without a verdict."""
     command = replay_command(seed, options)
     return SeedReport(
         seed=seed,
@@ -118,7 +118,7 @@ def _summary(verdict: Verdict, options: SeedOptions) -> str:
 
 
 def _failure_lines(verdict: Verdict, options: SeedOptions) -> list[str]:
-    """The finding, the replay command, the faults, and each broker's last log lines."""
+    """Return the findings, the replay command, the minimised faults, and each process's last log lines."""
     plan = verdict.plan
     output = [f"seed {plan.seed} failed: {OUTCOMES[verdict.exit]} (exit code {int(verdict.exit)})"]
     output += [f"  {finding}" for finding in verdict.findings[:FINDINGS_SHOWN]]

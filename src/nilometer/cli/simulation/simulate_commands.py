@@ -1,8 +1,7 @@
-"""``nilometer simulate``: simulated clusters: faults are injected, repaired, and the result is checked; a
-failure is a seed.
+"""``nilometer simulate``: simulates clusters by seed: injects faults, repairs them, and checks the results.
 
-Exit codes: 0 all seeds clean; of the first seed that failed: 10 a program crashed, 11 the cluster did not
-become well again, 12 something wrong was said or lost.
+Exit codes: 0 no seed failed; of the first seed that failed: 10 a program crashed, 11 the cluster did not
+recover, 12 a response was wrong or acknowledged data was lost.
 """
 
 from __future__ import annotations
@@ -129,7 +128,7 @@ def _reports(
 
 
 class _Summary:
-    """What has been played so far, and telling it."""
+    """Collects and prints the reports of the seeds simulated so far."""
 
     def __init__(self, seeds: int) -> None:
         self._seeds = seeds
@@ -157,7 +156,7 @@ class _Summary:
             click.echo(progress, nl=False, err=True)
 
     def print_summary(self) -> None:
-        """The whole, and one line for each seed that failed."""
+        """Print the totals, and one line for each seed that failed."""
         self._clear_progress()
         click.echo(
             f"{self._done} seeds, {self._simulated_s / 60:.1f} simulated minutes, "

@@ -1,1 +1,1 @@
-"""Topics: created, listed, described, altered, deleted."""
+"""Commands that create, list, describe, alter and delete topics."""

@@ -37,7 +37,10 @@ def topic() -> None:
 def _report(
     outcomes: Mapping[str, KafkaError | None], done: str, as_json: bool, ignored_error: ErrorCode | None
 ) -> None:
-    """What became of each topic; exit code 1 if one failed with anything but ``forgiven``."""
+    """Print the outcome of each topic; exit with code 1 if one has an error other than ``ignored_error``.
+
+    ``done`` is the verb for success.
+    """
     failed = False
     for name, error in outcomes.items():
         if error is not None and error.code != ignored_error:
