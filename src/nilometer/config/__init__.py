@@ -1,4 +1,4 @@
-"""Typed configuration in Kafka's own keys: definitions, parsing, refusal by name."""
+"""Typed configuration with Kafka's own keys: definitions, parsing, errors that name the key."""
 
 from nilometer.config.definition import (
     ConfigDefinition,

@@ -1,8 +1,8 @@
-"""What a configuration key is, and how its text becomes a value.
+"""The definition of configuration keys, and the parsing and checking of their values.
 
-A :class:`ConfigKey` names one setting as Kafka does; a :class:`ConfigDefinition` is the closed set of
-keys that one kind of resource (broker, topic) knows. Unknown keys and bad values raise
-:class:`ConfigError`, which names the key, the value and what would be allowed.
+A :class:`ConfigKey` is one setting, with Kafka's name; a :class:`ConfigDefinition` is the set of all keys of
+one type of resource (broker, topic). Unknown keys and invalid values raise :class:`ConfigError`, which names
+the key, the value and the allowed values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ConfigValue = bool | int | float | str | tuple[str, ...]
 
 
 class ConfigKind(enum.Enum):
-    """Value types, with the numbers DescribeConfigs gives them (KIP-569)."""
+    """The types of values, with their numbers in DescribeConfigs (KIP-569)."""
 
     BOOLEAN = 1
     STRING = 2
@@ -32,11 +32,11 @@ _WHOLE_NUMBER_BITS = {ConfigKind.SHORT: 16, ConfigKind.INT: 32, ConfigKind.LONG:
 
 
 SHOWN_TEXT_MAX = 200
-"""How many characters of a refused text an error repeats: the text may be as long as a request."""
+"""How many characters of an invalid text an error shows: the text may be as long as a request."""
 
 
 class ConfigError(ValueError):
-    """A key or value that cannot be accepted. ``key`` is the one that is wrong."""
+    """A key is unknown or a value is invalid. ``key`` is the wrong key, or the key of the wrong value."""
 
     def __init__(self, key: str, message: str) -> None:
         super().__init__(message)
@@ -53,15 +53,15 @@ class ConfigKey:
     maximum: float | None = None
     choices: tuple[str, ...] = ()
     validate: Callable[[ConfigValue], str | None] | None = None
-    """Returns what is wrong with a value that has the right type and range, or None."""
+    """Checks a value that has the right type and range: returns what is wrong with it, or None."""
     synonym: str | None = None
-    """For a topic key: the broker key that gives its default."""
+    """For a topic key: the broker key that sets its default."""
     dynamic: bool = False
-    """Whether a running broker takes a new value."""
+    """Whether a running broker applies a new value."""
     sensitive: bool = False
 
     def parse(self, text: str) -> ConfigValue:
-        """The value that ``text`` stands for. Raises ConfigError."""
+        """Parse and check a value. Raises ConfigError."""
         value = self._parse_kind(text.strip())
         if isinstance(value, int | float) and not isinstance(value, bool):
             if self.minimum is not None and value < self.minimum:
@@ -77,7 +77,7 @@ class ConfigKey:
         return value
 
     def format(self, value: ConfigValue) -> str:
-        """The text form that Kafka's tools show."""
+        """Return a value's text form, as Kafka's tools show it."""
         if isinstance(value, bool):
             return "true" if value else "false"
         if isinstance(value, tuple):
@@ -94,7 +94,7 @@ class ConfigKey:
                 raise self._refuse(text, "must be true or false")
             return text.lower() == "true"
         try:
-            if not text.isascii() or "_" in text:  # Python would read those as numbers, Kafka does not
+            if not text.isascii() or "_" in text:  # Python accepts these in numbers, Kafka does not
                 raise ValueError
             if self.kind is ConfigKind.DOUBLE:
                 return self._finite(float(text))
@@ -117,33 +117,33 @@ class ConfigKey:
 
 
 ConfigValues = Mapping[str, ConfigValue | None]
-"""A value for each key of a definition; None where it has none."""
+"""A value for each key of a definition; None if it has no value."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigRule:
-    """What must hold between the values of several keys. The defaults must keep it."""
+    """A condition on the values of several keys. The defaults must fulfil it."""
 
     keys: tuple[str, ...]
     why_broken: Callable[[ConfigValues], str | None]
-    """What is wrong with the effective values, or None."""
+    """Returns why the effective values break the rule, or None if they do not."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedValues:
-    """The effective values where not every value that was set can be applied."""
+    """The effective values if some of the set values cannot be applied."""
 
     values: dict[str, ConfigValue | None]
     errors: tuple[ConfigError, ...]
-    """Why some of the values are not those that were set."""
+    """The reasons why some set values are not applied."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigDefinition:
-    """A closed set of keys. ``subject`` ("broker", "topic") appears in refusals.
+    """All keys of one type of resource. ``subject`` ("broker", "topic") is its name in error messages.
 
-    :meth:`judge` decides whether a whole set of settings is accepted; :meth:`resolve` gives the values in
-    force for any set of texts, accepted or not. Where ``judge`` accepts, both give the same values.
+    :meth:`judge` checks a whole set of settings and raises for an invalid one; :meth:`resolve` returns the
+    effective values of any settings, valid or not. For valid settings both return the same values.
     """
 
     subject: str
@@ -157,7 +157,7 @@ class ConfigDefinition:
         return cls(subject, {key.name: key for key in keys}, tuple(rules))
 
     def key(self, name: str) -> ConfigKey:
-        """Raises ConfigError for a name that is not known, with near misses."""
+        """Return the key with this name. Raises ConfigError, with a similar name if there is one."""
         try:
             return self.keys[name]
         except KeyError:
@@ -166,15 +166,16 @@ class ConfigDefinition:
             ) from None
 
     def parse(self, texts: Mapping[str, str]) -> dict[str, ConfigValue]:
-        """Parse what was given; keys not given are absent. Raises ConfigError at the first bad one."""
+        """Parse the values of the given keys only. Raises ConfigError for the first invalid one."""
         return {name: self.key(name).parse(text) for name, text in texts.items()}
 
     def judge(
         self, texts: Mapping[str, str], inherited: Mapping[str, ConfigValue] | None = None
     ) -> dict[str, ConfigValue | None]:
-        """The values in force for ``texts`` over what is ``inherited`` over the defaults.
+        """Return the effective values: of each key the one in ``texts``, else ``inherited``, else the
+        default.
 
-        Raises ConfigError: a text that is no value of its key, or values that contradict each other.
+        Raises ConfigError if a text is invalid, or if values contradict each other.
         """
         parsed = self.parse(texts)
         for error in self.contradictions(texts, inherited):
@@ -184,7 +185,7 @@ class ConfigDefinition:
     def contradictions(
         self, texts: Mapping[str, str], inherited: Mapping[str, ConfigValue] | None = None
     ) -> list[ConfigError]:
-        """Which settings cannot be in force together. Texts that cannot be read are left out."""
+        """Return an error for each rule that the effective values break. Invalid texts are ignored."""
         values = {**self._defaults(), **(inherited or {}), **self.readable(texts)}
         return [
             ConfigError(rule.keys[0], why)
@@ -193,7 +194,7 @@ class ConfigDefinition:
         ]
 
     def readable(self, texts: Mapping[str, str]) -> dict[str, ConfigValue]:
-        """The values of those texts that are values of a known key."""
+        """Return the parsed values, without those of unknown keys and invalid texts."""
         values: dict[str, ConfigValue] = {}
         for name, text in texts.items():
             with contextlib.suppress(ConfigError):
@@ -206,10 +207,11 @@ class ConfigDefinition:
         inherited: Mapping[str, ConfigValue] | None = None,
         last_good: ConfigValues | None = None,
     ) -> ResolvedValues:
-        """The values in force for any ``texts``; never raises.
+        """Return the effective values for any ``texts``, with errors for the invalid ones; never raises.
 
-        What cannot be read, or contradicts another setting, keeps its value of ``last_good`` (an earlier
-        result); without one, what is inherited; where that is contradictory itself, the default.
+        A key with an invalid text, or with a value that contradicts another setting, gets its value in
+        ``last_good`` (an earlier result), else the inherited one; if inherited values contradict each other,
+        the default.
         """
         base = self._defaults()
         errors = self._put(base, dict(inherited or {}), self._defaults())
@@ -229,7 +231,10 @@ class ConfigDefinition:
     def _put(
         self, values: dict[str, ConfigValue | None], given: Mapping[str, ConfigValue], fallback: ConfigValues
     ) -> list[ConfigError]:
-        """Puts ``given`` over ``values``; the keys of a rule that it breaks get their ``fallback``."""
+        """Update ``values`` by ``given``; the keys of a rule that is then broken get their ``fallback``.
+
+        Returns an error for each broken rule.
+        """
         values.update(given)
         errors: list[ConfigError] = []
         for rule in self.rules:
@@ -242,7 +247,7 @@ class ConfigDefinition:
         return {name: key.default for name, key in self.keys.items()}
 
     def _near(self, name: str) -> str:
-        import difflib  # only on the way to an error
+        import difflib  # only imported for an error
 
         if len(name) > SHOWN_TEXT_MAX:
             return ""

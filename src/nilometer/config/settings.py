@@ -1,4 +1,4 @@
-"""Settings: what was given for a closed set of keys, over the defaults, by the kind of the value."""
+"""Settings: the given values of a definition's keys, or their defaults, with typed access."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nilometer.config.definition import ConfigDefinition, ConfigValue
 
 class Settings:
     def __init__(self, definition: ConfigDefinition, texts: Mapping[str, str]) -> None:
-        """Raises ConfigError, which names the key."""
+        """Parse ``texts``. Raises ConfigError, which names the key."""
         self._definition = definition
         self._given = definition.parse(texts)
 
@@ -17,7 +17,7 @@ class Settings:
         return name in self._given
 
     def value(self, name: str) -> ConfigValue | None:
-        """The value in force for a known key."""
+        """Return the given value of a known key, or its default."""
         given = self._given.get(name)
         return given if given is not None else self._definition.key(name).default
 

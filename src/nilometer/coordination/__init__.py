@@ -1,13 +1,13 @@
-"""How brokers agree: sessions, a sequence of entries, and a signal; opaque to what they mean.
+"""The coordination store: broker sessions, a shared sequence of entries, and a signal of changes.
 
-In brief (`store.py` has the rules by name)::
+The content of entries is opaque to it. In brief (`store.py` has the rules by name)::
 
     store = make_store("local", runtime, local_folder=f"{data}/coordination", session_timeout_ms=6000)
     await store.open()                                   # StoreRefused / StoreUnavailable
     store.cluster_id                                     # made by the first to open it
     session = await store.register(broker_id, payload)   # BrokerIdInUse
     session.name                                         # SessionName(broker_id, incarnation)
-    session.is_live()                                    # cheap; ask before leading or serving
+    session.is_live()                                    # cheap; check before leading or serving
     session.lost, await session.wait_lost()              # stop serving, then register again
 
     seen = -1
@@ -19,12 +19,12 @@ In brief (`store.py` has the rules by name)::
         if await store.controller() is None:
             await store.claim_controller()
 
-    await store.append(next_number, data)                # True: it is next_number; False: it never will be
-    await store.write_snapshot(next_number, data)        # stands for all entries below next_number
+    await store.append(next_number, data)                # False: another entry has that number
+    await store.write_snapshot(next_number, data)        # replaces all entries below next_number
     await store.close()                                  # ends the session at once
 
-All failures are CoordinationError; of an append: EntryTooLarge, SessionLost, StoreUnavailable (nothing
-happened) and OutcomeUnknown (read again; the fold shows the outcome).
+All failures are CoordinationError. An append raises EntryTooLarge, SessionLost, StoreUnavailable (nothing
+was written) or OutcomeUnknown (read again to find out).
 """
 
 from nilometer.coordination.factory import StoreReader, make_store, open_reader

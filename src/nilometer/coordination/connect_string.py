@@ -1,4 +1,4 @@
-"""ZooKeeper's connect string: ``host:port,host:port/chroot``, as Kafka's ``zookeeper.connect`` has it."""
+"""ZooKeeper's connect string, ``host:port,host:port/chroot``, as in Kafka's ``zookeeper.connect``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SERVER = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s:\[\]]+)(?::(?P<port>[
 
 @dataclass(frozen=True, slots=True)
 class ConnectString:
-    """``servers`` as host:port; ``chroot`` is empty, or starts with a slash and ends without."""
+    """``servers`` are host:port; ``chroot`` is empty, or starts with a slash and does not end with one."""
 
     servers: tuple[str, ...]
     chroot: str = ""
@@ -21,7 +21,7 @@ class ConnectString:
 
 
 def parse_connect_string(text: str) -> ConnectString:
-    """Raises ValueError, which says what is wrong."""
+    """Parse a connect string. Raises ValueError with the reason."""
     servers, slash, chroot = text.partition("/")
     if not servers.strip():
         raise ValueError("it names no server; use host:port,host:port or host:port,host:port/chroot")

@@ -1,8 +1,8 @@
-"""From the value of ``nilometer.coordination`` to a store.
+"""Creating the store for a value of ``nilometer.coordination``.
 
-local                             the folder given as default
-local:/some/folder                that folder
-zookeeper://host:port,…[/chroot]  an ensemble
+local                             a local store in the default folder
+local:/some/folder                a local store in that folder
+zookeeper://host:port,…[/chroot]  a ZooKeeper ensemble
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ def make_store(
     session_timeout_ms: int = 6000,
     cluster_id: str | None = None,
 ) -> CoordinationStore:
-    """A store, not yet open. Raises StoreRefused where the setting cannot be understood."""
+    """Return a store that is not open yet. Raises StoreRefused if the setting is invalid.
+
+    ``local_folder``: the default folder; ``cluster_id``: the id that the store must have, if known.
+    """
     scheme, colon, rest = setting.partition(":")
     if scheme == "local" and (not colon or rest):
         folder = rest or local_folder
@@ -44,7 +47,7 @@ def make_store(
 
 
 class StoreReader(Protocol):
-    """The read operations of a store, for tools: see CoordinationStore for their meaning."""
+    """The read operations of a store, for tools; CoordinationStore describes them."""
 
     async def read(self, from_number: int, limit: int) -> list[Entry]: ...
 
@@ -54,7 +57,7 @@ class StoreReader(Protocol):
 
 
 async def open_reader(setting: str, runtime: Runtime) -> StoreReader:
-    """Read a store without a session, creating nothing. Raises StoreRefused where there is none."""
+    """Open an existing store for reading, without a session. Raises StoreRefused if there is no store."""
     scheme, _, rest = setting.partition(":")
     if scheme == "local" and rest:
         return LocalReader(runtime.disk, rest)

@@ -8,5 +8,5 @@ from nilometer.runtime import Entropy
 
 
 def new_id(entropy: Entropy) -> str:
-    """22 characters, as Kafka's cluster ids are."""
+    """Return a random id of 22 characters, in the form of Kafka's cluster ids."""
     return base64.urlsafe_b64encode(entropy.uuid().bytes).decode().rstrip("=")

@@ -1,4 +1,4 @@
-"""The signal that something changed: a number that only grows, and tasks that wait for it to grow.
+"""The signal of changes: a number that only increases, and tasks that wait for an increase.
 
 Invariant: a task that got value v, then read the state, and waits with v, is woken by any later change.
 """

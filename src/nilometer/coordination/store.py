@@ -1,42 +1,43 @@
 """The coordination store: sessions, a sequence of entries and a signal, shared by all brokers of a cluster.
 
-A store offers three things: *sessions*, *a sequence of entries* with snapshots, and *a signal* that
-either changed. Entries, snapshots and session payloads are opaque bytes: nothing here knows of
-partitions or records. Every implementation passes one conformance suite, with a test for each of these rules.
+A store has *sessions*, *a sequence of entries* with snapshots, and *a signal* that either changed. Entries,
+snapshots and session payloads are opaque bytes. Every implementation passes one conformance suite, with a
+test for each of these rules.
 
 Entries
-    ONE_WINNER       A number is given to one entry, once; of several contenders at most one gets True.
+    ONE_WINNER       A number is given to one entry, once; of several concurrent appends at most one returns
+                     True.
     NO_GAPS          An entry exists only after its predecessor: the numbers are 0, 1, 2, …
     FALSE_IS_FINAL   False means: this entry is not in the sequence and never will be.
     UNKNOWN_IS_SAID  A write whose outcome cannot be known raises OutcomeUnknown; the caller reads again.
-    DURABLE_FIRST    No process, author or reader, sees an entry that a crash of all machines could undo.
-    RETIRED_REFUSED  A number below the newest snapshot stays refused for good, however late its writer is.
-    SYNC_SHOWS_ALL   After ``sync`` a read shows every entry that was appended before it; without, a read may
-                     lag behind those of others.
-    RETIRED_SAID     Reading below the newest snapshot raises EntriesRetired, which names the snapshot.
+    DURABLE_FIRST    No process, also not the writer, sees an entry that a crash of all machines could undo.
+    RETIRED_REFUSED  An append below the newest snapshot is always rejected, however late it is.
+    SYNC_SHOWS_ALL   After ``sync`` a read shows every entry that was appended before it; without it a read
+                     may not show the latest entries yet.
+    RETIRED_SAID     Reading below the newest snapshot raises EntriesRetired with the snapshot's number.
 
 Sessions
-    ONE_LIVE_ID      A broker id has at most one live session; a second one is refused (BrokerIdInUse).
-    DIES_WITH_OWNER  A session, and its claim on /controller, vanish when the owner dies, closes, or hangs for
+    ONE_LIVE_ID      A broker id has at most one live session; a second one is rejected (BrokerIdInUse).
+    DIES_WITH_OWNER  A session, and its claim on /controller, end when the owner dies, closes, or hangs for
                      longer than the session timeout.
     FRESH_INCARNATION  Every registration gets an incarnation never used before by that id; ending one
                      incarnation can never end another.
     LOSS_IS_LEARNT   An owner whose session was ended while its process was alive is notified (Session.lost),
-                     and every write through that session is refused from then on (SessionLost).
+                     and every later write with that session is rejected (SessionLost).
     DOUBT_STOPS      Session.is_live() turns False *before* others may end the session, as soon as the owner
-                     can tell that it may be cut off: leaders check it before they act.
-    ONE_CONTROLLER   At most one session holds /controller. This is a hint about which broker should act, not
-    a fence: the fold over the entries ignores what a deposed controller appends.
+                     may be cut off from the store: leaders check it before they act.
+    ONE_CONTROLLER   At most one session holds /controller. This only decides which broker should act; it is
+                     not a fence: when brokers apply the entries, they ignore those of a deposed controller.
 
 Secret
-    SECRET_APART     Only members can read the cluster's secret. It is kept apart from entries and snapshots,
-                     which tools print. It is opaque here, too.
-    SECRET_ONE_WINNER  Its numbers are 0, 1, 2, …, each given to one content; of several contenders at most
-                     one gets True, and only the newest is read.
+    SECRET_APART     Only members can read the cluster's secret. It is stored apart from entries and
+                     snapshots, which tools print. It is opaque here, too.
+    SECRET_ONE_WINNER  Its numbers are 0, 1, 2, …; of several concurrent writes of a number at most one
+                     returns True, and only the newest secret is read.
 
 Signal
-    NOTHING_MISSED   ``wait_changed(seen)`` returns once anything changed after the state that ``seen`` stands
-                     for. It may return without cause. It carries no content: the caller reads again.
+    NOTHING_MISSED   ``wait_changed(seen)`` returns once anything changed after ``seen`` was returned. It may
+                     also return without a change. It has no content: the caller reads again.
 """
 
 from __future__ import annotations
@@ -49,15 +50,15 @@ ENTRY_SIZE_MAX = 900_000
 
 
 class CoordinationError(Exception):
-    """Something the store refused or could not do; the message says what, where, and what to do."""
+    """The store rejected a call or could not execute it; the message says what, where, and what to do."""
 
 
 class StoreRefused(CoordinationError):
-    """The store must not be used: another cluster's, a newer format, or an unsuitable file system."""
+    """The store must not be used: it is another cluster's, of a newer format, or its file system is unfit."""
 
 
 class StoreUnavailable(CoordinationError):
-    """The store cannot answer now (disk full, no server in reach). Nothing was changed; try again later."""
+    """The store is unavailable (disk full, no server reachable). Nothing was changed; try again later."""
 
 
 class StoreDamaged(CoordinationError):
@@ -75,7 +76,7 @@ class EntryTooLarge(CoordinationError):
 
 
 class EntriesRetired(CoordinationError):
-    """The numbers asked for lie below the newest snapshot: load that, then read on from its number."""
+    """The requested numbers are below the newest snapshot: load it, then read on from its number."""
 
     def __init__(self, asked: int, snapshot_number: int) -> None:
         super().__init__(
@@ -104,7 +105,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Replaces all entries below ``number``."""
+    """A snapshot that replaces all entries below ``number``."""
 
     number: int
     data: bytes
@@ -118,7 +119,7 @@ class StoredSecret:
 
 @dataclass(frozen=True, slots=True, order=True)
 class SessionInfo:
-    """A live session as others see it."""
+    """A live session, as any broker can read it."""
 
     broker_id: int
     incarnation: int
@@ -127,7 +128,7 @@ class SessionInfo:
 
 @dataclass(frozen=True, slots=True, order=True)
 class SessionName:
-    """A broker and its incarnation."""
+    """A session's name: the broker id and the incarnation, a number that increases with each session."""
 
     broker_id: int
     incarnation: int
@@ -143,29 +144,32 @@ class Session(Protocol):
     def name(self) -> SessionName: ...
 
     def is_live(self) -> bool:
-        """Whether the owner may still lead and serve. False when lost, and when it is not certain. Cheap."""
+        """Return whether the owner may still lead and serve: False if the session is lost or may be.
+
+        Cheap.
+        """
         ...
 
     @property
     def lost(self) -> bool:
-        """Whether the session is over for good."""
+        """Whether the session has certainly ended."""
         ...
 
     async def wait_lost(self) -> str:
-        """Return when the session is over, with the reason."""
+        """Wait until the session has ended; return the reason."""
         ...
 
 
 class CoordinationStore(Protocol):
-    """All waits end with the store: ``close`` makes them raise StoreUnavailable."""
+    """The interface of a store. ``close`` makes all waiting calls raise StoreUnavailable."""
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's id, made when the store was opened for the first time. Known once open."""
+        """The cluster's id, created when the store was opened for the first time. Known once open."""
         ...
 
     async def open(self) -> None:
-        """Connect, and create what does not exist yet. Raises StoreRefused or StoreUnavailable."""
+        """Connect, and create the store if it does not exist. Raises StoreRefused or StoreUnavailable."""
         ...
 
     async def close(self) -> None:
@@ -175,77 +179,82 @@ class CoordinationStore(Protocol):
     # ---- entries
 
     async def append(self, expected_next: int, entry: bytes) -> bool:
-        """Make ``entry`` number ``expected_next``. False when that is not the next number.
+        """Append ``entry`` with number ``expected_next``; return False if that is not the next number.
 
-        Raises SessionLost when this store's session is over, EntryTooLarge, StoreUnavailable (nothing
-        happened), OutcomeUnknown (perhaps something did).
+        Raises SessionLost if this store's session has ended, EntryTooLarge, StoreUnavailable (nothing was
+        written), OutcomeUnknown (it may have been written).
         """
         ...
 
     async def read(self, from_number: int, limit: int) -> list[Entry]:
-        """At most ``limit`` entries from ``from_number`` on, without gaps; empty only at the end.
+        """Return at most ``limit`` entries from ``from_number`` on, without gaps; empty only at the end.
 
-        Fewer than ``limit`` do not mean that the end was reached: a read is bounded in bytes too.
+        Fewer than ``limit`` entries do not mean that the end was reached: a read is limited in bytes, too.
+        Raises EntriesRetired, StoreUnavailable, StoreDamaged.
         """
         ...
 
     async def sync(self) -> None:
-        """Return when every read shows all entries appended before this call, by any broker.
+        """Wait until reads show all entries that any broker appended before this call.
 
-        A read alone may be answered by a server that lags behind the others. Callers need this when they act
-        on what another broker has seen; reads after the signal do not. Raises StoreUnavailable.
+        A read may otherwise be served by a server that lags behind the others. Callers need this to read
+        entries that another broker has seen, but not after the signal. Raises StoreUnavailable.
         """
         ...
 
     async def read_snapshot(self) -> Snapshot | None:
-        """The newest snapshot."""
+        """Return the newest snapshot, None if there is none."""
         ...
 
     async def write_snapshot(self, number: int, data: bytes) -> bool:
-        """Let ``data`` stand for all entries below ``number``, which must exist, and retire those.
+        """Replace all entries below ``number``, which must exist, by a snapshot with ``data`` of any size.
 
-        False when there is a snapshot of that number or a later one. Of any size.
+        Returns False if there is a snapshot of that number or a later one.
         """
         ...
 
     # ---- sessions
 
     async def register(self, broker_id: int, payload: bytes) -> Session:
-        """Begin a session. Raises BrokerIdInUse while another session of this id is live."""
+        """Start a session; ``payload`` is visible to all brokers.
+
+        Raises BrokerIdInUse while another session of this id is live.
+        """
         ...
 
     async def sessions(self) -> list[SessionInfo]:
-        """All live sessions, ordered by broker id."""
+        """Return all live sessions, ordered by broker id."""
         ...
 
     async def claim_controller(self) -> bool:
-        """Claim /controller for this store's session where no session holds it; True when this one holds
-        it."""
+        """Claim /controller for this store's session if no session holds it; return whether it holds it."""
         ...
 
     async def resign_controller(self) -> None:
         """Release /controller if this store's session holds it."""
         ...
 
-    async def controller(self) -> SessionName | None: ...
+    async def controller(self) -> SessionName | None:
+        """Return the session that holds /controller, or None."""
+        ...
 
     # ---- the secret
 
     async def read_secret(self) -> StoredSecret | None:
-        """The newest secret. Raises StoreUnavailable, StoreDamaged."""
+        """Return the newest secret, None if there is none. Raises StoreUnavailable, StoreDamaged."""
         ...
 
     async def put_secret(self, number: int, data: bytes) -> bool:
-        """Make ``data`` the secret of that number, which must follow on the newest one (0 is the first).
+        """Store ``data`` as the secret with this number, which must be the newest one's plus 1 (first: 0).
 
-        False where another took the number. Raises as :meth:`append` does.
+        Returns False if another process has stored that number. Raises as :meth:`append` does.
         """
         ...
 
     # ---- signal
 
     async def wait_changed(self, seen: int) -> int:
-        """Return a value other than ``seen`` once something may have changed since ``seen`` was returned.
+        """Wait until something may have changed since ``seen`` was returned; return another value.
 
         Start with -1, which returns at once. Read everything of interest after each return.
         """

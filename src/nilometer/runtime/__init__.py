@@ -1,12 +1,12 @@
 """The boundary to the operating system: clock, disk, network, entropy.
 
-Everything that a broker, a client or the coordination store touches outside its own memory goes
-through a :class:`Runtime`. In production its parts are the operating system's; in simulation they
-are virtual and driven by one seed. Nothing here knows what Kafka is.
+A broker, a client or the coordination store accesses time, files, the network and randomness only through a
+:class:`Runtime`. In production its parts are the operating system's; in simulation they are virtual and
+driven by one seed.
 
-Besides these parts, shells may use asyncio itself (tasks, futures, ``sleep``, ``call_later``): the
-simulation replaces the event loop as a whole. Code outside this folder must not use threads, sockets,
-``time``, ``random``, or those parts of asyncio whose order depends on object addresses (``TaskGroup``,
+In addition, code with I/O may use asyncio itself (tasks, futures, ``sleep``, ``call_later``): the simulation
+replaces the event loop as a whole. Code outside this folder must not use threads, sockets, ``time``,
+``random``, or those parts of asyncio whose order depends on object addresses (``TaskGroup``,
 ``asyncio.wait``).
 """
 

@@ -1,4 +1,4 @@
-"""Time, in two kinds that must not be mixed."""
+"""The clock: wall time and monotonic time, which must not be mixed."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Wall time for what users see and records carry; monotonic time for every duration and deadline."""
+    """Wall time, for timestamps that users see; monotonic time, for durations and deadlines."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since the Unix epoch. May jump, forwards or backwards."""
+        """Return milliseconds since the Unix epoch. May jump forwards or backwards."""
         ...
 
     def monotonic_ms(self) -> int:
-        """Milliseconds from an arbitrary start. Never goes back; comparable within one process only."""
+        """Return milliseconds from an arbitrary start.
+
+        Never decreases; comparable within one process only.
+        """
         ...
 
 

@@ -1,15 +1,15 @@
-"""Files, as the storage engine needs them.
+"""The file interface of the storage engine.
 
-Two sides. *Plain calls* are for what the page cache answers at once: appends, warm reads, renames
-of small files. *Work that may stall* (fsync, cold reads, deletions, recovery) is handed to
-:meth:`Disk.offload`, which runs it away from the event loop; in simulation it takes virtual time.
+*Plain calls* are for operations that the page cache completes at once: appends, reads of cached data, renames
+of small files. *Blocking work* (fsync, reads from the device, deletions, recovery) is passed to
+:meth:`Disk.offload`, which runs it outside the event loop; in simulation it takes virtual time.
 
-Invariants every implementation keeps:
+Invariants that every implementation keeps:
 
-- a file's bytes below its last ``sync`` survive the death of the machine; bytes above may be lost,
-  or torn at any point;
+- the bytes of a file up to its last ``sync`` survive a crash of the machine; later bytes may be lost, or torn
+  at any point;
 - a name created, renamed or removed is durable after ``sync_directory`` of its folder, not before;
-- all bytes written survive the death of the process alone.
+- all bytes written survive a crash of the process alone.
 
 Every failure is an ``OSError`` with its ``errno`` (``ENOSPC``, ``EIO``, …). After a failed write the
 length of the file is unknown: the caller stops writing to it (KAFKA-10778).
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class LockHeld(Exception):
-    """Another process holds the lock. ``holder_pid`` names it where the system tells."""
+    """Another process holds the lock. ``holder_pid`` is its process id, None if unknown."""
 
     def __init__(self, path: str, holder_pid: int | None) -> None:
         super().__init__(f"{path} is locked by process {holder_pid if holder_pid else '(unknown)'}")
@@ -35,19 +35,19 @@ class LockHeld(Exception):
 
 
 class DiskLock(Protocol):
-    """An exclusive lock that the kernel drops when the owning process dies."""
+    """An exclusive lock that the kernel releases when the owning process dies."""
 
     def release(self) -> None: ...
 
 
 class DiskWatch(Protocol):
-    """Signals that names or locks directly in some folders may have changed since the last wait."""
+    """Signals that names or locks in some folders, not their subfolders, may have changed since last time."""
 
     async def wait(self, timeout_ms: int) -> None:
-        """Return when something may have changed, after ``timeout_ms`` at the latest.
+        """Wait until something may have changed, at most ``timeout_ms``.
 
-        May return without cause; never misses a change made after the previous wait returned (or
-        after the watch was made).
+        May return without a change; never misses a change made after the previous wait returned (or
+        after the watch was created).
         """
         ...
 
@@ -55,7 +55,7 @@ class DiskWatch(Protocol):
 
 
 class File(Protocol):
-    """An open file. Offsets and lengths are bytes."""
+    """An open file. Positions and lengths are in bytes."""
 
     @property
     def path(self) -> str: ...
@@ -63,15 +63,15 @@ class File(Protocol):
     def size(self) -> int: ...
 
     def read_at(self, position: int, length: int) -> bytes:
-        """Up to ``length`` bytes from ``position``; shorter only at the end of the file."""
+        """Return ``length`` bytes from ``position``; fewer only at the end of the file."""
         ...
 
     def read_at_if_cached(self, position: int, length: int) -> bytes | None:
-        """Like :meth:`read_at`, but ``None`` where answering would wait for the device."""
+        """Like :meth:`read_at`, but return ``None`` if the bytes are not in the page cache."""
         ...
 
     def append(self, buffers: Sequence[Buffer]) -> int:
-        """Write ``buffers`` one after another at the end of the file; returns the bytes written (all)."""
+        """Write ``buffers`` in order at the end of the file; return the number of bytes, always all."""
         ...
 
     def write_at(self, position: int, data: Buffer) -> None: ...
@@ -79,19 +79,19 @@ class File(Protocol):
     def truncate(self, size: int) -> None: ...
 
     def sync(self) -> None:
-        """Make all bytes durable. May stall: call it inside :meth:`Disk.offload`."""
+        """Make all bytes durable. May block: call it inside :meth:`Disk.offload`."""
         ...
 
     def close(self) -> None: ...
 
 
 class Disk(Protocol):
-    """A file system. Paths are absolute or relative to the process, ``/``-separated strings."""
+    """A file system. Paths are ``/``-separated, absolute or relative to the working directory."""
 
     def open(self, path: str, *, create: bool = False, writable: bool = True, private: bool = False) -> File:
-        """Open ``path``. Raises FileNotFoundError unless ``create``; never truncates.
+        """Open ``path``, without truncating it. Raises FileNotFoundError unless ``create``.
 
-        A file that is created ``private`` may be read and written by its owner only, from its first moment.
+        A file that is created ``private`` can from the start be read and written by its owner only.
         """
         ...
 
@@ -102,93 +102,93 @@ class Disk(Protocol):
     def file_size(self, path: str) -> int: ...
 
     def modified_ms(self, path: str) -> int:
-        """When ``path`` last changed, milliseconds since the Unix epoch."""
+        """Return when ``path`` was last modified, in milliseconds since the Unix epoch."""
         ...
 
     def list_directory(self, path: str) -> list[str]:
-        """The names in a folder, sorted."""
+        """Return the names in a folder, sorted."""
         ...
 
     def make_directories(self, path: str, *, private: bool = False) -> None:
-        """Create a folder and its parents; no error where it exists.
+        """Create a folder and its parents; no error if it exists.
 
-        A folder that is created ``private`` (not its parents) may be entered by its owner only.
+        A folder that is created ``private`` can be accessed by its owner only; its parents are not private.
         """
         ...
 
     def is_private(self, path: str) -> bool:
-        """Whether a file or folder is its owner's alone."""
+        """Return whether only its owner has access to a file or folder."""
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Atomically give ``source`` the name ``target``, replacing a file of that name."""
+        """Atomically rename ``source`` to ``target``, replacing a file of that name."""
         ...
 
     def link(self, source: str, target: str) -> None:
-        """A second name for a file. Raises FileExistsError where ``target`` is taken: a compare-and-set."""
+        """Give a file a second name (hard link). Raises FileExistsError if ``target`` exists, atomically."""
         ...
 
     def remove(self, path: str) -> None: ...
 
     def remove_tree(self, path: str) -> None:
-        """Remove a folder and all in it. May stall."""
+        """Remove a folder and its content. May block."""
         ...
 
     def read_file(self, path: str) -> bytes: ...
 
     def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
-        """Atomically make ``data`` the content of ``path``: written to a temporary file, synced, renamed,
-        folder synced.
+        """Atomically replace the content of ``path``: write a temporary file, sync it, rename it, sync the
+        folder.
 
-        With ``sync=False`` neither file nor folder is synced: atomic against the death of the
-        process, not of the machine. ``sync=True`` may stall.
+        With ``sync=False`` neither file nor folder is synced: atomic if the process dies, not if the machine
+        does. With ``sync=True`` it may block.
         """
         ...
 
     def sync_directory(self, path: str) -> None:
-        """Make names in a folder durable. May stall."""
+        """Make the names in a folder durable. May block."""
         ...
 
     def free_bytes(self, path: str) -> int:
-        """Bytes that can still be written to the file system that holds ``path``."""
+        """Return how many bytes can still be written to the file system of ``path``."""
         ...
 
     def total_bytes(self, path: str) -> int: ...
 
     def boot_id(self) -> str:
-        """Identifies this boot of the machine: while it stays the same, no written byte has been lost.
+        """Return an id of this boot of the machine: while it is the same, no written byte has been lost.
 
-        Empty where the system does not tell; then nothing may be concluded from it.
+        Empty if the system has none; then nothing may be concluded from it.
         """
         ...
 
     def lock(self, path: str) -> DiskLock:
-        """Create ``path`` if need be and lock it exclusively. Raises LockHeld.
+        """Lock the file ``path`` exclusively, creating it if it does not exist. Raises LockHeld.
 
-        The file must not be opened again by this process while the lock is held: closing any
-        descriptor of it would drop the lock (POSIX). Locking it again is refused, holder or not.
+        This process must not open the file again while it holds the lock: closing any descriptor of it would
+        release the lock (POSIX). Locking it again raises LockHeld, also in the process that holds the lock.
         """
         ...
 
     def is_locked(self, path: str) -> bool:
-        """Whether any process holds the lock on ``path``. False where there is no such file.
+        """Return whether any process, also this one, holds the lock on ``path``.
 
-        A lock of this very process is answered from memory: opening its file would drop it.
+        False if there is no file.
         """
         ...
 
     def watch(self, folders: Sequence[str]) -> DiskWatch:
-        """Watch ``folders`` for names that come and go and for locks that are taken or dropped."""
+        """Watch ``folders`` for names created or removed and for locks taken or released."""
         ...
 
     def file_system_type(self, path: str) -> str:
-        """What kind of file system holds ``path`` ("ext4", "nfs4", …); "" where the system does not tell."""
+        """Return the type of the file system of ``path`` ("ext4", "nfs4", …); "" if it is unknown."""
         ...
 
     async def offload(self, work: Callable[[], T]) -> T:
-        """Run ``work``, which may stall, without holding up the event loop; returns or raises what it does.
+        """Run ``work``, which may block, on another thread; return its result or raise its error.
 
-        ``work`` runs to its end even when the waiting task is cancelled. Two pieces of work in progress at
-        once run in no particular order.
+        ``work`` runs to its end even if the waiting task is cancelled. Concurrent calls run in no particular
+        order.
         """
         ...

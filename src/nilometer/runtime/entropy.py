@@ -1,4 +1,4 @@
-"""Randomness: the only source of it, so that a simulation can seed it."""
+"""The only source of randomness, so that a simulation can seed it."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ T = TypeVar("T")
 
 class Entropy(Protocol):
     def uuid(self) -> uuid.UUID:
-        """A random (version 4) UUID."""
+        """Return a random (version 4) UUID."""
         ...
 
     def bytes(self, count: int) -> bytes:
-        """``count`` random bytes that cannot be guessed: for keys and nonces."""
+        """Return ``count`` random bytes that cannot be guessed, for keys and nonces."""
         ...
 
     def below(self, bound: int) -> int:
-        """A whole number in ``[0, bound)``; ``bound`` must be positive."""
+        """Return an integer in ``[0, bound)``; ``bound`` must be positive."""
         ...
 
     def uniform(self, low: float, high: float) -> float:
-        """A number in ``[low, high]``: jitter for back-offs."""
+        """Return a number in ``[low, high]``, for example as jitter of a back-off."""
         ...
 
     def choice(self, options: Sequence[T]) -> T:
-        """One of ``options``, which must not be empty."""
+        """Return one of ``options``, which must not be empty."""
         ...
 
 

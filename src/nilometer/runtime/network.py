@@ -1,4 +1,4 @@
-"""Connections: asyncio's transports and protocols, reached through ``listen`` and ``connect``."""
+"""TCP connections, with asyncio's transports and protocols: ``listen`` and ``connect``."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
 
 class Listener(Protocol):
-    """An address that is taken; connections are accepted from :meth:`start` on."""
+    """A bound address; connections are accepted after :meth:`start`."""
 
     @property
     def port(self) -> int:
-        """The port that is listened on (the one chosen by the system when 0 was asked for)."""
+        """The bound port (chosen by the system if 0 was requested)."""
         ...
 
     async def start(self) -> None:
-        """Accept connections from now on; until then they are refused."""
+        """Accept connections from now on; before, they are refused."""
         ...
 
     def close(self) -> None:
@@ -29,9 +29,9 @@ class Listener(Protocol):
 
 class Network(Protocol):
     async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Listener:
-        """Take an address; each connection will be served by a fresh protocol from ``factory``.
+        """Bind an address; each connection gets a new protocol from ``factory``.
 
-        Raises OSError, with the reason, when the address cannot be had.
+        Raises OSError, with the reason, if the address cannot be bound.
         """
         ...
 

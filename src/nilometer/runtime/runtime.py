@@ -1,4 +1,4 @@
-"""One value that holds clock, disk, network and entropy."""
+"""The clock, disk, network and entropy of a process, as one value."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ class Runtime:
 
     @classmethod
     def system(cls) -> Runtime:
-        """The operating system's clocks, files, TCP and randomness."""
+        """Return the operating system's clocks, files, TCP and randomness."""
         return cls(SystemClock(), SystemDisk(), SocketNetwork(), SeededEntropy())

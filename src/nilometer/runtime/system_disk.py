@@ -1,4 +1,4 @@
-"""The operating system's files, behind the :class:`~nilometer.runtime.disk.Disk` seam."""
+"""The operating system's files: the implementation of :class:`~nilometer.runtime.disk.Disk`."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from nilometer.runtime.disk import DiskLock, DiskWatch, File, LockHeld
 T = TypeVar("T")
 
 OFFLOAD_THREADS_MAX = 4
-"""Threads for work that may stall; each one waits in the kernel, not for the interpreter."""
+"""How many threads run blocking work; each one mostly waits in the kernel, without the interpreter's lock."""
 
 WATCH_POLL_MS = 20
-"""How often a watch looks. Polling, since no system tells another process that a lock was dropped."""
+"""The interval at which a watch polls. There is no notification of another process's released lock."""
 
 _RWF_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 _SYNC = getattr(os, "fdatasync", os.fsync)
 _temporary_numbers = itertools.count(1)
-"""Two writers of one file, on two threads, never share a temporary name."""
+"""Makes temporary names unique for two writers of one file on two threads."""
 
 
 class SystemFile:
@@ -68,7 +68,7 @@ class SystemFile:
                 return self.read_at(position, length)
             raise
         if got < length and position + got < self.size():
-            return None  # the cached part ends inside what was asked for
+            return None  # only a part of the range is cached
         del buffer[got:]
         return buffer  # type: ignore[return-value]  # bytes-like, never changed again
 
@@ -77,7 +77,7 @@ class SystemFile:
         os.lseek(self._descriptor, 0, os.SEEK_END)
         expected = sum(memoryview(buffer).nbytes for buffer in buffers)
         written = os.writev(self._descriptor, buffers)
-        if written < expected:  # a disk that fills up, or a signal
+        if written < expected:  # the disk is almost full, or a signal interrupted the call
             rest = memoryview(b"".join(bytes(buffer) for buffer in buffers))[written:]
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
@@ -106,7 +106,8 @@ _LOCK_QUERY = "hhqqi4x"  # struct flock on 64-bit Linux: type, whence, start, le
 
 
 _locked_here: dict[tuple[int, int], int] = {}
-"""Device and inode of every file this process holds locked: closing any descriptor of one drops its lock."""
+"""Device and inode of every file that this process has locked, with its descriptor. Closing any descriptor of
+such a file releases its lock."""
 
 
 class SystemDiskLock:
@@ -116,13 +117,13 @@ class SystemDiskLock:
 
     def release(self) -> None:
         if self._descriptor >= 0:
-            os.close(self._descriptor)  # drops the lock
+            os.close(self._descriptor)  # releases the lock
             self._descriptor = -1
             _locked_here.pop(self._identity, None)
 
 
 class PollingWatch:
-    """Polls: a waiter must check again after each wait, whatever happened."""
+    """A watch that polls: each wait returns after a short time, whether something changed or not."""
 
     async def wait(self, timeout_ms: int) -> None:
         await asyncio.sleep(min(timeout_ms, WATCH_POLL_MS) / 1000)
@@ -143,7 +144,7 @@ class SystemDisk:
         try:
             os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
-            return False  # any other error says nothing of the path: it is raised
+            return False  # any other error does not show whether the path exists: it is raised
         return True
 
     def is_directory(self, path: str) -> bool:
@@ -252,12 +253,12 @@ class SystemDisk:
         return _file_system_type(os.path.realpath(path))
 
     async def offload(self, work: Callable[[], T]) -> T:
-        # Shielded: a cancelled wait must not take work from the queue that no thread has begun yet.
+        # Shielded: cancelling the wait must not remove work from the queue that no thread has started yet.
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._threads, work))
 
 
 def _lock_holder(descriptor: int) -> int | None:
-    """The process that holds a write lock on the file, or None (also where the holder is this process)."""
+    """Return the id of the process that holds a write lock on the file; None if none does, or this one."""
     query = struct.pack(_LOCK_QUERY, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     kind, _, _, _, pid = struct.unpack(_LOCK_QUERY, fcntl.fcntl(descriptor, fcntl.F_GETLK, query))
     return None if kind == fcntl.F_UNLCK else pid
@@ -272,7 +273,7 @@ def _is_locked_here(path: str) -> bool:
 
 
 def _file_system_type(path: str) -> str:
-    """The type of the mount with the longest mount point above ``path``, where the system lists mounts."""
+    """Return the type of the mount that contains ``path``; "" if the system does not list mounts."""
     try:
         with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as file:
             mounts = [line.split() for line in file]
@@ -282,6 +283,6 @@ def _file_system_type(path: str) -> str:
     for _, raw_point, kind, *_ in mounts:
         point = raw_point.replace("\\040", " ")
         inside = point == "/" or path == point or path.startswith(point + "/")
-        if inside and len(point) >= len(found):  # of two mounts on one point, the later covers the earlier
+        if inside and len(point) >= len(found):  # of two mounts at one point, the later one is visible
             found, found_type = point, kind
     return found_type

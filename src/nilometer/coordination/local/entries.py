@@ -1,20 +1,18 @@
-"""The sequence of entries as files: the first process that links a file to a number's name takes the number.
+"""The sequence of entries as files: the first process that links a file with a number's name has the number.
 
-Knows what an entries folder holds, and when it is sealed. Never touches sessions.
+The order of the steps of an append, and the reasons:
 
-Order of effects, and why:
-
-1. An entry is written to a *staged file* and synced, so a name in an entries folder always has its whole
+1. An entry is written to a *staged file* and synced, so a file in an entries folder always has its whole
    content.
-2. Its predecessor is durable before it is linked, so a power cut leaves no gap.
+2. Its predecessor is durable before it is linked, so a power failure leaves no gap.
 3. ``link`` is the compare-and-set. A process that stops or dies just before or after it blocks no other.
-4. The folder is synced by path before any process acts on the name, its author included. A folder that is
-   gone by then was retired, and the late name with it.
+4. The folder is synced by path before any process uses the new name, also the one that linked it. If the
+   folder does not exist any more, it was retired together with the late name.
 
-A snapshot begins a new folder: prepared elsewhere with the snapshot and links to the entries not covered
-by it; then the old folder is *sealed*. The seal is an entry like any other, put at the next free number by
-the same compare-and-set, and names the folder in which the sequence continues at that number;
-:mod:`~nilometer.coordination.local.succession` describes how that folder comes into force.
+A snapshot starts a new folder: it is prepared in another place with the snapshot and links to the entries not
+covered by it; then the old folder is *sealed*. The seal is a file like an entry, linked at the next free
+number by the same compare-and-set; it has the name of the folder in which the sequence continues at that
+number. :mod:`~nilometer.coordination.local.succession` describes how that folder becomes current.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ from nilometer.runtime import Disk
 logger = logging.getLogger(__name__)
 
 READ_BYTES_MAX = 8_000_000
-"""One read returns no more than about this many bytes, however many entries it was asked for."""
+"""One read returns at most about this many bytes, whatever the requested number of entries is."""
 
 
 class EntryFolders:
@@ -53,8 +51,7 @@ class EntryFolders:
         self._snapshots = 0
 
     async def open(self, first_folder: str) -> None:
-        """Put the store's first folder in force, if it never was; then remove the files that dead processes
-        left."""
+        """Make the store's first folder current if it never was; remove files left by dead processes."""
         await self._succession.open(first_folder)
 
     # ---- the signal
@@ -64,7 +61,7 @@ class EntryFolders:
         return self._succession.watched_path
 
     async def look(self) -> bool:
-        """Whether the next number was taken since the last check, or another folder is in force. Cheap."""
+        """Return whether there is a new entry since the last check, or another folder is current. Cheap."""
         folder = await self._succession.in_force()
         start = folder.watched
         while self._disk.exists(folder.entry_path(folder.watched)):
@@ -115,7 +112,10 @@ class EntryFolders:
             return Snapshot(folder.base, layout.unwrap(path, content)[1])
 
     def _collect(self, folder: EntriesFolder, first: int, limit: int) -> tuple[list[Entry], str | None]:
-        """Entries from ``first`` on, and the seal where one was found. May stall."""
+        """Read entries from ``first`` on; return them, and the next folder's name if the seal was reached.
+
+        May block.
+        """
         names_end = first
         while names_end < first + limit and self._disk.exists(folder.entry_path(names_end)):
             names_end += 1
@@ -163,7 +163,7 @@ class EntryFolders:
             if not await self._predecessor_stands(folder, number):
                 if self._succession.current is folder and self._disk.exists(folder.path):
                     return False  # beyond the next number
-                continue  # another folder is in force now
+                continue  # another folder is current now
             path = folder.entry_path(number)
             try:
                 self._disk.link(staged_path, path)
@@ -180,7 +180,7 @@ class EntryFolders:
             return True
 
     async def _settle(self, folder: EntriesFolder, number: int) -> None:
-        """Make the name durable. Raises OutcomeUnknown where it is not known whether it is."""
+        """Make the entry's name durable. Raises OutcomeUnknown if that fails."""
         try:
             await self._disk.offload(lambda: self._disk.sync_directory(folder.path))
         except FileNotFoundError:
@@ -193,8 +193,10 @@ class EntryFolders:
             folder.durable = number + 1
 
     async def _predecessor_stands(self, folder: EntriesFolder, number: int) -> bool:
-        """Whether ``number - 1`` is a durable entry of this folder (or below its base). Follows a seal
-        there."""
+        """Return whether ``number - 1`` is a durable entry of this folder, or below its base.
+
+        If the folder is sealed below ``number``, the next folder becomes current, and the result is False.
+        """
         if number <= folder.durable:
             return True
         try:
@@ -216,8 +218,8 @@ class EntryFolders:
         return True
 
     async def _followed_seal(self, folder: EntriesFolder, path: str) -> bool:
-        """Whether the file with that name is the seal, or is gone: then the number may be free in another
-        folder."""
+        """Return whether the file at ``path`` is the seal or was removed: then the number may be free in the
+        folder that is now current."""
         try:
             kind, data = layout.unwrap(path, await self._disk.offload(lambda: self._disk.read_file(path)))
         except FileNotFoundError:
@@ -277,8 +279,10 @@ class EntryFolders:
         self._disk.sync_directory(self._succession.preparing)
 
     def _seal(self, folder: EntriesFolder, prepared: EntriesFolder, seal: str) -> bool:
-        """Link the entries above the snapshot into the new folder, then put the seal after the last. May
-        stall."""
+        """Link the entries above the snapshot into the new folder, then link the seal after the last one.
+
+        Returns False if another snapshot was faster. May block.
+        """
         number = prepared.base
         while True:
             path = folder.entry_path(number)
@@ -286,16 +290,16 @@ class EntryFolders:
                 if self._disk.exists(path):
                     kind, _ = layout.unwrap(path, self._disk.read_file(path))
                     if kind == layout.KIND_SEAL:
-                        return False  # another snapshot came first
+                        return False  # another snapshot was faster
                     self._disk.link(path, prepared.entry_path(number))
                     number += 1
                     continue
                 self._disk.sync_directory(prepared.path)
                 self._disk.link(seal, path)
             except FileExistsError:
-                continue  # an entry came first: link it too
+                continue  # an entry was appended meanwhile: link it, too
             except FileNotFoundError:
                 if self._disk.exists(folder.path) and self._disk.exists(prepared.path):
                     raise
-                return False  # another snapshot came first
+                return False  # another snapshot was faster
             return True

@@ -1,6 +1,6 @@
-"""What is checked before a folder is used as a store, and how a new one is made.
+"""Checking a folder before it is used as a store, and creating a new store.
 
-A folder becomes a store by one put-if-absent of its description; of several processes one wins, and the
+A folder becomes a store when its description is linked into place; of several processes one succeeds, and the
 others read its description.
 """
 
@@ -50,10 +50,10 @@ NETWORK_FILE_SYSTEMS = frozenset(
         "virtiofs",
     }
 )
-"""Several machines may share these; locks and hard links do not give the same guarantees there."""
+"""File systems that several machines may share. Locks and hard links have weaker guarantees there."""
 
 STAGED_FILE_KEPT_MS = 3_600_000
-"""Unfinished files younger than this may belong to a live writer (removing them would do no harm)."""
+"""Staged files younger than this may belong to a running writer (removing them would only fail its write)."""
 
 
 class FolderGuard:
@@ -63,7 +63,11 @@ class FolderGuard:
         self._staged = staged
 
     def open(self, token: str, cluster_id: str | None, fresh_cluster_id: str) -> StoreDescription:
-        """Returns the store's description; makes the folder a store if it was none. May stall."""
+        """Return the store's description; create the store if there is none. May block.
+
+        ``cluster_id``: the id that the store must have; ``fresh_cluster_id``: the id of a new store if that
+        is None. Raises StoreRefused, StoreDamaged, StoreUnavailable.
+        """
         try:
             self._refuse_network_mount()
             self._make_folders()
@@ -83,7 +87,7 @@ class FolderGuard:
         return description
 
     def check_is(self, opened: StoreDescription | None) -> None:
-        """Whether the folder is still the store that was ``opened``. May stall.
+        """Check that the folder is still the store that was ``opened``. May block.
 
         Raises StoreDamaged if it was deleted, StoreRefused if it was replaced by another store.
         """
@@ -99,7 +103,7 @@ class FolderGuard:
             raise StoreRefused(f"the coordination store in {self._root} was replaced by another one")
 
     def remove_stale_staged_files(self, wall_ms: int) -> None:
-        """Remove the unfinished files of writers that died."""
+        """Remove the staged files of writers that died."""
         folder = posixpath.join(self._root, layout.STAGED)
         for name in self._disk.list_directory(folder):
             path = posixpath.join(folder, name)
@@ -136,7 +140,7 @@ class FolderGuard:
             try:
                 self._disk.sync_directory(folder or ".")
             except PermissionError:
-                return  # another user's folder, so no broker made it
+                return  # another user's folder, so no broker created it
 
     def _describe(self) -> StoreDescription | None:
         path = posixpath.join(self._root, layout.STORE)
@@ -156,12 +160,15 @@ class FolderGuard:
             description = msgspec.convert(found, StoreDescription)
         except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError) as error:
             raise StoreDamaged(f"{path} is not readable: {error}") from error
-        self._disk.sync_directory(self._root)  # a process makes a name durable before it acts on it
+        self._disk.sync_directory(self._root)  # a name must be durable before any process uses it
         return description
 
     def _create(self, token: str, cluster_id: str) -> None:
-        """The first entries folder's name has its creator's token, so that a slow second creator cannot bring
-        back a first folder that was retired long ago."""
+        """Create the store, unless another process is faster.
+
+        The first entries folder's name has its creator's token, so that a slow second creator cannot create
+        again a first folder that was retired long ago.
+        """
         entries = posixpath.join(self._root, layout.ENTRIES)
         first = layout.folder_name(0, token)
         description = StoreDescription(format=layout.FORMAT, cluster_id=cluster_id, first_folder=first)
@@ -186,7 +193,7 @@ class FolderGuard:
             pass  # a faster process has removed it already
 
     def _probe_links(self, file: str) -> None:
-        """A file system without hard links, or with links that replace, cannot hold a store."""
+        """Raise StoreRefused if the file system has no hard links, or if a link may replace a file."""
         probe = self._staged.new_path()
         try:
             self._disk.link(file, probe)

@@ -1,18 +1,18 @@
-"""Names and contents of the local store's files: pure, no disk.
+"""Names and contents of the local store's files. No file is accessed here.
 
     store                             the description: format, cluster, first entries folder
     entries/<base>.<token>/           entries after the snapshot of number <base>
         snapshot                      that snapshot (none in the first folder)
-        <number>                      one entry; or the seal, which names the folder of the next entries
-    preparing/<base>.<token>/         an entries folder not yet in force
-    retired/<base>.<token>.<token>/   one being removed
+        <number>                      one entry; or the seal: the name of the folder of the next entries
+    preparing/<base>.<token>/         an entries folder that is not current yet
+    retired/<base>.<token>.<token>/   an entries folder that is being removed
     aside/<token>.<n>                 files before they are linked into place  # codespell:ignore
     sessions/<id>.lock                locked by the process that is (or was last) broker <id>; never unlinked
     sessions/<id>.<incarnation>.session|heartbeat|expired
-    sessions/controller.<n>           a link to the session record of the n-th controller; empty: it resigned
-    members/secret.<number>           the secret; the newest number counts. Only its owner may read it
+    sessions/controller.<n>           a link to the session record of the n-th controller; empty: resigned
+    members/secret.<number>           the secret; the highest number is valid. Only its owner may read it
 
-Each file starts with one line, ``kind checksum length``, then its content.
+Each file starts with one line, ``kind checksum length``, followed by its content.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ KIND_SECRET = "secret"
 
 
 class StoreDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of ``store``. Later formats may add fields; ``format`` is read first."""
+    """The content of the file ``store``. Later formats may add fields; ``format`` is checked first."""
 
     format: int
     cluster_id: str
@@ -72,7 +72,7 @@ def wrap(kind: str, data: bytes) -> bytes:
 
 
 def unwrap(path: str, content: bytes) -> tuple[str, bytes]:
-    """The kind and the data of a file's content; raises StoreDamaged where the checksum does not match."""
+    """Return the kind and the data of a file's content. Raises StoreDamaged if the checksum is wrong."""
     line, found, data = content.partition(b"\n")
     try:
         kind, checksum, length = line.decode("ascii").split(" ")
@@ -129,7 +129,7 @@ def secret_name(number: int) -> str:
 
 
 def secret_numbers(names: Iterable[str]) -> list[int]:
-    """Of the secrets among ``names``, ascending."""
+    """Return the numbers of the secret files among ``names``, ascending."""
     return sorted(int(match[1]) for name in names if (match := _SECRET_FILE.fullmatch(name)))
 
 
@@ -140,7 +140,10 @@ _SECRET_FILE = re.compile(r"secret\.(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class SessionFiles:
-    """The sessions, by the names in the sessions folder."""
+    """The sessions and controller claims, parsed from the names in the sessions folder.
+
+    ``seen`` are all sessions with any file; ``claims`` are the numbers of the controller files.
+    """
 
     records: frozenset[SessionName]
     expired: frozenset[SessionName]
@@ -160,8 +163,10 @@ class SessionFiles:
         return cls(frozenset(found["session"]), frozenset(found["expired"]), seen, tuple(sorted(claims)))
 
     def live(self) -> list[SessionName]:
-        """Registered and not ended, by id. The lock orders the incarnations of an id: only the last can be
-        live."""
+        """Return the sessions that are registered and not ended, by broker id.
+
+        Only the last incarnation of an id can be live, since each had to take the id's lock.
+        """
         last = {session.broker_id: session for session in sorted(self.seen)}
         return [s for s in sorted(last.values()) if s in self.records and s not in self.expired]
 

@@ -1,9 +1,9 @@
-"""Whether the owner of a session hangs, by its heartbeat counter and the watcher's own clock. Pure.
+"""Detecting that the owner of a session hangs, by its heartbeat counter and the watcher's own clock.
 
-Time counts only while the watcher itself was checking: a watcher that was stopped, or a machine that was
-suspended with all its brokers, adds at most one check interval of silence.
+Time counts only while the watcher itself is running its checks: if the watcher was stopped, or the machine
+was suspended with all its brokers, the pause counts as at most one check interval.
 
-Invariant: a session is found silent only after ``timeout_ms`` of checks with an unchanged counter.
+Invariant: a session is ended only after ``timeout_ms`` of checks with an unchanged counter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nilometer.coordination.store import SessionName
 HEARTBEATS_PER_TIMEOUT = 5
 CHECKS_PER_TIMEOUT = 10
 VERIFY_FRACTION = 2
-"""An owner that has not moved its counter for timeout / 2 verifies its session before it relies on it."""
+"""An owner that has not incremented its counter for timeout / 2 must verify its session before it uses it."""
 
 
 @dataclass(slots=True)
@@ -32,7 +32,10 @@ class LivenessWatch:
         self._observations: dict[SessionName, _Observation] = {}
 
     def on_counter(self, session: SessionName, counter: bytes, now_ms: int) -> bool:
-        """Record the value of the counter now; True when the session must be ended."""
+        """Record the counter's current value; return True if the session must be ended.
+
+        ``now_ms`` is monotonic time.
+        """
         seen = self._observations.get(session)
         if seen is None or seen.counter != counter:
             self._observations[session] = _Observation(counter, now_ms, 0)

@@ -1,7 +1,7 @@
-"""Reading a local store from outside: no session, no lock, nothing created, nothing synced.
+"""Reading a local store without a session: takes no lock, creates and syncs nothing.
 
-For tools that read while brokers run. What is read may turn out not to have been durable after a crash of the
-machine: it is for display, not for decisions.
+For tools that read while brokers run. An entry that was read may be lost in a crash of the machine: use it
+for display, not for decisions.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from nilometer.runtime import Disk
 T = TypeVar("T")
 
 RESOLVE_ATTEMPTS_MAX = 50
-"""A folder may be retired while it is read; this many times in a row is an error."""
+"""How often a read is repeated because the folder was retired meanwhile."""
 
 
 class LocalReader:
-    """What :class:`~nilometer.coordination.store.CoordinationStore` reads of entries and snapshots."""
+    """The read operations of a local store (``StoreReader``)."""
 
     def __init__(self, disk: Disk, folder: str) -> None:
-        """Raises StoreRefused where ``folder`` holds no store."""
+        """Raises StoreRefused if ``folder`` is not a store."""
         self._disk = disk
         self._root = folder
         self._entries = posixpath.join(folder, layout.ENTRIES)
@@ -38,7 +38,7 @@ class LocalReader:
             raise StoreRefused(f"{folder} holds no coordination store")
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no resources to release."""
 
     async def read(self, from_number: int, limit: int) -> list[Entry]:
         return await self._disk.offload(lambda: self._retried(lambda: self._read(from_number, limit)))
@@ -47,7 +47,7 @@ class LocalReader:
         return await self._disk.offload(lambda: self._retried(self._read_snapshot))
 
     def _retried(self, attempt: Callable[[], T]) -> T:
-        """Files vanish when a snapshot retires them: the newest folder has their content."""
+        """Call ``attempt`` until no file was missing: a snapshot may have retired the folder meanwhile."""
         for _ in range(RESOLVE_ATTEMPTS_MAX):
             try:
                 return attempt()
@@ -88,7 +88,7 @@ class LocalReader:
         return layout.newest_folder(self._disk.list_directory(self._entries))
 
     def _folder_named(self, name: str) -> str:
-        """The folder in force, or the sealed next one that is not yet renamed into place."""
+        """Return the path of the folder ``name``, current or not yet renamed into place."""
         for parent in (self._entries, posixpath.join(self._root, layout.PREPARING)):
             path = posixpath.join(parent, name)
             if self._disk.exists(path):

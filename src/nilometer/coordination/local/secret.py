@@ -1,7 +1,7 @@
-"""The cluster's secret in a separate folder, which only the owner of the store may enter.
+"""The cluster's secret, in a folder that only the owner of the store may read.
 
-A new secret is linked to the name of its number: of several writers one wins. Then the files of the numbers
-below are emptied. They keep their names: a slow writer cannot win a number that was used before.
+A new secret is linked with its number as name: of several writers one succeeds. Then the files with lower
+numbers are emptied. They are not removed, so that a slow writer cannot get a number that was used before.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class SecretFolder:
-    """Every method may stall, and raises OSError where the disk fails."""
+    """Reads and writes the secrets. Every method may block, and raises OSError if the disk fails."""
 
     def __init__(self, disk: Disk, root: str, staged: StagedFiles) -> None:
         self._disk = disk
@@ -32,7 +32,10 @@ class SecretFolder:
         self._disk.sync_directory(self._root)
 
     def read(self) -> StoredSecret | None:
-        """The newest secret; its name is durable by then. Raises StoreDamaged."""
+        """Return the newest secret, after making its name durable; None if there is none.
+
+        Raises StoreDamaged.
+        """
         numbers = layout.secret_numbers(self._disk.list_directory(self._path))
         while numbers:
             path = self._file(numbers[-1])
@@ -44,7 +47,7 @@ class SecretFolder:
             after = layout.secret_numbers(self._disk.list_directory(self._path))
             if after == numbers:
                 raise StoreDamaged(f"{path} is empty; restore the store's folder from a copy")
-            numbers = after  # a newer one came while this one was read
+            numbers = after  # a newer secret was written meanwhile
         return None
 
     def put(self, number: int, data: bytes) -> bool:

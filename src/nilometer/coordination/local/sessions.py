@@ -1,17 +1,17 @@
-"""Sessions as files: a lock that ends with its process, a counter that stops with its event loop.
+"""Sessions as files: a lock that ends with its process, a heartbeat counter that stops with its event loop.
 
-A session is *live* while its record is there and its marker ``<id>.<incarnation>.expired`` is not. The
-marker is a put-if-absent like everything here, made by the owner that closes, or by any watcher that finds
-the lock dropped or the counter unchanged. It needs no space on the disk (a second name for an empty file), so
-sessions of dead brokers end on a full disk too.
+A session is *live* while its record exists and its marker ``<id>.<incarnation>.expired`` does not. The marker
+is created with ``link`` (put-if-absent), by the owner when it closes, or by any watcher that finds the lock
+released or the counter unchanged. It needs no disk space (it is another name of an empty file), so sessions
+of dead brokers end on a full disk, too.
 
-Knows the sessions folder only. Never opens the lock file of its own session twice.
+The lock file of the own session is never opened twice.
 
 Invariants:
 
-- lock, then heartbeat, then record: a record without a held lock belongs to a dead process;
-- a marker names one incarnation, and an incarnation is never used again (the newest files of an id stay);
-- names are synced before any process acts on them.
+- the order is lock, heartbeat, record: a record whose lock is not held belongs to a dead process;
+- a marker is for one incarnation, and an incarnation is never used again (the newest files of an id stay);
+- names are synced before any process uses them.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from nilometer.runtime import Disk, DiskLock, File, LockHeld
 logger = logging.getLogger(__name__)
 
 CLAIMS_KEPT = 8
-"""Records of former controllers that stay readable; older ones are removed by the next controller."""
+"""How many claims of former controllers are kept; older ones are removed by the next controller."""
 
 
 class OwnSession:
-    """What the owner holds: the lock file and the heartbeat file, each opened once."""
+    """The files of this process's session: the lock file and the heartbeat file, each opened once."""
 
     def __init__(self, name: SessionName, lock: DiskLock, heartbeat: File) -> None:
         self.name = name
@@ -77,7 +77,7 @@ class SessionFolder:
         self._staged.write(self._empty, b"", sync=False)
 
     def close(self) -> None:
-        """Drops all locks; call it after the sessions were ended."""
+        """Release all locks. Call it after the sessions were ended."""
         self._staged.discard(self._empty)
         for _, lock in sorted(self._locks.items()):
             lock.release()
@@ -134,21 +134,22 @@ class SessionFolder:
         return self._locks[broker_id]
 
     def is_expired(self, session: SessionName) -> bool:
-        """Whether any process has ended this session; also true where its record is gone. Cheap."""
+        """Return whether a process has ended this session; also True if its record is removed. Cheap."""
         return self._disk.exists(self._path(layout.expired_name(session))) or not self._disk.exists(
             self._path(layout.session_name(session))
         )
 
     def expire(self, session: SessionName) -> None:
-        """End one incarnation; idempotent, from any process. Creates only a name, needs no space on the
-        disk."""
+        """End one incarnation's session. Idempotent, for any process; needs no disk space."""
         self._put_empty(layout.expired_name(session))
 
     # ---- all sessions
 
     def look(self, own: SessionName | None, now_ms: int) -> bool:
-        """End the sessions of dead and hung processes; whether any name changed since the last check.
-        Cheap."""
+        """End the sessions of dead and hung processes; return whether any session changed. Cheap.
+
+        ``own``: this process's session, which is not checked; ``now_ms``: monotonic time.
+        """
         names = self._disk.list_directory(self.path)
         changed = names != self._names
         if changed:
@@ -196,10 +197,10 @@ class SessionFolder:
         return holder if holder is not None and holder in files.live() else None
 
     def claim(self, own: SessionName) -> bool:
-        """Whether ``own`` holds /controller; takes it if it was free.
+        """Claim /controller for ``own`` if it is free; return whether ``own`` holds it.
 
-        The number claimed is the one after the claim that was found void, of the same listing: if another
-        claim came in between, it holds that number.
+        The claimed number follows the last claim of the listing in which /controller was free: if another
+        claim was made in between, it has that number already.
         """
         files = self._list()
         holder = self._holder(files)
@@ -212,8 +213,8 @@ class SessionFolder:
             except FileExistsError:
                 pass  # another process was faster
             except FileNotFoundError:
-                return False  # ended, and its record removed
-            holder = self.controller()  # a claim that came late, at an old number, is not the last
+                return False  # the session was ended, and its record removed
+            holder = self.controller()  # a late claim with an old number is not the last one
         if holder == own:
             self._remove_old_claims()
         return holder == own
@@ -234,7 +235,7 @@ class SessionFolder:
     # ---- files
 
     def _read_record(self, path: str) -> SessionRecord | None:
-        """None where the file is gone, or empty (the controller resigned)."""
+        """Read a session record; None if the file does not exist or is empty (the controller resigned)."""
         try:
             content = self._disk.read_file(path)
         except FileNotFoundError:

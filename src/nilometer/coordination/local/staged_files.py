@@ -1,4 +1,4 @@
-"""Staged files: written in a folder that no reader looks at, then linked into place under their names."""
+"""Staged files: written in a folder that no reader uses, then linked with their final names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 class StagedFiles:
-    """Files being written, each under a unique name, before they are linked into place."""
+    """Writes staged files, each with a unique name (``token`` and a number)."""
 
     def __init__(self, disk: Disk, folder: str, token: str) -> None:
         self._disk = disk
@@ -25,7 +25,10 @@ class StagedFiles:
         return f"{self._prefix}.{self._count}"
 
     def write(self, path: str, content: bytes, *, sync: bool = True, private: bool = False) -> None:
-        """May stall. On failure nothing is left behind."""
+        """Write a staged file. May block. Raises OSError; then the file is removed.
+
+        ``private``: only the owner may read it.
+        """
         file = self._disk.open(path, create=True, private=private)
         try:
             try:
@@ -48,7 +51,10 @@ class StagedFiles:
 
 
 def unavailable(doing: str, error: OSError) -> StoreUnavailable:
-    """The error for an OSError after which nothing was changed."""
+    """Return the error to raise for an OSError after which nothing was changed.
+
+    ``doing`` describes the failed action.
+    """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StoreUnavailable(
             f"the disk is full: {doing} failed ({error}); free some space, nothing was changed"

@@ -1,16 +1,15 @@
-"""The embedded store: a folder that the brokers of one machine share, and no server.
+"""The embedded store: a folder that the brokers of one machine share, without a server.
 
-Joins entries, sessions and the signal. Two loops run while the store is open: one checks for changes (the
-next number, the sessions folder, the locks), one moves the heartbeat of this process's own session. Both use
-the runtime interface only, so the real store runs in simulation.
+Two loops run while the store is open: one checks for changes (the next number, the sessions folder, the
+locks), one increments the heartbeat of this process's own session. Both use only the runtime interface, so
+the real store runs in simulation.
 
 Invariants:
 
-- every write first checks that its own session is live;
-- a loop that did not run for more than half the session timeout checks its session on the disk before
-  anything else is done;
-- a lost session stays lost; registering again makes another one, in the same store that was opened: not in
-  one that was created in its place since.
+- every write first checks that the own session is live;
+- after a pause of more than half the session timeout the session is verified on the disk before it is used;
+- a lost session stays lost; registering again creates another session, in the same store that was opened and
+  not in one that has replaced it.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 class LocalSession:
-    """The owner's view. ``is_live`` costs a clock reading, and two checks of names after a pause."""
+    """This process's session. ``is_live`` reads the clock, and after a pause checks two names on the disk."""
 
     def __init__(
         self,
@@ -84,7 +83,7 @@ class LocalSession:
         return await asyncio.shield(self._lost)
 
     def heartbeat(self) -> bool:
-        """Check on the disk whether the session is live, and if so, move its heartbeat."""
+        """Check on the disk whether the session is live; if so, increment its heartbeat and return True."""
         if self._lost.done():
             return False
         try:
@@ -189,7 +188,7 @@ class LocalStore:
             raise unavailable(f"reading entries from {from_number}", error) from error
 
     async def sync(self) -> None:
-        self._check_open()  # one folder: every read shows what is there
+        self._check_open()  # nothing to do: every read of the folder shows all entries
 
     async def read_snapshot(self) -> Snapshot | None:
         self._check_open()
@@ -309,7 +308,7 @@ class LocalStore:
         try:
             return not self._disk.exists(self._sessions.path)
         except OSError:
-            return False  # a disk that does not answer does not prove that the folder is gone
+            return False  # an error does not prove that the folder is gone
 
     async def _heartbeat_loop(self, session: LocalSession) -> None:
         while not session.lost:
@@ -326,7 +325,10 @@ class LocalStore:
             raise StoreUnavailable("the coordination store is not open")
 
     def _check_live(self) -> LocalSession | None:
-        """Every write checks the disk first; a store without a session (a tool's) may write too."""
+        """Check before a write that the session is live; return it, None for a store without a session.
+
+        A store without a session (a tool's) may write, too. Raises SessionLost, StoreUnavailable.
+        """
         self._check_open()
         session = self._session
         if session is None or session.heartbeat():

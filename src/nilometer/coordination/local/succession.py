@@ -1,9 +1,9 @@
-"""Which entries folder is in force, and how the next one takes its place.
+"""The current entries folder, and how the next one replaces it.
 
-A snapshot begins a new folder: prepared elsewhere with the snapshot and links to the entries not covered
-by it; then the old folder is *sealed* (:mod:`~nilometer.coordination.local.entries`). The first process that
-finds the seal puts the new folder in force (one rename); then the old one is renamed as a whole, so that no
-path leads to a free old number ever again.
+A snapshot starts a new folder: it is prepared in another place with the snapshot and links to the entries not
+covered by it; then the old folder is *sealed* (:mod:`~nilometer.coordination.local.entries`). The first
+process that finds the seal makes the new folder current (one rename); then the old one is renamed, so that no
+late writer can find a free number in it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class EntriesFolder:
-    """An entries folder in force. Invariant: all numbers in [base, durable) are entries, durably named."""
+    """An entries folder. Invariant: all numbers in ``[base, durable)`` are entries with durable names."""
 
     base: int
+    """The number of its first entry."""
     name: str
     path: str
     durable: int
@@ -45,8 +46,7 @@ class Succession:
         self._token = token
 
     async def open(self, first_folder: str) -> None:
-        """Put the store's first folder in force, if it never was; then remove the files that dead processes
-        left."""
+        """Make the store's first folder current if it never was; remove files left by dead processes."""
         names = await self._disk.offload(lambda: self._disk.list_directory(self.path))
         if layout.newest_folder(names) is None:
             await self.follow(first_folder)
@@ -58,14 +58,14 @@ class Succession:
         return self.path if self.current is None else self.current.path
 
     async def in_force(self) -> EntriesFolder:
-        """The folder in force, as far as this process knows."""
+        """Return the current folder, as last seen by this process."""
         return self.current or await self.resolve()
 
     async def follow(self, seal: str) -> None:
-        """Put the folder that a seal names in force, unless another process did, and continue there.
+        """Make the folder named in a seal current, unless another process did, and continue there.
 
-        After a power cut the new folder's name decides, which is synced before any process continues there:
-        with it, the seal is not needed any more; without it, nothing has happened yet.
+        After a power failure the new folder's name decides, which is synced before any process continues
+        there: if it exists, the seal is no longer needed; if not, no entry was appended there yet.
         """
         source = posixpath.join(self.preparing, seal)
         target = posixpath.join(self.path, seal)
@@ -80,7 +80,7 @@ class Succession:
         await self.resolve()
 
     async def resolve(self) -> EntriesFolder:
-        """The newest folder in force; its name is durable."""
+        """List the entries folders; make the newest one current, with a durable name, and return it."""
 
         def newest() -> layout.FolderName | None:
             found = layout.newest_folder(self._disk.list_directory(self.path))
@@ -100,7 +100,10 @@ class Succession:
         return self.current
 
     def retire_old(self) -> None:
-        """Retire the folders before the one in force. May stall."""
+        """Rename and remove the folders before the current one, and prepared ones that are outdated.
+
+        May block.
+        """
         newest = layout.newest_folder(self._disk.list_directory(self.path))
         if newest is None:
             return
@@ -120,7 +123,7 @@ class Succession:
                 self.discard_tree(posixpath.join(self.preparing, name))
 
     def discard_tree(self, path: str) -> None:
-        """May stall."""
+        """Remove a folder; an error is only logged. May block."""
         try:
             self._disk.remove_tree(path)
         except FileNotFoundError:

@@ -1,17 +1,15 @@
-"""The bridge to kazoo's threads: calls become awaitables, callbacks arrive on the event loop.
+"""The bridge to kazoo's threads: calls become awaitables, callbacks run on the event loop.
 
-Knows connections and node operations. Knows nothing of what the nodes mean.
+Peculiarities of kazoo that are handled only here:
 
-Peculiarities of kazoo that are handled here and nowhere else:
-
-- state listeners and watches come on different threads, in no mutual order: each goes through
-  ``call_soon_threadsafe``, and carries no content;
+- state listeners and watches are called on different threads, in no mutual order: each goes through
+  ``call_soon_threadsafe``, and has no content;
 - a failed transaction *returns* its exceptions instead of raising them;
 - a request made while no server can be reached is queued without a time limit: every call here has one;
 - starting and stopping block: they run in a separate thread.
 """
 
-# kazoo has no type hints: what it returns is named and typed here, once.
+# kazoo has no type hints: its results get their types here.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
 
@@ -50,7 +48,7 @@ from nilometer.coordination.zookeeper.kazoo_connection import (
 logger = logging.getLogger(__name__)
 
 UNANSWERED_FRACTION = 1 / 4
-"""Of the session timeout: if a server answers nothing for so long, the client tries another one."""
+"""If a server sends no response for this fraction of the session timeout, the client tries another one."""
 
 
 def _translated(error: BaseException) -> Exception:
@@ -68,13 +66,13 @@ def _translated(error: BaseException) -> Exception:
 
 
 def _note_error(future: asyncio.Future[Any]) -> None:
-    """The waiting task may have given up; then the error must not be logged as unhandled."""
+    """Mark the future's error as seen: the waiting task may be cancelled, and asyncio would log the error."""
     if not future.cancelled():
         future.exception()
 
 
 class KazooBridge:
-    """An ``Ensemble`` of real servers. ``ensemble.py`` has the rules of its calls."""
+    """An ``Ensemble`` of real servers; ``ensemble.py`` describes its methods."""
 
     def __init__(
         self,
@@ -129,7 +127,7 @@ class KazooBridge:
         self._client.remove_listener(self._on_state)
         stopping = self._loop.run_in_executor(self._threads, self._stop_client)
         timeout_s = self._asked_timeout_ms / 1000 * UNANSWERED_FRACTION
-        # kazoo waits for a server that hangs for two thirds of the granted timeout, which may be minutes.
+        # For a server that hangs, kazoo waits two thirds of the granted timeout, which may be minutes.
         while not (await asyncio.wait((stopping,), timeout=timeout_s))[0]:
             self._connection.leave()
         self._threads.shutdown(wait=False)
@@ -186,12 +184,14 @@ class KazooBridge:
                 raise _translated(outcome)
 
     def _at(self, path: str) -> str:
-        """kazoo supports a chroot, but does not create one of two levels."""
+        """Return the path with the chroot. (kazoo supports a chroot, but cannot create one of two levels.)"""
         return self._chroot + path if path != "/" else self._chroot or "/"
 
     async def _ask(self, start: Callable[..., Any], *arguments: Any) -> Any:
-        """A read may be repeated: one that fails because the session ended is sent again in the next
-        session."""
+        """Send a read; repeat it in the next session if the session ends meanwhile.
+
+        Raises Disconnected after a session timeout.
+        """
         timeout_s = self.session_timeout_ms / 1000
         try:
             async with asyncio.timeout(timeout_s):
@@ -228,7 +228,10 @@ class KazooBridge:
         return await self._answer_to(future)
 
     async def _answer_to(self, future: asyncio.Future[Any]) -> Any:
-        """Raises Disconnected when it does not come in time."""
+        """Wait for the response; try another server if this one sends nothing.
+
+        Raises Disconnected after a session timeout.
+        """
         timeout_s, before = self.session_timeout_ms / 1000, self._answers
         await asyncio.wait((future,), timeout=timeout_s * UNANSWERED_FRACTION)
         if not future.done() and self._answers == before and self._client.connected:

@@ -1,10 +1,11 @@
-"""kazoo's connection to one server after the other, with features that kazoo lacks.
+"""kazoo's connection, extended by features that kazoo lacks.
 
-- It knows the timeout that a server granted, and which server is in use.
+- It has the timeout that a server granted, and the connected server.
 - An unreachable server does not use up the session timeout: there is time to try the others.
-- An answer that cannot be parsed does not end kazoo's thread; without the thread, the client would never
+- A response that cannot be parsed does not end kazoo's thread; without the thread, the client would never
   connect again.
-- kazoo's own log lines (hundreds, while no server answers) are logged as debug: the bridge logs what matters.
+- kazoo's own log lines (hundreds, while no server responds) are logged as debug; the bridge logs the
+  important ones.
 """
 
 # kazoo has no type hints.
@@ -30,10 +31,10 @@ BOTH_WAYS = 2
 
 
 class QuietLogger(logging.LoggerAdapter[logging.Logger]):
-    """Logs everything below error level as debug."""
+    """Logs all messages below error level as debug."""
 
     last = ""
-    """Why the last attempt to connect failed, or the connection ended."""
+    """The last message about a failed attempt to connect or the end of a connection."""
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         if level == logging.WARNING and str(msg).startswith("Connection "):
@@ -45,7 +46,7 @@ class QuietLogger(logging.LoggerAdapter[logging.Logger]):
 
 
 class ConnectTimeoutHandler(SequentialThreadingHandler):
-    """Caps the connect timeout: kazoo would wait for a connection for a whole session timeout."""
+    """Limits the connect timeout: kazoo would wait for a connection for a whole session timeout."""
 
     def __init__(self, connect_timeout_s: float) -> None:
         super().__init__()
@@ -64,7 +65,7 @@ class ObservedConnection(ConnectionHandler):
     _left = ""
 
     def leave(self) -> None:
-        """Disconnect from the server in use, and try the others first. From any thread."""
+        """Disconnect from the current server, and try the others first. Safe on any thread."""
         self._left = self.server
         connection: Any = self._socket
         if connection is not None:
@@ -75,8 +76,8 @@ class ObservedConnection(ConnectionHandler):
         try:
             return super()._connect_attempt(host, hostip, port, retry)
         except Exception as error:
-            # For example, an answer to another request than the oldest waiting one. The requests on this
-            # connection have an unknown outcome, as when the connection is lost.
+            # For example, a response to a request that is not the oldest waiting one. The outcome of the
+            # requests on this connection is unknown, as when the connection is lost.
             logger.warning(
                 "ZooKeeper server %s sent an answer that cannot be parsed: %r; trying others",
                 self.trying,

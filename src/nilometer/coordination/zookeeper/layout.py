@@ -3,7 +3,7 @@
 /store                       {"format": 1, "cluster_id": …}
 /next                        its *version* is the next number: setting it at an expected version is the
                              compare-and-set, and no number is used twice, whatever nodes are deleted
-/entries/<number>            created in the same transaction that moves /next
+/entries/<number>            created in the same transaction that increments the version of /next
 /snapshot                    {"number", "chunks", "folder", "swept"}: the newest one
 /snapshots/<folder>/<chunk>  its content, in pieces that a node can hold
 /brokers/ids/<id>            ephemeral: the payload and a nonce; its creation zxid is the incarnation
@@ -11,7 +11,7 @@
                              ephemeral, empty: created and deleted together with /brokers/ids/<id>. Its name
                              is never used again, so a transaction that checks it is of that incarnation only
 /secret                      the cluster's secret; its version is the secret's number
-/controller                  ephemeral: names the session that claimed it
+/controller                  ephemeral: the name of the session that claimed it
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class SnapshotNode(msgspec.Struct, frozen=True):
 class BrokerNode(msgspec.Struct, frozen=True):
     payload: bytes
     nonce: str = ""
-    """Known only to the process that registered; empty in nodes of older versions."""
+    """A random id, chosen by the process that registered; empty in nodes of older versions."""
     session_timeout_ms: int = 0
-    """How long the node may stay after its process is gone."""
+    """The session timeout of the broker: how long the node may remain after its process died."""
 
 
 class ControllerNode(msgspec.Struct, frozen=True):
@@ -83,7 +83,7 @@ def incarnation_path(broker_id: int, nonce: str) -> str:
 
 
 def decoded(path: str, data: bytes, kind: type[T]) -> T:
-    """The content of a node of the store. Raises StoreDamaged."""
+    """Parse the content of a node as ``kind``. Raises StoreDamaged."""
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.MsgspecError as error:

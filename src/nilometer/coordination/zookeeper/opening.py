@@ -1,4 +1,4 @@
-"""Opening the store: find it, or create it in an empty tree, and refuse a tree of another system.
+"""Opening the store: find it, or create it in an empty tree; reject a tree of another system.
 
 The nodes of an empty store are created in one transaction: a tree with nodes but without ``/store`` is not a
 store.
@@ -29,7 +29,10 @@ class StoreFound(msgspec.Struct, frozen=True):
 async def find_or_make(
     ensemble: Ensemble, hosts: str, cluster_id: str | None, entropy: Entropy
 ) -> StoreFound:
-    """Raises StoreRefused, Disconnected. ``cluster_id``: the id that the store must have, if it is known."""
+    """Return the store; create it if the tree is empty. ``cluster_id``: the id it must have, if known.
+
+    Raises StoreRefused, StoreDamaged, Disconnected.
+    """
     if not await _is_there(ensemble, hosts):
         await _make(ensemble, cluster_id or new_id(entropy))
         if not await _is_there(ensemble, hosts):
@@ -42,7 +45,7 @@ async def find_or_make(
 
 
 async def find(ensemble: Ensemble, hosts: str, cluster_id: str | None) -> StoreFound:
-    """The existing store. Raises StoreRefused, Disconnected."""
+    """Return the existing store. Raises StoreRefused, Disconnected."""
     try:
         node = await ensemble.get(STORE)
         found = msgspec.json.decode(node.data, type=StoreNode)
@@ -64,11 +67,11 @@ async def find(ensemble: Ensemble, hosts: str, cluster_id: str | None) -> StoreF
 
 
 async def _is_there(ensemble: Ensemble, hosts: str) -> bool:
-    """Raises StoreRefused where the tree belongs to another system."""
+    """Return whether the tree has a store. Raises StoreRefused if it belongs to another system."""
     try:
         names = [name for name in await ensemble.children("/") if name != ZOOKEEPER_NODE]
     except NoNode:
-        return False  # not even the chroot
+        return False  # the chroot does not exist
     if STORE.strip("/") in names:
         return True
     if names:
@@ -88,7 +91,7 @@ async def _make(ensemble: Ensemble, cluster_id: str) -> None:
     try:
         await ensemble.commit(steps)
     except NodeExists:
-        pass  # another broker was first; or the tree is not a store, which is checked next
+        pass  # another broker was faster, or the tree is not a store, which is checked next
 
 
 async def _create_if_absent(ensemble: Ensemble, path: str, data: bytes) -> None:

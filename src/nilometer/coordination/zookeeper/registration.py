@@ -1,7 +1,7 @@
-"""This process's registration: its ephemeral node, and the lease that it renews meanwhile.
+"""This process's registration: its ephemeral node, and the lease that it renews.
 
-A session has ended when the servers say so, and is uncertain once it was not confirmed for a while: then it
-is confirmed with the servers before anything is written under it.
+A session has ended when the servers say so. If it was not confirmed for a while it is uncertain: then it is
+confirmed with the servers before the next write.
 """
 
 from __future__ import annotations
@@ -47,22 +47,23 @@ logger = logging.getLogger(__name__)
 
 LEASE_FRACTION = 0.6
 VANISH_EXTRA_MS = 2_000
-"""How long, besides two session timeouts T, to wait for a dead broker's node before its id counts as in use.
+"""How long to wait, in addition to two session timeouts T, for a dead broker's node to be deleted, before its
+id counts as in use.
 
-The servers may learn of a session half a tick late, and end it at a whole tick: after up to T and 1.5 ticks.
-By default they grant no less than two ticks, and a tick is two seconds.
+The servers may notice a session half a tick late, and end it at a whole tick: after up to T and 1.5 ticks.
+By default T is at least two ticks, and a tick is two seconds.
 """
 SESSION_EXPIRED = "ZooKeeper ended it: the servers received nothing for longer than the session timeout"
 
 
 def vanish_timeout_ms(session_timeout_ms: int) -> int:
-    """How long to wait for the node of another process, which may be dead, to vanish."""
+    """Return how long to wait for the node of another process, which may be dead, to be deleted."""
     return 2 * session_timeout_ms + VANISH_EXTRA_MS
 
 
 class HolderWait:
-    """Waits for the node of another process to vanish, for as long as it may remain after that process
-    died."""
+    """The time limit of waiting for another process's node to be deleted: as long as it may remain after
+    that process died."""
 
     def __init__(self, clock: Clock, session_timeout_ms: int) -> None:
         self._clock = clock
@@ -73,16 +74,16 @@ class HolderWait:
 
     @property
     def left_ms(self) -> int:
-        """The rest of the wait; 0 or less when it has expired."""
+        """How much time is left; 0 or less if it has expired."""
         return (
             self._started_ms + vanish_timeout_ms(self._holder_session_timeout_ms) - self._clock.monotonic_ms()
         )
 
     def on_found(self, node: BrokerNode, vanished: asyncio.Event) -> None:
-        """``node`` still exists, and ``vanished`` is the watch that was set on it.
+        """Update the wait: ``node`` still exists, and the event ``vanished`` is set when its watch fires.
 
-        When the previous watch fired, and the node is still the same, the connection was lost. Perhaps the
-        ensemble has a new leader, which gives every session its whole timeout again: so this wait restarts.
+        If the previous watch fired although the node is still the same, the connection was lost. The ensemble
+        may have a new leader, which gives every session its whole timeout again: so the wait restarts.
         """
         if self.vanished.is_set() and node.nonce == self._nonce:
             self._started_ms = self._clock.monotonic_ms()
@@ -91,7 +92,7 @@ class HolderWait:
 
 
 class Registration:
-    """The registrations of this process, one after the other: a process may register again."""
+    """The current registration of this process, which may register again after it was lost."""
 
     def __init__(self, runtime: Runtime, ensemble: Ensemble, notify: Callable[[], None]) -> None:
         self.session: ZooKeeperSession | None = None
@@ -100,12 +101,12 @@ class Registration:
         self._ensemble = ensemble
         self._notify = notify
         self._nonces: set[str] = set()
-        """Of all nodes that this process created, or may have created."""
+        """The nonces of all nodes that this process created or may have created."""
         self._connected = asyncio.Event()
         self._is_unconfirmed = False
 
     async def register(self, broker_id: int, payload: bytes) -> ZooKeeperSession:
-        """Raises BrokerIdInUse, Disconnected."""
+        """Create the broker's node and start to renew the lease. Raises BrokerIdInUse, Disconnected."""
         nonce = new_id(self._runtime.entropy)
         self._nonces.add(nonce)
         created_zxid, asked_ms = await self._put_node(broker_id, payload, nonce)
@@ -118,7 +119,7 @@ class Registration:
         return session
 
     def end(self, reason: str) -> None:
-        """The session, if there is one, has ended."""
+        """Mark the session, if there is one, as lost."""
         if self.session is not None:
             self.session.lose(reason)
 
@@ -128,16 +129,15 @@ class Registration:
         return SessionLost(f"session {self.session.name} expired; register again")
 
     def on_connected(self) -> None:
-        """Another server may have granted another timeout, and can confirm the session now."""
+        """Adopt the timeout that the new server granted, and confirm the session with it at once."""
         if self.session is not None:
             self.session.lease_ms = self._lease_ms
         self._connected.set()
 
     async def check_live(self) -> ZooKeeperSession | None:
-        """Called before every write. Confirms an uncertain session; a tool's store has no session and may
-        write.
+        """Check before a write that the session is live, and confirm it if that is uncertain; return it.
 
-        Raises SessionLost, StoreUnavailable.
+        None for a tool's store, which has no session and may write. Raises SessionLost, StoreUnavailable.
         """
         session = self.session
         if session is None:
@@ -154,13 +154,16 @@ class Registration:
 
     @property
     def _lease_ms(self) -> int:
-        """A fraction of the granted timeout: the servers end the session no sooner than that timeout."""
+        """How long a confirmation is valid: a fraction of the timeout after which the servers end it."""
         return int(self._ensemble.session_timeout_ms * LEASE_FRACTION)
 
     # ---- the broker's node
 
     async def _put_node(self, broker_id: int, payload: bytes, nonce: str) -> tuple[int, int]:
-        """The creation zxid of the node, and the time of the request that it answers."""
+        """Create the broker's node, waiting for another process's node to be deleted.
+
+        Returns the node's creation zxid, and the time (monotonic ms) of the request that created it.
+        """
         path = broker_path(broker_id)
         wait = HolderWait(self._runtime.clock, self._ensemble.session_timeout_ms)
         while True:
@@ -168,7 +171,7 @@ class Registration:
             vanished = asyncio.Event()
             try:
                 await self._create_node(broker_id, payload, nonce)
-            except SessionEnded:  # and its nodes are gone with it: try again in the next session
+            except SessionEnded:  # its nodes are deleted, too: try again in the next session
                 if wait.left_ms <= 0:
                     raise
                 await asyncio.sleep(RECONNECT_S)
@@ -176,7 +179,7 @@ class Registration:
             try:
                 node = await self._ensemble.get(path, vanished.set)
             except NoNode:
-                continue  # gone since
+                continue  # deleted meanwhile
             found = decoded(path, node.data, BrokerNode)
             if found.nonce == nonce and node.owner == self._ensemble.session_id:
                 return node.created_zxid, asked_ms
@@ -187,7 +190,10 @@ class Registration:
             await self._wait_vanished(broker_id, wait)
 
     async def _create_node(self, broker_id: int, payload: bytes, nonce: str) -> None:
-        """Does nothing where the node exists, of any process. Raises Disconnected, StoreDamaged."""
+        """Create the broker's nodes, unless the node of any process exists.
+
+        Raises Disconnected, StoreDamaged.
+        """
         content = msgspec.json.encode(BrokerNode(payload, nonce, self._ensemble.session_timeout_ms))
         try:
             await self._ensemble.commit(
@@ -197,15 +203,15 @@ class Registration:
                 ]
             )
         except NodeExists:
-            pass  # another process's, or this one's by a request whose answer was lost
+            pass  # another process's node, or this one's, created by a request whose response was lost
         except NoNode:
             raise StoreDamaged("/brokers is missing in ZooKeeper: the store was deleted") from None
 
     async def _remove_former(self, name: SessionName, nonce: str) -> None:
-        """Remove a node that this process created in a session that it has given up since, but the servers
-        have not: a server that was cut off from the others may have reported that session as expired.
+        """Remove a node that this process created in an earlier session that the servers have not ended.
 
-        The node of another process cannot be removed: the step that deletes the nonce's node fails then.
+        This happens if a server that was cut off from the others reported that session as expired. The node
+        of another process cannot be removed: then the step that deletes the nonce's node fails.
         """
         steps: list[Step] = [
             Delete(incarnation_path(name.broker_id, nonce)),
@@ -220,11 +226,11 @@ class Registration:
         try:
             await self._ensemble.commit(steps)
         except NoNode:
-            return  # it vanished meanwhile, or in part: check again
+            return  # a node was deleted meanwhile: check again
         logger.info("Removed the node of this broker's former session %s, which still existed", name)
 
     async def _wait_vanished(self, broker_id: int, wait: HolderWait) -> None:
-        """Raises BrokerIdInUse when the wait has expired."""
+        """Wait until the node may have been deleted. Raises BrokerIdInUse if the time has expired."""
         left_s = wait.left_ms / 1000
         if left_s <= 0:
             raise BrokerIdInUse(broker_id, "another process, whose session ZooKeeper has not ended")
@@ -252,8 +258,8 @@ class Registration:
                 pass  # renew again
 
     async def _renew(self, session: ZooKeeperSession) -> None:
-        """Confirm the session by a write; a read proves nothing, since a server cut off from the others
-        answers it."""
+        """Confirm the session by a write. (A read would prove nothing: a server that is cut off from the
+        others serves it.)"""
         asked_ms = self._runtime.clock.monotonic_ms()
         try:
             await self._ensemble.commit([CheckExists(session.node)])

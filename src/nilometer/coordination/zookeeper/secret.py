@@ -15,7 +15,7 @@ PATH = "/secret"
 
 
 async def read_secret(bridge: Ensemble) -> StoredSecret | None:
-    """Raises Disconnected."""
+    """Return the newest secret, None if there is none. Raises Disconnected."""
     try:
         node = await bridge.get(PATH)
     except NoNode:
@@ -24,7 +24,7 @@ async def read_secret(bridge: Ensemble) -> StoredSecret | None:
 
 
 async def put_secret(bridge: Ensemble, number: int, data: bytes) -> bool:
-    """Raises OutcomeUnknown."""
+    """Store the secret with this number; return False if it is not the next one. Raises OutcomeUnknown."""
     try:
         if number == 0:
             await bridge.create(PATH, data)

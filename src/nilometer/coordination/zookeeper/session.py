@@ -1,9 +1,9 @@
 """One broker's session, which is live as long as its lease is valid.
 
-Whether it is live does not follow from the connection's state (a stopped client, and one whose server is
-dead, are never notified), but from a *lease*: every T/5 a write that changes nothing goes through the quorum,
-and its answer is valid for 0.6 T from the request on. The servers count T from then or later, so the owner
-stops first.
+The state of the connection does not show whether a session is live (a paused client, or one whose server is
+dead, is not notified). So there is a *lease*: every T/5 (T is the session timeout) a write that changes
+nothing goes through the quorum, and its response is valid for 0.6 T from the request on. The servers count T
+from the request or later, so the owner stops first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class ZooKeeperSession:
     def __init__(
         self, name: SessionName, node: str, runtime: Runtime, lease_ms: int, on_lost: Callable[[], None]
     ) -> None:
-        """``node`` exists exactly as long as this session."""
+        """``node``: path of an ephemeral node that exists exactly as long as this session."""
         self._name = name
         self.node = node
         self._clock = runtime.clock

@@ -1,7 +1,7 @@
-"""The newest snapshot of the metadata, in pieces that fit into a node, and the removal of what it replaces.
+"""The newest snapshot, in chunks that fit into a node, and the removal of the entries that it replaces.
 
-A reader always finds a whole snapshot: its pieces are written before the node that names them, and removed
-after a newer snapshot is named.
+A reader always finds a complete snapshot: its chunks are written before the node ``/snapshot`` names them,
+and removed after that node names a newer snapshot.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ SWEEP_AT_ONCE = 200
 
 class Snapshots:
     def __init__(self, ensemble: Ensemble, get: Callable[[str], Awaitable[Node]], entropy: Entropy) -> None:
-        """``get`` finds a node that must be there, or raises StoreDamaged."""
+        """``get`` returns a node that must exist, or raises StoreDamaged."""
         self._ensemble = ensemble
         self._get = get
         self._entropy = entropy
 
     async def read(self) -> Snapshot | None:
-        """Raises Disconnected, StoreDamaged."""
+        """Return the newest snapshot, None if there is none. Raises Disconnected, StoreDamaged."""
         while True:
-            await self._ensemble.commit([CheckExists("/snapshot")])  # what was decided is seen behind it
+            await self._ensemble.commit([CheckExists("/snapshot")])  # later reads see all earlier writes
             node = await self.newest()
             if node.number == 0:
                 return None
@@ -41,8 +41,11 @@ class Snapshots:
             return Snapshot(node.number, b"".join(chunks))
 
     async def write(self, number: int, data: bytes) -> bool:
-        """Whether it is the newest now. Raises Disconnected, StoreDamaged; ValueError above all entries."""
-        await self._ensemble.commit([CheckExists("/snapshot")])  # what was decided is seen behind it
+        """Write a snapshot that replaces the entries below ``number``; return False if a newer one exists.
+
+        Raises Disconnected, StoreDamaged; ValueError if some of these entries do not exist.
+        """
+        await self._ensemble.commit([CheckExists("/snapshot")])  # later reads see all earlier writes
         old = await self._get("/snapshot")
         old_node = decoded("/snapshot", old.data, SnapshotNode)
         if number > (await self._get("/next")).version:
@@ -64,8 +67,10 @@ class Snapshots:
         return True
 
     async def _sweep(self, node: SnapshotNode) -> None:
-        """Delete the entries that the snapshot replaces, from where the last sweep ended, so that none is
-        left."""
+        """Delete the entries and older snapshots that this snapshot replaces.
+
+        Starts at ``node.swept``, below which an earlier sweep deleted all entries.
+        """
         for start in range(node.swept, node.number, SWEEP_AT_ONCE):
             numbers = range(start, min(start + SWEEP_AT_ONCE, node.number))
             try:
@@ -82,7 +87,7 @@ class Snapshots:
             try:
                 await self._ensemble.set("/snapshot", msgspec.json.encode(swept), current.version)
             except BadVersion:
-                pass  # a newer one; it sweeps these again
+                pass  # there is a newer snapshot, whose sweep includes these entries
 
     async def _remove(self, folder: str) -> None:
         try:

@@ -1,7 +1,6 @@
 """The store for several machines: an ensemble of ZooKeeper servers.
 
-A write with an uncertain session is refused: the session is confirmed first. A request whose answer was lost
-raises OutcomeUnknown.
+Before a write an uncertain session is confirmed. A write whose response was lost raises OutcomeUnknown.
 """
 
 from __future__ import annotations
@@ -73,9 +72,9 @@ class ZooKeeperStore:
         cluster_id: str | None = None,
         create: bool = True,
     ) -> None:
-        """``hosts`` is for messages: ``connect`` makes the client of them.
+        """``connect`` creates the client; ``hosts`` is only for messages.
 
-        Without ``create`` a missing store is refused, and not created.
+        Without ``create`` a missing store is not created, and :meth:`open` raises StoreRefused.
         """
         self._runtime = runtime
         self._hosts = hosts
@@ -184,7 +183,7 @@ class ZooKeeperStore:
             raise self._unavailable(error) from error
 
     async def _read_range(self, start: int, end: int) -> list[Entry] | None:
-        """None where one is missing. All requests are sent at once: the answers come in order."""
+        """Read the entries ``[start, end)``, all requests at once; None if one is missing."""
         if start >= end:
             return []
         found = await asyncio.gather(
@@ -200,8 +199,10 @@ class ZooKeeperStore:
         return entries
 
     async def sync(self) -> None:
-        """Uses a write that changes nothing. ZooKeeper's own ``sync`` asks the leader, but does not verify
-        that it still is the leader."""
+        """Wait until reads show all earlier entries, with a write that changes nothing.
+
+        ZooKeeper's own ``sync`` goes to the leader, but does not verify that it is still the leader.
+        """
         self._check_open()
         try:
             await self._ensemble.commit([CheckExists("/next")])
@@ -246,7 +247,7 @@ class ZooKeeperStore:
             ) from error
 
     async def _check_is_the_one_opened(self) -> None:
-        """A broker that registers again must find the same store, not one created in its place."""
+        """Raise StoreRefused if the store was replaced by another one since it was opened."""
         if (await self._get(STORE)).created_zxid != self._created_zxid:
             raise StoreRefused(f"the coordination store at {self._hosts} was replaced by another one")
 
@@ -258,7 +259,7 @@ class ZooKeeperStore:
                 try:
                     node = await self._ensemble.get(broker_path(int(name)))
                 except NoNode:
-                    continue  # gone since
+                    continue  # deleted meanwhile
                 payload = decoded(broker_path(int(name)), node.data, BrokerNode).payload
                 found.append(SessionInfo(int(name), node.created_zxid, payload))
         except Disconnected as error:
@@ -345,6 +346,6 @@ class ZooKeeperStore:
             raise StoreUnavailable("the coordination store is not open")
 
     async def _check_live(self) -> ZooKeeperSession | None:
-        """Called before every write."""
+        """Check before a write that the store is open and its session, if any, is live."""
         self._check_open()
         return await self._registration.check_live()

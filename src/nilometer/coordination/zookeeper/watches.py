@@ -1,7 +1,7 @@
-"""Watches on the nodes whose changes brokers must notice: set, and set again whenever one has fired.
+"""Watches on the nodes whose changes brokers must notice. A watch that has fired is set again.
 
-Watches carry no content. One that fired is set again, and only then is the change signalled: so no change is
-missed in between. A new connection sets all of them again.
+Watches have no content. A watch is set again before its change is signalled, so that no change is missed in
+between. After a new connection all of them are set again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Watches:
         self._due: set[str] = set()
 
     def set_all(self) -> None:
-        """There is a new connection, which has no watches."""
+        """Set all watches, because a new connection has none."""
         for path in WATCHED:
             self._on_fired(path)
 
