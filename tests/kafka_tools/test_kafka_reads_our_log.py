@@ -10,8 +10,8 @@ import pytest
 
 from nilometer.runtime.system_disk import SystemDisk
 from nilometer.storage import AppendOrigin, Log, LogConfig, OpenOptions, SegmentFiles, TopicPartition
-from nilometer.storage.producers.transaction_marker import ControlType, EndTxnMarker, build_marker
 from nilometer.wire.compression import Codec
+from nilometer.wire.control_records import ControlType, EndTxnMarker, build_end_txn_marker
 from nilometer.wire.records import BatchBuilder
 from support.apache_kafka import ApacheKafka, run_tool
 from support.java_driver import JavaDriver
@@ -55,7 +55,9 @@ def _write(folder: Path) -> tuple[int, int]:
             log.append_as_leader(records, leader_epoch=epoch, wall_ms=START_MS + number * 100)
         committed = number % 3 != 0
         kind = ControlType.COMMIT if committed else ControlType.ABORT
-        marker = build_marker(5000, 0, EndTxnMarker(kind, 0, START_MS + number * 100 + 50))
+        marker = build_end_txn_marker(
+            EndTxnMarker(kind, 0, START_MS + number * 100 + 50), producer_id=5000, producer_epoch=0
+        )
         log.append_as_leader(
             marker, leader_epoch=epoch, wall_ms=START_MS + number * 100, origin=AppendOrigin.COORDINATOR
         )

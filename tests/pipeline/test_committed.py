@@ -25,9 +25,9 @@ class Partition:
         return first
 
     def end(self, producer_id: int, kind: ControlType) -> None:
-        marker = EndTxnMarker(kind, 0)
+        marker = EndTxnMarker(kind, 0, 0)
         self.data += build_end_txn_marker(
-            marker, timestamp=0, producer_id=producer_id, producer_epoch=0, base_offset=self.next_offset
+            marker, producer_id=producer_id, producer_epoch=0, base_offset=self.next_offset
         )
         self.next_offset += 1
 

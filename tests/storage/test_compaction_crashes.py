@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from nilometer.storage import LogFenced, names
-from nilometer.storage.producers.transaction_marker import ControlType
+from nilometer.wire.control_records import ControlType
 from support.compaction_scenario import FOLDER, RETENTION_MS, CompactionScenario, read_all, table_of
 from support.log_cleaner import make_durable
 

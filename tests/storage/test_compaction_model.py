@@ -8,8 +8,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from nilometer.storage.producers.transaction_marker import ControlType
 from nilometer.wire.compression import Codec
+from nilometer.wire.control_records import ControlType
 from support.compaction_scenario import RETENTION_MS, CompactionScenario, read_all
 from support.log_cleaner import clean_log, make_durable
 

@@ -19,8 +19,8 @@ from nilometer.storage.cleaning.log_cleaning import RoundOvertaken
 from nilometer.storage.cleaning.offset_map import NO_OFFSET, SLOT_BYTES, OffsetMap
 from nilometer.storage.cleaning.plan import CleanableView, group_segments, plan_cleaning
 from nilometer.storage.log_reader import LogFolderReader
-from nilometer.storage.producers.transaction_marker import ControlType
 from nilometer.wire.compression import Codec
+from nilometer.wire.control_records import ControlType
 from nilometer.wire.errors import KafkaError
 from support.compaction_scenario import CONFIG, RETENTION_MS, CompactionScenario, read_all
 from support.log_cleaner import clean_log, make_durable

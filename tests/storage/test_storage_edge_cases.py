@@ -21,7 +21,7 @@ from nilometer.storage import (
     TopicPartition,
     UnexpectedAppendOffset,
 )
-from nilometer.storage.producers.transaction_marker import ControlType, EndTxnMarker, build_marker
+from nilometer.wire.control_records import ControlType, EndTxnMarker, build_end_txn_marker
 from nilometer.wire.errors import ErrorCode, KafkaError
 from support.memory_disk import MemoryDisk
 
@@ -55,7 +55,7 @@ def produce(log: Log, producer: tuple[int, int, int], *, transactional: bool = F
 
 
 def end_transaction(log: Log, producer_id: int, kind: ControlType, epoch: int = 0) -> int:
-    marker = build_marker(producer_id, epoch, EndTxnMarker(kind, 1, 1_000))
+    marker = build_end_txn_marker(EndTxnMarker(kind, 1, 1_000), producer_id=producer_id, producer_epoch=epoch)
     info = log.append_as_leader(marker, leader_epoch=0, wall_ms=1_000, origin=AppendOrigin.COORDINATOR)
     return info.first_offset
 

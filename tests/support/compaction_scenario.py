@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from nilometer.storage import AppendOrigin, Log, LogConfig, TopicPartition
-from nilometer.storage.producers.transaction_marker import ControlType, EndTxnMarker, build_marker
 from nilometer.storage.recovery import OpenOptions
 from nilometer.storage.segments.segment_files import SegmentFiles
 from nilometer.wire.compression import Codec
+from nilometer.wire.control_records import ControlType, EndTxnMarker, build_end_txn_marker
 from nilometer.wire.record_batch import BatchHeader, batches
 from nilometer.wire.records import BatchBuilder, Record, decode_records
 from support.log_cleaner import clean_log, make_durable
@@ -91,7 +91,9 @@ class CompactionScenario:
         if kind is ControlType.ABORT:
             self.aborted.update(offsets)
         self.sequences.setdefault(producer, 0)
-        batch = build_marker(producer, 0, EndTxnMarker(kind, 0, self.now_ms))
+        batch = build_end_txn_marker(
+            EndTxnMarker(kind, 0, self.now_ms), producer_id=producer, producer_epoch=0
+        )
         self.log.append_as_leader(batch, leader_epoch=0, wall_ms=self.now_ms, origin=AppendOrigin.COORDINATOR)
 
     def roll(self) -> None:

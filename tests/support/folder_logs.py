@@ -10,8 +10,8 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from nilometer.storage.producers.transaction_marker import ControlType, EndTxnMarker, build_marker
 from nilometer.wire.compression import Codec
+from nilometer.wire.control_records import ControlType, EndTxnMarker, build_end_txn_marker
 from nilometer.wire.records import BatchBuilder
 
 Row = tuple[int, bytes | None, bytes | None]
@@ -71,7 +71,9 @@ class FolderLog:
 
     def end_transaction(self, producer_id: int, *, commit: bool, epoch: int = 0, timestamp: int = 1) -> int:
         kind = ControlType.COMMIT if commit else ControlType.ABORT
-        marker = bytearray(build_marker(producer_id, 0, EndTxnMarker(kind, 0, timestamp)))
+        marker = bytearray(
+            build_end_txn_marker(EndTxnMarker(kind, 0, timestamp), producer_id=producer_id, producer_epoch=0)
+        )
         struct.pack_into(">q", marker, 0, self.next_offset)
         struct.pack_into(">i", marker, 12, epoch)
         return self._write(bytes(marker), 1, epoch, timestamp)

@@ -32,8 +32,8 @@ def test_java_decompresses_and_decodes_what_is_built_here(tmp_path: Path) -> Non
         )
         log += other[HEADER_BYTES:]
         offset += 50
-    marker = EndTxnMarker(ControlType.COMMIT, 4)
-    log += build_end_txn_marker(marker, timestamp=5, producer_id=9, producer_epoch=1, base_offset=offset)
+    marker = EndTxnMarker(ControlType.COMMIT, 4, 5)
+    log += build_end_txn_marker(marker, producer_id=9, producer_epoch=1, base_offset=offset)
     segment = tmp_path / "00000000000000000000.log"
     segment.write_bytes(log)
 

@@ -17,10 +17,10 @@ from nilometer.storage.errors import LogFenced, UnexpectedAppendOffset
 from nilometer.storage.local_log import LocalLog
 from nilometer.storage.producers.producer_entry import BatchMetadata
 from nilometer.storage.producers.producer_updates import AppendOrigin, ProducerUpdates
-from nilometer.storage.producers.transaction_marker import read_marker
 from nilometer.storage.record_validation import JudgedBatch, judge_batches
 from nilometer.storage.segments.segment import BatchMark, LogSegment
 from nilometer.wire.compression import Bytes
+from nilometer.wire.control_records import read_end_txn_marker
 from nilometer.wire.record_batch import (
     HEADER_BYTES,
     NO_TIMESTAMP,
@@ -163,7 +163,7 @@ def _duplicate_info(log: LocalLog, original: BatchMetadata) -> AppendInfo:
 def _judge_producer(updates: ProducerUpdates, batch: JudgedBatch, offset: int, timestamp: int) -> None:
     if not batch.header.is_control:
         updates.add_batch(batch.header, offset, timestamp)
-    elif (marker := read_marker(batch.buffer, batch.position, batch.header)) is not None:
+    elif (marker := read_end_txn_marker(batch.buffer, batch.position, batch.header)) is not None:
         updates.add_marker(batch.header, offset, marker)
 
 

@@ -15,12 +15,12 @@ from nilometer.storage import checkpoints, names
 from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.storage.producers import producer_snapshot
 from nilometer.storage.producers.producer_snapshot import CorruptSnapshot, SnapshotEntry
-from nilometer.storage.producers.transaction_marker import EndTxnMarker, read_marker
 from nilometer.storage.segments import transaction_index
 from nilometer.storage.segments.batch_scan import scan
 from nilometer.storage.segments.offset_index import CorruptIndex, OffsetIndex
 from nilometer.storage.segments.time_index import TimeIndex
 from nilometer.storage.segments.transaction_index import AbortedTxn
+from nilometer.wire.control_records import EndTxnMarker, read_end_txn_marker
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.record_batch import BatchHeader, check_batch, read_header
 from nilometer.wire.records import Record, decode_records
@@ -150,7 +150,7 @@ def _batch_line(position: int, header: BatchHeader, buffer: bytes, at: int, deep
     try:
         check_batch(buffer, at, header)
         records = tuple(decode_records(buffer, at, header)) if deep else ()
-        marker = read_marker(buffer, at, header) if header.is_control else None
+        marker = read_end_txn_marker(buffer, at, header) if header.is_control else None
         return BatchLine(position, header, None, records, marker)
     except KafkaError as error:
         return BatchLine(position, header, str(error))

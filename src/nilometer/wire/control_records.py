@@ -1,7 +1,8 @@
 """Control records: transaction markers and others.
 
-Encodes and decodes the key (version, type) and the value of a transaction marker. A batch with a marker has
-exactly this one record, a producer id, and is transactional.
+Encodes and decodes a transaction marker. Key: version (int16, 0) and type (int16: 0 abort, 1 commit). Value:
+version (int16, 0) and the epoch of the transaction coordinator (int32). A batch with a marker has exactly
+this one record, a producer id, and is transactional.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import enum
 import struct
 from typing import NamedTuple
 
+from nilometer.wire.compression import Bytes
 from nilometer.wire.errors import CorruptBatch
-from nilometer.wire.record_batch import NO_PARTITION_LEADER_EPOCH
-from nilometer.wire.records import BatchBuilder, Record
+from nilometer.wire.record_batch import NO_PARTITION_LEADER_EPOCH, BatchHeader
+from nilometer.wire.records import BatchBuilder, Record, decode_records
 
 _KEY = struct.Struct(">hh")
 _MARKER = struct.Struct(">hi")
@@ -34,6 +36,8 @@ class EndTxnMarker(NamedTuple):
     control_type: ControlType
     """COMMIT or ABORT."""
     coordinator_epoch: int
+    timestamp: int
+    """Milliseconds since the epoch."""
 
 
 def control_type(record: Record) -> ControlType:
@@ -59,13 +63,24 @@ def end_txn_marker(record: Record) -> EndTxnMarker | None:
     version, coordinator_epoch = _MARKER.unpack_from(record.value)
     if version < 0:
         raise CorruptBatch(f"end of transaction of version {version}")
-    return EndTxnMarker(found, coordinator_epoch)
+    return EndTxnMarker(found, coordinator_epoch, record.timestamp)
+
+
+def read_end_txn_marker(buffer: Bytes, position: int, header: BatchHeader) -> EndTxnMarker | None:
+    """Return the marker in a control batch; None for other control records and a batch without a marker.
+
+    Raises CorruptBatch where the records cannot be decoded.
+    """
+    records = decode_records(buffer, position, header)
+    try:
+        return end_txn_marker(records[0]) if records else None
+    except CorruptBatch:
+        return None
 
 
 def build_end_txn_marker(
     marker: EndTxnMarker,
     *,
-    timestamp: int,
     producer_id: int,
     producer_epoch: int,
     base_offset: int = 0,
@@ -76,7 +91,9 @@ def build_end_txn_marker(
         raise ValueError(f"{marker.control_type.name} does not end a transaction")
     builder = BatchBuilder()
     builder.append(
-        timestamp, _KEY.pack(_VERSION, marker.control_type), _MARKER.pack(_VERSION, marker.coordinator_epoch)
+        marker.timestamp,
+        _KEY.pack(_VERSION, marker.control_type),
+        _MARKER.pack(_VERSION, marker.coordinator_epoch),
     )
     return builder.build(
         base_offset,

@@ -15,8 +15,8 @@ from nilometer.broker.coordinators.kind import CoordinatorKind, RecordT
 from nilometer.broker.replicas.partition import Partition
 from nilometer.coordinators.transactional import TransactionalRecord, TransactionEnd
 from nilometer.runtime import Runtime
-from nilometer.storage.producers.transaction_marker import ControlType, read_marker
 from nilometer.wire.compression import Bytes
+from nilometer.wire.control_records import ControlType, read_end_txn_marker
 from nilometer.wire.record_batch import batches
 from nilometer.wire.records import decode_records
 
@@ -98,7 +98,7 @@ def _decode(data: Bytes, decode: Decode[RecordT]) -> tuple[list[Loaded[RecordT]]
     unreadable = 0
     for position, header in batches(data):
         if header.is_control:
-            if (marker := read_marker(data, position, header)) is not None:
+            if (marker := read_end_txn_marker(data, position, header)) is not None:
                 committed = marker.control_type is ControlType.COMMIT
                 decoded.append(TransactionEnd(header.producer_id, committed))
             continue

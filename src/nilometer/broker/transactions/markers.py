@@ -12,8 +12,8 @@ from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.coordinators.transactional import TransactionEnd
 from nilometer.storage import AppendInfo, AppendOrigin
 from nilometer.storage.producers.producer_entry import NO_OFFSET
-from nilometer.storage.producers.transaction_marker import ControlType, EndTxnMarker, build_marker
 from nilometer.transactions.config import EPOCH_BUMP_VERSION
+from nilometer.wire.control_records import ControlType, EndTxnMarker, build_end_txn_marker
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 
@@ -72,10 +72,10 @@ def write_marker(partition: Partition, marker: Marker) -> AppendInfo:
     """
     _check_epoch(partition, marker)
     kind = ControlType.COMMIT if marker.committed else ControlType.ABORT
-    batch = build_marker(
-        marker.producer_id,
-        marker.producer_epoch,
+    batch = build_end_txn_marker(
         EndTxnMarker(kind, marker.coordinator_epoch, marker.timestamp_ms),
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
     )
     return partition.append(batch, all_replicas=True, origin=AppendOrigin.COORDINATOR)
 

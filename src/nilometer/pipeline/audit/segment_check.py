@@ -25,7 +25,7 @@ from nilometer.pipeline.log_folders.stored_files import open_place
 from nilometer.storage import names
 from nilometer.storage.producers import producer_snapshot
 from nilometer.storage.producers.producer_snapshot import CorruptSnapshot
-from nilometer.storage.producers.transaction_marker import ControlType, read_marker
+from nilometer.wire.control_records import ControlType, read_end_txn_marker
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.record_batch import read_header
 
@@ -203,7 +203,7 @@ class SegmentCheck:
         for row in rows[rows[:, fields.ATTRIBUTES] & CONTROL != 0]:
             try:
                 position = int(row[fields.POSITION])
-                marker = read_marker(table.buffer, position, read_header(table.buffer, position))
+                marker = read_end_txn_marker(table.buffer, position, read_header(table.buffer, position))
             except KafkaError:
                 continue  # its wrong CRC has been reported
             if marker is not None and marker.control_type is ControlType.ABORT:

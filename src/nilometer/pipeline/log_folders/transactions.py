@@ -22,9 +22,9 @@ from nilometer.pipeline.log_folders.stored_files import open_place
 from nilometer.storage import names
 from nilometer.storage.producers import producer_snapshot
 from nilometer.storage.producers.producer_snapshot import CorruptSnapshot
-from nilometer.storage.producers.transaction_marker import ControlType, read_marker
 from nilometer.storage.segments import transaction_index
 from nilometer.storage.segments.offset_index import CorruptIndex
+from nilometer.wire.control_records import ControlType, read_end_txn_marker
 from nilometer.wire.record_batch import read_header
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class OpenTransactions:
                 self.open_since.setdefault(producer_id, base_offset)
 
     def _end(self, buffer: bytes | memoryview, position: int, producer_id: int, offset: int) -> None:
-        marker = read_marker(buffer, position, read_header(buffer, position))
+        marker = read_end_txn_marker(buffer, position, read_header(buffer, position))
         first_offset = self.open_since.pop(producer_id, None)
         if marker is not None and marker.control_type is ControlType.ABORT and first_offset is not None:
             self.aborted.append(Aborted(first_offset, offset, producer_id))

@@ -22,9 +22,9 @@ from typing import NamedTuple
 from nilometer.storage.cleaning.offset_map import OffsetMap
 from nilometer.storage.cleaning.record_spans import RecordSpan, record_spans, with_timestamp_delta
 from nilometer.storage.cleaning.transactions import TransactionTracker
-from nilometer.storage.producers.transaction_marker import read_marker
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.wire.compression import Bytes, Codec, compress
+from nilometer.wire.control_records import read_end_txn_marker
 from nilometer.wire.record_batch import (
     NO_TIMESTAMP,
     BatchHeader,
@@ -112,7 +112,7 @@ class BatchCleaner:
         return header.has_producer_id and self._rules.is_last_of_producer(header)
 
     def _clean_marker(self, buffer: Bytes, position: int, header: BatchHeader) -> CleanedBatch:
-        marker = read_marker(buffer, position, header)
+        marker = read_end_txn_marker(buffer, position, header)
         if marker is None:  # of another kind, or emptied by another cleaner
             is_needed = bool(header.records_count) or self._must_stay(header)
             return _kept(buffer, position, header) if is_needed else CleanedBatch(b"", header, 0)

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Iterable
 
-from nilometer.storage.producers.transaction_marker import ControlType
 from nilometer.storage.segments.transaction_index import AbortedTxn
+from nilometer.wire.control_records import ControlType
 from nilometer.wire.record_batch import BatchHeader
 
 

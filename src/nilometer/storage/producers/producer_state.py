@@ -19,9 +19,9 @@ from nilometer.storage import names
 from nilometer.storage.producers import producer_snapshot
 from nilometer.storage.producers.producer_entry import NO_OFFSET, ProducerStateEntry
 from nilometer.storage.producers.producer_updates import AppendOrigin, CompletedTxn, ProducerUpdates
-from nilometer.storage.producers.transaction_marker import read_marker
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.wire.compression import Bytes
+from nilometer.wire.control_records import read_end_txn_marker
 from nilometer.wire.record_batch import BatchHeader
 
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
@@ -92,7 +92,7 @@ class ProducerStateManager:
             updates = self.updates(AppendOrigin.REPLICATION)
             if not header.is_control:
                 updates.add_batch(header, header.base_offset, header.max_timestamp)
-            elif (marker := read_marker(buffer, position, header)) is not None:
+            elif (marker := read_end_txn_marker(buffer, position, header)) is not None:
                 updates.add_marker(header, header.base_offset, marker)
             aborted = self.apply(updates)
         self.map_end_offset = header.next_offset

@@ -18,7 +18,7 @@ from nilometer.storage.producers.producer_entry import (
     BatchMetadata,
     ProducerStateEntry,
 )
-from nilometer.storage.producers.transaction_marker import ControlType, EndTxnMarker
+from nilometer.wire.control_records import ControlType, EndTxnMarker
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.record_batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, BatchHeader
 
