@@ -34,11 +34,11 @@ from nilometer.cluster import (
     entries_of,
 )
 from nilometer.cluster.controller import (
-    AlterPartition,
     BrokerRegistration,
     BrokersDown,
     BrokerUp,
     Decision,
+    IsrChange,
     IsrMember,
     Reassignment,
     broker_events,
@@ -256,7 +256,7 @@ class ClusterModel:
         members = tuple(
             IsrMember(BrokerId(r), self.world.image.broker_epoch(BrokerId(r)) or BrokerEpoch(-1)) for r in isr
         )
-        request = AlterPartition(
+        request = IsrChange(
             partition=self.world.key(topic),
             leader_epoch=state.leader_epoch,
             partition_epoch=state.partition_epoch,

@@ -8,7 +8,7 @@ from cluster_world import ClusterWorld
 from nilometer.cluster import BrokerId, RecoveryState, TopicId, TopicIdPartition
 from nilometer.cluster.controller import (
     AlteredPartition,
-    AlterPartition,
+    IsrChange,
     IsrMember,
     decide_alter_partitions,
     decide_controlled_shutdown,
@@ -16,7 +16,7 @@ from nilometer.cluster.controller import (
 from nilometer.wire.errors import ErrorCode
 
 
-def request(world: ClusterWorld, isr: list[int], **changes: object) -> AlterPartition:
+def request(world: ClusterWorld, isr: list[int], **changes: object) -> IsrChange:
     state = world.state()
     fields: dict[str, object] = {
         "partition": world.key(),
@@ -26,10 +26,10 @@ def request(world: ClusterWorld, isr: list[int], **changes: object) -> AlterPart
             IsrMember(BrokerId(b), world.image.broker_epoch(BrokerId(b)) or world.epoch(1)) for b in isr
         ),
     }
-    return AlterPartition(**{**fields, **changes})  # type: ignore[arg-type]
+    return IsrChange(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def ask(world: ClusterWorld, asked: AlterPartition, broker: int = 1) -> AlteredPartition:
+def ask(world: ClusterWorld, asked: IsrChange, broker: int = 1) -> AlteredPartition:
     decision = decide_alter_partitions(world.image, BrokerId(broker), world.epoch(broker), [asked])
     (reply,) = world.enact(decision)
     if not reply.outcome.ok and reply.outcome.error is not ErrorCode.new_leader_elected:

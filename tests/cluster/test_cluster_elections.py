@@ -273,7 +273,7 @@ def test_controlled_shutdown_of_another_incarnation_is_refused(world: ClusterWor
 
 
 def test_preferred_leaders_return_when_asked_and_by_themselves(world: ClusterWorld) -> None:
-    from nilometer.cluster.controller import AlterPartition, IsrMember, decide_alter_partitions
+    from nilometer.cluster.controller import IsrChange, IsrMember, decide_alter_partitions
 
     world.topic([1, 2])
     world.down(1)
@@ -283,7 +283,7 @@ def test_preferred_leaders_return_when_asked_and_by_themselves(world: ClusterWor
     assert unready.reply[0].outcome.error is ErrorCode.preferred_leader_not_available
     assert not decide_preferred_leaders(world.image)
     state = world.state()
-    rejoin = AlterPartition(
+    rejoin = IsrChange(
         partition=world.key(),
         leader_epoch=state.leader_epoch,
         partition_epoch=state.partition_epoch,
@@ -317,10 +317,10 @@ def test_preferred_elections_come_in_bounded_rounds(world: ClusterWorld) -> None
 
 
 def rejoin(world: ClusterWorld, partition: int) -> None:
-    from nilometer.cluster.controller import AlterPartition, IsrMember, decide_alter_partitions
+    from nilometer.cluster.controller import IsrChange, IsrMember, decide_alter_partitions
 
     state = world.state(partition=partition)
-    request = AlterPartition(
+    request = IsrChange(
         partition=world.key(partition=partition),
         leader_epoch=state.leader_epoch,
         partition_epoch=state.partition_epoch,

@@ -20,7 +20,7 @@ from nilometer.cluster import (
     entries_of,
 )
 from nilometer.cluster.controller import (
-    AlterPartition,
+    IsrChange,
     IsrMember,
     decide_alter_partitions,
     decide_broker_up,
@@ -58,7 +58,7 @@ def counted_calls() -> Iterator[list[int]]:
 def shrink(world: ClusterWorld) -> int:
     """The work of one AlterPartition: decided, encoded, decoded, folded."""
     state = world.state("topic-0", 7)
-    request = AlterPartition(
+    request = IsrChange(
         partition=world.key("topic-0", 7),
         leader_epoch=state.leader_epoch,
         partition_epoch=state.partition_epoch,

@@ -9,7 +9,7 @@ from cluster_world import ClusterWorld
 
 from nilometer.cluster import BrokerEpoch, BrokerId, PartitionState
 from nilometer.cluster.controller import decide_broker_up
-from nilometer.cluster.controller.alter_partition import AlterPartition, IsrMember, decide_alter_partitions
+from nilometer.cluster.controller.alter_partition import IsrChange, IsrMember, decide_alter_partitions
 from nilometer.cluster.controller.elections import ElectionType, decide_elect_leaders
 from nilometer.cluster.controller.forfeits import decide_forfeit_replicas
 from nilometer.cluster.controller.reassignments import Reassignment, decide_alter_reassignments
@@ -134,7 +134,7 @@ def test_no_leader_can_bring_it_into_the_isr(world: ClusterWorld) -> None:
     world.topic([1, 2])
     offline(world, 2)
     state = world.state()
-    request = AlterPartition(
+    request = IsrChange(
         partition=world.key(),
         leader_epoch=state.leader_epoch,
         partition_epoch=state.partition_epoch,

@@ -14,7 +14,7 @@ from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.controller.alter_partition import (
     AlteredPartition,
-    AlterPartition,
+    IsrChange,
     IsrMember,
     decide_alter_partitions,
 )
@@ -51,8 +51,8 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
     return on_controller(services, request, decide, _respond, _refuse, acting_broker=body.broker_id)
 
 
-def _asked(topic: Message, part: Message) -> AlterPartition:
-    return AlterPartition(
+def _asked(topic: Message, part: Message) -> IsrChange:
+    return IsrChange(
         partition=TopicIdPartition(topic_id_of(topic.topic_id or _NO_TOPIC_ID), part.partition_index),
         leader_epoch=LeaderEpoch(part.leader_epoch),
         partition_epoch=PartitionEpoch(part.partition_epoch),

@@ -35,8 +35,8 @@ from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Api, Message
 
-IsrRequests = Sequence[tuple[TopicIdPartition, AlterPartition]]
-IsrAnswers = dict[TopicIdPartition, AlterPartitionAnswer]
+AlterPartitionRequests = Sequence[tuple[TopicIdPartition, AlterPartition]]
+AlterPartitionAnswers = dict[TopicIdPartition, AlterPartitionAnswer]
 
 
 class ControllerLink:
@@ -53,7 +53,9 @@ class ControllerLink:
         epoch = self._metadata.image.broker_epoch(self._broker_id)
         return NO_BROKER_EPOCH if epoch is None else epoch
 
-    async def alter_partitions(self, broker_epoch: int, requests: IsrRequests) -> IsrAnswers:
+    async def alter_partitions(
+        self, broker_epoch: int, requests: AlterPartitionRequests
+    ) -> AlterPartitionAnswers:
         """Request new ISRs; return the outcome by partition.
 
         ``broker_epoch`` is that of all ``requests``. A partition is missing if the response lacks it.
@@ -186,7 +188,9 @@ class ControllerLink:
             want_shut_down=True,
         )
 
-    def _alter_partition_request(self, api: Api, broker_epoch: int, requests: IsrRequests) -> Message:
+    def _alter_partition_request(
+        self, api: Api, broker_epoch: int, requests: AlterPartitionRequests
+    ) -> Message:
         topics: dict[str, list[Message]] = {}
         for key, request in requests:
             topics.setdefault(key.topic_id, []).append(
@@ -226,8 +230,8 @@ def _creatable_topic(api: Api, topic: NewTopic) -> Message:
     )
 
 
-def _decision_request(key: TopicIdPartition, request: AlterPartition) -> decisions.AlterPartition:
-    return decisions.AlterPartition(
+def _decision_request(key: TopicIdPartition, request: AlterPartition) -> decisions.IsrChange:
+    return decisions.IsrChange(
         partition=key,
         leader_epoch=LeaderEpoch(request.leader_epoch),
         partition_epoch=PartitionEpoch(request.partition_epoch),

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from nilometer.broker.control.controller_link import ControllerLink, IsrAnswers
+from nilometer.broker.control.controller_link import AlterPartitionAnswers, ControllerLink
 from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.tasks import Tasks
@@ -73,7 +73,7 @@ class IsrRequests:
                 batch[partition] = self._waiting.pop(partition)
         return broker_epoch, batch
 
-    async def _ask(self, broker_epoch: int, batch: dict[Partition, AlterPartition]) -> IsrAnswers:
+    async def _ask(self, broker_epoch: int, batch: dict[Partition, AlterPartition]) -> AlterPartitionAnswers:
         requests = [(partition.key, request) for partition, request in batch.items()]
         try:
             return await self._link.alter_partitions(broker_epoch, requests)

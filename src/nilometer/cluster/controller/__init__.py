@@ -7,7 +7,7 @@ group of records that is applied together. Every change of a partition is made b
 
 from nilometer.cluster.controller.alter_partition import (
     AlteredPartition,
-    AlterPartition,
+    IsrChange,
     IsrMember,
     decide_alter_partitions,
 )
@@ -70,7 +70,6 @@ from nilometer.cluster.controller.topics import (
 
 __all__ = [
     "OK",
-    "AlterPartition",
     "AlterResource",
     "AlteredPartition",
     "BrokerEvent",
@@ -85,6 +84,7 @@ __all__ = [
     "ElectedPartition",
     "ElectionType",
     "FeatureUpdate",
+    "IsrChange",
     "IsrMember",
     "MorePartitions",
     "NewTopic",

@@ -44,7 +44,9 @@ class IsrMember:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlterPartition:
+class IsrChange:
+    """The ISR that a leader requests for one partition, with the epochs by which it is checked."""
+
     partition: TopicIdPartition
     leader_epoch: LeaderEpoch
     partition_epoch: PartitionEpoch
@@ -64,7 +66,7 @@ def decide_alter_partitions(
     image: ClusterImage,
     broker_id: BrokerId,
     broker_epoch: BrokerEpoch,
-    requests: Sequence[AlterPartition],
+    requests: Sequence[IsrChange],
 ) -> Decision[tuple[AlteredPartition, ...]]:
     """Decide the requests of the leader on broker ``broker_id``; each partition gets its own outcome."""
     try:
@@ -84,7 +86,7 @@ def decide_alter_partitions(
     return Decision(draft.take_units(), tuple(reply))
 
 
-def _alter(draft: PartitionDraft, broker_id: BrokerId, request: AlterPartition) -> AlteredPartition:
+def _alter(draft: PartitionDraft, broker_id: BrokerId, request: IsrChange) -> AlteredPartition:
     image = draft.image
     state = _known_state(image, request.partition)
     _check_epochs(state, broker_id, request)
@@ -126,7 +128,7 @@ def _known_state(image: ClusterImage, partition: TopicIdPartition) -> PartitionS
     return state
 
 
-def _check_epochs(state: PartitionState, broker_id: BrokerId, request: AlterPartition) -> None:
+def _check_epochs(state: PartitionState, broker_id: BrokerId, request: IsrChange) -> None:
     if request.leader_epoch > state.leader_epoch or request.partition_epoch > state.partition_epoch:
         raise Refusal(
             ErrorCode.not_controller,
@@ -142,12 +144,12 @@ def _check_epochs(state: PartitionState, broker_id: BrokerId, request: AlterPart
         raise Refusal(ErrorCode.invalid_request, f"The leader is {state.leader}, not {broker_id}")
 
 
-def _is_already_committed(state: PartitionState, request: AlterPartition) -> bool:
+def _is_already_committed(state: PartitionState, request: IsrChange) -> bool:
     asked = {member.broker_id for member in request.new_isr}
     return asked == set(state.isr) and request.recovery_state is state.recovery_state
 
 
-def _check_isr(state: PartitionState, request: AlterPartition) -> None:
+def _check_isr(state: PartitionState, request: IsrChange) -> None:
     isr = [member.broker_id for member in request.new_isr]
     if len(set(isr)) != len(isr) or not set(isr) <= set(state.replicas):
         raise Refusal(
@@ -164,7 +166,7 @@ def _check_isr(state: PartitionState, request: AlterPartition) -> None:
             raise Refusal(ErrorCode.invalid_request, "A recovered leader cannot be recovering again")
 
 
-def _refuse_ineligible(image: ClusterImage, state: PartitionState, request: AlterPartition) -> None:
+def _refuse_ineligible(image: ClusterImage, state: PartitionState, request: IsrChange) -> None:
     reasons = [
         f"{member.broker_id} ({reason})"
         for member in request.new_isr

@@ -12,12 +12,10 @@ from typing import NamedTuple
 
 from nilometer.cluster.broker import Broker, broker_after
 from nilometer.cluster.controller import (
-    AlterPartition as ClusterAlterPartition,
-)
-from nilometer.cluster.controller import (
     BrokerRegistration,
     Decision,
     ElectionType,
+    IsrChange,
     IsrMember,
     decide_alter_partitions,
     decide_broker_up,
@@ -97,7 +95,7 @@ class ClusterController:
         self, image: ClusterView, request: AlterPartition
     ) -> tuple[ClusterView, AlterPartitionAnswer]:
         members = tuple(IsrMember(BrokerId(id), BrokerEpoch(epoch)) for id, epoch in request.new_isr)
-        asked = ClusterAlterPartition(
+        asked = IsrChange(
             partition=_PARTITION,
             leader_epoch=LeaderEpoch(request.leader_epoch),
             partition_epoch=PartitionEpoch(request.partition_epoch),
