@@ -17,9 +17,9 @@ from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.controller.controllership import controllership_entry
 from nilometer.cluster.entries import encode_entry
-from nilometer.cluster.identifiers import BrokerId, Incarnation, TopicId, TopicIdPartition
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordination.store import CoordinationStore, Entry, StoreRefused
+from nilometer.identifiers import BrokerId, Incarnation, TopicId, TopicIdPartition
 from nilometer.runtime.entropy import SeededEntropy
 from nilometer.wire.errors import ErrorCode
 

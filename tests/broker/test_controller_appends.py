@@ -13,9 +13,9 @@ from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.controller.controllership import controllership_entry
 from nilometer.cluster.controller.decision import Decision
-from nilometer.cluster.identifiers import BrokerEpoch, BrokerId, Incarnation
 from nilometer.cluster.records import BrokerFenced, ConfigChanged, ConfigResourceType
 from nilometer.coordination import LocalStore
+from nilometer.identifiers import BrokerEpoch, BrokerId, Incarnation
 from nilometer.runtime import Runtime
 from nilometer.runtime.entropy import SeededEntropy
 from nilometer.wire.errors import ErrorCode, KafkaError

@@ -16,10 +16,10 @@ from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.controller.controllership import controllership_entry
 from nilometer.cluster.controller.decision import Decision
-from nilometer.cluster.identifiers import BrokerEpoch, BrokerId, Incarnation
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ProducerIdsAllocated
 from nilometer.coordination.store import CoordinationStore, Entry, OutcomeUnknown, StoreUnavailable
+from nilometer.identifiers import BrokerEpoch, BrokerId, Incarnation
 from nilometer.runtime.entropy import SeededEntropy
 
 BLOCK = 1000

@@ -14,9 +14,9 @@ import pytest
 
 from nilometer.cluster import BrokerId, ClusterImage, ConfigResourceType, Entry, EntryNumber, encode_entry
 from nilometer.cluster.entries import decode_entry
-from nilometer.cluster.identifiers import BrokerEpoch
 from nilometer.cluster.records import BrokerFenced, ConfigChanged, Record
 from nilometer.coordination import LocalStore
+from nilometer.identifiers import BrokerEpoch
 from nilometer.runtime import Runtime
 from support.cluster_shell import Shell, answers
 from support.eventually import eventually

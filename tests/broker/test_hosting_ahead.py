@@ -36,10 +36,10 @@ from nilometer.cluster.controller import (
 )
 from nilometer.cluster.entries import Controllership
 from nilometer.cluster.features import SUPPORTED_FEATURES
-from nilometer.cluster.identifiers import NO_BROKER_EPOCH, ControllerEpoch
 from nilometer.cluster.records import Endpoint
 from nilometer.coordination.store import CoordinationStore
 from nilometer.coordination.store import Entry as StoredEntry
+from nilometer.identifiers import NO_BROKER_EPOCH, ControllerEpoch
 from nilometer.runtime import Runtime
 from nilometer.runtime.clock import SystemClock
 from nilometer.runtime.entropy import SeededEntropy

@@ -12,8 +12,8 @@ from nilometer.broker.control import metadata_log
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.cluster.controller.controllership import controllership_entry
 from nilometer.cluster.entries import encode_entry
-from nilometer.cluster.identifiers import BrokerId, Incarnation
 from nilometer.coordination import LocalStore
+from nilometer.identifiers import BrokerId, Incarnation
 from nilometer.runtime import Runtime
 from nilometer.runtime.entropy import SeededEntropy
 

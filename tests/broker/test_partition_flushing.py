@@ -8,8 +8,8 @@ import uuid
 from collections.abc import Callable
 
 from nilometer.broker.replicas.partition import Partition
-from nilometer.cluster.identifiers import BrokerId, LeaderEpoch, PartitionEpoch, TopicId, TopicIdPartition
 from nilometer.cluster.partition import PartitionState
+from nilometer.identifiers import BrokerId, LeaderEpoch, PartitionEpoch, TopicId, TopicIdPartition
 from nilometer.replication import AlterPartition, FollowerRole, LeaderRole, Replica
 from nilometer.replication.epochs import EpochEnd
 from nilometer.replication.follower import FetchAnswer, FollowerFetch, NoFetch

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from nilometer.broker.replicas.replication_quota import UNLIMITED, ReplicationQuota, ReplicationQuotas
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.cluster.entries import Entry
-from nilometer.cluster.identifiers import BrokerId, ControllerEpoch, EntryNumber, Incarnation, TopicId
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import (
     ConfigChanged,
@@ -17,6 +16,7 @@ from nilometer.cluster.records import (
     TopicCreated,
     TopicDeleted,
 )
+from nilometer.identifiers import BrokerId, ControllerEpoch, EntryNumber, Incarnation, TopicId
 
 TOPIC = ConfigResourceType.TOPIC
 BROKER = ConfigResourceType.BROKER

@@ -16,10 +16,10 @@ import confluent_kafka
 import pytest
 
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.cluster.identifiers import BrokerId
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.topic import Topic
 from nilometer.coordination.local.store import LocalStore
+from nilometer.identifiers import BrokerId
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from nilometer.cluster import BrokerId, ClusterImage, ConfigResourceType, Entry, EntryNumber, TopicId
 from nilometer.cluster.entries import BadEntry, EntryFromTheFuture, decode_entry
-from nilometer.cluster.identifiers import BrokerEpoch, LeaderEpoch, PartitionEpoch
 from nilometer.cluster.partition import BrokenInvariant
 from nilometer.cluster.records import (
     BrokerFenced,
@@ -22,6 +21,7 @@ from nilometer.cluster.records import (
     TopicCreated,
     TopicDeleted,
 )
+from nilometer.identifiers import BrokerEpoch, LeaderEpoch, PartitionEpoch
 
 OTHER_ID = TopicId("abcdefghijklmnopqrstug")
 

@@ -13,9 +13,9 @@ from nilometer.cluster.controller.alter_partition import IsrChange, IsrMember, d
 from nilometer.cluster.controller.elections import ElectionType, decide_elect_leaders
 from nilometer.cluster.controller.forfeits import decide_forfeit_replicas
 from nilometer.cluster.controller.reassignments import Reassignment, decide_alter_reassignments
-from nilometer.cluster.identifiers import NO_LEADER, TopicId
 from nilometer.cluster.partition import BrokenInvariant
 from nilometer.cluster.records import RecoveryState
+from nilometer.identifiers import NO_LEADER, TopicId
 from nilometer.wire.errors import ErrorCode
 
 

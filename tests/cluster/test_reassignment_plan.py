@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nilometer.cluster.identifiers import BrokerId
 from nilometer.cluster.placement import CannotPlace, UsableBroker
 from nilometer.cluster.reassignment_plan import plan_reassignment
 from nilometer.cluster.records import Replicas
+from nilometer.identifiers import BrokerId
 
 
 def brokers(*ids: int, racks: str = "") -> list[UsableBroker]:

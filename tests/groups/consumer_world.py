@@ -10,13 +10,6 @@ from typing import cast
 from group_world import REBALANCE_MS, SESSION_MS, GroupWorld
 
 from nilometer.cluster.entries import Entry
-from nilometer.cluster.identifiers import (
-    BrokerId,
-    ControllerEpoch,
-    EntryNumber,
-    Incarnation,
-    topic_id_of,
-)
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ControllerElected, PartitionCreated, Record, TopicCreated, TopicDeleted
 from nilometer.groups.config import GroupConfig
@@ -30,6 +23,13 @@ from nilometer.groups.requests import (
     DescribedConsumerGroup,
     JoinGroupProtocol,
     TopicPartitions,
+)
+from nilometer.identifiers import (
+    BrokerId,
+    ControllerEpoch,
+    EntryNumber,
+    Incarnation,
+    topic_id_of,
 )
 from nilometer.wire.consumer_protocol import Subscription, decode_assignment, encode_subscription
 from nilometer.wire.errors import ErrorCode

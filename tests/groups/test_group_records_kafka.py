@@ -16,7 +16,6 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from group_samples import NOW_MS, SAMPLES
 
-from nilometer.cluster.identifiers import uuid_to_text
 from nilometer.groups.record_format import decode_record, encode_record
 from nilometer.groups.records import (
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -29,6 +28,7 @@ from nilometer.groups.records import (
     GroupMetadataValue,
     OffsetCommitValue,
 )
+from nilometer.identifiers import uuid_to_text
 from nilometer.wire.consumer_protocol import decode_assignment, decode_subscription
 from nilometer.wire.record_batch import batches
 from nilometer.wire.records import BatchBuilder, Record, decode_records

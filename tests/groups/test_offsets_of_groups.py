@@ -8,7 +8,6 @@ import pytest
 from group_world import SESSION_MS, GroupWorld, protocols
 
 from nilometer.cluster.entries import Entry
-from nilometer.cluster.identifiers import BrokerId, ControllerEpoch, EntryNumber, Incarnation, topic_id_of
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ControllerElected, TopicCreated, TopicDeleted
 from nilometer.groups.config import GroupConfig
@@ -30,6 +29,7 @@ from nilometer.groups.requests import (
     OffsetFetchReply,
     OffsetFetchTopic,
 )
+from nilometer.identifiers import BrokerId, ControllerEpoch, EntryNumber, Incarnation, topic_id_of
 from nilometer.wire.errors import ErrorCode
 
 HOUR_MS = 3_600_000

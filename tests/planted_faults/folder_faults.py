@@ -13,8 +13,8 @@ from nilometer.broker.replicas.log_disposal import LogDisposal
 from nilometer.broker.replicas.offline_replicas import OfflineReplicas
 from nilometer.cluster.controller import forfeits
 from nilometer.cluster.controller.partition_draft import PartitionDraft
-from nilometer.cluster.identifiers import BrokerId, PartitionEpoch, TopicIdPartition
 from nilometer.cluster.records import PartitionChanged
+from nilometer.identifiers import BrokerId, PartitionEpoch, TopicIdPartition
 from nilometer.simulation.disk import VirtualDisk
 from nilometer.simulation.fault_kinds import Kind
 from nilometer.simulation.offloaded_job import Pace

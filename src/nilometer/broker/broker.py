@@ -28,9 +28,9 @@ from nilometer.broker.tasks import Tasks, describe
 from nilometer.cluster.controller.brokers import BrokerRegistration
 from nilometer.cluster.entries import BadEntry
 from nilometer.cluster.features import SUPPORTED_FEATURES
-from nilometer.cluster.identifiers import BrokerEpoch, BrokerId, Incarnation
 from nilometer.cluster.records import Endpoint as ClusterEndpoint
 from nilometer.coordination import CoordinationError, CoordinationStore, make_store
+from nilometer.identifiers import BrokerEpoch, BrokerId, Incarnation
 from nilometer.runtime import Listener, LockHeld, Runtime
 from nilometer.storage import CorruptCheckpoint
 from nilometer.storage.directories.log_manager import NoLogDirectory

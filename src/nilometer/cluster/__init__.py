@@ -34,22 +34,6 @@ from nilometer.cluster.entries import (
     encode_entry,
     entries_of,
 )
-from nilometer.cluster.identifiers import (
-    NO_BROKER_EPOCH,
-    NO_LEADER,
-    BrokerEpoch,
-    BrokerId,
-    ControllerEpoch,
-    EntryNumber,
-    Incarnation,
-    LeaderEpoch,
-    PartitionEpoch,
-    TopicId,
-    TopicIdPartition,
-    topic_id_of,
-    uuid_from_text,
-    uuid_to_text,
-)
 from nilometer.cluster.image import NO_CONTROLLERSHIP, ClusterImage
 from nilometer.cluster.partition import BrokenInvariant, PartitionState
 from nilometer.cluster.records import (
@@ -68,6 +52,22 @@ from nilometer.cluster.topic import (
     TRANSACTION_STATE_TOPIC,
     Topic,
     why_invalid_name,
+)
+from nilometer.identifiers import (
+    NO_BROKER_EPOCH,
+    NO_LEADER,
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    EntryNumber,
+    Incarnation,
+    LeaderEpoch,
+    PartitionEpoch,
+    TopicId,
+    TopicIdPartition,
+    topic_id_of,
+    uuid_from_text,
+    uuid_to_text,
 )
 
 __all__ = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from nilometer.cluster.identifiers import BrokerEpoch, BrokerId, EntryNumber, Incarnation
 from nilometer.cluster.partition import BrokenInvariant
 from nilometer.cluster.records import (
     BrokerFenced,
@@ -14,6 +13,7 @@ from nilometer.cluster.records import (
     Endpoint,
     SupportedFeature,
 )
+from nilometer.identifiers import BrokerEpoch, BrokerId, EntryNumber, Incarnation
 
 BrokerRecord = BrokerRegistered | BrokerFenced | BrokerInControlledShutdown | BrokerUnregistered
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from nilometer.cluster.broker import Broker
-from nilometer.cluster.identifiers import BrokerId, EntryNumber, TopicId, TopicIdPartition
 from nilometer.cluster.partition import PartitionState
 from nilometer.cluster.records import ConfigResourceType, ProducerIdsAllocated
 from nilometer.cluster.topic import Topic
+from nilometer.identifiers import BrokerId, EntryNumber, TopicId, TopicIdPartition
 
 
 class ConfigResource(NamedTuple):

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from nilometer.cluster.identifiers import BrokerId, ControllerEpoch, Incarnation
 from nilometer.cluster.records import FORMAT_VERSION, OLDEST_FORMAT_VERSION, Record, format_version_of
+from nilometer.identifiers import BrokerId, ControllerEpoch, Incarnation
 
 ENTRY_BYTES_TARGET = 256 * 1024
 ENTRY_BYTES_MAX = 900_000

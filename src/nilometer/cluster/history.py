@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import msgspec
 
 from nilometer.cluster.entries import Entry, decode_entry
-from nilometer.cluster.identifiers import EntryNumber, TopicId
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import Record
 from nilometer.cluster.snapshot import decode_snapshot
+from nilometer.identifiers import EntryNumber, TopicId
 
 
 @dataclass(frozen=True, slots=True)

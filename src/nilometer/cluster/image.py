@@ -25,16 +25,6 @@ from nilometer.cluster.config_table import ConfigTable
 from nilometer.cluster.delta import ConfigResource, ImageDelta
 from nilometer.cluster.entries import Controllership, Entry
 from nilometer.cluster.features import LEVELS_BEFORE
-from nilometer.cluster.identifiers import (
-    NO_LEADER,
-    BrokerEpoch,
-    BrokerId,
-    ControllerEpoch,
-    EntryNumber,
-    Incarnation,
-    TopicId,
-    TopicIdPartition,
-)
 from nilometer.cluster.partition import BrokenInvariant, PartitionState, partition_of
 from nilometer.cluster.records import (
     FORMAT_VERSION,
@@ -59,6 +49,16 @@ from nilometer.cluster.records import (
 from nilometer.cluster.replica_index import ReplicaIndex
 from nilometer.cluster.snapshot import ImageSnapshot, TopicSnapshot
 from nilometer.cluster.topic import Topic, TopicTable
+from nilometer.identifiers import (
+    NO_LEADER,
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    EntryNumber,
+    Incarnation,
+    TopicId,
+    TopicIdPartition,
+)
 
 NO_CONTROLLERSHIP = Controllership(NO_LEADER, Incarnation(""), ControllerEpoch(0))
 

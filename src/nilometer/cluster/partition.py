@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import msgspec
 
-from nilometer.cluster.identifiers import NO_LEADER, BrokerId, LeaderEpoch, PartitionEpoch
 from nilometer.cluster.records import PartitionChanged, PartitionCreated, RecoveryState, Replicas
+from nilometer.identifiers import NO_LEADER, BrokerId, LeaderEpoch, PartitionEpoch
 
 
 class BrokenInvariant(AssertionError):

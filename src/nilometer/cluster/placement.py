@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from nilometer.cluster.identifiers import BrokerId
 from nilometer.cluster.records import Replicas
+from nilometer.identifiers import BrokerId
 
 
 @dataclass(frozen=True, slots=True)

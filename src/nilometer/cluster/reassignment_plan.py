@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nilometer.cluster.identifiers import BrokerId
 from nilometer.cluster.placement import CannotPlace, UsableBroker
 from nilometer.cluster.records import Replicas
+from nilometer.identifiers import BrokerId
 
 Assignments = Mapping[int, Replicas]
 """Partition → its replicas, the preferred leader first."""

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from nilometer.cluster.identifiers import (
+from nilometer.identifiers import (
     NO_BROKER_EPOCH,
     NO_LEADER,
     BrokerEpoch,

@@ -6,8 +6,8 @@ the most frequent change, updates at most one key.
 
 from __future__ import annotations
 
-from nilometer.cluster.identifiers import BrokerId, TopicIdPartition
 from nilometer.cluster.partition import PartitionState
+from nilometer.identifiers import BrokerId, TopicIdPartition
 
 _Keys = dict[TopicIdPartition, None]
 

@@ -6,9 +6,9 @@ import msgspec
 
 from nilometer.cluster.broker import Broker
 from nilometer.cluster.entries import BadEntry, EntryFromTheFuture
-from nilometer.cluster.identifiers import BrokerId, ControllerEpoch, EntryNumber, Incarnation, TopicId
 from nilometer.cluster.partition import PartitionState
 from nilometer.cluster.records import FORMAT_VERSION, ConfigResourceType
+from nilometer.identifiers import BrokerId, ControllerEpoch, EntryNumber, Incarnation, TopicId
 
 
 class TopicSnapshot(msgspec.Struct, frozen=True):

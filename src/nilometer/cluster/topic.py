@@ -10,8 +10,8 @@ import re
 import uuid
 from dataclasses import dataclass, field
 
-from nilometer.cluster.identifiers import TopicId, uuid_from_text
 from nilometer.cluster.partition import PartitionState
+from nilometer.identifiers import TopicId, uuid_from_text
 
 NAME_LENGTH_MAX = 249
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+\Z")

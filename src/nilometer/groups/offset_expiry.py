@@ -9,7 +9,6 @@ Invariant: one call writes a bounded number of tombstones; a timer starts the ne
 
 from __future__ import annotations
 
-from nilometer.cluster.identifiers import TopicId, topic_id_of
 from nilometer.groups.classic.group import ClassicGroup
 from nilometer.groups.classic.groups import ClassicGroups
 from nilometer.groups.group import Group, RetentionStart
@@ -19,6 +18,7 @@ from nilometer.groups.records import OffsetCommitKey, OffsetCommitValue
 from nilometer.groups.shard_state import ShardState
 from nilometer.groups.timers import TimerKey, TimerKind
 from nilometer.groups.turn import Turn
+from nilometer.identifiers import TopicId, topic_id_of
 
 TOMBSTONES_PER_CALL_MAX = 1_000
 _EXPIRY = TimerKey(TimerKind.OFFSETS_EXPIRY)

@@ -23,8 +23,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from nilometer.broker.broker import Broker, StartFailed
 from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.cluster.identifiers import BrokerId
 from nilometer.cluster.image import ClusterImage
+from nilometer.identifiers import BrokerId
 from nilometer.runtime import Runtime
 from nilometer.simulation.file_tree import FolderNode
 from nilometer.simulation.host_disk import HostDisk

@@ -10,8 +10,8 @@ from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.controller.decision import Decision, Outcome
 from nilometer.cluster.controller.producer_ids import ProducerIdBlock, decide_allocate_producer_ids
-from nilometer.cluster.identifiers import BrokerEpoch, BrokerId
 from nilometer.cluster.image import ClusterImage
+from nilometer.identifiers import BrokerEpoch, BrokerId
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 

@@ -19,7 +19,9 @@ from nilometer.cluster.controller.alter_partition import (
     decide_alter_partitions,
 )
 from nilometer.cluster.controller.decision import Decision
-from nilometer.cluster.identifiers import (
+from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.records import RecoveryState
+from nilometer.identifiers import (
     BrokerEpoch,
     BrokerId,
     LeaderEpoch,
@@ -28,8 +30,6 @@ from nilometer.cluster.identifiers import (
     topic_id_of,
     uuid_from_text,
 )
-from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.records import RecoveryState
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message

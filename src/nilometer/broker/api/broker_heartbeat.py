@@ -15,8 +15,8 @@ from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.controller.brokers import ShutdownProgress, decide_controlled_shutdown
 from nilometer.cluster.controller.decision import Decision, Outcome
-from nilometer.cluster.identifiers import BrokerEpoch, BrokerId
 from nilometer.cluster.image import ClusterImage
+from nilometer.identifiers import BrokerEpoch, BrokerId
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 

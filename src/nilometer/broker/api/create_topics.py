@@ -11,8 +11,8 @@ from nilometer.broker.services import Services
 from nilometer.broker.topic_configs import EffectiveConfig, topic_config
 from nilometer.cluster.controller.decision import Decision
 from nilometer.cluster.controller.topics import CreatedTopic, NewTopic, decide_create_topics
-from nilometer.cluster.identifiers import uuid_from_text
 from nilometer.cluster.image import ClusterImage
+from nilometer.identifiers import uuid_from_text
 from nilometer.storage.log_config import TOPIC_CONFIG
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode

@@ -14,8 +14,8 @@ from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.controller.decision import Decision, Outcome
 from nilometer.cluster.controller.topics import decide_delete_topics
-from nilometer.cluster.identifiers import topic_id_of
 from nilometer.cluster.image import ClusterImage
+from nilometer.identifiers import topic_id_of
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message

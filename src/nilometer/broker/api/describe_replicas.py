@@ -14,8 +14,8 @@ from nilometer.broker.api.spec import ApiSpec, Request, spawn
 from nilometer.broker.connection import Reply
 from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.services import Services
-from nilometer.cluster.identifiers import BrokerId, TopicIdPartition, uuid_from_text
 from nilometer.cluster.partition import PartitionState
+from nilometer.identifiers import BrokerId, TopicIdPartition, uuid_from_text
 from nilometer.replication import (
     FollowerRole,
     HighWatermarkHold,

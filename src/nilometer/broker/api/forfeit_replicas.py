@@ -14,8 +14,8 @@ from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.controller.decision import Decision
 from nilometer.cluster.controller.forfeits import ForfeitedReplica, decide_forfeit_replicas
-from nilometer.cluster.identifiers import BrokerEpoch, BrokerId, TopicId, TopicIdPartition
 from nilometer.cluster.image import ClusterImage
+from nilometer.identifiers import BrokerEpoch, BrokerId, TopicId, TopicIdPartition
 from nilometer.wire import forfeit_replicas as wire
 from nilometer.wire.errors import ErrorCode
 

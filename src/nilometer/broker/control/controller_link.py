@@ -17,7 +17,7 @@ from nilometer.cluster.controller.decision import OK, Outcome
 from nilometer.cluster.controller.forfeits import decide_forfeit_replicas
 from nilometer.cluster.controller.producer_ids import ProducerIdBlock, decide_allocate_producer_ids
 from nilometer.cluster.controller.topics import NewTopic, TopicDefaults, decide_create_topics
-from nilometer.cluster.identifiers import (
+from nilometer.identifiers import (
     NO_BROKER_EPOCH,
     BrokerEpoch,
     BrokerId,

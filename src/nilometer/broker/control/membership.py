@@ -32,7 +32,6 @@ from nilometer.cluster.controller.controllership import (
     decide_cluster_defaults,
     decide_repair,
 )
-from nilometer.cluster.identifiers import BrokerId, Incarnation
 from nilometer.coordination.store import (
     BrokerIdInUse,
     CoordinationError,
@@ -43,6 +42,7 @@ from nilometer.coordination.store import (
     SessionLost,
     StoreUnavailable,
 )
+from nilometer.identifiers import BrokerId, Incarnation
 from nilometer.runtime import Entropy
 from nilometer.wire.errors import ErrorCode, KafkaError
 

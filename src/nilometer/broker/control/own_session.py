@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from nilometer.cluster.identifiers import Incarnation
 from nilometer.coordination.store import Session
+from nilometer.identifiers import Incarnation
 
 
 class OwnSession:

@@ -10,7 +10,7 @@ import asyncio
 from nilometer.broker.control.broker_peers import BrokerPeers
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.client.network.connection import Connection
-from nilometer.cluster.identifiers import BrokerId
+from nilometer.identifiers import BrokerId
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 REQUEST_TIMEOUT_MS = 30_000

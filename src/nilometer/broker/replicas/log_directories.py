@@ -16,8 +16,8 @@ from uuid import UUID
 from nilometer.broker import broker_epoch_marker
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
-from nilometer.cluster.identifiers import NO_BROKER_EPOCH
 from nilometer.cluster.image import ClusterImage
+from nilometer.identifiers import NO_BROKER_EPOCH
 from nilometer.runtime import Clock, Runtime
 from nilometer.storage import DamageKind, Log, LogConfig
 from nilometer.storage.directories.log_manager import LoadingProgress, LogManager, ManagerOptions

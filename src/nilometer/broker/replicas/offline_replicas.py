@@ -15,9 +15,9 @@ import asyncio
 import logging
 
 from nilometer.broker.control.controller_link import ControllerLink
-from nilometer.cluster.identifiers import BrokerId, TopicId, TopicIdPartition
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordination.store import CoordinationError
+from nilometer.identifiers import BrokerId, TopicId, TopicIdPartition
 from nilometer.wire.errors import KafkaError
 
 logger = logging.getLogger("nilometer.broker")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from uuid import UUID
 
 from nilometer.broker.replicas.partition import Partition
-from nilometer.cluster.identifiers import TopicIdPartition, uuid_from_text
+from nilometer.identifiers import TopicIdPartition, uuid_from_text
 from nilometer.storage import TopicPartition
 
 

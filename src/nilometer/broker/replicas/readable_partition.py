@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from nilometer.cluster.identifiers import TopicIdPartition
+from nilometer.identifiers import TopicIdPartition
 from nilometer.replication import NO_DIVERGENCE, NO_EPOCH, EpochEnd, FollowerRole, LeaderRole, Replica, fence
 from nilometer.replication.epochs import diverging_epoch
 from nilometer.storage import Log, TimestampOffset

@@ -26,7 +26,7 @@ from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.replicas.replication_quota import ReplicationQuota
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.client.network.connection import Connection
-from nilometer.cluster.identifiers import uuid_from_text
+from nilometer.identifiers import uuid_from_text
 from nilometer.replication import NO_DIVERGENCE, EpochEnd, FetchAnswer, FollowerFetch, FollowerRole
 from nilometer.runtime import Runtime
 from nilometer.storage import LogFenced

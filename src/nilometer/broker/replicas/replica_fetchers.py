@@ -12,7 +12,7 @@ from nilometer.broker.replicas.replica_fetcher import ReplicaFetcher
 from nilometer.broker.replicas.replication_quota import ReplicationQuota
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
-from nilometer.cluster.identifiers import BrokerId
+from nilometer.identifiers import BrokerId
 from nilometer.replication import FollowerRole
 from nilometer.runtime import Runtime
 

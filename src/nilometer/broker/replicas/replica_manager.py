@@ -40,16 +40,16 @@ from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import describe
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.entries import Entry
-from nilometer.cluster.identifiers import (
+from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.partition import PartitionState
+from nilometer.cluster.records import BrokerRegistered, ConfigResourceType, Record
+from nilometer.cluster.topic import Topic
+from nilometer.identifiers import (
     BrokerEpoch,
     BrokerId,
     TopicIdPartition,
     topic_id_of,
 )
-from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.partition import PartitionState
-from nilometer.cluster.records import BrokerRegistered, ConfigResourceType, Record
-from nilometer.cluster.topic import Topic
 from nilometer.replication import EligibleBrokers, LeaderRole, Replica
 from nilometer.runtime import Runtime
 from nilometer.storage import CorruptRecordFound, TopicPartition

@@ -7,7 +7,6 @@ from typing import NamedTuple
 from uuid import UUID
 
 from nilometer.cluster.entries import Entry
-from nilometer.cluster.identifiers import BrokerId, TopicId, uuid_from_text
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.partition import PartitionState
 from nilometer.cluster.records import (
@@ -18,6 +17,7 @@ from nilometer.cluster.records import (
     TopicCreated,
 )
 from nilometer.cluster.topic import Topic
+from nilometer.identifiers import BrokerId, TopicId, uuid_from_text
 from nilometer.storage import TopicPartition
 
 

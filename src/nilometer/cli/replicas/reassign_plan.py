@@ -15,9 +15,9 @@ from nilometer.client.admin.admin import Admin
 from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartition
 from nilometer.client.replicas.partition_operations import describe_by_controller
 from nilometer.client.replicas.reassignment_file import format_reassignment
-from nilometer.cluster.identifiers import BrokerId
 from nilometer.cluster.placement import CannotPlace, UsableBroker
 from nilometer.cluster.reassignment_plan import PlannedMove, plan_reassignment
+from nilometer.identifiers import BrokerId
 
 
 @click.command()

@@ -22,7 +22,10 @@ from nilometer.cluster.controller.broker_epoch import check_broker_epoch
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
 from nilometer.cluster.controller.partition_change import RequestedChange
 from nilometer.cluster.controller.partition_draft import PartitionDraft
-from nilometer.cluster.identifiers import (
+from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.partition import PartitionState
+from nilometer.cluster.records import RecoveryState
+from nilometer.identifiers import (
     NO_BROKER_EPOCH,
     BrokerEpoch,
     BrokerId,
@@ -30,9 +33,6 @@ from nilometer.cluster.identifiers import (
     PartitionEpoch,
     TopicIdPartition,
 )
-from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.partition import PartitionState
-from nilometer.cluster.records import RecoveryState
 from nilometer.wire.errors import ErrorCode
 
 

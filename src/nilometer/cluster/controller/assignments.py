@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nilometer.cluster.controller.decision import Refusal
-from nilometer.cluster.identifiers import BrokerId
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.placement import UsableBroker
 from nilometer.cluster.records import Replicas
+from nilometer.identifiers import BrokerId
 from nilometer.wire.errors import ErrorCode
 
 

@@ -6,8 +6,8 @@ An *incarnation* is one session of a broker process; each gets a broker epoch wh
 from __future__ import annotations
 
 from nilometer.cluster.controller.decision import Refusal
-from nilometer.cluster.identifiers import BrokerEpoch, BrokerId
 from nilometer.cluster.image import ClusterImage
+from nilometer.identifiers import BrokerEpoch, BrokerId
 from nilometer.wire.errors import ErrorCode
 
 

@@ -23,14 +23,6 @@ from nilometer.cluster.controller.partition_change import RequestedChange
 from nilometer.cluster.controller.partition_draft import PartitionDraft
 from nilometer.cluster.entries import Unit
 from nilometer.cluster.features import unsupported_feature
-from nilometer.cluster.identifiers import (
-    NO_BROKER_EPOCH,
-    BrokerEpoch,
-    BrokerId,
-    Incarnation,
-    TopicId,
-    TopicIdPartition,
-)
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import (
     BrokerFenced,
@@ -39,6 +31,14 @@ from nilometer.cluster.records import (
     BrokerUnregistered,
     Endpoint,
     SupportedFeature,
+)
+from nilometer.identifiers import (
+    NO_BROKER_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    Incarnation,
+    TopicId,
+    TopicIdPartition,
 )
 from nilometer.wire.errors import ErrorCode
 

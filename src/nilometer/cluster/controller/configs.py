@@ -25,11 +25,11 @@ from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
 from nilometer.cluster.controller.partition_change import RequestedChange, change_partition
 from nilometer.cluster.delta import ConfigResource
 from nilometer.cluster.entries import Unit
-from nilometer.cluster.identifiers import TopicIdPartition
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigChanged, ConfigResourceType
 from nilometer.cluster.topic import Topic
 from nilometer.config import ConfigDefinition, ConfigError, ConfigKind
+from nilometer.identifiers import TopicIdPartition
 from nilometer.wire.errors import ErrorCode
 
 _CLUSTER = ConfigResource(ConfigResourceType.CLUSTER, "")

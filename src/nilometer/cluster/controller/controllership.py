@@ -20,13 +20,6 @@ from nilometer.cluster.controller.partition_draft import PartitionDraft
 from nilometer.cluster.delta import ConfigResource
 from nilometer.cluster.entries import Controllership, Entry, sign
 from nilometer.cluster.features import LEVELS_OF_NEW_CLUSTERS
-from nilometer.cluster.identifiers import (
-    BrokerId,
-    ControllerEpoch,
-    Incarnation,
-    TopicIdPartition,
-    uuid_to_text,
-)
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.partition import PartitionState
 from nilometer.cluster.records import (
@@ -35,6 +28,13 @@ from nilometer.cluster.records import (
     ControllerElected,
     FeatureLevelChanged,
     Record,
+)
+from nilometer.identifiers import (
+    BrokerId,
+    ControllerEpoch,
+    Incarnation,
+    TopicIdPartition,
+    uuid_to_text,
 )
 from nilometer.runtime import Entropy
 

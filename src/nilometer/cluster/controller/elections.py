@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
 from nilometer.cluster.controller.partition_change import RequestedChange
 from nilometer.cluster.controller.partition_draft import PartitionDraft
-from nilometer.cluster.identifiers import BrokerId, TopicIdPartition
 from nilometer.cluster.image import ClusterImage
+from nilometer.identifiers import BrokerId, TopicIdPartition
 from nilometer.wire.errors import ErrorCode
 
 PREFERRED_ELECTIONS_MAX = 1000

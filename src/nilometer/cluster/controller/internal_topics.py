@@ -14,10 +14,10 @@ from nilometer.cluster.controller.decision import Decision
 from nilometer.cluster.controller.partition_change import RequestedChange
 from nilometer.cluster.controller.partition_draft import PartitionDraft
 from nilometer.cluster.controller.topics import NewTopic
-from nilometer.cluster.identifiers import BrokerId, TopicIdPartition
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.partition import PartitionState
 from nilometer.cluster.records import Replicas
+from nilometer.identifiers import BrokerId, TopicIdPartition
 
 
 def fitting_replication_factor(image: ClusterImage, configured: int) -> int:

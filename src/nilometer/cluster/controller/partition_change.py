@@ -31,15 +31,15 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nilometer.cluster.identifiers import (
+from nilometer.cluster.partition import PartitionState
+from nilometer.cluster.records import Election, PartitionChanged, RecoveryState, Replicas
+from nilometer.identifiers import (
     NO_LEADER,
     BrokerId,
     LeaderEpoch,
     PartitionEpoch,
     TopicIdPartition,
 )
-from nilometer.cluster.partition import PartitionState
-from nilometer.cluster.records import Election, PartitionChanged, RecoveryState, Replicas
 
 MayLead = Callable[[BrokerId], bool]
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from nilometer.cluster.controller.broker_epoch import check_broker_epoch
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
-from nilometer.cluster.identifiers import BrokerEpoch, BrokerId
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ProducerIdsAllocated
+from nilometer.identifiers import BrokerEpoch, BrokerId
 from nilometer.wire.errors import ErrorCode
 
 PRODUCER_ID_BLOCK_SIZE = 1000

@@ -21,10 +21,10 @@ from nilometer.cluster.controller.assignments import check_assignment
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
 from nilometer.cluster.controller.partition_change import RequestedChange
 from nilometer.cluster.controller.partition_draft import PartitionDraft
-from nilometer.cluster.identifiers import BrokerId, TopicIdPartition
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.partition import PartitionState
 from nilometer.cluster.records import Replicas
+from nilometer.identifiers import BrokerId, TopicIdPartition
 from nilometer.wire.errors import ErrorCode
 
 

@@ -15,7 +15,6 @@ from nilometer.cluster.controller.config_rules import InheritedOf, nothing_inher
 from nilometer.cluster.controller.configs import check_configs
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
 from nilometer.cluster.entries import Unit, fits_one_entry
-from nilometer.cluster.identifiers import BrokerId, TopicId, topic_id_of
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.placement import CannotPlace, place_replicas
 from nilometer.cluster.records import (
@@ -29,6 +28,7 @@ from nilometer.cluster.records import (
 )
 from nilometer.cluster.topic import TRANSACTION_STATE_TOPIC, Topic, collision_key, why_invalid_name
 from nilometer.config import ConfigDefinition
+from nilometer.identifiers import BrokerId, TopicId, topic_id_of
 from nilometer.runtime import Entropy
 from nilometer.wire.errors import ErrorCode
 

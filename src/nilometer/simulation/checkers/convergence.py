@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.cluster.identifiers import TopicIdPartition
 from nilometer.cluster.partition import PartitionState
+from nilometer.identifiers import TopicIdPartition
 from nilometer.replication import FollowerRole, LeaderRole
 from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.workload.members import GroupMember

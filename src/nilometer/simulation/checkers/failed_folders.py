@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nilometer.cluster.identifiers import BrokerId
+from nilometer.identifiers import BrokerId
 from nilometer.simulation.cluster import BrokerNode, Cluster
 
 

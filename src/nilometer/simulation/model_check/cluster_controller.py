@@ -23,7 +23,18 @@ from nilometer.cluster.controller import (
     decide_elect_leaders,
 )
 from nilometer.cluster.features import SUPPORTED_FEATURES
-from nilometer.cluster.identifiers import (
+from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.partition import PartitionState
+from nilometer.cluster.records import (
+    BrokerFenced,
+    BrokerInControlledShutdown,
+    BrokerRegistered,
+    BrokerUnregistered,
+    ConfigResourceType,
+    PartitionChanged,
+)
+from nilometer.cluster.snapshot import ConfigSnapshot, ImageSnapshot, TopicSnapshot
+from nilometer.identifiers import (
     NO_BROKER_EPOCH,
     NO_LEADER,
     BrokerEpoch,
@@ -36,17 +47,6 @@ from nilometer.cluster.identifiers import (
     TopicId,
     TopicIdPartition,
 )
-from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.partition import PartitionState
-from nilometer.cluster.records import (
-    BrokerFenced,
-    BrokerInControlledShutdown,
-    BrokerRegistered,
-    BrokerUnregistered,
-    ConfigResourceType,
-    PartitionChanged,
-)
-from nilometer.cluster.snapshot import ConfigSnapshot, ImageSnapshot, TopicSnapshot
 from nilometer.replication import AlterPartition, AlterPartitionAnswer, Registration
 from nilometer.wire.errors import ErrorCode
 

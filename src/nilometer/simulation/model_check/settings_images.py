@@ -22,12 +22,12 @@ from nilometer.cluster.controller import (
 from nilometer.cluster.controller.decision import Decision
 from nilometer.cluster.entries import BadEntry, Entry, decode_entry, encode_entry, entries_of
 from nilometer.cluster.features import SUPPORTED_FEATURES
-from nilometer.cluster.identifiers import NO_BROKER_EPOCH, BrokerId, EntryNumber, Incarnation
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.partition import BrokenInvariant
 from nilometer.cluster.records import ConfigResourceType
 from nilometer.cluster.snapshot import decode_snapshot, encode_snapshot
 from nilometer.config.definition import ConfigValue
+from nilometer.identifiers import NO_BROKER_EPOCH, BrokerId, EntryNumber, Incarnation
 from nilometer.replication import check
 from nilometer.simulation.model_check.properties import Violation
 from nilometer.simulation.model_check.settings_requests import CLUSTER_DEFAULTS, FILE, chance, create

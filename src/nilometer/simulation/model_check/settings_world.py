@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from nilometer.cluster.controller import controllership_entry
 from nilometer.cluster.entries import Entry, entries_of
-from nilometer.cluster.identifiers import BrokerEpoch, BrokerId, Incarnation
 from nilometer.cluster.records import BrokerFenced, ConfigChanged, ConfigResourceType
+from nilometer.identifiers import BrokerEpoch, BrokerId, Incarnation
 from nilometer.replication import check
 from nilometer.simulation.model_check.explorer import Step
 from nilometer.simulation.model_check.properties import Violation

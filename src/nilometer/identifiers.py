@@ -1,5 +1,7 @@
 """Distinct types for ids and epochs, and the text form of Kafka's UUIDs.
 
+The only definition of each: every layer may import this module, and it imports none.
+
 A broker id, a leader epoch and a partition epoch are all integers; to confuse them could lose data. With
 ``NewType`` the type checker finds such mistakes, without cost at run time.
 """
@@ -9,7 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import uuid
-from typing import NamedTuple, NewType
+from typing import NamedTuple, NewType, TypeAlias
 
 BrokerId = NewType("BrokerId", int)
 ControllerEpoch = NewType("ControllerEpoch", int)
@@ -22,12 +24,16 @@ PartitionEpoch = NewType("PartitionEpoch", int)
 """Increases with every change of a partition's state."""
 EntryNumber = NewType("EntryNumber", int)
 """The index of an entry in the metadata log; the first is 0."""
+Offset: TypeAlias = int
+"""The position of a record in its partition. It is calculated with everywhere, so it stays an ``int``."""
 Incarnation = NewType("Incarnation", str)
 """The unique, random id of one session of a broker process."""
 TopicId = NewType("TopicId", str)
 """A topic's UUID in Kafka's text form."""
 
 NO_LEADER = BrokerId(-1)
+NO_LEADER_EPOCH = LeaderEpoch(-1)
+UNKNOWN_OFFSET: Offset = -1
 NO_BROKER_EPOCH = BrokerEpoch(-1)
 
 
