@@ -342,7 +342,7 @@ def test_list_offsets(sides: tuple[Side, Side], version: int) -> None:
         side.append(name, b"late", timestamp=500)
         wait_led(side, name)
         told: dict[str, Plain] = {}
-        for timestamp in (-1, -2, -3, -4, -5, -7, 0, 500, 999, 1_000, 1_001, 2_500, 4_001, 4_002, 2**62):
+        for timestamp in (-1, -2, -3, -4, -5, -6, -7, 0, 500, 999, 1_000, 1_001, 2_500, 4_001, 4_002, 2**62):
             told[f"at {timestamp}"] = list_offsets(side, version, name, 0, timestamp)
             told[f"at {timestamp}, empty"] = list_offsets(side, version, name, 1, timestamp)
         told["unknown partition"] = list_offsets(side, version, name, 7, -1)

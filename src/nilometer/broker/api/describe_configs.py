@@ -1,19 +1,36 @@
-"""DescribeConfigs: the settings in force for topics and brokers, their sources, and their documentation."""
+"""DescribeConfigs: the settings in force for topics and brokers, their sources, and their documentation.
+
+Also the log levels of this broker, and what a group of KIP-848 goes by: the brokers' settings, since single
+groups have none of their own. Clients' metrics have no subscription.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from nilometer.broker.api.alter_loggers import check_names_this_broker
+from nilometer.broker.api.config_resources import (
+    RESOURCE_BROKER,
+    RESOURCE_BROKER_LOGGER,
+    RESOURCE_CLIENT_METRICS,
+    RESOURCE_GROUP,
+    RESOURCE_TOPIC,
+)
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import Reply
+from nilometer.broker.log_levels import logger_levels
 from nilometer.broker.services import Services
-from nilometer.broker.topic_configs import EffectiveConfig, broker_config, topic_config
+from nilometer.broker.topic_configs import ConfigSource, EffectiveConfig, broker_config, topic_config
 from nilometer.cluster.topic import why_invalid_name
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Message
 
-RESOURCE_TOPIC, RESOURCE_BROKER = 2, 4
+UNKNOWN_TYPE = 0
+GROUP_DEFAULTS = tuple(
+    f"group.consumer.{what}.ms" for what in ("session.timeout", "heartbeat.interval", "assignment.interval")
+)
 
 
 def handle(services: Services, request: Request) -> Reply:
@@ -22,31 +39,38 @@ def handle(services: Services, request: Request) -> Reply:
 
 
 def _resource(services: Services, request: Request, resource: Message) -> Message:
-    code, message, entries = ErrorCode.none, None, list[EffectiveConfig]()
+    code, message, configs = ErrorCode.none, None, tuple[Message, ...]()
     try:
-        entries = _entries(services, resource.resource_type, resource.resource_name)
+        configs = _configs(services, request, resource)
     except KafkaError as error:
         code, message = error.code, error.message
-    wanted: Sequence[str] | None = resource.configuration_keys
     return request.make(
         "DescribeConfigsResult",
         error_code=code,
         error_message=message,
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
-        configs=tuple(
-            _config(request, entry, resource.resource_type)
-            for entry in entries
-            if not wanted or entry.key.name in wanted
-        ),
+        configs=configs,
     )
+
+
+def _configs(services: Services, request: Request, resource: Message) -> tuple[Message, ...]:
+    """Return the settings of the resource that are asked for. Raises KafkaError."""
+    kind, name = resource.resource_type, resource.resource_name
+    wanted: Sequence[str] | None = resource.configuration_keys
+    if kind == RESOURCE_BROKER_LOGGER:
+        check_names_this_broker(services, name)
+        levels = logger_levels()
+        return tuple(_level(request, each, levels[each]) for each in levels if not wanted or each in wanted)
+    entries = _entries(services, kind, name)
+    return tuple(_config(request, each, kind) for each in entries if not wanted or each.key.name in wanted)
 
 
 def _entries(services: Services, kind: int, name: str) -> list[EffectiveConfig]:
     """Return the settings in force for the resource. Raises KafkaError for a resource not known here.
 
-    ``kind``: the resource type (``RESOURCE_TOPIC`` or ``RESOURCE_BROKER``). ``name``: the topic's name, or
-    this broker's id; an empty one means the defaults of all brokers.
+    ``kind``: the resource type. ``name``: the topic's or the group's name, or this broker's id; an empty one
+    means the defaults of all brokers.
     """
     if kind == RESOURCE_TOPIC:
         if (error := why_invalid_name(name)) is not None:
@@ -60,8 +84,37 @@ def _entries(services: Services, kind: int, name: str) -> list[EffectiveConfig]:
                 ErrorCode.invalid_request, f"Ask broker {name} itself; this is broker {services.broker_id}."
             )
         return broker_config(services, name)
+    if kind == RESOURCE_GROUP and name:
+        return _group_entries(services)
+    if kind == RESOURCE_CLIENT_METRICS and name:
+        return []
+    if kind in (RESOURCE_GROUP, RESOURCE_CLIENT_METRICS):
+        raise KafkaError(ErrorCode.invalid_request, "The name must not be empty.")
     raise KafkaError(
         ErrorCode.invalid_request, f"Resource type {kind} is not known; use 2 (topic) or 4 (broker)."
+    )
+
+
+def _group_entries(services: Services) -> list[EffectiveConfig]:
+    """Return the brokers' settings under the names that they have for one group."""
+    return [
+        replace(entry, key=replace(entry.key, name=entry.key.name.removeprefix("group.")))
+        for entry in broker_config(services, str(services.broker_id))
+        if entry.key.name in GROUP_DEFAULTS
+    ]
+
+
+def _level(request: Request, name: str, level: str) -> Message:
+    return request.make(
+        "DescribeConfigsResourceResult",
+        name=name,
+        value=level,
+        read_only=False,
+        config_source=int(ConfigSource.DYNAMIC_BROKER_LOGGER),
+        is_sensitive=False,
+        synonyms=(),
+        config_type=UNKNOWN_TYPE,
+        documentation=None,
     )
 
 
@@ -77,7 +130,7 @@ def _config(request: Request, entry: EffectiveConfig, kind: int) -> Message:
         "DescribeConfigsResourceResult",
         name=entry.key.name,
         value=None if entry.key.sensitive else entry.text,
-        read_only=kind == RESOURCE_BROKER and not entry.key.dynamic,
+        read_only=kind == RESOURCE_GROUP or (kind == RESOURCE_BROKER and not entry.key.dynamic),
         config_source=int(entry.source),
         is_sensitive=entry.key.sensitive,
         synonyms=synonyms,

@@ -48,7 +48,8 @@ def _directory(
         ),
         total_bytes=found.total_bytes,
         usable_bytes=found.usable_bytes,
+        is_cordoned=False,
     )
 
 
-API = ApiSpec(key=ApiKey.DESCRIBE_LOG_DIRS, versions=(1, 4), handle=handle)
+API = ApiSpec(key=ApiKey.DESCRIBE_LOG_DIRS, versions=(1, 5), handle=handle)

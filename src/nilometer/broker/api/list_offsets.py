@@ -2,8 +2,9 @@
 
 Timestamps: -1 latest (the bound for the reader's isolation level), -2 earliest, -3 the record with the
 largest timestamp (version 7), -4 earliest local (8; the same as earliest, nothing is tiered), -5 last tiered
-(9; none), or milliseconds since the epoch: the first record not older. For *latest* and for points in time a
-new leader returns OFFSET_NOT_AVAILABLE until its high watermark has reached the start of its epoch (KIP-207).
+(9; none), -6 not tiered yet (11; none), or milliseconds since the epoch: the first record not older. For
+*latest* and for points in time a new leader returns OFFSET_NOT_AVAILABLE until its high watermark has reached
+the start of its epoch (KIP-207).
 
 With replica id -2 (which Kafka keeps for debugging), uncommitted records count too: *latest* is the log end
 offset. Clients use it to learn up to which offset records may still become readable.
@@ -26,8 +27,8 @@ from nilometer.wire.messages import Message
 logger = logging.getLogger("nilometer.broker")
 
 
-LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -4, -5
-_VERSION_OF_SPECIAL = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -4, -5, -6
+_VERSION_OF_SPECIAL = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 _UNKNOWN = (-1, -1, -1)
 DEBUGGING_REPLICA_ID = -2
 
@@ -69,7 +70,7 @@ async def _look_up(
     services: Services, request: Request, name: str, asked: Message
 ) -> tuple[ErrorCode, tuple[int, int, int]]:
     timestamp: int = asked.timestamp
-    if request.version < _VERSION_OF_SPECIAL.get(timestamp, 0) or timestamp < LATEST_TIERED:
+    if request.version < _VERSION_OF_SPECIAL.get(timestamp, 0) or timestamp < EARLIEST_PENDING_UPLOAD:
         return ErrorCode.unsupported_version, _UNKNOWN
     try:
         partition = services.replicas.partition(name, asked.partition_index)
@@ -78,7 +79,7 @@ async def _look_up(
         if timestamp in (EARLIEST, EARLIEST_LOCAL):
             start = partition.log.log_start_offset
             return ErrorCode.none, (-1, start, partition.log.epochs.epoch_for_offset(start))
-        if timestamp == LATEST_TIERED:
+        if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
             return ErrorCode.none, _UNKNOWN
         if request.field("replica_id", -1) == DEBUGGING_REPLICA_ID:
             bound = partition.log.log_end_offset
@@ -100,4 +101,4 @@ async def _look_up(
         return code, _UNKNOWN
 
 
-API = ApiSpec(key=ApiKey.LIST_OFFSETS, versions=(1, 10), handle=handle)
+API = ApiSpec(key=ApiKey.LIST_OFFSETS, versions=(1, 11), handle=handle)

@@ -1,0 +1,51 @@
+"""GetTelemetrySubscriptions and PushTelemetry (KIP-714): clients are asked for no metrics.
+
+A client gets an id for itself, which its application may want for its own logs, and asks again after five
+minutes. It pushes nothing; a push all the same belongs to no subscription.
+"""
+
+from __future__ import annotations
+
+from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.connection import Reply
+from nilometer.broker.services import Services
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode
+
+PUSH_INTERVAL_MS = 300_000
+TELEMETRY_MAX_BYTES = 1_048_576
+SUBSCRIPTION_ID = 0
+ACCEPTED_COMPRESSION = (4, 3, 1, 2)
+"""zstd, lz4, gzip, snappy; what a client would prefer first."""
+
+
+def get_subscriptions(services: Services, request: Request) -> Reply:
+    return request.respond(
+        throttle_time_ms=0,
+        error_code=ErrorCode.none,
+        client_instance_id=request.body.client_instance_id or services.runtime.entropy.uuid(),
+        subscription_id=SUBSCRIPTION_ID,
+        accepted_compression_types=ACCEPTED_COMPRESSION,
+        push_interval_ms=PUSH_INTERVAL_MS,
+        telemetry_max_bytes=TELEMETRY_MAX_BYTES,
+        delta_temporality=True,
+        requested_metrics=(),
+    )
+
+
+def push(services: Services, request: Request) -> Reply:
+    """A client that ends says so by a push, which may be empty."""
+    body = request.body
+    if not body.client_instance_id:
+        error = ErrorCode.invalid_request
+    elif body.subscription_id != SUBSCRIPTION_ID:
+        error = ErrorCode.unknown_subscription_id
+    elif len(body.metrics) > TELEMETRY_MAX_BYTES:
+        error = ErrorCode.telemetry_too_large
+    else:
+        error = ErrorCode.none
+    return request.respond(throttle_time_ms=0, error_code=error)
+
+
+GET_SUBSCRIPTIONS = ApiSpec(key=ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, versions=(0, 0), handle=get_subscriptions)
+PUSH = ApiSpec(key=ApiKey.PUSH_TELEMETRY, versions=(0, 0), handle=push)

@@ -1,0 +1,66 @@
+"""The log levels of this broker's loggers, by Kafka's names, as tools show and change them while it runs.
+
+A changed level is in force at once and until the process ends; it is kept nowhere, as in Kafka. Loggers are
+named as in the broker's log (``nilometer.broker``); ``root`` is the one above all.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+ROOT = "root"
+LEVELS: Mapping[str, int] = {
+    "FATAL": logging.CRITICAL,
+    "ERROR": logging.ERROR,
+    "WARN": logging.WARNING,
+    "INFO": logging.INFO,
+    "DEBUG": logging.DEBUG,
+    "TRACE": 5,
+}
+"""Highest first."""
+
+
+def logger_levels() -> dict[str, str]:
+    """The level in force for each logger there is, by name in order."""
+    names = [name for name, found in logging.root.manager.loggerDict.items() if _is_logger(found)]
+    return {name: _level_of(_logger(name)) for name in sorted([ROOT, *names])}
+
+
+def check_level(name: str, level: str | None) -> None:
+    """Raises KafkaError where the logger ``name`` cannot be given ``level``; None removes its own level."""
+    if name != ROOT and not _is_logger(logging.root.manager.loggerDict.get(name)):
+        raise KafkaError(ErrorCode.invalid_config, f"Logger {name} does not exist!")
+    if level is None:
+        if name == ROOT:
+            raise KafkaError(
+                ErrorCode.invalid_request, "Removing the log level of the root logger is not allowed"
+            )
+    elif level not in LEVELS:
+        raise KafkaError(
+            ErrorCode.invalid_config,
+            f"Cannot set the log level of {name} to {level} as it is not a supported log level. "
+            f"Valid log levels are {', '.join(sorted(LEVELS))}",
+        )
+
+
+def set_level(name: str, level: str | None) -> None:
+    """What :func:`check_level` allows. Without a level of its own a logger has that of the one above it."""
+    _logger(name).setLevel(logging.NOTSET if level is None else LEVELS[level])
+
+
+def _is_logger(found: object) -> bool:
+    """Not a mere prefix of the names of others."""
+    return isinstance(found, logging.Logger)
+
+
+def _logger(name: str) -> logging.Logger:
+    return logging.root if name == ROOT else logging.getLogger(name)
+
+
+def _level_of(logger: logging.Logger) -> str:
+    """The nearest of Kafka's levels that is not above the one in force."""
+    level = logger.getEffectiveLevel()
+    return next((name for name, number in LEVELS.items() if number <= level), "TRACE")
