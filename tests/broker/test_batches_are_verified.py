@@ -1,4 +1,4 @@
-"""A batch of a transaction is appended only to the partition that was verified, as it is then (EDGE 38)."""
+"""A batch of a transaction is appended only to the partition that was verified, as it is then (E-38)."""
 
 from __future__ import annotations
 

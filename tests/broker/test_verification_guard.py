@@ -1,4 +1,4 @@
-"""A batch waits for its coordinator's answer, and markers come to its log meanwhile (KIP-890, EDGE 38)."""
+"""A batch waits for its coordinator's answer, and markers come to its log meanwhile (KIP-890, E-38)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EDGE 43: a group that keeps rebalancing: `nilometer group describe` names the member and says why."""
+"""E-43: a group that keeps rebalancing: `nilometer group describe` names the member and says why."""
 
 from __future__ import annotations
 

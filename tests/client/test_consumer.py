@@ -244,7 +244,7 @@ async def test_late_answer_of_the_old_leader_is_dropped() -> None:
 
 
 async def test_log_that_was_cut_is_read_on_from_the_common_part() -> None:
-    """EDGE 11: records written in place of those that were cut are not skipped."""
+    """E-11: records written in place of those that were cut are not skipped."""
     async with LogCluster(2, topics={"t": 1}) as cluster, consumer_of(cluster) as consumer:
         fill(cluster, 0, numbered(0, 9))
         consumer.assign([ZERO])

@@ -1,4 +1,4 @@
-"""AlterPartition: every way a leader can be wrong (EDGE 13, 15, 17, 19, 21, 25)."""
+"""AlterPartition: every way a leader can be wrong (E-13, E-15, E-17, E-19, E-21, E-25)."""
 
 from __future__ import annotations
 

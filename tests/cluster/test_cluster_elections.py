@@ -1,4 +1,4 @@
-"""Who leads: K-3, R-6, R-9, R-11, and the last replica standing (EDGE 22, 24)."""
+"""Who leads: K-3, R-6, R-9, R-11, and the last replica standing (E-22, E-24)."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_no_broker_there(nilometer: Nilometer) -> None:
 def test_killed_broker_is_shown_and_rejoins_even_when_idle(
     cluster: NilometerCluster, nilometer: Nilometer
 ) -> None:
-    """KIP-903, and EDGE 23: under min.insync.replicas the reason is told."""
+    """KIP-903, and E-23: under min.insync.replicas the reason is told."""
     cluster.create_topic("mourned", assignments={0: (1, 2, 3)}, configs={"min.insync.replicas": "3"})
     produce(cluster, "mourned", 5)
     wait_high_watermark(nilometer, "mourned", 5)

@@ -438,7 +438,7 @@ def test_leave_of_no_member_is_an_answer_too() -> None:
     assert world.state() == "Stable"
 
 
-# ── EDGE 43: who keeps a group rebalancing ──────────────────────────────────────────────────────────
+# ── E-43: who keeps a group rebalancing ──────────────────────────────────────────────────────────
 def test_edge_43_the_member_that_keeps_a_group_rebalancing_is_named() -> None:
     """b comes with other metadata each time; the group converges between, and says who it was."""
     world = GroupWorld()

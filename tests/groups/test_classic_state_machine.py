@@ -1,7 +1,7 @@
 """Any sequence of joins, crashes, hang-ups, commits, pauses and failovers, against naive clients and offsets.
 
 While it goes on the :class:`History` is checked; at the end all clients behave, and the group must converge:
-one stable generation with exactly those who are there, all partitions dealt out to them (EDGE 42, EDGE 43).
+one stable generation with exactly those who are there, all partitions dealt out to them (E-42, E-43).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn of producers, and of brokers that verify (EDGE 38, 41)."""
+"""AddPartitionsToTxn of producers, and of brokers that verify (E-38, E-41)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EndTxn with and without an epoch bump, repeated and late requests (KIP-890, EDGE 39), and completion."""
+"""EndTxn with and without an epoch bump, repeated and late requests (KIP-890, E-39), and completion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""InitProducerId: new ids, bumps, repeats, fencing, exhausted epochs (KIP-98, KIP-360, EDGE 40)."""
+"""InitProducerId: new ids, bumps, repeats, fencing, exhausted epochs (KIP-98, KIP-360, E-40)."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_stranger_does_not_abort_an_open_transaction() -> None:
     assert world.state() == "Ongoing"
 
 
-# ── EDGE 40: epochs are used up ───────────────────────────────────────────────────────────────────
+# ── E-40: epochs are used up ───────────────────────────────────────────────────────────────────
 def test_edge_40_an_exhausted_epoch_is_followed_by_epoch_0_of_a_new_producer_id() -> None:
     world = world_at(32_765)
     assert world.init() == GIVEN(ErrorCode.none, 7, 32_766)

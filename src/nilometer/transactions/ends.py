@@ -1,7 +1,7 @@
 """EndTxn, and the ends that the coordinator decides itself: a producer is fenced, a transaction times out.
 
 With ``transaction.version`` 2 (KIP-890) every end bumps the epoch. So a late EndTxn cannot end the next
-transaction (EDGE 39), and a repeated one is recognised by its old epoch and gets the reply of the first.
+transaction (E-39), and a repeated one is recognised by its old epoch and gets the reply of the first.
 Below version 2 a repeated EndTxn has the current epoch: a commit of a committed transaction succeeds again.
 """
 

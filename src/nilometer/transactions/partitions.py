@@ -1,5 +1,5 @@
 """AddPartitionsToTxn: adds the partitions that a transaction writes to, before their first record is
-acknowledged (EDGE 41), and verifies for brokers that they were added (EDGE 38)."""
+acknowledged (E-41), and verifies for brokers that they were added (E-38)."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ timers, and is dropped when the broker no longer leads the partition or an appen
 
 Invariants:
 - the records it returns are in its state already; markers are sent, and a producer gets its reply, once the
-  record is committed (EDGE 41);
+  record is committed (E-41);
 - a prepared transaction never changes its outcome: this coordinator or the next completes it;
 - the same calls with the same arguments give the same effects.
 """

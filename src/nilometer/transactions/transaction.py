@@ -6,7 +6,7 @@ effect.
 Invariants:
 - the epoch of a producer id never falls; a producer id, once replaced, is not used again;
 - a producer never has an epoch above :data:`EPOCH_MAX`, so that the coordinator can always fence it: an epoch
-  that is exhausted is followed by epoch 0 of a new producer id (EDGE 40);
+  that is exhausted is followed by epoch 0 of a new producer id (E-40);
 - there are partitions only while the transaction is ongoing or prepared.
 """
 

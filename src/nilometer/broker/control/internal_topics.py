@@ -1,4 +1,4 @@
-"""Internal topics: created when they are first needed, with as many replicas as the cluster allows (EDGE 44).
+"""Internal topics: created when they are first needed, with as many replicas as the cluster allows (E-44).
 
 This module has the partition counts, replication factors and settings of internal topics; the controller
 assigns their replicas. No request waits for a bigger cluster: with fewer brokers than

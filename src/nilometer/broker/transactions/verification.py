@@ -2,7 +2,7 @@
 partition, that the partition is part of the transaction.
 
 Without that, a batch that was delayed until after its transaction's end would open a transaction that no
-coordinator knows, and hold back every ``read_committed`` consumer (KIP-890, EDGE 38). For producers that know
+coordinator knows, and hold back every ``read_committed`` consumer (KIP-890, E-38). For producers that know
 ``transaction.version`` 2 the same request adds the partition.
 
 The transaction may end between the coordinator's reply and the append. A :class:`Guard` detects this: the

@@ -64,7 +64,7 @@ def _headline(group: GroupDescription) -> str:
 
 
 def rebalance_warning(group: GroupDescription) -> str | None:
-    """Return a warning that names the member that causes repeated rebalances, or None (EDGE 43)."""
+    """Return a warning that names the member that causes repeated rebalances, or None (E-43)."""
     last = group.last_rebalance
     if last is None or last.reason is None:
         return None

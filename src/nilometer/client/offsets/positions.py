@@ -179,7 +179,7 @@ class Positions:
         if end_epoch < 0 or end_offset < 0:
             self.on_out_of_range(partition, "is of a leader epoch that the log does not have any more")
         elif end_offset < position.offset or end_epoch < position.offset_epoch:
-            # The log was truncated (EDGE 11): the records after ``end_offset`` are new, so read on from it.
+            # The log was truncated (E-11): the records after ``end_offset`` are new, so read on from it.
             if self._default_reset is None:
                 self.on_out_of_range(partition, f"was cut off: the log agrees up to {end_offset}")
             self.seek(partition, min(end_offset, position.offset), end_epoch)
