@@ -45,6 +45,11 @@ COMMANDS: dict[str, _Lazy] = {
     "group": _Lazy(
         "groups.group_commands", "group", "List, describe and delete consumer groups, reset their offsets."
     ),
+    "transaction": _Lazy(
+        "transactions.transaction_commands",
+        "transaction",
+        "List, describe and abort transactions, and find those that hang.",
+    ),
     "ingest": _Lazy("records.ingest_command", "ingest", "Write the lines of files to a topic, each once."),
     "replicas": _Lazy(
         "replicas.replicas_commands", "replicas", "Show every replica's log end, high watermark and epochs."

@@ -1,0 +1,219 @@
+"""``nilometer transaction``: list, describe, abort, and find what hangs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import click
+
+from nilometer.cli.cluster_options import bootstrap_option, json_option, print_json, print_table, run_async
+from nilometer.cli.groups.group_choice import finish
+from nilometer.cli.transactions.transaction_view import (
+    hanging_document,
+    listing_document,
+    print_descriptions,
+    print_hanging,
+    print_producers,
+    producer_document,
+    transaction_document,
+)
+from nilometer.client.admin.admin import Admin
+from nilometer.client.admin.transaction_admin import ActiveProducer, OpenTransaction, TransactionAdmin
+from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.runtime import Runtime
+from nilometer.wire.errors import KafkaError
+
+TIMEOUT_MS = 15_000
+DEFAULT_OLDER_THAN_S = 15 * 60
+"""The brokers' ``transaction.max.timeout.ms`` by default: whatever is older should have been aborted."""
+
+T = TypeVar("T")
+Hanging = tuple[list[OpenTransaction], dict[TopicPartition, KafkaError]]
+
+
+@click.group()
+def transaction() -> None:
+    """List, describe and abort transactions, and find those that nothing will end."""
+
+
+def _run(bootstrap: str, work: Callable[[Admin, TransactionAdmin], Awaitable[T]]) -> T:
+    async def main() -> T:
+        config = {"bootstrap.servers": bootstrap, "default.api.timeout.ms": TIMEOUT_MS}
+        async with Admin(Runtime.system(), config) as admin:
+            return await work(admin, TransactionAdmin(admin.client, TIMEOUT_MS))
+
+    return run_async(main())
+
+
+@transaction.command("list")
+@click.option("--state", "states", multiple=True, metavar="STATE", help="Only in this state; repeatable.")
+@click.option(
+    "--producer-id", "producer_ids", type=int, multiple=True, help="Only of this producer id; repeatable."
+)
+@click.option(
+    "--longer-than",
+    "longer_than_s",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Only transactions that have been open for longer.",
+)
+@click.option("--pattern", default="", metavar="REGEX", help="Only ids that match as a whole.")
+@json_option
+@bootstrap_option
+def list_transactions(
+    states: tuple[str, ...],
+    producer_ids: tuple[int, ...],
+    longer_than_s: float | None,
+    pattern: str,
+    as_json: bool,
+    bootstrap: str,
+) -> None:
+    """List transactional ids with their state, producer id and coordinator."""
+    longer_than_ms = None if longer_than_s is None else round(longer_than_s * 1000)
+    found = _run(
+        bootstrap,
+        lambda _, admin: admin.list_transactions(
+            states, producer_ids, longer_than_ms=longer_than_ms, pattern=pattern
+        ),
+    )
+    if as_json:
+        print_json({"transactions": [listing_document(one) for one in found]})
+        return
+    rows = [(one.transactional_id, one.state, one.producer_id, one.coordinator_id) for one in found]
+    print_table(("transactional id", "state", "producer id", "coordinator"), rows)
+
+
+@transaction.command()
+@click.argument("ids", nargs=-1, required=True, metavar="TRANSACTIONAL_ID…")
+@json_option
+@bootstrap_option
+def describe(ids: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
+    """Show the state, producer, time-out, start and partitions of transactional ids."""
+    outcomes = _run(bootstrap, lambda _, admin: admin.describe(ids))
+    found = [one for one in outcomes.values() if not isinstance(one, KafkaError)]
+    if as_json:
+        print_json({"transactions": [transaction_document(one) for one in found]})
+    else:
+        print_descriptions(found)
+    finish({f"transactional id {name}": one for name, one in outcomes.items() if isinstance(one, KafkaError)})
+
+
+@transaction.command()
+@click.argument("topic")
+@click.argument("partition", type=click.IntRange(min=0))
+@json_option
+@bootstrap_option
+def producers(topic: str, partition: int, as_json: bool, bootstrap: str) -> None:
+    """Show the producers that the leader of a partition knows, and where their transactions begin."""
+    place = TopicPartition(topic, partition)
+    found = _run(bootstrap, lambda _, admin: _producers(admin, place))
+    if as_json:
+        print_json({"producers": [producer_document(one) for one in found]})
+    else:
+        print_producers(found)
+
+
+async def _producers(admin: TransactionAdmin, partition: TopicPartition) -> list[ActiveProducer]:
+    outcome = (await admin.producers([partition]))[partition]
+    if isinstance(outcome, KafkaError):
+        raise outcome
+    return outcome
+
+
+@transaction.command()
+@click.argument("transactional_id", required=False)
+@click.option("--topic", help="Where a hanging transaction is open.")
+@click.option("--partition", type=click.IntRange(min=0), help="Where a hanging transaction is open.")
+@click.option(
+    "--start-offset", type=click.IntRange(min=0), help="Its first offset, as find-hanging shows it."
+)
+@bootstrap_option
+def abort(
+    transactional_id: str | None,
+    topic: str | None,
+    partition: int | None,
+    start_offset: int | None,
+    bootstrap: str,
+) -> None:
+    """Abort the transaction of TRANSACTIONAL_ID, or a hanging one by the place where it begins.
+
+    With TRANSACTIONAL_ID its coordinator aborts it everywhere, and its producer is fenced. With --topic,
+    --partition and --start-offset an abort marker is written to that partition alone, whatever a coordinator
+    knows: use it only for transactions that `find-hanging` shows.
+    """
+    place = (topic, partition, start_offset)
+    if transactional_id is not None:
+        if any(one is not None for one in place):
+            raise click.UsageError("give TRANSACTIONAL_ID, or --topic, --partition and --start-offset")
+        _run(bootstrap, lambda _, admin: admin.fence(transactional_id))
+        click.echo(f"The producer of {transactional_id} is fenced, and its open transaction aborted.")
+        return
+    if topic is None or partition is None or start_offset is None:
+        raise click.UsageError("give TRANSACTIONAL_ID, or all of --topic, --partition and --start-offset")
+    where = TopicPartition(topic, partition)
+    _run(bootstrap, lambda _, admin: _abort_at(admin, where, start_offset))
+    click.echo(f"Aborted the transaction that begins at offset {start_offset} of {where}.")
+
+
+async def _abort_at(admin: TransactionAdmin, partition: TopicPartition, start_offset: int) -> None:
+    found = await _producers(admin, partition)
+    producer = next((one for one in found if one.start_offset == start_offset), None)
+    if producer is None:
+        begin = sorted(one.start_offset for one in found if one.start_offset is not None)
+        open_ones = f"open ones begin at {', '.join(map(str, begin))}" if begin else "none is open there"
+        raise click.ClickException(
+            f"No open transaction begins at offset {start_offset} of {partition}: {open_ones}"
+        )
+    await admin.abort(partition, producer)
+
+
+@transaction.command("find-hanging")
+@click.option("--topic", "topics", multiple=True, help="Look only here; repeatable. Default: all topics.")
+@click.option("--partition", type=click.IntRange(min=0), help="Look only here; needs one --topic.")
+@click.option(
+    "--older-than",
+    "older_than_s",
+    type=click.FloatRange(min=0),
+    default=DEFAULT_OLDER_THAN_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="Only transactions whose last record is older: more than the brokers' transaction.max.timeout.ms.",
+)
+@json_option
+@bootstrap_option
+def find_hanging(
+    topics: tuple[str, ...], partition: int | None, older_than_s: float, as_json: bool, bootstrap: str
+) -> None:
+    """Find transactions that are open in a partition though no coordinator knows of them.
+
+    Nothing ends them, and readers with isolation.level=read_committed stop before them. End one with
+    `nilometer transaction abort --topic … --partition … --start-offset …`. The exit code is 1 if partitions
+    could not be asked.
+    """
+    if partition is not None and len(topics) != 1:
+        raise click.UsageError("--partition needs exactly one --topic")
+
+    async def work(admin: Admin, transactions: TransactionAdmin) -> Hanging:
+        places = await _places(admin, topics, partition)
+        return await transactions.find_hanging(places, round(older_than_s * 1000))
+
+    found, problems = _run(bootstrap, work)
+    if as_json:
+        print_json({"hanging": [hanging_document(one) for one in found]})
+    else:
+        print_hanging(found)
+    finish({str(place): error for place, error in problems.items()})
+
+
+async def _places(admin: Admin, topics: tuple[str, ...], partition: int | None) -> list[TopicPartition]:
+    """Raises KafkaError."""
+    if partition is not None:
+        return [TopicPartition(topics[0], partition)]
+    known = await admin.list_topics()
+    missing = [name for name in topics if name not in known]
+    if missing:
+        raise click.ClickException(f"There is no topic {', '.join(missing)}")
+    return [
+        TopicPartition(name, part.partition) for name in topics or known for part in known[name].partitions
+    ]
