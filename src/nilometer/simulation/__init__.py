@@ -1,1 +1,1 @@
-"""A virtual world in which the same broker code runs: clock, network and disk driven by one seed."""
+"""Deterministic simulation: the real broker code on a virtual clock, network and disk, driven by one seed."""

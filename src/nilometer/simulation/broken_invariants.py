@@ -1,7 +1,8 @@
-"""Replicas that break an invariant at their next event, as a mistake in their code would, and their judge.
+"""A fault: replicas that break an invariant at their next event, as a bug in their code would; and its
+checker.
 
-A mistake that was not made cannot be planned. So a role is made to find an invariant broken. What must happen
-to its replica is the same as ever: the broker fences it at once, and goes on with the others.
+A real bug cannot be planned, so a role is changed to raise InvariantBroken. As for a real one, the broker
+must fence this replica at once and continue with the others.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from nilometer.simulation.cluster import BrokerNode
 from nilometer.simulation.world import Process
 
 SETTLE_S = 1.0
-"""How soon the replica must be without a role."""
+"""Seconds within which the replica must have lost its role."""
 
 Role = LeaderRole | FollowerRole
 OnBroken = Callable[[Role], Exception]
 
 
 class InjectedBreach(InvariantBroken):
-    """An invariant that the world has a role find broken."""
+    """The error that a changed role raises."""
 
 
 @dataclass(slots=True)
@@ -37,7 +38,10 @@ class _Breach:
 
 
 class BrokenInvariants:
-    """``violations`` only grows."""
+    """Changes roles so that they break an invariant, and checks that they are fenced.
+
+    ``violations`` are the replicas that were not fenced in time.
+    """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
@@ -47,7 +51,10 @@ class BrokenInvariants:
         self.violations: list[str] = []
 
     def break_one(self, node: BrokerNode, choice: float) -> str | None:
-        """Of the replicas of ``node``, one by a number between 0 and 1; says which, if there is any."""
+        """Make one replica of ``node`` break an invariant; return a description, None if it has no replica.
+
+        ``choice``, from 0 to 1, selects the replica.
+        """
         found = [
             (partition, role)
             for partition in node.partitions
@@ -62,7 +69,7 @@ class BrokenInvariants:
         return f"{partition} of {node.name} is to break an invariant"
 
     def excuses(self, error: BaseException) -> bool:
-        """The broker says why it fences the replica."""
+        """Return whether a logged error is one of the injected ones."""
         return isinstance(error, InjectedBreach)
 
     def look(self) -> None:

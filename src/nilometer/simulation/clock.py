@@ -1,4 +1,4 @@
-"""Clocks that are wrong, each in its own way."""
+"""The clocks of simulated machines, each with its own rate and skew."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from nilometer.simulation.loop import VirtualLoop
 
 EPOCH_MS = 1_700_000_000_000
-"""When every world begins, by true time."""
+"""The true wall clock time at which every simulation starts."""
 
 
 @dataclass(slots=True)
 class HostClock:
-    """What a machine's oscillator and its administrator do to time.
+    """A machine's clock.
 
-    ``rate`` is seconds shown per true second; ``skew_ms`` is how far the wall clock is off, and may be
-    changed at any time: wall time jumps, monotonic time does not.
+    ``rate`` is seconds shown per true second; ``skew_ms`` is the error of the wall clock, and may be
+    changed at any time: then wall time jumps, monotonic time does not.
     """
 
     loop: VirtualLoop

@@ -1,18 +1,18 @@
-"""A cluster of brokers in the world: machines, the processes on them, and who starts them again.
+"""A simulated cluster of brokers: machines, the broker processes on them, and their supervisors.
 
-The brokers are the product's own, whole; nothing is replaced but the runtime. Two shapes:
+The brokers are the real ones; only the runtime is replaced. There are two layouts:
 
-- *one machine*: all brokers and the coordination folder share it, as ``nilometer up`` has it;
-- *a machine each*: the folder stands on a disk of its own that all machines reach and that never loses
-  power: what a store across machines is to its users.
+- *one machine*: all brokers and the coordination folder are on it, as with ``nilometer up``;
+- *a machine per broker*: the coordination folder is on a separate disk that all machines reach and that never
+  loses power.
 
-In place of the folder an ensemble of ZooKeeper servers may be the store, on machines of its own.
+Instead of the folder the coordination store may be an ensemble of ZooKeeper servers, on their own machines.
 
-Each broker has a supervisor that starts it again when it ended by itself, as systemd would.
-Members come (:meth:`Cluster.add`) and leave for ever (:meth:`Cluster.remove`).
+Each broker has a supervisor that starts it again when its process ended unexpectedly, as systemd would.
+Brokers join (:meth:`Cluster.add`) and leave permanently (:meth:`Cluster.remove`).
 
-Invariants: a broker that must stay down (stopped, crashed, without power) is not started until it is
-allowed to come up; one that is retired is not started again.
+Invariants: a broker that must stay down (stopped, crashed, without power) is not started until this is
+allowed again; a retired one is never started again.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from nilometer.simulation.world import Host, Process, World
 
 PORT = 9092
 RESTART_S = (0.5, 3.0)
-"""How long a supervisor waits before it starts a broker again that ended by itself."""
+"""How long a supervisor waits before it restarts a broker that ended unexpectedly (seconds)."""
 POLL_S = 0.25
 
 
 class BrokerNode:
-    """One broker of the cluster, over all its incarnations."""
+    """One broker of the cluster, with all its incarnations (processes), one after the other."""
 
     def __init__(self, cluster: Cluster, broker_id: int, host: Host, folder_count: int = 1) -> None:
         self.cluster = cluster
@@ -51,21 +51,21 @@ class BrokerNode:
         self.folders = tuple(f"/data/{broker_id}{suffix}" for suffix in ("", "-b", "-c")[:folder_count])
         """Its log directories."""
         self.wanted = False
-        """Whether the supervisor is to keep it running."""
+        """Whether the supervisor must keep it running."""
         self.leaving = False
-        """To be taken out: nothing is to be moved onto it."""
+        """Whether it will be removed: no replica may be moved onto it."""
         self.retired = False
-        """Its supervisor does not start it again, whatever happens."""
+        """Whether its supervisor must never start it again."""
         self.process: Process | None = None
         self.broker: Broker | None = None
-        """The running broker object, once it serves: for those who look on."""
+        """The broker object while it serves, for the checkers."""
         self.incarnations = 0
         self.unexpected_exits: list[UnexpectedExit] = []
         """The ends of its processes that were not requested."""
         self._stop: asyncio.Event | None = None
 
     def places_of(self, partition: str) -> list[str]:
-        """Where on its disk it has a folder of that partition: in one of its log directories, or in none."""
+        """Return the paths of its folders of a partition such as ``topic-0``, in any log directory."""
         paths = (f"{folder}/{partition}" for folder in self.folders)
         return [path for path in paths if isinstance(self.host.disk.find(path), FolderNode)]
 
@@ -88,12 +88,12 @@ class BrokerNode:
 
     @property
     def image(self) -> ClusterImage | None:
-        """The metadata as it has folded it, once it serves."""
+        """The broker's metadata image; None while it does not serve."""
         return self.broker.services.image if self.broker is not None and self.is_running else None
 
     @property
     def failed_folders(self) -> list[str]:
-        """The log directories that it has taken out of use until it is restarted, once it serves."""
+        """The log directories that the serving broker has taken offline until its next restart."""
         if self.broker is None or not self.is_running:
             return []
         directories = self.broker.parts.directories.logs.directories
@@ -101,14 +101,14 @@ class BrokerNode:
 
     @property
     def needs_restart(self) -> bool:
-        """Whether it has taken replicas out of use until it is restarted."""
+        """Whether the broker has taken replicas offline until its next restart."""
         if self.broker is None or not self.is_running:
             return False
         return bool(self.failed_folders or self.broker.services.replicas.offline.by_topic())
 
     @property
     def partitions(self) -> list[Partition]:
-        """The partitions that it hosts, once it serves."""
+        """The partitions that the serving broker hosts."""
         return list(self.broker.services.replicas) if self.broker is not None and self.is_running else []
 
     @property
@@ -116,7 +116,7 @@ class BrokerNode:
         return not self.leaving and self.incarnations > 0
 
     def is_in_sync(self) -> bool:
-        """Whether it serves, and is in sync in every partition that it has a part in, as it knows."""
+        """Return whether it serves and is, by its own metadata, in the ISR of all its partitions."""
         image = self.image
         if image is None:
             return False
@@ -124,11 +124,11 @@ class BrokerNode:
         return all(self.id in state.isr and state.has_leader for _, state in assigned)
 
     def expire_session(self) -> None:
-        """As if others took it for dead: its session is over, whatever it thinks."""
+        """End the broker's session in the coordination store, as if it were dead."""
         self.cluster.store.expire_session(self.id)
 
     def holds_ended_session(self) -> bool:
-        """Whether it is sure of a session that its store has ended."""
+        """Return whether the broker considers a session live that the store has ended (a violation)."""
         if self.process is None or not self.process.alive or self.process.paused or self.broker is None:
             return False
         session = self.broker.parts.control.session
@@ -136,18 +136,18 @@ class BrokerNode:
             return False
         return self.cluster.store.holds_ended_session(self.id, session.current.name.incarnation)
 
-    # ---- what may be done to it
+    # ---- operations
 
     @property
     def is_installed(self) -> bool:
         return all(isinstance(self.host.disk.find(folder), FolderNode) for folder in self.folders)
 
     async def install(self) -> None:
-        """Make its data folders."""
+        """Create its log directories."""
         await self.host.start("set-up", lambda runtime: _make_folders(runtime, self.folders)).exited
 
     def start(self) -> None:
-        """Have it run, from now on and whenever it ends."""
+        """Start it, and have the supervisor keep it running."""
         if self.retired:
             return
         self.wanted = True
@@ -155,21 +155,21 @@ class BrokerNode:
             self._launch()
 
     def crash(self) -> None:
-        """As kill -9. Its supervisor does not start it again before :meth:`start`."""
+        """Kill the process, as ``kill -9``. The supervisor does not restart it before :meth:`start`."""
         self.wanted = False
         if self.process is not None and self.process.alive:
             self.process.crash()
         self.broker = None
 
     def stop(self) -> None:
-        """Ask it to stop in order, and to stay down."""
+        """Shut the broker down cleanly; it stays down."""
         self.wanted = False
         if self._stop is not None:
             stop = self._stop
             self.cluster.world.loop.in_process(0.0, self.process, stop.set)
 
     def restart(self) -> None:
-        """As an operator who restarts a running service: it stops in order, and is started again."""
+        """Shut the broker down cleanly and have the supervisor start it again."""
         if self._stop is not None and self.is_running and self.wanted:
             self.cluster.world.loop.in_process(0.0, self.process, self._stop.set)
 
@@ -226,17 +226,17 @@ class Cluster:
         ensemble: EnsemblePlan | None = None,
         folders: Sequence[int] = (1,),
     ) -> None:
-        """``pace``: of the offloaded work on the brokers' machines. ``ensemble``: ZooKeeper servers to be the
-        store, in place of a folder. ``folders``: how many log directories each broker has, in turn."""
+        """``pace``: the timing of offloaded work on the brokers' machines; ``ensemble``: use ZooKeeper as
+        coordination store instead of a folder; ``folders``: numbers of log directories, used in turn."""
         self.world = world
         self.one_machine = one_machine
         self.pace = pace
         self._folders = tuple(folders)
         self.settings = dict(settings or {})
         self.nodes: dict[int, BrokerNode] = {}
-        """The members: who is to be there."""
+        """The current members, by broker id."""
         self.known: dict[int, BrokerNode] = {}
-        """All that ever were."""
+        """All members that there ever were."""
         for broker_id in range(1, brokers + 1):
             self._enlist(self._new_node(broker_id))
         first = self.nodes[1].host
@@ -255,13 +255,13 @@ class Cluster:
 
     @property
     def newest_image(self) -> ClusterImage | None:
-        """The image of the broker that has folded most entries."""
+        """The image of the broker that has applied most metadata entries."""
         images = [node.image for node in self.known.values()]
         return max((image for image in images if image is not None), key=lambda i: i.number, default=None)
 
     @property
     def open_to_replicas(self) -> list[int]:
-        """The members that partitions may be moved onto."""
+        """The ids of the members that replicas may be moved onto."""
         return [node.id for node in self.nodes.values() if node.is_open_to_replicas]
 
     def nodes_on(self, host: Host) -> list[BrokerNode]:
@@ -276,7 +276,7 @@ class Cluster:
         self.nodes[node.id] = self.known[node.id] = node
 
     async def add(self, broker_id: int) -> BrokerNode:
-        """A new member, on a machine of its own unless all share one; it is started, and will serve."""
+        """Add and start a new member, on its own machine unless all share one."""
         node = self._new_node(broker_id)
         while not node.is_installed:
             if node.host.up:
@@ -287,12 +287,12 @@ class Cluster:
         return node
 
     def remove(self, node: BrokerNode) -> None:
-        """It is no member any more; it must be retired."""
+        """Remove a member, which must be retired."""
         assert node.retired, f"{node.name} could come back"
         self.nodes.pop(node.id, None)
 
     async def set_up(self) -> None:
-        """Make the folders, start the store and all brokers, and wait until they serve."""
+        """Create the folders, start the store and all brokers, and wait until they serve."""
         self.store.start()
         for node in self.nodes.values():
             await node.install()
@@ -318,7 +318,7 @@ class Cluster:
 
 
 async def _make_folders(runtime: Runtime, folders: Iterable[str]) -> None:
-    """Created and synced, as the installation of a machine leaves it."""
+    """Create the folders durably, as the installation of a machine does."""
     for folder in folders:
         runtime.disk.make_directories(folder)
     for path in (*folders, "/data", "/"):

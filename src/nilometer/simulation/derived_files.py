@@ -1,7 +1,8 @@
-"""Damage at rest of files that a broker can make again: indexes, and some checkpoints. Nothing is lost by it.
+"""Damage on disk in files that a broker can rebuild: indexes, and some checkpoints. No record is lost by it.
 
-An index has a bit flipped, or its end cut off, at any time: it is met when it is read again, after a restart
-say. A checkpoint is torn while its broker is down: what is left of it shows that it is not whole.
+An index gets a flipped bit, or is truncated, at any time: the broker finds it when it reads the file again,
+for example after a restart. A checkpoint is torn while its broker is down; the rest can be recognised as
+incomplete.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from nilometer.simulation.file_tree import FileNode, FolderNode
 
 INDEXES = (".index", ".timeindex")
 CHECKPOINTS = ("recovery-point-offset-checkpoint", "replication-offset-checkpoint", "leader-epoch-checkpoint")
-"""Not the one of log starts: without it deleted records come back, as with Kafka. Nor the topic id of a
-folder, which only the metadata of the cluster could replace."""
+"""Not the checkpoint of log start offsets: without it deleted records come back, as with Kafka. Nor a
+folder's ``partition.metadata``, which only the cluster's metadata could replace."""
 FLIP_SHARE = 0.7
 
 
 def damage_index(node: BrokerNode, chance: random.Random) -> str | None:
-    """Of a segment that is not appended to; says what was done, if there was one to be damaged."""
+    """Damage an index of a sealed segment; return a description, None if there is no such index."""
     found = [
         (path, file)
         for place in _partition_folders(node)
@@ -41,7 +42,7 @@ def damage_index(node: BrokerNode, chance: random.Random) -> str | None:
 
 
 def tear_checkpoint(node: BrokerNode, chance: random.Random) -> str | None:
-    """Its broker must be down. The last newline at least is lost."""
+    """Truncate a checkpoint of a broker that is down, at least by its last newline; return a description."""
     folders = (*node.folders, *_partition_folders(node))
     paths = [f"{folder}/{name}" for folder in folders for name in CHECKPOINTS]
     files = [(path, file) for path in paths if isinstance(file := node.host.disk.find(path), FileNode)]

@@ -1,7 +1,7 @@
-"""One direction of a connection: what is under way from one end to the other.
+"""One direction of a connection: the packets in transit from one end to the other.
 
-Its window counts what the receiver's *protocol* has not read yet, so a reader that pauses (or a process that
-is stopped) makes the writer's ``pause_writing`` come, as TCP does.
+Its window counts the bytes that the receiver's *protocol* has not read yet, so a reader that pauses (or a
+process that is paused) causes ``pause_writing`` at the writer, as TCP does.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from nilometer.simulation.fabric import Fabric
 
 WINDOW_BYTES = 256 * 1024
 USER_TIMEOUT_S = 120.0
-"""A direction that could not deliver for so long is given up by its sender."""
+"""The sender closes a connection on which nothing could be delivered for so long."""
 
 FIN = b"fin"
 RST = b"rst"
 Packet = tuple[bytes | None, bytes]
-"""(a sign, data): a sign stands alone."""
+"""(sign, data): a FIN or RST sign without data, or None with data."""
 
 
 class Sender(Protocol):
@@ -33,7 +33,7 @@ class Receiver(Protocol):
 
 
 class Direction:
-    """From one end to the other. Invariant: packets arrive in the order they were sent."""
+    """One direction. Invariant: packets arrive in the order in which they were sent."""
 
     def __init__(self, fabric: Fabric, label: str, source: str, target: str) -> None:
         self._fabric = fabric
@@ -66,11 +66,11 @@ class Direction:
         self._fabric.loop.in_process(arrival - now, None, self._arrive)
 
     def drop_all(self) -> None:
-        """The sending machine lost power: what it had not got out is gone."""
+        """Drop all packets in transit, because the sending machine lost power."""
         self._queue.clear()
 
     def read(self, size: int) -> None:
-        """The receiver took ``size`` bytes; the acknowledgement goes the other way."""
+        """Record that the receiver read ``size`` bytes, and send the acknowledgement the other way."""
         if self._fabric.is_cut(self._target, self._source):
             self._acks_lost += size
         else:
@@ -91,7 +91,7 @@ class Direction:
 
     def _arrive(self) -> None:
         if not self._queue:
-            return  # its machine lost power
+            return  # the sending machine lost power
         if self._fabric.is_cut(self._source, self._target):
             self._stuck += 1
             if self._stuck == 1:

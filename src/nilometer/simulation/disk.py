@@ -1,6 +1,6 @@
-"""The view that one process has of its machine's disk: the seam's ``Disk``.
+"""One process's view of its machine's disk: the simulation's implementation of ``Disk``.
 
-Everything that it does goes through :meth:`HostDisk.operation` first, which may refuse or fail it.
+Every call first calls :meth:`HostDisk.operation`, which may raise an error.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class VirtualDisk:
         self._disk.signal(path)
 
     def remove_tree(self, path: str) -> None:
-        """Name by name, in any order, as rmtree does: what ends on the way leaves a part."""
+        """Remove the names one by one, in random order, as rmtree does: an error leaves a part."""
         self._begin("list", path)
         entries = sorted(self._disk.folder(path).entries.items())
         self._disk.chance.shuffle(entries)
@@ -224,7 +224,7 @@ class VirtualDisk:
         return node
 
     def _begin(self, verb: str, path: str) -> None:
-        """A call begins: a job may be left before it, never within it."""
+        """Start a call: an offloaded job may be suspended before it, never within it."""
         self._disk.step(self._process, verb, path)
         self._do(verb, path)
 
@@ -233,5 +233,5 @@ class VirtualDisk:
 
 
 def _conforms(disk: VirtualDisk) -> Disk:
-    """The type checker's word that the view is the seam's disk."""
+    """Have the type checker verify that VirtualDisk implements Disk."""
     return disk

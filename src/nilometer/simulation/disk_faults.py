@@ -1,8 +1,8 @@
-"""What can be wrong with disks: errors before an operation, errors after it was done, and bits that flip.
+"""Disk faults: errors before an operation, errors after it was executed, and flipped bits.
 
-Errors are asked for by the disk before and after every operation. A flipped bit lies in a batch that was
-synced, of a partition that two other replicas hold: it is the product's to find, on the next read, and to
-repair. What was not read by the end of a run is repaired: the product does not promise to scan for it.
+The disk calls this module before and after every operation. A bit is flipped in a synced batch of a partition
+with two other replicas: the broker must find it at the next read, and repair it. Damage that was not read by
+the end of a run is repaired here, since a broker does not promise to scan for it.
 
 Invariant: at most one replica of the cluster is damaged at a time.
 """
@@ -24,31 +24,30 @@ from nilometer.simulation.world import Host
 HEADER_BYTES = 61
 _LEADER_EPOCH = range(12, 16)
 HEADER_AT = tuple(at for at in range(HEADER_BYTES) if at not in _LEADER_EPOCH)
-"""The bytes of a header that may rot: places are found by what they say. The checksum covers those behind it;
-those in front of it must agree with the headers around. The leader epoch alone is said once, and covered by
-nothing."""
+"""Positions in a batch header where a bit may flip. The CRC covers the bytes after it; the bytes before it
+can be compared with the adjacent headers. Only the leader epoch is neither covered nor redundant."""
 PLACE_AT = (*range(8), *range(23, 27), *range(35, 43))
-"""Of these, what look-ups go by: the base offset, the last offset, the largest timestamp."""
+"""Of these, the fields by which batches are found: base offset, last offset, largest timestamp."""
 HEADER_SHARE = 0.5
-"""How often the bit flips in the header, which is short, rather than in the records."""
+"""How often the bit is flipped in the header, which is short, instead of the records."""
 
 GROWS = frozenset({"create", "append", "mkdir", "link"})
-"""What needs room."""
+"""The operations that need disk space."""
 
 LED_SHARE = 0.8
-"""How often the bit flips where clients read, rather than anywhere."""
+"""How often the bit is flipped on the leader, where clients read, instead of on any replica."""
 
 
 class DiskFaults:
-    """What is wrong with one disk at the moment; asked before and after every operation."""
+    """The current faults of one disk; called before and after every operation."""
 
     def __init__(self, cluster: Cluster, disk: HostDisk) -> None:
         self._chance = cluster.world.chance
         self._disk = disk
         self.active: dict[Fault, str] = {}
-        """Fault to the name of the process that it hits ("" for all)."""
+        """Fault → the name of the process that it affects ("" for all)."""
         self.folders: dict[Fault, str] = {}
-        """Fault to the log directory that it hits."""
+        """Fault → the log directory that it affects."""
         disk.strike = self._before
         disk.aftermath = self._after
 
@@ -72,7 +71,7 @@ class DiskFaults:
                 raise self._disk.failed(process, errno.EIO, "Input/output error", path)
 
     def _after(self, process: DiskUser, verb: str, path: str) -> None:
-        """The operation was done, but its caller gets an error."""
+        """Perhaps raise an error although the operation was executed."""
         for fault, name in self.active.items():
             if fault.kind is not Kind.STORE_UNSURE or not path.startswith(COORDINATION):
                 continue
@@ -85,15 +84,15 @@ class FlippedBit:
     host: Host
     path: str
     batch: int
-    """Where the batch begins."""
+    """The position of the batch in the file."""
     damaged: bytes
-    """The whole batch, with the wrong bit."""
+    """The whole batch, with the flipped bit."""
     position: int
     bit: int
     at_s: float
 
     def file(self) -> FileNode | None:
-        """The file, if the damage is still in it."""
+        """Return the file if it still has the damage, else None."""
         node = self.host.disk.find(self.path)
         if not isinstance(node, FileNode):
             return None
@@ -102,7 +101,7 @@ class FlippedBit:
 
 
 class Damage:
-    """The bits that flipped and were not repaired."""
+    """Flips bits, at most one at a time that is not repaired."""
 
     def __init__(self, cluster: Cluster, plan: Plan) -> None:
         self._cluster = cluster
@@ -112,14 +111,14 @@ class Damage:
 
     @property
     def host(self) -> Host | None:
-        """The machine with damage that is still there."""
+        """The machine with the damage that is not repaired yet, or None."""
         if self._flipped is not None and self._flipped.file() is None:
             self._world.trace.note("faults", f"{self._flipped.path} is repaired")
             self._flipped = None
         return self._flipped.host if self._flipped is not None else None
 
     def flip(self, node: BrokerNode) -> bool:
-        """Flip a bit of a replica on ``node``; whether there was one that could take it."""
+        """Flip a bit of a replica on ``node``; return False if it has no suitable one."""
         whole = self._whole_partitions(node)
         led = [name for name, leader in whole if leader == node.id]
         read = led if self._world.chance.random() < LED_SHARE else []
@@ -153,8 +152,10 @@ class Damage:
         self._flipped = None
 
     def _whole_partitions(self, node: BrokerNode) -> list[tuple[str, int]]:
-        """Those that ``node`` and all their other replicas hold in sync, as the newest metadata says, and
-        who leads each."""
+        """Return (partition, leader) of the partitions on ``node`` whose replicas are all in sync.
+
+        By the newest metadata; only partitions with at least three replicas.
+        """
         images = [each.image for each in self._cluster.nodes.values()]
         newest = max((image for image in images if image is not None), key=lambda i: i.number, default=None)
         if newest is None or not node.is_serving:
@@ -169,7 +170,7 @@ class Damage:
 
 
 def _synced_batches(node: BrokerNode, partition: str) -> list[tuple[str, int, bytes]]:
-    """(path, position, bytes) of the batches that a loss of power would leave."""
+    """Return (path, position, bytes) of the partition's batches that are synced."""
     place = next(iter(node.places_of(partition)), "")
     folder = node.host.disk.find(place)
     found: list[tuple[str, int, bytes]] = []

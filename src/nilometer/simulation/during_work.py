@@ -1,4 +1,4 @@
-"""The moment between two disk calls of a process's offloaded work: where a crash finds half of it done."""
+"""Waiting for a moment between two disk calls of a process's offloaded work, so that a crash hits it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import random
 from nilometer.simulation.host_disk import DiskUser, HostDisk
 
 VERBS = (None, None, "rename", "sync", "remove", "append")
-"""Before which call; None: before any."""
+"""The type of call to wait for; None: any."""
 CALLS_SKIPPED_MAX = 30
 LEFT_S = 0.001
-"""How long the work is left then, for others to act."""
+"""How long the work is suspended then, so that a fault can be injected."""
 
 
 async def wait_for_work(disk: HostDisk, name: str, chance: random.Random, limit_s: float) -> bool:
-    """Return between two disk calls of offloaded work of the process called ``name``.
+    """Wait until offloaded work of the process ``name`` is between two disk calls, chosen at random.
 
-    Which two is drawn. False if there was no such moment within ``limit_s`` seconds.
+    Returns False if there was no such moment within ``limit_s`` seconds.
     """
     verb, skipped = chance.choice(VERBS), chance.randrange(CALLS_SKIPPED_MAX)
     reached: asyncio.Future[None] = disk.loop.create_future()

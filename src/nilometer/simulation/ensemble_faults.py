@@ -1,7 +1,7 @@
-"""What can be wrong with a ZooKeeper ensemble: servers that die, stop, lag, and are cut off.
+"""Faults of a ZooKeeper ensemble: servers that crash, pause, lag, or are cut off.
 
-Half of the faults hit the leader. Invariant: every fault that began is ended by :meth:`EnsembleFaults.end`,
-or by healing the ensemble and the network.
+Half of the faults affect the leader. Invariant: every fault that has started is ended by
+:meth:`EnsembleFaults.end`, or by healing the ensemble and the network.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from nilometer.simulation.world import Host
 from nilometer.simulation.zookeeper.server import Server
 
 LAG_S = 4.0
-"""By so much the slowest server lags."""
+"""The largest lag of a server."""
 WHOLE = 0.5
-"""Faults of more than this size are of every link, the others of one."""
+"""Faults of more than this size affect all links, others one link."""
 
 
 class EnsembleFaults:
@@ -25,7 +25,7 @@ class EnsembleFaults:
         self._ensemble = store.ensemble
         self._network = network
         self._hit: dict[int, Server] = {}
-        """By the fault's number, the server that it hit."""
+        """The number of a current fault → the server that it affects."""
 
     def begin(self, fault: Fault, kind: EnsembleKind, broker: Host) -> None:
         server = self._hit[fault.number] = self._chosen(fault)
@@ -65,7 +65,7 @@ class EnsembleFaults:
         return servers[int(fault.size * 1_000_003) % len(servers)]
 
     def _links(self, fault: Fault, kind: EnsembleKind, server: Server, broker: Host) -> list[tuple[str, str]]:
-        """In both directions, but one in four only in one."""
+        """Return the (source, target) links to cut: in both directions, for one fault in four in one only."""
         others = [each.host.name for each in self._ensemble.servers if each is not server]
         if kind is Kind.ZOOKEEPER_CUT:
             own, ends = server.host.name, others if fault.size > WHOLE else others[:1]

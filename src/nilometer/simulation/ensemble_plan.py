@@ -1,4 +1,4 @@
-"""What a seed draws of a ZooKeeper ensemble: whether there is one, its settings, and its faults."""
+"""The part of a seed's plan about a ZooKeeper ensemble: whether there is one, its settings, its faults."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from nilometer.simulation.stores import EnsemblePlan
 from nilometer.simulation.zookeeper.server import Settings
 
 SHARE = 1 / 3
-"""Of the seeds, how many have an ensemble."""
+"""The share of the seeds that have an ensemble."""
 LOCAL = "local"
 ZOOKEEPER = "zookeeper"
 STORES = (LOCAL, ZOOKEEPER)
 
 
 def draw_store(chance: random.Random, store: str | None) -> EnsemblePlan | None:
-    """None for the folder. ``store`` replaces what would be drawn."""
+    """Return the ensemble's plan; None if the store is a folder. ``store`` replaces the random choice."""
     drawn = ZOOKEEPER if chance.random() < SHARE else LOCAL
     tick_ms = chance.choice((500, 1000, 2000))
     settings = Settings(
@@ -36,6 +36,6 @@ def draw_store(chance: random.Random, store: str | None) -> EnsemblePlan | None:
 
 
 def kinds_for(chance: random.Random, kinds: tuple[Kind, ...]) -> tuple[Kind, ...]:
-    """``kinds`` as an ensemble has them: one to three of its own, and none that hit a folder."""
+    """Return ``kinds`` for an ensemble: with one to three faults of ZooKeeper, without those of a folder."""
     own = chance.sample(sorted(ENSEMBLE_KINDS, key=lambda kind: kind.value), chance.choice((1, 2, 3)))
     return tuple(kind for kind in Kind if kind in own or (kind in kinds and kind not in FOLDER_KINDS))

@@ -1,8 +1,8 @@
-"""What lies between hosts: which links are cut, how long a packet takes, which ports are open.
+"""The network between hosts: which links are cut, how long a packet takes, which ports are open.
 
-TCP hides loss, repetition and reordering inside a connection; so does this. What the network does to packets
-shows as on a real network: as delay, as silence while a link is cut (what was sent waits, and arrives after
-it heals), as a reset, and as order between *different* connections that is not guaranteed.
+TCP hides loss, duplication and reordering inside a connection; so does this. Faults have the same effects as
+on a real network: delay, silence while a link is cut (packets wait, and arrive after it is healed), resets,
+and no guaranteed order between *different* connections.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost", "0.0.0.0", "::", "::1", ""})
 
 
 class NetworkHost(Protocol):
-    """The machine that an address stands for."""
+    """A machine on the network; its name is its address."""
 
     @property
     def name(self) -> str: ...
@@ -38,7 +38,7 @@ class NetworkUser(Owner, Protocol):
 
 
 class Listening(Protocol):
-    """Who accepts at a port."""
+    """A listener at a port; ``accepts``: whether it accepts connections already."""
 
     accepts: bool
 
@@ -47,13 +47,13 @@ class Listening(Protocol):
 
 
 class Link(Protocol):
-    """A connection, as what lies between hosts knows it."""
+    """The interface of a connection that the fabric uses."""
 
     @property
     def hosts(self) -> tuple[str, str]: ...
 
     def is_open_to(self, server: object) -> bool:
-        """Whether ``server``, a process, holds its end."""
+        """Return whether the process ``server`` has its end of the connection open."""
         ...
 
     def reset(self) -> None: ...
@@ -66,7 +66,7 @@ class Link(Protocol):
 
 
 class Fabric:
-    """All links and all listeners of a world."""
+    """All links and listeners of a simulation."""
 
     def __init__(self, loop: VirtualLoop, chance: random.Random, note: Callable[[str, str], None]) -> None:
         self.loop = loop
@@ -77,17 +77,17 @@ class Fabric:
         self.connections: list[Link] = []
         self.latency_ms: tuple[float, float] = (0.05, 0.5)
         self.delay_spike_share = 0.0
-        """How likely a packet is lost and sent again."""
+        """The probability that a packet is lost and retransmitted."""
         self.bytes_per_s = 1_000_000_000
         self._cut: set[tuple[str, str]] = set()
         self._slow_ms: dict[tuple[str, str], float] = {}
         self._ports: dict[str, int] = {}
         self._numbers = 0
 
-    # ---- what goes wrong
+    # ---- faults
 
     def cut(self, source: str, target: str) -> None:
-        """Nothing gets from ``source`` to ``target`` any more. Acknowledgements go the other way."""
+        """Stop all packets from ``source`` to ``target``, also acknowledgements of the other direction."""
         self.note("network", f"cut {source} -> {target}")
         self._cut.add((source, target))
 
@@ -114,7 +114,7 @@ class Fabric:
         self._slow_ms[source, target] = extra_ms
 
     def reset(self, host: str, other: str) -> None:
-        """Break every connection between two hosts, as a firewall that forgot them does."""
+        """Reset every connection between two hosts, as a firewall that lost its state does."""
         for connection in list(self.connections):
             if sorted(connection.hosts) == sorted((host, other)):
                 connection.reset()
@@ -125,7 +125,7 @@ class Fabric:
         return (source, target) in self._cut or not self.hosts[target].up or not self.hosts[source].up
 
     def delay(self, source: str, target: str, size: int = 0) -> float:
-        """Seconds that a packet sent now takes."""
+        """Return how many seconds a packet of ``size`` bytes that is sent now takes."""
         low, high = self.latency_ms
         delay = low + (high - low) * self.chance.random()
         if source == target:
@@ -137,14 +137,14 @@ class Fabric:
     # ---- processes and hosts
 
     def forget(self, process: NetworkUser) -> None:
-        """The process died: its kernel closes what it held."""
+        """Close the listeners and connections of a process that died, as its kernel does."""
         for key in [key for key, listener in self.listeners.items() if listener.process is process]:
             del self.listeners[key]
         for connection in list(self.connections):
             connection.on_process_gone(process)
 
     def on_host_up(self, name: str) -> None:
-        """A machine that restarted knows nothing of its old connections, and says so when asked."""
+        """Reset the old connections of a machine that restarted, when their peers send to it."""
         for connection in list(self.connections):
             if name in connection.hosts:
                 connection.on_host_up(name)

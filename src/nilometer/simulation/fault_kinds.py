@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 
 class Kind(enum.Enum):
-    """The kinds of faults, by the names that users give them."""
+    """The kinds of faults, with their names on the command line."""
 
     CRASH = "crash"
     STOP = "stop"
@@ -52,11 +52,11 @@ EnsembleKind = Literal[
     Kind.ZOOKEEPER_LAG,
 ]
 ENSEMBLE_KINDS: frozenset[Kind] = frozenset(get_args(EnsembleKind))
-"""Faults of a ZooKeeper ensemble; without effect where the store is a folder."""
+"""Faults of a ZooKeeper ensemble; not used if the store is a folder."""
 FOLDER_KINDS = frozenset({Kind.STORE, Kind.STORE_STALL, Kind.SIGNAL, Kind.STORE_UNSURE})
 """Faults of a store that is a folder."""
 LOG_DIR_KINDS = frozenset({Kind.LOG_DIR_ERROR, Kind.LOG_DIR_FULL})
-"""Faults of one log directory of a broker, and so only of some of its replicas."""
+"""Faults of one log directory of a broker, which affect only some of its replicas."""
 
 DERIVED_KINDS = frozenset({Kind.INDEX_DAMAGE, Kind.CHECKPOINT_DAMAGE})
 """Faults of files that can be rebuilt from others."""
@@ -64,7 +64,8 @@ DERIVED_KINDS = frozenset({Kind.INDEX_DAMAGE, Kind.CHECKPOINT_DAMAGE})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One fault. ``target`` is the id of the broker that it hits, or 0 for the clients' machine."""
+    """One fault. ``target`` is the id of the affected broker, or 0 for the clients' machine; ``other`` is the
+    other end of a link."""
 
     number: int
     at_s: float
@@ -73,7 +74,7 @@ class Fault:
     other: int
     duration_s: float
     size: float
-    """Between 0 and 1: how bad, where the kind has degrees."""
+    """The severity, from 0 to 1, if the kind has degrees; also a random number for other choices."""
 
     def __str__(self) -> str:
         return (

@@ -1,9 +1,9 @@
-"""Playing the faults of a plan on a cluster: beginning each when its time comes, ending it, healing all.
+"""Injecting the faults of a plan into a cluster: starting and ending each at its time, and healing all.
 
-What one fault does is in one pair of methods or one coroutine; faults overlap freely. A fault that would
-break the promise (one machine too many without power) is left out, and the trace says so.
+Faults may overlap. A fault beyond what the cluster promises to survive (power loss of too many machines) is
+skipped, which the trace shows.
 
-Invariant: after :meth:`FaultDriver.heal` nothing is broken any more, whatever was under way.
+Invariant: after :meth:`FaultDriver.heal` no fault is active, except that of the last log directory.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ LOOK_S = 0.5
 RESTART_LOOK_S = 5.0
 STRIKES_DURING_WORK = frozenset({Kind.CRASH, Kind.POWER})
 FAILS_REPLICAS = LOG_DIR_KINDS | {Kind.DISK_ERROR, Kind.DISK_FULL, Kind.INVARIANT}
-"""What takes folders of a broker out of use, or a replica; one that has others goes on, and needs a restart
-behind it."""
+"""Faults after which a broker takes log directories or a replica offline. A broker that has others continues,
+and needs a restart after the fault."""
 DURING_WORK_SHARE = 0.6
-"""How often these faults wait for a moment between two disk calls of their broker's offloaded work …"""
+"""How often STRIKES_DURING_WORK faults wait for a moment between two disk calls of offloaded work …"""
 WORK_WAIT_S = 2.0
 """… and how long at most."""
 LOSES = frozenset({Kind.POWER, Kind.DAMAGE})
-"""What takes records away from replicas."""
+"""Faults by which replicas may lose records."""
 UNREAD_S = 20.0
 """After this time without a read, a flipped bit is repaired and another one may flip."""
 
 
 class Client(Protocol):
-    """A program that may crash and come back as if it had never been."""
+    """A client program that may be crashed and started again without any state."""
 
     process: Process | None
 
@@ -54,7 +54,7 @@ class FaultDriver:
     def __init__(
         self, cluster: Cluster, clients: Sequence[Client], plan: Plan, only: Iterable[int] | None = None
     ) -> None:
-        """``only``: the numbers of the faults to play, instead of all."""
+        """``only``: the numbers of the faults to inject, instead of all."""
         self._cluster = cluster
         self._clients = clients
         self._world = cluster.world
@@ -62,7 +62,7 @@ class FaultDriver:
         self._only = None if only is None else frozenset(only)
         self._tasks: list[asyncio.Task[None]] = []
         self._hit: dict[Fault, BrokerNode] = {}
-        """The broker that each current fault hit: the broker of a number may change during the fault."""
+        """Current fault → the broker that it affects: another broker may get that id during the fault."""
         self._paused: Counter[str] = Counter()
         self._disk_faults_by_disk: dict[HostDisk, DiskFaults] = {}
         self._damage = Damage(cluster, plan)
@@ -72,7 +72,7 @@ class FaultDriver:
             EnsembleFaults(store, cluster.world.network) if isinstance(store, ZooKeeperServers) else None
         )
         self.damaged: dict[str, Host] = {}
-        """Machines that lost what they had not synced, and have not caught up with the others since."""
+        """Machines that lost unsynced data, and whose brokers have not caught up since, by name."""
         self.played: Counter[Kind] = Counter()
         self.store_faults = StoreFaults()
         self.broken_invariants = BrokenInvariants(self._world.loop.time)
@@ -85,7 +85,7 @@ class FaultDriver:
         self._tasks.append(asyncio.create_task(self._watch_recovery()))
 
     async def heal(self) -> None:
-        """End every fault, but for the log directory that failed last, and have everything run."""
+        """End every fault except that of the log directory that failed last, and start all brokers."""
         await self._end_tasks()
         self._world.trace.note("faults", "all is healed, but for the last log directory")
         self._world.network.heal_all()
@@ -114,7 +114,7 @@ class FaultDriver:
 
     @property
     def failed_folders(self) -> list[str]:
-        """The log directories that fail at the moment, of all brokers."""
+        """The log directories, of all brokers, that fail at the moment."""
         return [
             folder
             for disk_faults in self._disk_faults_by_disk.values()
@@ -122,7 +122,7 @@ class FaultDriver:
         ]
 
     def heal_folders(self) -> None:
-        """No log directory fails any more; brokers that took some out of use are restarted."""
+        """End the faults of log directories, and restart the brokers that took some offline."""
         self._world.trace.note("faults", "all is healed")
         for disk_faults in self._disk_faults_by_disk.values():
             disk_faults.folders.clear()
@@ -316,7 +316,7 @@ class FaultDriver:
     # ---- helpers
 
     def _node(self, fault: Fault) -> BrokerNode:
-        """The broker that it hit, or is to hit now. Of a cut between clients and a broker, the broker."""
+        """Return the broker that the fault affects; for a link between clients and a broker, the broker."""
         return self._hit.get(fault) or self._cluster.known[fault.target or fault.other]
 
     async def _wait_for_work(self, node: BrokerNode) -> None:
@@ -328,7 +328,7 @@ class FaultDriver:
             self._world.trace.note("faults", what)
 
     def _hits_members(self, fault: Fault) -> bool:
-        """A broker that has not joined yet, or is gone, is spared."""
+        """Return whether all brokers that the fault affects are members now."""
         who = (fault.target, fault.other) if fault.kind in WITH_OTHER else (fault.target or fault.other,)
         return all(each in self._cluster.nodes for each in who if each)
 
@@ -371,23 +371,26 @@ class FaultDriver:
         return len(machines) <= self._plan.machines_lost_max or self._cluster.one_machine
 
     def _broker_survives(self, fault: Fault) -> bool:
-        """Whether its broker goes on without the replicas that it fails, rather than end."""
+        """Return whether the broker continues without the failed replicas, instead of ending."""
         return fault.kind is Kind.INVARIANT or len(self._node(fault).folders) > 1
 
     def _may_fail_replicas(self, fault: Fault) -> bool:
-        """A replica that was offline is trusted no more, as after a loss of power: where power is lost or
-        bits flip, both count together."""
+        """Return whether the fault keeps the number of untrusted replicas within the promise.
+
+        A replica that was offline is no longer trusted, as after a power loss. So if the plan has power
+        losses or damage, these faults count together.
+        """
         if not self._broker_survives(fault) or not LOSES & set(self._plan.kinds):
             return True
         return self._may_lose_power(self._node(fault).host)
 
     def _may_damage(self, host: Host) -> bool:
-        """Damage at rest takes a replica's word away as a loss of power does: one of the two at a time."""
+        """Return whether damage may be injected: only one machine may have lost data, by damage or power."""
         self._damage.undo(UNREAD_S)
         return host.up and not self.damaged and self._damage.host is None
 
     async def _watch_recovery(self) -> None:
-        """A damaged machine counts again once its brokers are in sync in everything they have."""
+        """Remove a machine from ``damaged`` once its brokers are in sync in all their partitions."""
         while True:
             for name, host in list(self.damaged.items()):
                 if host.up and all(self._has_caught_up(node) for node in self._cluster.nodes_on(host)):
@@ -413,7 +416,7 @@ class FaultDriver:
         return node.is_in_sync() and not fails and not node.needs_restart
 
     async def _watch_folders(self) -> None:
-        """As an operator who restarts what reports folders out of use: also those noticed late."""
+        """Restart brokers with offline log directories, as an operator would, also those noticed late."""
         while True:
             for host in self._cluster.machines:
                 self._restart_where_folders_failed(host)

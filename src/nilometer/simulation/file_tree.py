@@ -1,11 +1,11 @@
-"""Files and folders of one machine in memory, and what a power cut leaves of them. Pure.
+"""Files and folders of one machine in memory, and their state after a power failure.
 
-Content: bytes below a file's last sync survive. Of the bytes behind them, chance decides: all lost, all
-kept, or torn, with a sector inside perhaps never written. A file rewritten in place since its last sync
-comes back with its old or its new content.
+Content: bytes up to a file's last sync survive. For later bytes chance decides: all lost, all kept, or torn,
+perhaps with a sector inside that was never written. A file rewritten in place since its last sync has its old
+or its new content.
 
-Names: those of a folder as of its last sync survive, and of the changes since then a prefix, as on a
-journaling file system.
+Names: those at a folder's last sync survive, and of the changes since then a prefix, as on a journaling file
+system.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ SECTOR_BYTES = 512
 
 
 class FileNode:
-    """Content as processes see it, and what it takes to go back to the last sync.
+    """A file's content as processes see it, and the data needed to restore the last synced content.
 
-    Invariant: undoing ``undo`` from its end, and cutting to ``durable_size``, gives the durable content.
+    Invariant: applying ``undo`` from its end, and truncating to ``durable_size``, gives the durable content.
     """
 
     __slots__ = ("data", "durable_size", "links", "modified_ms", "private", "rewrites", "undo")
@@ -28,7 +28,7 @@ class FileNode:
         self.data = bytearray(data)
         self.durable_size = len(data)
         self.rewrites = 0
-        """How often it was changed otherwise than at its end."""
+        """How often it was changed other than by an append."""
         self.undo: list[tuple[int, bytes]] = []
         self.links = 0
         self.modified_ms = 0
@@ -58,19 +58,19 @@ class FileNode:
 
     @property
     def content_mark(self) -> tuple[int, int]:
-        """What there is to sync now."""
+        """A mark of the current content, for :meth:`sync`."""
         return len(self.data), self.rewrites
 
     def sync(self, begun: tuple[int, int] | None = None) -> None:
-        """Make durable what there was when the sync began (default: now), or more.
+        """Make the content durable that there was at the mark ``begun`` (default: now), or more.
 
-        What was appended since then is left out; a file that was rewritten meanwhile is taken as it is.
+        Bytes appended since then are not made durable; if the file was rewritten meanwhile, all of it is.
         """
         size, rewrites = begun or self.content_mark
         if rewrites != self.rewrites:
             size = len(self.data)
         elif not self.undo:
-            size = max(size, self.durable_size)  # a sync that began later was ready first
+            size = max(size, self.durable_size)  # a sync that started later was finished first
         self.durable_size = size
         self.undo.clear()
 
@@ -81,7 +81,7 @@ class FileNode:
         return bytes(data[: self.durable_size])
 
     def flip_bit(self, position: int, bit: int = 0) -> None:
-        """Damage at rest: durable, and without any error."""
+        """Damage the content on disk: durably, and without any error."""
         self.data[position] ^= 1 << bit
 
     def after_power_loss(self, chance: random.Random) -> FileNode:
@@ -98,7 +98,7 @@ class FileNode:
             return bytes(self.data)
         kept = chance.choice((durable, size, chance.randint(durable, size)))
         survivor = bytearray(self.data[:kept])
-        if kept > durable and chance.random() < 0.3:  # a sector of the unsynced part never arrived
+        if kept > durable and chance.random() < 0.3:  # a sector of the unsynced part was never written
             start = chance.randrange(durable, kept)
             end = min(start - start % SECTOR_BYTES + SECTOR_BYTES, kept)
             survivor[start:end] = bytes(end - start)
@@ -107,15 +107,15 @@ class FileNode:
 
 @dataclass(slots=True)
 class Move:
-    """One rename, seen from both its folders: it survives in both or in neither."""
+    """A rename between two folders: it survives in both or in neither. ``survives`` None: not decided."""
 
     survives: bool | None = None
 
 
 class FolderNode:
-    """Names as processes see them, and the changes since the last sync, in order.
+    """A folder's names as processes see them, and the changes since the last sync, in order.
 
-    One change may touch two names (a rename within the folder): it survives as a whole or not at all.
+    One change may affect two names (a rename within the folder): it survives as a whole or not at all.
     """
 
     __slots__ = ("_synced", "_undo", "entries", "private")
@@ -128,7 +128,7 @@ class FolderNode:
 
     @property
     def changes(self) -> int:
-        """How many there ever were: all of them there are to sync now."""
+        """The number of changes so far, a mark for :meth:`sync`."""
         return self._synced + len(self._undo)
 
     def change(self, changes: dict[str, FileNode | FolderNode | None], move: Move | None = None) -> None:
@@ -136,7 +136,7 @@ class FolderNode:
         _apply(self.entries, changes)
 
     def sync(self, begun: int | None = None) -> None:
-        """Make the changes durable that there were when the sync began (default: now)."""
+        """Make the changes durable that there were at the mark ``begun`` (default: now)."""
         count = max(0, (self.changes if begun is None else begun) - self._synced)
         for _, move in self._undo[:count]:
             if move is not None:
@@ -145,7 +145,7 @@ class FolderNode:
         self._synced += count
 
     def _kept_changes(self, chance: random.Random) -> int:
-        """How many of the unsynced changes survive: a prefix that agrees with what was said of each move."""
+        """Choose how many of the unsynced changes survive; a move survives in both its folders or in none."""
         fates = [move.survives if move is not None else None for _, move in self._undo]
         least = max((i + 1 for i, fate in enumerate(fates) if fate is True), default=0)
         most = next((i for i, fate in enumerate(fates) if fate is False), len(fates))
@@ -158,7 +158,10 @@ class FolderNode:
     def after_power_loss(
         self, chance: random.Random, seen: dict[int, FileNode | FolderNode] | None = None
     ) -> FolderNode:
-        """This folder as it is found after the power came back; files with two names stay one file."""
+        """Return this folder's state after a power failure; a file with two names stays one file.
+
+        ``seen``: the surviving nodes by the id of the original.
+        """
         seen = {} if seen is None else seen
         names = dict(self.entries)
         for old, _ in reversed(self._undo[self._kept_changes(chance) :]):
@@ -181,7 +184,7 @@ class FolderNode:
         return folder
 
     def files(self) -> list[FileNode]:
-        """Every file below, once per name."""
+        """Return all files in this folder and its subfolders, once per name."""
         found: list[FileNode] = []
         for name in sorted(self.entries):
             node = self.entries[name]

@@ -1,10 +1,11 @@
-"""A machine's disk: the files that outlive its processes, the watches on it, and the holders of its locks.
+"""A machine's disk: its files, which survive its processes, the watches on it, and the holders of its locks.
 
-Death of a process drops its locks and descriptors and nothing else. Power cuts go through :mod:`file_tree`.
+The death of a process releases its locks and descriptors and nothing else. Power failures are in
+:mod:`file_tree`.
 
-What goes wrong is set here: a capacity, stalls, errors, flipped bits; ``strike``, which is asked before every
-operation and may raise, or crash the process that asks; and ``aftermath``, which is asked after names were
-changed or folders synced, and may raise although it was done.
+Faults are set here: a capacity, stalls, errors, flipped bits; ``strike``, which is called before every
+operation and may raise, or crash the calling process; and ``aftermath``, which is called after names were
+changed or folders synced, and may raise although the operation was executed.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ CHANGES = frozenset(
 
 
 class DiskUser(Owner, Protocol):
-    """The process behind a view."""
+    """The process that uses a disk."""
 
     @property
     def failed_places(self) -> set[str]:
-        """Where it met errors: the first two names of each path."""
+        """The places where it got disk errors: the first two names of each path."""
         ...
 
     @property
@@ -41,7 +42,7 @@ class DiskUser(Owner, Protocol):
 
 
 class PlayedError(OSError):
-    """An error of a disk that the world raises, for ``process`` at ``path``."""
+    """An injected disk error, for ``process`` at ``path``."""
 
     def __init__(self, process: DiskUser, number: int, text: str, path: str) -> None:
         super().__init__(number, text, path)
@@ -50,7 +51,7 @@ class PlayedError(OSError):
 
 
 class HostDisk:
-    """The files of a machine, which outlive its processes."""
+    """The files of a machine, which survive its processes."""
 
     def __init__(self, loop: VirtualLoop, chance: random.Random, note: Callable[[str, str], None]) -> None:
         self.loop = loop
@@ -60,40 +61,40 @@ class HostDisk:
         self.locks: dict[FileNode, DiskUser] = {}
         self.watches: list[VirtualWatch] = []
         self.open_files: dict[DiskUser, int] = {}
-        """How many descriptors each process holds."""
+        """How many files each process has open."""
         self.capacity: int = 1 << 40
         self.used = 0
         self.boots = 1
         """How often the machine was started."""
         self.temporary_names = 0
-        """How many were given out: two writers of one file never share one."""
+        """How many temporary names were used: each is unique."""
         self.offload_ms: tuple[float, float] = (0.05, 1.0)
-        """Bounds of what a piece of offloaded work takes."""
+        """Bounds of the delay before offloaded work starts."""
         self.signal_ms: tuple[float, float] = (0.5, 15.0)
-        """Bounds of how long a watch takes to tell."""
+        """Bounds of the delay of a watch."""
         self.pace = ATOMIC
         self.stalled_until = 0.0
-        """Offloaded work goes on no sooner: a disk that hangs."""
+        """The disk hangs until this time: offloaded work waits."""
         self.cold = 0.0
-        """How likely a byte read is not in the page cache."""
+        """The probability that a read is not in the page cache."""
         self.on_error: Callable[[PlayedError], None] = lambda error: None
         """Called with each error that the disk is about to raise."""
         self.strike: Callable[[DiskUser, str, str], None] = lambda process, verb, path: None
         self.aftermath: Callable[[DiskUser, str, str], None] = lambda process, verb, path: None
         self.between_calls: list[Callable[[DiskUser, str, str], None]] = []
-        """Called with (process, verb, path) before each disk call of offloaded jobs, which they may leave."""
+        """Called with (process, verb, path) before each disk call of an offloaded job, and may suspend it."""
 
-    # ---- what goes wrong
+    # ---- faults
 
     def failed(self, process: DiskUser, number: int, text: str, path: str) -> PlayedError:
-        """An error for ``process`` at ``path``, to be raised."""
+        """Record and return an error for ``process`` at ``path``, which the caller raises."""
         process.failed_places.add("/".join(path.split("/")[:3]))
         error = PlayedError(process, number, text, path)
         self.on_error(error)
         return error
 
     def power_loss(self) -> None:
-        """All processes must be dead. What was not synced is lost, kept or torn."""
+        """Lose, keep or tear all unsynced data. All processes must be dead."""
         self.boots += 1
         self.root = self.root.after_power_loss(self.chance)
         self.used = sum(len(node.data) for node in {id(node): node for node in self.root.files()}.values())
@@ -106,7 +107,7 @@ class HostDisk:
     # ---- processes
 
     def forget(self, process: DiskUser) -> None:
-        """The process died: the kernel closes its files and drops its locks."""
+        """Close the files and release the locks of a process that died, as the kernel does."""
         self.open_files.pop(process, None)
         self.watches = [watch for watch in self.watches if watch.process is not process]
         for node in [node for node, holder in self.locks.items() if holder is process]:
@@ -124,9 +125,9 @@ class HostDisk:
             self.signal_all()
 
     def step(self, process: DiskUser, verb: str, path: str) -> None:
-        """Before a call of a process, whatever it is made of: an offloaded job may be left here for a while.
+        """Start a call of a process; an offloaded job may be suspended here for a while.
 
-        What was looked up before is not valid after it.
+        So results of earlier look-ups are not valid afterwards. Raises ProcessGone.
         """
         if not process.alive:
             raise ProcessGone
@@ -136,11 +137,14 @@ class HostDisk:
             maybe_leave(self.loop, process, self.pace, self.chance)
 
     def spend_fsync(self) -> None:
-        """The time that an fsync takes: it began before, and ends behind this."""
+        """Let the time pass that an fsync takes."""
         spend_fsync(self.loop, self.pace, self.chance)
 
     def operation(self, process: DiskUser, verb: str, path: str, size: int = 0) -> None:
-        """Before anything a process does here: it must be alive, and the disk willing."""
+        """Check that an operation may be executed. Raises ProcessGone or an injected error.
+
+        ``size``: how many bytes it adds.
+        """
         if not process.alive:
             raise ProcessGone
         self.strike(process, verb, path)
@@ -154,7 +158,7 @@ class HostDisk:
     # ---- signals
 
     def signal(self, *paths: str) -> None:
-        """Names at these paths changed: the watchers of their folders are notified, a little later."""
+        """Notify the watches of the folders of these paths, after a delay, that names changed."""
         touched = {posixpath.dirname(path) for path in paths} | set(paths)
         for watch in self.watches:
             if not touched.isdisjoint(watch.folders):
@@ -202,7 +206,7 @@ class HostDisk:
         return self.folder(folder), name
 
     def unlinked(self, node: FileNode | FolderNode | None) -> None:
-        """A name of ``node`` is gone: with its last one, its bytes are free."""
+        """Record that a name of ``node`` was removed; with the last one, its space is free."""
         if isinstance(node, FileNode):
             node.links -= 1
             if node.links == 0:

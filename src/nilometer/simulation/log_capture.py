@@ -1,8 +1,8 @@
-"""What is shown of a run afterwards: the last log lines of each process, and each fault.
+"""Capturing the last log lines of each process, which are shown after a run.
 
-Collects the product's own log messages, with the simulated time and the process that said them, as long as
-it is entered. Bounded: the last lines of each process are kept. Errors with a traceback are kept apart: a
-program that meets what it did not expect is a finding.
+While it is entered, it collects Nilometer's log messages with the simulated time and the process. Only the
+last lines of each process are kept. Errors with a traceback are collected separately: an unexpected error is
+a finding.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class LogCapture(logging.Handler):
         self._lines: dict[str, deque[str]] = {}
         self.unexpected: list[str] = []
         self.excuse: Callable[[BaseException], bool] = lambda error: False
-        """Whether an injected fault explains an error; by default none does."""
+        """Returns whether an injected fault explains an error."""
         self._level = logging.NOTSET
         self._propagated = True
 
@@ -62,6 +62,6 @@ class LogCapture(logging.Handler):
             self.unexpected.append(f"{who}: {record.getMessage()}\n{lines}")
 
     def last(self, count: int = 12) -> dict[str, list[str]]:
-        """By process, brokers first, its last log lines."""
+        """Return the last log lines of each process, brokers first."""
         order = sorted(self._lines, key=lambda who: (not who.startswith("broker"), who))
         return {who: list(self._lines[who])[-count:] for who in order}

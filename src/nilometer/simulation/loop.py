@@ -1,12 +1,12 @@
 """An asyncio event loop whose clock jumps from one event to the next.
 
-Nothing here sleeps, selects or starts a thread: when nothing is ready, time moves to the next timer. Order
-depends on the order of calls alone: ready callbacks run first in, first out; timers by time, and those of
-one time in the order they were set.
+It never sleeps, selects or starts a thread: when no callback is ready, time advances to the next timer. The
+order only depends on the order of calls: ready callbacks run first in, first out; timers by time, and those
+of the same time in the order in which they were set.
 
-Every callback belongs to the *process* in whose context it was made (none: the world itself). A callback of
-a dead process is dropped, that of a paused one is held back until the process goes on. Each process has one
-context, which everything that the world does to it runs in.
+Every callback belongs to the *process* in whose context it was created (none: the simulation itself). A
+callback of a dead process is dropped, that of a paused one is held until the process resumes. Each process
+has one context, in which the simulation's calls to it also run.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 CANCELLED_TIMERS_KEPT = 256
-"""So many timers that were called off may stay in the heap, or as many as are still wanted."""
+"""How many cancelled timers may stay in the heap, or as many as there are active ones."""
 
 
 CALLBACKS_PER_S_MAX = 100_000
-"""In one second of the world's time; a busy cluster of five needs a few thousand."""
+"""The limit in one simulated second; a busy cluster of five brokers needs a few thousand."""
 BUSY_CALLBACKS_PER_S = 10_000
 BUSY_S_MAX = 20
-"""So many seconds on end may have more than that."""
+"""How many consecutive seconds may have more callbacks than BUSY_CALLBACKS_PER_S."""
 
 
 class Livelock(Exception):
-    """All are busy and nothing comes of it: messages go round and round, or time stands still."""
+    """Too many callbacks for too long: probably messages are sent back and forth without end."""
 
 
 class Deadlock(Exception):
-    """Nothing is ready and no timer is set: every wait would last for ever."""
+    """No callback is ready and no timer is set, so every wait would last forever."""
 
 
 class ProcessGone(BaseException):
-    """Raised inside a crashed process at whatever it touches. Not an Exception: no handler is to catch it."""
+    """Raised by every operation of a crashed process. Not an Exception, so that no handler catches it."""
 
 
 class Callback:
-    """What asyncio calls a handle, without what only real loops need."""
+    """A scheduled callback: asyncio's Handle and TimerHandle, reduced to what is used here."""
 
     __slots__ = ("_loop", "args", "called_off", "context", "function", "in_heap", "time")
 
@@ -78,25 +78,26 @@ class Callback:
 
 
 def _nothing() -> None:
-    """What is left of a callback that was called off."""
+    """The function of a cancelled callback."""
 
 
 class Job(Protocol):
-    """A piece of offloaded work, on a stack of its own."""
+    """A piece of offloaded work, which runs on its own stack and can be suspended."""
 
     def leave(self, delay_s: float) -> None: ...
 
 
 class Owner(Protocol):
-    """What the loop needs to know of a process."""
+    """The interface of a process that the loop uses."""
 
     alive: bool
     paused: bool
     held: list[Callback]
+    """Its callbacks that became ready while it was paused."""
     jobs: dict[Any, None]
-    """Its offloaded work that is under way, in the order of its beginning."""
+    """Its offloaded work in progress, in the order of its start."""
     context: contextvars.Context
-    """Made by :func:`context_of`."""
+    """Created by :func:`context_of`."""
 
     def adopt(self, task: asyncio.Task[Any]) -> None: ...
 
@@ -105,14 +106,14 @@ CURRENT: contextvars.ContextVar[Owner | None] = contextvars.ContextVar("process"
 
 
 def context_of(process: Owner | None) -> contextvars.Context:
-    """A new context for what ``process`` does (None: the world)."""
+    """Return a new context for callbacks of ``process`` (None: the simulation)."""
     context = contextvars.Context()
     context.run(CURRENT.set, process)
     return context
 
 
 class _NoSelector:
-    """Stands where the base loop keeps what waits for sockets."""
+    """Replaces the base loop's selector; there are no sockets."""
 
     def select(self, timeout: float | None) -> list[Any]:
         raise RuntimeError("no sockets in a simulation")
@@ -137,15 +138,15 @@ class VirtualLoop(base_events.BaseEventLoop):
         self.job: Job | None = None
         """The offloaded job whose code runs right now, if any."""
         self.steps = 0
-        """How often the clock moved."""
+        """How often the clock advanced."""
         self.set_task_factory(_adopting_factory)  # type: ignore[arg-type]
 
     def time(self) -> float:
-        """Seconds since the world began."""
+        """Return seconds since the start of the simulation."""
         return self._now
 
     def _run_once(self) -> None:
-        """What the base class runs for ever: the callbacks that are ready, after moving time if none is."""
+        """Run the callbacks that are ready, after advancing time if none is; the base class repeats this."""
         ready, scheduled = self._ready, self._scheduled
         if scheduled and scheduled[0][0] <= self._now:
             self._take_due()
@@ -191,7 +192,7 @@ class VirtualLoop(base_events.BaseEventLoop):
             raise Livelock(f"more than {CALLBACKS_PER_S_MAX} callbacks in the second up to {self._now:.3f} s")
 
     def _take_due(self) -> None:
-        """Timers whose time has come are ready; those that were called off are dropped on the way."""
+        """Make the timers ready whose time has come; drop cancelled ones."""
         scheduled, now, ready = self._scheduled, self._now, self._ready
         while scheduled and scheduled[0][0] <= now:
             timer = heapq.heappop(scheduled)[2]
@@ -202,7 +203,7 @@ class VirtualLoop(base_events.BaseEventLoop):
                 ready.append(timer)
 
     def on_called_off(self) -> None:
-        """One of the timers in the heap was."""
+        """Count a cancelled timer in the heap; rebuild the heap if there are too many."""
         self._cancelled += 1
         if self._cancelled > max(CANCELLED_TIMERS_KEPT, len(self._scheduled) // 2):
             self._scheduled = [timer for timer in self._scheduled if not timer[2].called_off]
@@ -210,13 +211,13 @@ class VirtualLoop(base_events.BaseEventLoop):
             self._cancelled = 0
 
     def release(self, callbacks: list[Callback]) -> None:
-        """Callbacks of a process that was paused: next in line, in their order."""
+        """Make the held callbacks of a process that resumes ready, in their order."""
         self._ready.extend(callback for callback in callbacks if not callback.called_off)
 
     def in_process(
         self, delay: float, process: Owner | None, callback: Callable[..., object], *args: Any
     ) -> None:
-        """Call back after ``delay`` seconds as ``process``, not as the caller (None: as the world)."""
+        """Run ``callback`` after ``delay`` seconds in the context of ``process`` (None: the simulation)."""
         context = self._world if process is None else process.context
         if delay <= 0:
             self._ready.append(Callback(self, callback, args, context))
@@ -224,7 +225,7 @@ class VirtualLoop(base_events.BaseEventLoop):
             self._set(self._now + delay, callback, args, context)
 
     def create_future(self) -> asyncio.Future[Any]:
-        """As usual, but it knows its process: an exception that a crashed process never retrieved is not
+        """Create a future that has its process, so that a crashed process's unretrieved exceptions are not
         reported."""
         future: asyncio.Future[Any] = asyncio.Future(loop=self)
         future.owner = CURRENT.get()  # type: ignore[attr-defined]
@@ -261,7 +262,7 @@ class VirtualLoop(base_events.BaseEventLoop):
     def _write_to_self(self) -> None:
         pass
 
-    # ---- what has no place in a virtual world
+    # ---- not available in a simulation
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
         raise RuntimeError("no threads in a simulation: use Disk.offload")

@@ -1,7 +1,7 @@
-"""The fewest faults that still make a seed fail, found by leaving some out. Delta debugging, bounded.
+"""Reducing the faults of a failing seed by leaving some out (delta debugging, with a limit of runs).
 
-Leaving faults out changes the course of everything behind them, so what is found is a small schedule that
-fails in the same way (the same exit code), not the smallest there is.
+Leaving faults out changes everything after them, so the result is a small schedule that fails in the same way
+(the same exit code), not necessarily the smallest.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ RUNS_MAX = 40
 
 
 def minimise(numbers: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> tuple[list[int], int]:
-    """A small subset of ``numbers`` for which ``fails`` holds, as it must for all; and how often it asked."""
+    """Return a small subset of ``numbers`` for which ``fails`` is true, and how often ``fails`` was called.
+
+    ``fails`` must be true for all of ``numbers``.
+    """
     kept = list(numbers)
     asked = 0
     size = max(1, len(kept) // 2)

@@ -1,7 +1,8 @@
-"""The seam's network, one process's way into it: listening, and connecting with patience.
+"""One process's view of the network: the simulation's implementation of ``Network``.
 
 Invariants: bytes of one direction of one connection arrive in order, once, and only while the receiver's
-process is alive; a dead process's kernel says goodbye to its peers, a dead machine says nothing.
+process is alive; if a process dies its kernel closes its connections, if a machine dies its peers get
+nothing.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ class VirtualListener:
         self.accepts = True
 
     def close(self) -> None:
-        """The port is free again, unless another process has it already."""
+        """Release the port, unless another process has it already."""
         if self._fabric.listeners.get((self.process.host.name, self._port)) is self:
             del self._fabric.listeners[self.process.host.name, self._port]
 
 
 class VirtualNetwork:
-    """One process's way into the network."""
+    """One process's view of the network."""
 
     def __init__(self, fabric: Fabric, process: NetworkUser) -> None:
         self._fabric = fabric
@@ -75,7 +76,7 @@ class VirtualNetwork:
 
 
 class Attempt:
-    """One try to connect: a packet there, a packet back, and patience."""
+    """One attempt to connect: a packet there and a packet back, retransmitted until the timeout."""
 
     def __init__(self, fabric: Fabric, process: NetworkUser, target: str, port: int) -> None:
         self._fabric = fabric
@@ -88,7 +89,7 @@ class Attempt:
         self._connection: Connection | None = None
 
     async def answer(self) -> Listening:
-        """Who listens there. Raises TimeoutError, ConnectionRefusedError."""
+        """Return the listener at the target. Raises TimeoutError, ConnectionRefusedError."""
         self._send()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -105,7 +106,7 @@ class Attempt:
         self._loop.in_process(self._fabric.delay(self._source, self._target), None, self._arrive)
 
     def _arrive(self) -> None:
-        """At the target's kernel, which answers whether its processes run or are stopped."""
+        """Handle the packet at the target's kernel, which responds also if the process is paused."""
         if self._answer.done():
             return
         if self._fabric.is_cut(self._target, self._source):

@@ -1,12 +1,12 @@
-"""Work that a process handed to its disk's threads, played step by step.
+"""Offloaded work of a process (``Disk.offload``), simulated step by step.
 
-A job is plain synchronous code; it runs on a stack of its own (a greenlet), which it leaves before disk calls
-and comes back to when a timer of its process fires. So whatever else the loop has to do happens between two
-calls of a job, as between those of a thread: other jobs, the event loop's own disk calls, a crash, a loss of
-power. How often a job is left, and for how long, is the disk's :class:`Pace`.
+A job is plain synchronous code. It runs on its own stack (a greenlet), is suspended before disk calls and
+resumed by a timer of its process. So between two disk calls of a job anything else may happen, as with a
+thread: other jobs, the event loop's own disk calls, a crash, a power failure. How often a job is suspended,
+and for how long, is set by the disk's :class:`Pace`.
 
-Invariants: a job of a paused process stands still; a job of a dead process never runs again: what it has on
-its stack is unwound with ProcessGone, and every disk call on the way is refused with the same.
+Invariants: a job of a paused process does not run; a job of a dead process never continues: its stack is
+unwound by raising ProcessGone, as is every disk call that it makes meanwhile.
 """
 
 from __future__ import annotations
@@ -23,32 +23,33 @@ import greenlet
 from nilometer.simulation.loop import Owner, ProcessGone, VirtualLoop
 
 STALL_LOOK_S = 0.5
-"""How soon work that stands still on a disk goes on once the disk is healed before its time."""
+"""How often work on a stalled disk checks whether the disk works again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How the work of one disk is spread over time. Bounds are milliseconds."""
+    """The timing of offloaded work on one disk. Bounds are in milliseconds."""
 
     pause_share: float = 0.0
-    """How likely a job is left before a disk call; 0: jobs are atomic but for their fsyncs."""
+    """The probability that a job is suspended before a disk call; 0: jobs are atomic except for fsyncs."""
     pause_ms: tuple[float, float] = (0.01, 1.0)
+    """For how long it is suspended."""
     sync_ms: tuple[float, float] = (0.0, 0.0)
-    """What an fsync takes, of a file or a folder."""
+    """How long an fsync of a file or folder takes."""
 
 
 ATOMIC = Pace()
-"""Work that is done at once, when its turn comes."""
+"""Jobs run without interruption."""
 
 
 class JobDisk(Protocol):
-    """What a job needs to know of the disk that it began on."""
+    """The disk on which a job runs; it hangs until ``stalled_until`` (simulated seconds)."""
 
     stalled_until: float
 
 
 class OffloadedJob:
-    """One piece of work; ``done`` is settled with what came of it."""
+    """One piece of work; ``done`` gets its result or exception."""
 
     def __init__(
         self,
@@ -71,7 +72,10 @@ class OffloadedJob:
         self._loop.in_process(delay_s, self._process, self._go_on)
 
     def leave(self, delay_s: float) -> None:
-        """From inside the job: let the rest of the world go on for so long. Raises ProcessGone."""
+        """Suspend the job, from inside it, for ``delay_s``.
+
+        Raises ProcessGone if the process dies meanwhile.
+        """
         self._loop.in_process(delay_s, self._process, self._go_on)
         self._loop.job = None
         loops_own = self._stack.parent
@@ -81,9 +85,9 @@ class OffloadedJob:
             raise ProcessGone
 
     def kill(self) -> None:
-        """The process died: unwind the job. What it would log on its way out never happened."""
+        """Unwind the job of a dead process, without logging anything."""
         if not self._stack:
-            return  # it never began, or has ended
+            return  # it never started, or has ended
         before = logging.root.manager.disable
         logging.disable(logging.CRITICAL)
         try:
@@ -111,7 +115,7 @@ class OffloadedJob:
             return
         except Exception as error:
             if not self._process.alive:
-                return  # its process ends, and no task waits for it
+                return  # the process has ended, so no task waits for the result
             if not self._done.done():
                 self._done.set_exception(error)
         else:
@@ -120,14 +124,14 @@ class OffloadedJob:
 
 
 def maybe_leave(loop: VirtualLoop, process: Owner, pace: Pace, chance: random.Random) -> None:
-    """Before a disk call of ``process``: if a job makes it, leave that for a moment, or not, by ``pace``."""
+    """Perhaps suspend the job that is about to make a disk call, as ``pace`` says."""
     job = loop.job
     if job is not None and pace.pause_share and chance.random() < pace.pause_share:
         job.leave(chance.uniform(*pace.pause_ms) / 1000)
 
 
 def spend_fsync(loop: VirtualLoop, pace: Pace, chance: random.Random) -> None:
-    """The time of an fsync; of one that is not offloaded too little to be seen."""
+    """Suspend the current job for the time of an fsync; an fsync that is not offloaded takes no time."""
     job = loop.job
     if job is not None and pace.sync_ms[1]:
         job.leave(chance.uniform(*pace.sync_ms) / 1000)

@@ -1,10 +1,11 @@
-"""What one seed draws: the cluster's shape and settings, its topics, its clients, and the faults it suffers.
+"""The plan of one seed: the cluster's layout and settings, its topics, its clients, and its faults.
 
-Swarm testing: every seed leaves most things out and does a few a lot, so that rare combinations come about.
-A plan is a value; the same seed and wishes give the same plan.
+Swarm testing: every seed has only a few features, and uses these a lot, so that rare combinations occur. The
+same seed and options give the same plan.
 
-Invariant: a plan asks for no more than is promised. Machines lose power only where each topic either has
-``flush.messages=1`` or is written to ``min.insync.replicas`` > 1 machines, of which one at a time may go.
+Invariant: a plan has no faults beyond what the cluster promises to survive. Machines lose power only if each
+topic either has ``flush.messages=1``, or has ``min.insync.replicas`` > 1 on different machines, of which one
+at a time may lose power.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from nilometer.simulation.workload.producers import WriterPlan
 
 NEEDS_SEVERAL_MACHINES = frozenset({Kind.ISOLATE})
 CRASH_ALL_SHARE = 0.15
-"""How many seeds kill all brokers at once, besides what else they do."""
+"""The share of seeds that kill all brokers at once, in addition to their other faults."""
 INVARIANT_SHARE = 0.1
-"""How many seeds have replicas that break an invariant, besides what else happens."""
+"""The share of seeds with replicas that break an invariant, in addition to their other faults."""
 DERIVED_SHARE = 0.12
-"""How many seeds damage indexes, and how many checkpoints, besides what else they do."""
+"""The share of seeds that damage indexes, and of those that damage checkpoints, in addition."""
 LOG_DIRS_SHARE = 0.4
-"""How many seeds have brokers with several log directories …"""
+"""The share of seeds that have brokers with several log directories …"""
 LOG_DIR_FAULTS_SHARE = 0.6
-"""… and in how many of these single ones fail or are full, besides what else happens."""
+"""… and the share of these in which single directories fail or are full, in addition."""
 FAULT_PHASE_SHARE = 0.85
-"""How much of a run the faults have; the rest is for healing and reading."""
+"""The share of a run's time that has faults; the rest is for healing and reading."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,7 @@ class TopicPlan:
     segment_ms: int
     segment_bytes: int | None = None
     retention_ms: int = -1
-    """No limit; nor by size."""
+    """-1: no limit; likewise by size."""
     retention_bytes: int = -1
 
     @property
@@ -84,28 +85,28 @@ class Plan:
     faults: tuple[Fault, ...]
     settings: dict[str, str] = field(default_factory=dict[str, str])
     folders: tuple[int, ...] = (1,)
-    """How many log directories the brokers have, in turn."""
+    """Numbers of log directories, used for the brokers in turn."""
     topics: tuple[TopicPlan, ...] = ()
     writers: tuple[WriterPlan, ...] = ()
     churn: bool = False
-    """Whether topics come and go."""
+    """Whether topics are created and deleted."""
     moves: bool = False
     """Whether partitions move to other brokers."""
     rogue: bool = False
-    """Whether a client acts as a broker, and must be refused."""
+    """Whether a client sends requests that only brokers may send, which must be rejected."""
     administers: bool = False
     """Whether random requests of an administrator are sent, valid and not."""
     reuses_names: bool = False
-    """Whether a topic's name is used again and again within seconds."""
+    """Whether a topic is deleted and created again repeatedly within seconds."""
     compacts: bool = False
     """Whether a topic is compacted."""
     group: GroupPlan | None = None
     """The consumer group that reads all topics, if there is one."""
     membership: MembershipPlan | None = None
-    """Whether brokers join and leave for ever, and when."""
+    """When brokers join and leave permanently; None: never."""
     clock_rates: tuple[float, ...] = ()
     pace: Pace = ATOMIC
-    """How the offloaded work of each machine's disk is spread over time, and that of the store's disk."""
+    """The timing of offloaded work on each machine's disk; ``store_pace``: on the coordination folder's."""
     store_pace: Pace = ATOMIC
     cold: float = 0.0
     delay_spike_share: float = 0.0
@@ -118,21 +119,22 @@ class Plan:
 
     @property
     def deletes(self) -> bool:
-        """Whether records are deleted, by retention or because a client asks for it."""
+        """Whether records are deleted, by retention or on a client's request."""
         return any(topic.is_deleted for topic in self.topics)
 
     @property
     def machines_lost_max(self) -> int:
-        """How many machines may be without what they had not synced, at one time."""
+        """How many machines may have lost unsynced data at the same time."""
         if all(topic.flush_each for topic in self.topics):
             return self.brokers
         return min(topic.min_insync_replicas for topic in self.topics if not topic.flush_each) - 1
 
 
 def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: str | None = None) -> Plan:
-    """The plan of ``seed``. ``kinds`` replaces the mix of faults that it would draw, ``store`` the store.
+    """Return the plan of ``seed``. ``kinds`` replaces its random kinds of faults, ``store`` its store.
 
-    Kinds that mean nothing for its store are left out; those of an ensemble alone make that the store.
+    Kinds that do not apply to the store are ignored; if ``kinds`` has ZooKeeper faults, the default store is
+    an ensemble.
     """
     wanted = None if kinds is None else frozenset(kinds)
     if store is None and wanted is not None and wanted & ENSEMBLE_KINDS:
@@ -249,14 +251,14 @@ def _topics(chance: random.Random, one_machine: bool, kinds: frozenset[Kind]) ->
 
 
 def _with_retention(chance: random.Random, topics: tuple[TopicPlan, ...]) -> tuple[TopicPlan, ...]:
-    """One in three runs deletes, in some of its topics, after seconds rather than weeks."""
+    """Give some topics a retention of seconds, in one plan of three."""
     if chance.random() >= 0.35:
         return topics
     return tuple(deleting(chance, topic) if chance.random() < 0.7 else topic for topic in topics)
 
 
 def deleting(chance: random.Random, topic: TopicPlan) -> TopicPlan:
-    """``topic`` with small segments and a policy that deletes them soon: by time, by size, or both."""
+    """Return ``topic`` with small segments and short retention: by time, by size, or both."""
     by_time, by_size = chance.choice(((True, False), (False, True), (True, True)))
     return replace(
         topic,
@@ -312,7 +314,7 @@ def _group(chance: random.Random) -> GroupPlan | None:
 
 
 def _pace(chance: random.Random, fsyncs_ms: tuple[tuple[float, float], ...]) -> Pace:
-    """From work that is atomic but for its fsyncs to work that is left before every call."""
+    """Return a random pace, from jobs that are atomic except for fsyncs to suspension before every call."""
     share, pause_ms = chance.choice(((0.0, 1.0), (0.02, 20.0), (0.2, 3.0), (1.0, 0.5)))
     return Pace(pause_share=share, pause_ms=(0.01, pause_ms), sync_ms=chance.choice(fsyncs_ms))
 
@@ -332,7 +334,7 @@ def _settings(chance: random.Random) -> dict[str, str]:
 
 
 def _cleaner(chance: random.Random) -> dict[str, str]:
-    """It looks often, and reads little at once: so much happens between its slices."""
+    """Return settings of the log cleaner: it runs often, in small slices, so that much happens in between."""
     return {
         "log.cleaner.backoff.ms": chance.choice(("200", "2000")),
         "log.cleaner.io.buffer.size": chance.choice(("1024", "524288")),
@@ -349,7 +351,10 @@ def schedule(
     mean_gap_s: float | None = None,
     longest_s: float | None = None,
 ) -> tuple[Fault, ...]:
-    """Faults of ``kinds`` up to ``until_s``, each on one of ``machines``; what is not given is drawn."""
+    """Return random faults of ``kinds`` that start before ``until_s``, each on one of ``machines``.
+
+    ``mean_gap_s``: mean time between faults; ``longest_s``: maximum duration; both random if None.
+    """
     if not kinds:
         return ()
     mean_gap_s = mean_gap_s or chance.choice((2.0, 5.0, 15.0))
@@ -380,6 +385,6 @@ def schedule(
 
 
 def _last_until_healed(faults: list[Fault], until_s: float) -> tuple[Fault, ...]:
-    """The last log directory that fails does so until all else is healed: what follows from it is judged."""
+    """Extend the last log directory fault until all others are healed: its consequences are checked then."""
     last = max((fault.number for fault in faults if fault.kind in LOG_DIR_KINDS), default=None)
     return tuple(replace(fault, duration_s=until_s) if fault.number == last else fault for fault in faults)

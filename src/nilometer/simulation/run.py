@@ -1,8 +1,8 @@
-"""One seed, played to its end and judged.
+"""Running one seed's plan and checking the results.
 
-Two phases: the plan's faults are injected while the clients work; then all faults are ended, and the
-cluster is *required* to converge within a bound and to show every acknowledged record. A verdict's exit code
-says what kind of failure it was: a program crashed, no convergence, or something wrong was said.
+There are two phases: the plan's faults are injected while the clients run; then all faults are ended, and the
+cluster *must* converge within a time limit and return every acknowledged record. The verdict's exit code is
+the type of failure: a program crashed, no convergence, or a wrong result.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from nilometer.simulation.workload.trimmer import Trimmer
 from nilometer.simulation.world import World
 
 CONVERGENCE_S = 120.0
-"""How long after healing everything must be well again. Longest single waits: a connection attempt (10 s),
-a session (6 s), a follower's lag (10 s), a fetch that hangs on a dead connection (10.5 s)."""
+"""The time after healing within which the cluster must converge. Longest single waits: a connection attempt
+(10 s), a session (6 s), a follower's lag (10 s), a fetch that hangs on a dead connection (10.5 s)."""
 SETTLE_S = 180.0
-"""How long clients may take to finish after that: their deliveries time out after 40 s."""
+"""How long clients may take to finish after healing: their deliveries time out after 40 s."""
 LOOK_S = 0.25
 LOOKS_BETWEEN_BOUNDS = 20
-"""Every five seconds: a leak only grows."""
+"""Resource bounds are checked every five seconds, since a leak only grows."""
 FINDINGS_SHOWN = 10
 LAST_READER = "last"
 
@@ -66,7 +66,10 @@ LAST_READER = "last"
 def run(
     plan: Plan, *, only: Iterable[int] | None = None, sink: Callable[[str], object] | None = None
 ) -> Verdict:
-    """Play ``plan`` (of its faults those numbered in ``only``, if given); ``sink`` gets each trace line."""
+    """Run ``plan`` and return the verdict.
+
+    ``only``: numbers of the faults to inject, default all; ``sink`` is called with each trace line.
+    """
     verdict = Verdict(plan)
     world = World(plan.seed, sink=sink)
     begun = time.perf_counter()
@@ -160,7 +163,7 @@ class _Run:
         operators = (self._churn, self._mover, self._trimmer, self._reuser, self._rogue, self._random_admin)
         changers = (*self._writers, *operators, self._compactor)
         self._changers = [each for each in changers if each is not None]
-        """Clients that change things: they end before the cluster is judged."""
+        """Clients that write or change metadata: they must end before the cluster is checked."""
         self._driver = FaultDriver(
             self._cluster, [*self._changers, *self._readers, *self._members], plan, only
         )
@@ -200,7 +203,7 @@ class _Run:
         for member in self._members:
             member.stop_disrupting()
             if member.process is None or not member.process.alive:
-                member.start()  # it had crashed, and was to come back later
+                member.start()  # it had crashed and was to be started again later
         for client in self._changers:
             client.stop()
         await self._until(lambda: not self._busy(), SETTLE_S)
@@ -218,7 +221,7 @@ class _Run:
             reader.stop()
         await self._until(lambda: not _alive([*self._readers, *self._members]), SETTLE_S)
         if watching.done():
-            watching.result()  # a judge that failed has judged nothing since
+            watching.result()  # raises the error of a checker that failed
         watching.cancel()
         if self._membership is not None:
             self._membership.cancel()
@@ -233,7 +236,7 @@ class _Run:
         return sum(each.incarnations for each in self._writers) + sum(each.producers for each in programs)
 
     def _busy(self) -> list[str]:
-        """Who changes things still."""
+        """Return the names of the clients that still write or change metadata."""
         operator = ["operator"] if self._membership is not None and self._membership.is_busy else []
         return [*_alive(self._changers), *operator]
 
@@ -263,7 +266,7 @@ class _Run:
                 await self._create_group_topic(admin)
 
     async def _create_group_topic(self, admin: Admin) -> None:
-        """As the first member would; where machines lose power it is to be synced as the promise demands."""
+        """Create the offsets topic, as the first member would; synced per message if machines lose power."""
         await admin.client.retry(Coordinator(admin.client, self._ledger.group_id).find, int(SETTLE_S * 1000))
         if Kind.POWER in self._plan.kinds:
             durable = [ConfigChange("flush.messages", "1")]
@@ -291,7 +294,7 @@ class _Run:
             await asyncio.sleep(LOOK_S)
 
     async def _finishes(self, name: str, main: Callable[[Runtime], object], limit_s: float) -> bool:
-        """Run a client's program to its end; whether it got there without an error."""
+        """Run a client program to its end; return whether it ended in time without an error."""
         process = self._clients.start(name, main)  # type: ignore[arg-type]
         await self._until(lambda: not process.alive, limit_s)
         if process.alive:
@@ -318,7 +321,7 @@ class _Run:
         ]
 
     def _workloads(self) -> Counter[str]:
-        """What was done, by name and how often."""
+        """Return how often each operation was executed, by name."""
         plan, done = self._plan, Counter[str]()
         for writer in self._writers:
             kind = "idempotent" if writer.plan.idempotent else f"plain, acks={writer.plan.acks}"
@@ -341,7 +344,7 @@ class _Run:
             done["answers to random requests"] = self._random_admin.answers.total()
         return +done
 
-    # ---- judging
+    # ---- checking
 
     async def _judge_at_rest(self) -> None:
         present: dict[str, str | None] = {}
@@ -420,7 +423,7 @@ def _partitions_of(topic: TopicPlan) -> list[TopicPartition]:
 
 
 def _policies(plan: Plan) -> dict[str, Policy]:
-    """By partition, of the topics that delete."""
+    """Return the retention policies of the topics that have one, by partition."""
     check_interval_ms = int(plan.settings.get("log.retention.check.interval.ms", "300000"))
     return {
         str(partition): Policy(
@@ -435,5 +438,5 @@ def _policies(plan: Plan) -> dict[str, Policy]:
 
 
 def _alive(clients: Sequence[_Client]) -> list[str]:
-    """The names of those that still run."""
+    """Return the names of the clients that still run."""
     return [client.name for client in clients if client.process is not None and client.process.alive]

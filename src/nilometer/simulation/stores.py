@@ -1,9 +1,9 @@
-"""The coordination store of a simulated cluster, as those see it who run and judge it: one of two kinds.
+"""The coordination store of a simulated cluster, for faults and checkers. There are two types:
 
 - *a folder*, on the brokers' machine or on a disk that all machines reach;
-- *ZooKeeper*, an ensemble of three virtual servers on machines of their own.
+- *ZooKeeper*, an ensemble of three virtual servers on their own machines.
 
-The brokers' side is the shipped store code in both.
+In both the brokers use the real store code.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COORDINATION = "/coordination"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnsemblePlan:
-    """The ZooKeeper servers of a plan, and what its brokers ask of them."""
+    """The settings of the ZooKeeper servers, and the brokers' chroot and session timeout."""
 
     settings: Settings
     chroot: str
@@ -38,39 +38,39 @@ class ClusterStore(Protocol):
     def start(self) -> None: ...
 
     def heal(self) -> None:
-        """Whatever is broken of it, but for disks and links, works again."""
+        """End all faults of the store, except those of disks and links."""
         ...
 
     def of(self, process: Process, runtime: Runtime) -> CoordinationStore:
-        """A store for one start of a broker, not yet open."""
+        """Return a store, not yet open, for one start of a broker."""
         ...
 
     def expire_session(self, broker_id: int) -> None:
-        """As if others took the broker for dead: its session is over, whatever it thinks."""
+        """End the broker's session, as if the broker were dead."""
         ...
 
     def entries(self) -> list[tuple[int, bytes]] | None:
-        """The metadata log from its first entry on; None where a snapshot stands for part of it."""
+        """Return the metadata log from its first entry on; None if a snapshot replaced a part of it."""
         ...
 
     def entry_count(self) -> int: ...
 
     def holds_ended_session(self, broker_id: int, incarnation: int) -> bool:
-        """Whether a broker that is sure of its session is wrong: the store has ended it by itself."""
+        """Return whether the store itself, not :meth:`expire_session`, has ended this session."""
         ...
 
 
 class FolderStore:
-    """One folder that every broker reaches."""
+    """A folder that every broker can access."""
 
     def __init__(self, disk: HostDisk) -> None:
         self._disk = disk
 
     def start(self) -> None:
-        """The process that opens it first creates it."""
+        """Do nothing: the process that opens the store first creates it."""
 
     def heal(self) -> None:
-        """Its disk is healed as all are."""
+        """Do nothing: its disk is healed with all disks."""
 
     def of(self, process: Process, runtime: Runtime) -> LocalStore:
         disk = runtime.disk if process.host.disk is self._disk else process.view_of(self._disk)
@@ -113,7 +113,7 @@ class FolderStore:
         )
 
     def holds_ended_session(self, broker_id: int, incarnation: int) -> bool:
-        return False  # its sessions end by their owners' heartbeats, which tests of the store judge
+        return False  # not checked here: the tests of the store check its sessions
 
 
 class ZooKeeperServers:

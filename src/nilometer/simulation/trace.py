@@ -1,7 +1,7 @@
-"""What happened in a world, line by line, and one hash over all of it.
+"""The trace of a simulation: one line for each event, and one hash of all lines.
 
-Two worlds that ran the same way have the same hash; a trace that differs shows where they parted.
-Bounded: the hash covers every line, but only the last lines are kept, unless a sink takes them all.
+Two simulations that ran the same way have the same hash; different traces show where they diverged. The hash
+covers every line, but only the last lines are kept; a sink can get all.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ class Trace:
         self.count = 0
 
     def note(self, who: str, what: str) -> None:
-        """``who`` did or suffered ``what``, now. Nothing in a line may hang on addresses or hash order."""
+        """Add the line "``who`` ``what``" with the current time.
+
+        A line must not depend on object addresses or hash order.
+        """
         line = f"{self._now():.6f} {who} {what}"
         self._hash.update(f"{line}\n".encode())
         self.lines.append(line)
@@ -35,5 +38,5 @@ class Trace:
         return self._hash.hexdigest()
 
     def of(self, who: str, limit: int = 50) -> list[str]:
-        """The last lines about one process or host."""
+        """Return the last lines about processes or hosts whose name starts with ``who``."""
         return [line for line in self.lines if line.split(" ", 2)[1].startswith(who)][-limit:]

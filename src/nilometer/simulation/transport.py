@@ -1,4 +1,4 @@
-"""One end of a connection: asyncio's transport, over two directions."""
+"""One end of a connection: an asyncio transport over two directions."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class VirtualTransport(asyncio.Transport):
     def write(self, data: Any) -> None:
         self._check_alive()
         if self.is_closing() or self._eof_wanted:
-            return  # as asyncio: who writes to a lost connection learns it from connection_lost
+            return  # as in asyncio: a lost connection is reported by connection_lost
         content = bytes(data)
         if content:
             self._out.append(content)
@@ -119,7 +119,7 @@ class VirtualTransport(asyncio.Transport):
     # ---- sending
 
     def on_room(self) -> None:
-        """The other side read something (the world tells: our process may be stopped)."""
+        """Send more, because the other side has read data. Called by the simulation, not in the process."""
         if self._out and not self.closed:
             self._fabric.loop.in_process(0.0, self.process, self._pump)
 
@@ -149,7 +149,7 @@ class VirtualTransport(asyncio.Transport):
 
     @staticmethod
     def _take(parts: deque[bytes], limit: int) -> bytes:
-        """Up to ``limit`` bytes from the front of ``parts``."""
+        """Remove and return up to ``limit`` bytes from the front of ``parts``."""
         taken: list[bytes] = []
         while parts and limit > 0:
             part = parts.popleft()
@@ -163,7 +163,7 @@ class VirtualTransport(asyncio.Transport):
     # ---- receiving
 
     def begin(self) -> None:
-        """The protocol is connected: what came before may be delivered."""
+        """Start to deliver data, because the protocol's connection_made was called."""
         self._begun = True
         self._deliver_soon()
 
@@ -171,7 +171,7 @@ class VirtualTransport(asyncio.Transport):
         if sign == RST:
             self.on_lost(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
         elif self.closed:
-            if sign is None:  # the process is gone: the kernel answers
+            if sign is None:  # the end is closed: the kernel responds with a reset
                 self._outgoing.send(RST)
         elif sign == FIN:
             self._fin_received = True
@@ -181,7 +181,7 @@ class VirtualTransport(asyncio.Transport):
             self._deliver_now()
 
     def _deliver_now(self) -> None:
-        """Called by the world: at once, if the process can take it."""
+        """Deliver at once if the process is running, else later. Called by the simulation."""
         process = self.process
         if not self._begun or self._delivering or not process.alive or process.paused:
             self._deliver_soon()
@@ -235,12 +235,12 @@ class VirtualTransport(asyncio.Transport):
     # ---- the end
 
     def on_lost(self, error: OSError) -> None:
-        """Broken from outside; the protocol is notified as soon as its process runs."""
+        """Handle the loss of the connection; the protocol is notified as soon as its process runs."""
         if not self.closed:
             self._fabric.loop.in_process(0.0, self.process, self._finish, error)
 
     def on_process_gone(self) -> None:
-        """What the kernel does for a process that died; nothing, where the machine died with it."""
+        """Close this end, as the kernel does for a process that died; silently if the machine died."""
         if self.closed:
             return
         self.closed = True

@@ -1,7 +1,7 @@
-"""The end of a broker that was not asked to stop, and what excuses it.
+"""Unexpected ends of brokers, and whether a fault excuses them.
 
-It is excused once every log directory of that broker has failed, or when its coordination store has a
-fault: no other broker's disk and no single log directory is a reason.
+An end is excused if every log directory of that broker has failed, or if its coordination store has a fault;
+a fault of another broker's disk or of a single log directory is no excuse.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from nilometer.coordination import BrokerIdInUse
 from nilometer.simulation.fault_kinds import ENSEMBLE_KINDS, FOLDER_KINDS, Fault, Kind
 
 STORE_GRACE_S = 30.0
-"""How long after a fault of the store a broker may end because of it: longer than a start waits for it."""
+"""How long after a fault of the store a broker may end because of it: longer than a start waits for the
+store."""
 ENDS_BROKERS = FOLDER_KINDS - {Kind.SIGNAL} | ENSEMBLE_KINDS
 DATA = "/data"
 
@@ -21,15 +22,15 @@ DATA = "/data"
 @dataclass(frozen=True, slots=True)
 class UnexpectedExit:
     error: BaseException | None
-    """What its main function raised; None where it returned."""
+    """The exception of its main function; None if it returned."""
     at_s: float
     folders: tuple[str, ...]
     """All log directories of the broker."""
     failed_places: frozenset[str]
-    """Where the process met errors of disks: the first two names of each path."""
+    """The places where the process got disk errors: the first two names of each path."""
 
     def is_excused(self, store_faults: Iterable[Kind]) -> bool:
-        """``store_faults``: the kinds from which brokers could suffer at that time."""
+        """Return whether a fault explains the end; ``store_faults``: the store's faults at that time."""
         if self.failed_places.issuperset(self.folders):
             return True
         if any(not place.startswith(DATA) for place in self.failed_places):
@@ -37,8 +38,8 @@ class UnexpectedExit:
         affecting = frozenset(store_faults)
         cause = self.error.__cause__ if self.error is not None else None
         if isinstance(cause, BrokerIdInUse):
-            # No fault of an ensemble makes a broker's own earlier session that of another broker: its
-            # start waits for that session's end. A folder that hangs may show a session of before.
+            # A ZooKeeper fault is no excuse for this error: a broker's start waits for the end of its own
+            # earlier session. A folder on a stalled disk may still show that session.
             return not FOLDER_KINDS.isdisjoint(affecting)
         return not ENDS_BROKERS.isdisjoint(affecting)
 
@@ -47,7 +48,7 @@ class UnexpectedExit:
 
 
 class StoreFaults:
-    """When the coordination store had faults, and of which kinds."""
+    """The times and kinds of the coordination store's faults."""
 
     def __init__(self) -> None:
         self._spans: dict[Fault, tuple[float, float]] = {}
@@ -66,7 +67,7 @@ class StoreFaults:
             self.end(fault, now_s)
 
     def affecting_at(self, at_s: float) -> frozenset[Kind]:
-        """The kinds from which brokers may suffer at that time."""
+        """Return the kinds of store faults that may affect brokers at that time."""
         return frozenset(
             fault.kind
             for fault, (begun_s, ended_s) in self._spans.items()

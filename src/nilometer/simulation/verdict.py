@@ -1,4 +1,4 @@
-"""What a run came to: clean, or the gravest of what was found, and what it was made of."""
+"""The verdict of a run: clean or the most severe type of failure, with findings and statistics."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class Verdict:
     acknowledged: int = 0
     read: int = 0
     workloads: Counter[str] = field(default_factory=Counter[str])
-    """What clients and operators did, by name and how often."""
+    """How often clients and operators executed each operation, by name."""
     highest: dict[str, int] = field(default_factory=dict[str, int])
-    """What is to stay small, and the most that was seen of it."""
+    """The highest observed values of bounded resources, by name."""
     generations: int = 0
-    """Of the consumer group, if there was one."""
+    """Number of generations of the consumer group, if there was one."""
     process_logs: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     error_counts: Counter[str] = field(default_factory=Counter[str])
 
     def find(self, exit: Exit, findings: Iterable[str]) -> None:
-        """The gravest kind of failure names the run."""
+        """Add findings; the most severe exit code of all becomes the run's."""
         found = list(findings)
         if found and SEVERITY_ORDER.index(exit) > SEVERITY_ORDER.index(self.exit):
             self.exit = exit

@@ -1,6 +1,6 @@
 """An open file: one process's descriptor on a file of its machine's disk.
 
-Invariant: a write that fails may have arrived in part, as on a real disk; its writer cannot know.
+Invariant: a failed write may have been executed in part, as on a real disk; the writer cannot know.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class VirtualFile:
         try:
             node = self._checked(verb, size)
         except OSError:
-            if self._node is not None:  # how much of it arrived is not known
+            if self._node is not None:  # a random part is written
                 part = partly[: self._disk.chance.randint(0, len(partly))]
                 room = max(0, self._disk.capacity - self._disk.used)
                 self._node.append(part[:room])
@@ -91,7 +91,7 @@ class VirtualFile:
         return node
 
     def _step(self, verb: str) -> None:
-        """A call begins: a job may be left before it, never within it."""
+        """Start a call: an offloaded job may be suspended before it, never within it."""
         self._disk.step(self._process, verb, self._path)
 
     def _checked(self, verb: str, size: int = 0) -> FileNode:

@@ -1,10 +1,10 @@
-"""A world: machines, processes on them, one network, one clock, one seed.
+"""A simulation (``World``): machines, processes on them, one network, one clock, one seed.
 
-A *process* is a coroutine started on a host with a runtime of its own. It can be crashed (all that it had is
-gone at once, and nothing of it ever runs again), paused, and resumed; a machine can lose power and come
-back. Pages written by a crashed process live on; what a machine had not synced does not.
+A *process* is a coroutine started on a host with its own runtime. It can be crashed (its memory is lost and
+its code never continues), paused, and resumed; a machine can lose power and be powered on again. Data written
+by a crashed process survives; unsynced data of a machine that lost power may not.
 
-Everything that happens is a function of the seed and of the calls made on the world.
+Everything that happens depends only on the seed and on the calls made on the World.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Process:
         self.alive = True
         self.paused = False
         self.failed_places: set[str] = set()
-        """Where it met errors of disks: the first two names of each path."""
+        """The places where it got disk errors: the first two names of each path."""
         self.held: list[Callback] = []
         self.jobs: dict[OffloadedJob, None] = {}
         self.context = context_of(self)
         self.exited: asyncio.Future[BaseException | None] = world.loop.create_future()
-        """Done when the process is no more: with what its main raised, or None."""
+        """Done when the process has ended, with the exception of its main function or None."""
         self._tasks: list[asyncio.Task[Any]] = []
         self._sweep_at = TASKS_BEFORE_SWEEP
         chance = random.Random(f"{world.seed}/{name}/{pid}")
@@ -75,7 +75,7 @@ class Process:
         return sum(not task.done() for task in self._tasks)
 
     def view_of(self, disk: HostDisk) -> VirtualDisk:
-        """This process's view of a disk that is not its machine's: a store that all machines reach."""
+        """Return this process's view of a shared disk that is not its machine's."""
         return VirtualDisk(disk, self, EPOCH_MS)
 
     def run(self, main: Main) -> None:
@@ -98,7 +98,7 @@ class Process:
             self.world.loop.release(held)
 
     def crash(self) -> None:
-        """As kill -9. May be called from inside the process: then ProcessGone is raised in it."""
+        """Kill the process, as ``kill -9``. If called inside the process, raises ProcessGone."""
         inside = CURRENT.get() is self
         if self.alive:
             self.world.trace.note(self.name, "crashes")
@@ -123,8 +123,10 @@ class Process:
         self.world.loop.in_process(0.0, None, self._unwind, error)
 
     def _unwind(self, error: BaseException | None) -> None:
-        """Unwind its jobs and close its coroutines now, in order, rather than when memory is collected. What
-        they do to the world on their way out is refused: the process is dead."""
+        """Unwind its jobs and close its coroutines now, in order, instead of at garbage collection.
+
+        All operations that they still try raise ProcessGone.
+        """
         for job in list(self.jobs):
             job.kill()
         self.jobs.clear()
@@ -140,21 +142,21 @@ class Process:
 
 
 def _close(coroutine: Any) -> None:
-    """The dead have no last words: what they would log on their way out never happened."""
+    """Close a coroutine of a dead process, without logging anything."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
         coroutine.close()
     except (ProcessGone, RuntimeError):
-        pass  # it met its own death, or would not stop waiting
-    except Exception:  # whatever else it met, it is dead
+        pass  # it tried an operation, or awaited something again
+    except Exception:  # any other error is irrelevant, since the process is dead
         pass
     finally:
         logging.disable(before)
 
 
 class Host:
-    """A machine: what outlives its processes."""
+    """A machine: its clock and disk, which survive its processes."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -175,7 +177,7 @@ class Host:
         return process
 
     def power_off(self) -> None:
-        """All processes die, the network falls silent, and what was not synced is lost or torn."""
+        """Cut the power: all processes die, nothing is sent any more, unsynced data is lost or torn."""
         self.world.trace.note(self.name, "loses power")
         self.up = False
         for process in list(self.processes):
@@ -197,22 +199,21 @@ class World:
         self.network = Fabric(self.loop, random.Random(f"{seed}/network"), self.trace.note)
         self.hosts: dict[str, Host] = {}
         self.shared_disks: dict[str, HostDisk] = {}
-        """Disks of no machine: what stands on them outlives every machine, as a store kept elsewhere does."""
+        """Disks that belong to no machine, so that they never lose power, by name."""
         self.failures: list[BaseException] = []
-        """What went wrong in a callback, or in a task whose result was not retrieved: a finding, in a
-        test."""
+        """Exceptions in callbacks, and in tasks whose result was not retrieved: findings, in a test."""
         self._pids = 1000
         self.loop.set_exception_handler(self._on_failure)
 
     def host(self, name: str) -> Host:
-        """The machine of that name, made when first asked for."""
+        """Return the machine of that name, created at the first call."""
         if name not in self.hosts:
             self.hosts[name] = Host(self, name)
             self.network.hosts[name] = self.hosts[name]
         return self.hosts[name]
 
     def shared_disk(self, name: str) -> HostDisk:
-        """The disk of that name, made when first asked for; reached through :meth:`Process.view_of`."""
+        """Return the shared disk of that name, created at the first call; see :meth:`Process.view_of`."""
         if name not in self.shared_disks:
             chance = random.Random(f"{self.seed}/disk/{name}")
             self.shared_disks[name] = HostDisk(self.loop, chance, self.trace.note)
@@ -223,7 +224,7 @@ class World:
         return self._pids
 
     def run(self, main: Callable[[World], Awaitable[T]], limit_s: float = 86_400.0) -> T:
-        """Run ``main`` to its end, within ``limit_s`` seconds of the world's time; then end the world."""
+        """Run ``main`` to its end, within ``limit_s`` simulated seconds; then end all processes."""
 
         async def bounded() -> T:
             async with asyncio.timeout(limit_s):
